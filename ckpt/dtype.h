@@ -1,0 +1,36 @@
+// Element types of tensors: their names, sizes and the numbers that stand for them on disk.
+//
+// Source: FORMAT.md, "Element types".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace cairn {
+
+enum class Dtype : uint8_t {
+  kF64 = 1,
+  kF32 = 2,
+  kF16 = 3,
+  kBF16 = 4,
+  kF8E4M3 = 5,  // float8_e4m3fn: no infinities
+  kF8E5M2 = 6,
+  kI64 = 7,
+  kI32 = 8,
+  kI16 = 9,
+  kI8 = 10,
+  kU8 = 11,
+  kBool = 12,  // one byte, 0 or 1
+};
+
+// Bytes of one element; 0 for a number that is no Dtype.
+uint64_t SizeOf(Dtype dtype);
+
+// "fp32", "bf16", "int64", ...; "?" for a number that is no Dtype.
+std::string_view Name(Dtype dtype);
+
+// The inverse of Name(); also takes torch's and NumPy's spellings ("float32", "bfloat16", "half").
+std::optional<Dtype> ParseDtype(std::string_view name);
+
+}  // namespace cairn

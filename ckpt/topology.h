@@ -1,0 +1,41 @@
+// The mesh of ranks that trains a model: tensor, pipeline and data parallel sizes, and which rank sits where.
+//
+// Rank order is Megatron's: tensor parallel fastest, then data parallel, then pipeline:
+//   rank = (pp_rank * dp + dp_rank) * tp + tp_rank
+// so that a tensor parallel group lies within a node.
+#pragma once
+
+#include <string>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+struct Coordinates {
+  int tp = 0;
+  int pp = 0;
+  int dp = 0;
+  bool operator==(const Coordinates&) const = default;
+};
+
+struct Topology {
+  int tp = 1;    // tensor parallel size
+  int pp = 1;    // pipeline stages
+  int dp = 1;    // data parallel replicas
+  int zero = 0;  // ZeRO stage; it cuts who computes, never where bytes lie (placement.h)
+
+  int world() const { return tp * pp * dp; }
+  int RankOf(Coordinates at) const { return (at.pp * dp + at.dp) * tp + at.tp; }
+  Coordinates At(int rank) const { return {rank % tp, rank / (tp * dp), rank / tp % dp}; }
+  bool operator==(const Topology&) const = default;
+};
+
+inline constexpr int kMaxWorld = 1 << 20;  // untrusted manifests are held to it
+
+// "TP=2 PP=2 DP=1 ZeRO=1"
+std::string ToString(const Topology& topology);
+
+// Errors: InvalidArgument when a size is below 1, the product exceeds kMaxWorld or the ZeRO stage is unknown.
+Status Validate(const Topology& topology);
+
+}  // namespace cairn
