@@ -4,7 +4,9 @@
 
 namespace cairn {
 
-bool Dims::operator==(const Dims& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Dims::operator==(const Dims& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 uint64_t Dims::Volume() const {
   uint64_t volume = 1;
@@ -12,7 +14,9 @@ uint64_t Dims::Volume() const {
   return volume;
 }
 
-std::string ToString(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ", ")); }
+std::string ToString(const Dims& dims) {
+  return fmt::format("[{}]", fmt::join(dims.begin(), dims.end(), ", "));
+}
 
 std::optional<uint64_t> CheckedBytes(const Dims& dims, uint64_t element_size) {
   uint64_t bytes = element_size;
@@ -80,7 +84,8 @@ void DecomposeAt(const Box& box, Dims& prefix, int dim, uint64_t begin, uint64_t
   if (first_whole > end_whole) return partial(begin / row, begin % row, end - begin / row * row);
   if (begin % row != 0) partial(begin / row, begin % row, row);
   if (first_whole < end_whole)
-    out.push_back({Slab(box, prefix, dim, first_whole, end_whole - first_whole), out_base + first_whole * row - begin});
+    out.push_back(
+        {Slab(box, prefix, dim, first_whole, end_whole - first_whole), out_base + first_whole * row - begin});
   if (end % row != 0) partial(end_whole, 0, end % row);
 }
 
@@ -103,7 +108,8 @@ uint64_t FlatIndex(const Box& box, const Dims& point) {
 
 void ForEachRun(const Box& common, const Box& source, const Box& target,
                 const std::function<void(uint64_t, uint64_t, uint64_t)>& visit) {
-  // Dimensions from `inner` on are covered whole in both, so that one run spans them and a range of the one before.
+  // Dimensions from `inner` on are covered whole in both, so that one run spans them and a range of the one
+  // before.
   int inner = common.rank();
   uint64_t run = 1;
   while (inner > 0) {

@@ -83,7 +83,8 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// One sub-box of a flat range, contiguous there: its elements lie at [begin, begin + box.Volume()) of the range.
+// One sub-box of a flat range, contiguous there: its elements lie at [begin, begin + box.Volume()) of the
+// range.
 struct Segment {
   Box box;             // in the tensor's coordinates
   uint64_t begin = 0;  // elements from the start of the flat range
@@ -92,8 +93,9 @@ struct Segment {
 // Cuts `range` of `box` into at most 2 * rank - 1 boxes, in row-major order.
 std::vector<Segment> Decompose(const Box& box, FlatRange range);
 
-// Calls `visit(source_offset, target_offset, count)` for each maximal contiguous run of `common`, in row-major order.
-// Offsets are elements in the row-major orders of `source` and `target`. Requires both to contain `common`.
+// Calls `visit(source_offset, target_offset, count)` for each maximal contiguous run of `common`, in
+// row-major order. Offsets are elements in the row-major orders of `source` and `target`. Requires both to
+// contain `common`.
 void ForEachRun(const Box& common, const Box& source, const Box& target,
                 const std::function<void(uint64_t, uint64_t, uint64_t)>& visit);
 

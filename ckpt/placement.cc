@@ -17,8 +17,9 @@ Status Cut(const ParameterSpec& spec, int tp, int tp_rank, LocalParameter& local
   if (spec.pad_multiple > 0) {
     padded = RoundUp(size, spec.pad_multiple * tp);
   } else if (size % spec.tp_unit != 0 || size / spec.tp_unit % tp != 0) {
-    return InvalidArgument("tensor {}: {} units of {} in dimension {} do not divide by TP={}; choose another TP",
-                           spec.name, size / spec.tp_unit, spec.tp_unit, spec.tp_dim, tp);
+    return InvalidArgument(
+        "tensor {}: {} units of {} in dimension {} do not divide by TP={}; choose another TP", spec.name,
+        size / spec.tp_unit, spec.tp_unit, spec.tp_dim, tp);
   }
   const uint64_t share = padded / tp;
   const uint64_t begin = std::min(size, share * tp_rank);
@@ -51,11 +52,13 @@ int CountLayers(const std::vector<ParameterSpec>& specs) {
   return layers;
 }
 
-Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank, int pp_rank) {
+Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank,
+                            int pp_rank) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   const int layers = CountLayers(specs);
   if (topology.pp > std::max(layers, 1))
-    return InvalidArgument("PP={} is more than the model's {} layers; choose a smaller PP", topology.pp, layers);
+    return InvalidArgument("PP={} is more than the model's {} layers; choose a smaller PP", topology.pp,
+                           layers);
   const std::vector<int> stages = LayersPerStage(layers, topology.pp);
   RankLayout layout;
   for (uint32_t i = 0; i < specs.size(); ++i) {
@@ -77,7 +80,8 @@ std::vector<PlacedPiece> PiecesOf(const RankLayout& layout, int dp_rank) {
   const FlatRange partition = layout.Partition(dp_rank);
   std::vector<PlacedPiece> pieces;
   for (const LocalParameter& local : layout.parameters) {
-    // Padding rows come last, so the box is a prefix of the local array exactly where only dimension 0 is padded.
+    // Padding rows come last, so the box is a prefix of the local array exactly where only dimension 0 is
+    // padded.
     const uint64_t begin = std::max(partition.begin, local.flat_begin);
     const uint64_t end = std::min(partition.end, local.flat_begin + local.box.Volume());
     if (!local.writes || begin >= end) continue;

@@ -1,8 +1,9 @@
 // Status and Result<T>: how every function of ckpt and convert reports failure.
 //
-// Worker threads and background saves hand a Status back; an exception could not leave them. Kinds are few and say
-// what the user can do about it; the message carries the noun (path, tensor, offset, expected and found) and ends
-// with what to do next. Libraries never print or exit: tools/main.cc and runtime/main.cc turn a Status into one line.
+// Worker threads and background saves hand a Status back; an exception could not leave them. Kinds are few
+// and say what the user can do about it; the message carries the noun (path, tensor, offset, expected and
+// found) and ends with what to do next. Libraries never print or exit: tools/main.cc and runtime/main.cc turn
+// a Status into one line.
 #pragma once
 
 #include <fmt/format.h>
@@ -47,9 +48,9 @@ class [[nodiscard]] Status {
 
 inline Status OkStatus() { return {}; }
 
-#define CAIRN_DEFINE_STATUS_MAKER(Name)                                \
-  template <typename... Args>                                          \
-  Status Name(fmt::format_string<Args...> format, Args&&... args) {    \
+#define CAIRN_DEFINE_STATUS_MAKER(Name)                                             \
+  template <typename... Args>                                                       \
+  Status Name(fmt::format_string<Args...> format, Args&&... args) {                 \
     return {StatusKind::k##Name, fmt::format(format, std::forward<Args>(args)...)}; \
   }
 CAIRN_DEFINE_STATUS_MAKER(NotFound)
@@ -66,8 +67,8 @@ CAIRN_DEFINE_STATUS_MAKER(Aborted)
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                  // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {           // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit on purpose
     assert(!status_.ok());
   }
 
@@ -90,8 +91,8 @@ class [[nodiscard]] Result {
 #define CAIRN_CONCAT(a, b) CAIRN_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function when `expr` failed.
-#define CAIRN_RETURN_IF_ERROR(expr)             \
-  do {                                          \
+#define CAIRN_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                   \
     if (::cairn::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 

@@ -19,7 +19,8 @@ std::optional<Role> ParseRole(std::string_view name) {
 }
 
 std::string DisplayName(const TensorEntry& entry) {
-  return entry.role == Role::kWeight ? entry.spec.name : fmt::format("{}/{}", entry.spec.name, Name(entry.role));
+  return entry.role == Role::kWeight ? entry.spec.name
+                                     : fmt::format("{}/{}", entry.spec.name, Name(entry.role));
 }
 
 }  // namespace cairn

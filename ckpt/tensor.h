@@ -1,8 +1,9 @@
-// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and what each role of it holds.
+// A tensor as the whole suite names it: canonical, unfused, unpadded, unsharded; and what each role of it
+// holds.
 //
-// A ParameterSpec is one parameter of a model with how a topology cuts it; it is all that placement.h needs, so that a
-// model whose architecture no table knows still reshapes. A TensorEntry is one stored array: a parameter in one role.
-// Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
+// A ParameterSpec is one parameter of a model with how a topology cuts it; it is all that placement.h needs,
+// so that a model whose architecture no table knows still reshapes. A TensorEntry is one stored array: a
+// parameter in one role. Names: FORMAT.md, "Canonical names". Linear weights are [out, in].
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class Role : uint8_t {
   kMaster = 2,    // fp32 copy that the optimizer updates, where weights are 16 bits
   kExpAvg = 3,    // Adam's first moment
   kExpAvgSq = 4,  // Adam's second moment
-  kRng = 5,       // opaque random state of one rank; meaningful on its own topology only, carried along by reshape
+  kRng = 5,  // opaque random state of one rank; meaningful on its own topology only, carried along by reshape
 };
 
 std::string_view Name(Role role);  // "weight", "master", "exp_avg", "exp_avg_sq", "rng"; "?" for no Role
@@ -31,13 +32,14 @@ inline constexpr int kBeforeLayers = -1;        // on the first stage: embedding
 inline constexpr int kAfterLayers = INT32_MAX;  // on the last stage: final norm, output head
 
 struct ParameterSpec {
-  std::string name;             // canonical: "layers.3.mlp.up.weight"
-  Dims shape;                   // global, the vocabulary at its true size
-  int tp_dim = kReplicated;     // dimension cut across tensor parallel ranks
-  uint64_t tp_unit = 1;         // cuts fall on multiples of this many elements (head size for q, k, v)
-  uint64_t pad_multiple = 0;    // >0: tp_dim is padded in memory to a multiple of pad_multiple * tp (vocabulary)
-  int layer = kBeforeLayers;    // transformer layer, kBeforeLayers or kAfterLayers
-  bool tied_to_last = false;    // the last stage holds a copy too (tied embedding); the first one writes it
+  std::string name;          // canonical: "layers.3.mlp.up.weight"
+  Dims shape;                // global, the vocabulary at its true size
+  int tp_dim = kReplicated;  // dimension cut across tensor parallel ranks
+  uint64_t tp_unit = 1;      // cuts fall on multiples of this many elements (head size for q, k, v)
+  uint64_t pad_multiple =
+      0;  // >0: tp_dim is padded in memory to a multiple of pad_multiple * tp (vocabulary)
+  int layer = kBeforeLayers;  // transformer layer, kBeforeLayers or kAfterLayers
+  bool tied_to_last = false;  // the last stage holds a copy too (tied embedding); the first one writes it
   bool operator==(const ParameterSpec&) const = default;
 };
 

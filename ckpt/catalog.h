@@ -1,0 +1,70 @@
+// A catalog: the tensors of a checkpoint and the pieces that hold their bytes.
+//
+// It is all that the engine knows of a checkpoint, whatever format it came from.
+// Encoded form: FORMAT.md, "Catalog".
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ckpt/digest.h"
+#include "ckpt/tensor.h"
+
+namespace cairn {
+
+enum class Codec : uint8_t { kNone = 0 };
+
+// A box of one tensor, or a flat range of its row-major order, and where the bytes lie.
+struct Piece {
+  uint32_t tensor = 0;  // into Catalog::tensors
+  uint32_t file = 0;    // into Catalog::files
+  Box box;
+  FlatRange
+      range;  // elements of the box's row-major order; [0, box.Volume()) where the piece is the whole box
+  uint64_t file_offset = 0;  // bytes
+  uint64_t stored_bytes = 0;
+  Codec codec = Codec::kNone;
+  std::vector<Digest> chunks;  // one per kChunkBytes of the decoded bytes; empty where the format has none
+  bool operator==(const Piece&) const = default;
+};
+
+struct Catalog {
+  std::vector<TensorEntry> tensors;
+  std::vector<std::string> files;  // relative to the step's directory
+  std::vector<Piece> pieces;       // sorted by tensor, then by offset of the box, then by range
+
+  bool operator==(const Catalog&) const = default;
+
+  uint64_t bytes() const;  // of all tensors, each once
+  // Pieces of tensor t are pieces[first, second).
+  std::pair<size_t, size_t> PiecesOfTensor(uint32_t tensor) const;
+  void SortPieces();
+  // The distinct parameters in order of first appearance: what placement.h takes. RNG states are left out.
+  std::vector<ParameterSpec> Parameters() const;
+};
+
+// Finds a catalog's tensors by parameter name and role.
+class TensorLookup {
+ public:
+  explicit TensorLookup(const Catalog& catalog);
+  // NotFound names the tensor.
+  Result<uint32_t> Find(std::string_view name, Role role) const;
+
+ private:
+  std::unordered_map<std::string, uint32_t> index_;
+};
+
+// Every element of every tensor is covered exactly once, every piece lies in its tensor and has the bytes it
+// needs. Errors: Corrupt naming tensor, box and file of the hole or overlap.
+Status CheckCoverage(const Catalog& catalog);
+
+std::string EncodeCatalog(const Catalog& catalog);
+// The length of EncodeCatalog() without making it; digests may still be missing, their number is that of the
+// chunks.
+uint64_t EncodedCatalogBytes(const Catalog& catalog);
+// Validates sizes before it allocates; never trusts a count. Errors: Corrupt with the offset in the catalog.
+Result<Catalog> DecodeCatalog(std::string_view bytes);
+
+}  // namespace cairn

@@ -1,0 +1,186 @@
+// The catalog as bytes. FORMAT.md, "Catalog", is the specification; this file follows its tables.
+#include <unordered_set>
+
+#include "ckpt/byte_codec.h"
+#include "ckpt/catalog.h"
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMagic = "CAIRNCAT";
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
+constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
+constexpr uint64_t kMinPieceBytes = 4 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
+
+void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
+  out.PutText(tensor.spec.name);
+  out.Put(static_cast<uint8_t>(tensor.role));
+  out.Put(static_cast<uint8_t>(tensor.dtype));
+  out.Put(static_cast<uint8_t>(tensor.spec.shape.rank()));
+  out.PutDims(tensor.spec.shape);
+  out.Put(static_cast<int8_t>(tensor.spec.tp_dim));
+  out.Put(static_cast<uint8_t>(tensor.spec.tied_to_last));
+  out.Put(tensor.spec.tp_unit);
+  out.Put(tensor.spec.pad_multiple);
+  out.Put(static_cast<int32_t>(tensor.spec.layer));
+}
+
+void PutPiece(ByteWriter& out, const Piece& piece) {
+  out.Put(piece.tensor);
+  out.Put(piece.file);
+  out.Put(piece.file_offset);
+  out.Put(piece.stored_bytes);
+  out.Put(static_cast<uint8_t>(piece.codec));
+  out.PutDims(piece.box.offset);
+  out.PutDims(piece.box.extent);
+  out.Put(piece.range.begin);
+  out.Put(piece.range.end);
+  out.Put(static_cast<uint32_t>(piece.chunks.size()));
+  for (const Digest& digest : piece.chunks)
+    out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+// Reads one catalog; every failure names the offset and the record.
+class Decoder {
+ public:
+  explicit Decoder(std::string_view bytes) : in_(bytes) {}
+
+  Result<Catalog> Decode() {
+    CAIRN_RETURN_IF_ERROR(Header());
+    for (uint32_t i = 0; i < tensor_count_; ++i) CAIRN_RETURN_IF_ERROR(Tensor());
+    for (uint32_t i = 0; i < file_count_; ++i) CAIRN_RETURN_IF_ERROR(FileName());
+    for (uint64_t i = 0; i < piece_count_; ++i) CAIRN_RETURN_IF_ERROR(OnePiece());
+    if (in_.left() != 0) return Bad("bytes are left over");
+    return std::move(catalog_);
+  }
+
+ private:
+  Status Bad(std::string_view what) const { return Corrupt("catalog at byte {}: {}", in_.offset(), what); }
+
+  Status Header() {
+    if (in_.GetRaw(kMagic.size()) != kMagic) return Bad("not a Cairn catalog");
+    const auto version = in_.Get<uint32_t>();
+    if (!in_.ok()) return Bad("truncated header");
+    if (version != kVersion)
+      return NotSupported("catalog version {}, this program reads {}; use a newer cairn", version, kVersion);
+    tensor_count_ = in_.Get<uint32_t>();
+    file_count_ = in_.Get<uint32_t>();
+    piece_count_ = in_.Get<uint64_t>();
+    if (!in_.ok()) return Bad("truncated header");
+    if (tensor_count_ > in_.left() / kMinTensorBytes || file_count_ > in_.left() / 2 ||
+        piece_count_ > in_.left() / kMinPieceBytes)
+      return Bad("counts exceed the catalog's size");
+    catalog_.tensors.reserve(tensor_count_);
+    catalog_.pieces.reserve(piece_count_);
+    return OkStatus();
+  }
+
+  Status Tensor() {
+    TensorEntry tensor;
+    tensor.spec.name = in_.GetText();
+    tensor.role = static_cast<Role>(in_.Get<uint8_t>());
+    tensor.dtype = static_cast<Dtype>(in_.Get<uint8_t>());
+    const int rank = in_.Get<uint8_t>();
+    if (rank > kMaxRank) return Bad("tensor of more dimensions than any checkpoint has");
+    tensor.spec.shape = in_.GetDims(rank);
+    tensor.spec.tp_dim = in_.Get<int8_t>();
+    const auto tied = in_.Get<uint8_t>();
+    tensor.spec.tied_to_last = tied != 0;
+    tensor.spec.tp_unit = in_.Get<uint64_t>();
+    tensor.spec.pad_multiple = in_.Get<uint64_t>();
+    tensor.spec.layer = in_.Get<int32_t>();
+    if (!in_.ok()) return Bad("truncated tensor table");
+    if (tensor.spec.name.empty() || tensor.spec.name.find('\0') != std::string::npos)
+      return Bad("bad tensor name");
+    if (Name(tensor.role) == "?" || SizeOf(tensor.dtype) == 0) return Bad("unknown role or dtype");
+    if (!CheckedBytes(tensor.spec.shape, SizeOf(tensor.dtype))) return Bad("tensor larger than 2^63 bytes");
+    if (tensor.spec.tp_dim < kReplicated || tensor.spec.tp_dim >= rank || tied > 1 ||
+        tensor.spec.tp_unit == 0 || tensor.spec.pad_multiple > (uint64_t{1} << 32) ||
+        tensor.spec.layer < kBeforeLayers)
+      return Bad("bad placement of a tensor");
+    if (!names_.insert(DisplayName(tensor)).second) return Bad("tensor listed twice: " + DisplayName(tensor));
+    catalog_.tensors.push_back(std::move(tensor));
+    return OkStatus();
+  }
+
+  Status FileName() {
+    catalog_.files.emplace_back(in_.GetText());
+    if (!in_.ok() || !IsPlainFileName(catalog_.files.back())) return Bad("bad file name");
+    return OkStatus();
+  }
+
+  Status OnePiece() {
+    Piece piece;
+    piece.tensor = in_.Get<uint32_t>();
+    piece.file = in_.Get<uint32_t>();
+    piece.file_offset = in_.Get<uint64_t>();
+    piece.stored_bytes = in_.Get<uint64_t>();
+    const auto codec = in_.Get<uint8_t>();
+    if (!in_.ok()) return Bad("truncated piece table");
+    if (piece.tensor >= catalog_.tensors.size() || piece.file >= catalog_.files.size())
+      return Bad("piece of an unknown tensor or file");
+    if (codec != 0)
+      return NotSupported("catalog at byte {}: codec {} is unknown; use a newer cairn", in_.offset(), codec);
+    const TensorEntry& tensor = catalog_.tensors[piece.tensor];
+    piece.box.offset = in_.GetDims(tensor.spec.shape.rank());
+    piece.box.extent = in_.GetDims(tensor.spec.shape.rank());
+    piece.range.begin = in_.Get<uint64_t>();
+    piece.range.end = in_.Get<uint64_t>();
+    const auto chunks = in_.Get<uint32_t>();
+    if (!in_.ok()) return Bad("truncated piece table");
+    if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
+      return Bad("piece outside of tensor " + DisplayName(tensor));
+    if (piece.range.begin >= piece.range.end || piece.range.end > piece.box.Volume())
+      return Bad("piece outside of its box");
+    if (piece.stored_bytes != piece.range.size() * SizeOf(tensor.dtype))
+      return Bad("piece of the wrong size");
+    if (piece.file_offset > INT64_MAX - piece.stored_bytes) return Bad("piece behind the end of any file");
+    if (chunks != ChunkCount(piece.stored_bytes)) return Bad("wrong number of digests");
+    const std::string_view raw = in_.GetRaw(uint64_t{chunks} * sizeof(Digest));
+    if (!in_.ok()) return Bad("truncated digests");
+    piece.chunks.resize(chunks);
+    std::memcpy(piece.chunks.data(), raw.data(), raw.size());
+    if (!catalog_.pieces.empty() && catalog_.pieces.back().tensor > piece.tensor)
+      return Bad("pieces out of order");
+    catalog_.pieces.push_back(std::move(piece));
+    return OkStatus();
+  }
+
+  ByteReader in_;
+  Catalog catalog_;
+  std::unordered_set<std::string> names_;
+  uint32_t tensor_count_ = 0;
+  uint32_t file_count_ = 0;
+  uint64_t piece_count_ = 0;
+};
+
+}  // namespace
+
+std::string EncodeCatalog(const Catalog& catalog) {
+  ByteWriter out;
+  out.PutRaw(kMagic);
+  out.Put(kVersion);
+  out.Put(static_cast<uint32_t>(catalog.tensors.size()));
+  out.Put(static_cast<uint32_t>(catalog.files.size()));
+  out.Put(static_cast<uint64_t>(catalog.pieces.size()));
+  for (const TensorEntry& tensor : catalog.tensors) PutTensor(out, tensor);
+  for (const std::string& file : catalog.files) out.PutText(file);
+  for (const Piece& piece : catalog.pieces) PutPiece(out, piece);
+  return std::move(out).Take();
+}
+
+uint64_t EncodedCatalogBytes(const Catalog& catalog) {
+  uint64_t bytes = kHeaderBytes;
+  for (const TensorEntry& t : catalog.tensors)
+    bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank();
+  for (const std::string& file : catalog.files) bytes += 2 + file.size();
+  for (const Piece& p : catalog.pieces)
+    bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * ChunkCount(p.stored_bytes);
+  return bytes;
+}
+
+Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder(bytes).Decode(); }
+
+}  // namespace cairn

@@ -1,0 +1,82 @@
+#include "ckpt/commit.h"
+
+#include "ckpt/h5_index.h"
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+// `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
+Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
+  const std::string temporary = JoinPath(run_dir, fmt::format("{}.{}", kLatestName, nonce));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, temporary, StepDirName(step) + "\n"));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(temporary, JoinPath(run_dir, kLatestName)));
+  return fs.SyncDir(run_dir);
+}
+
+}  // namespace
+
+Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
+                              const std::vector<ShardReceipt>& receipts) {
+  Catalog merged;
+  merged.tensors = tensors;
+  const TensorLookup lookup(merged);
+  for (const ShardReceipt& receipt : receipts) {
+    const auto file = static_cast<uint32_t>(merged.files.size());
+    merged.files.push_back(receipt.file.name);
+    for (Piece piece : receipt.catalog.pieces) {
+      const TensorEntry& tensor = receipt.catalog.tensors[piece.tensor];
+      CAIRN_ASSIGN_OR_RETURN(piece.tensor, lookup.Find(tensor.spec.name, tensor.role));
+      if (!(tensors[piece.tensor] == tensor))
+        return Corrupt("{}: tensor {} differs from the model's", receipt.file.name, DisplayName(tensor));
+      piece.file = file;
+      merged.pieces.push_back(std::move(piece));
+    }
+  }
+  merged.SortPieces();
+  CAIRN_RETURN_IF_ERROR(CheckCoverage(merged));
+  return merged;
+}
+
+Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
+                const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts) {
+  CAIRN_ASSIGN_OR_RETURN(const Catalog catalog, MergeReceipts(tensors, receipts));
+  CAIRN_ASSIGN_OR_RETURN(const H5Index index, BuildIndex(catalog, info.model, info.state));
+  const std::string blob = EncodeCatalog(catalog);
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kIndexName), index.bytes));
+  Manifest manifest{.run = info.identity.run,
+                    .step = info.identity.step,
+                    .topology = info.topology,
+                    .model = info.model,
+                    .state = info.state,
+                    .history = info.history,
+                    .files = {},
+                    .catalog_offset = index.catalog_offset,
+                    .catalog_bytes = blob.size(),
+                    .catalog_digest = DigestOf(blob)};
+  for (const ShardReceipt& receipt : receipts) manifest.files.push_back(receipt.file);
+  manifest.files.push_back({std::string(kIndexName), index.bytes.size(), DigestOf(index.bytes)});
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), EncodeManifest(manifest)));
+  return fs.SyncDir(directory);
+}
+
+Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
+  const std::string partial = JoinPath(run_dir, PartialDirName(step, nonce));
+  const std::string final_name = JoinPath(run_dir, StepDirName(step));
+  if (fs.Stat(final_name).ok()) {
+    // The new step takes the name in one move; the old one is then under the partial name, from where it
+    // steps aside.
+    CAIRN_RETURN_IF_ERROR(fs.Exchange(partial, final_name));
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, JoinPath(run_dir, SupersededDirName(step, nonce))));
+  } else {
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, final_name));
+  }
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  (void)WriteLatest(fs, run_dir, step,
+                    nonce);  // the step is committed; a missing hint must not make it a failure
+  return OkStatus();
+}
+
+void AbandonPartial(FileSystem& fs, const std::string& directory) { (void)RemoveTree(fs, directory); }
+
+}  // namespace cairn

@@ -1,0 +1,43 @@
+#include "ckpt/file_system.h"
+
+namespace cairn {
+
+std::string JoinPath(std::string_view directory, std::string_view name) {
+  if (directory.empty()) return std::string(name);
+  return fmt::format("{}{}{}", directory, directory.ends_with('/') ? "" : "/", name);
+}
+
+Status MakeDirs(FileSystem& fs, const std::string& path) {
+  if (path.empty() || fs.Stat(path).ok()) return OkStatus();
+  const size_t slash = path.find_last_of('/');
+  if (slash != std::string::npos && slash > 0) CAIRN_RETURN_IF_ERROR(MakeDirs(fs, path.substr(0, slash)));
+  return fs.MakeDir(path);
+}
+
+Status RemoveTree(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(path, name)));
+  return fs.RemoveDir(path);
+}
+
+Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (info.bytes > max_bytes)
+    return NotSupported("{}: {} bytes, but such a file has at most {}; is it the right file?", path,
+                        info.bytes, max_bytes);
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path));
+  std::string bytes(info.bytes, '\0');
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes) {
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path));
+  Status status = file->WriteAt(0, std::as_bytes(std::span(bytes)));
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = file->Close();
+  if (!status.ok()) (void)fs.RemoveFile(path);
+  return status;
+}
+
+}  // namespace cairn

@@ -1,0 +1,84 @@
+// The operating system as ckpt sees it: every open, write, sync and rename of a checkpoint goes through here.
+//
+// One seam, so that errno becomes a Status in one place and faults can be injected in tests. HDF5 never opens
+// a file on its own: files are laid out in memory (h5_image.h) and written through this interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kPageBytes = 4096;  // alignment of O_DIRECT transfers and of data in our files
+
+enum class Direct {
+  kAuto,  // O_DIRECT where the file system takes it, else buffered
+  kOn,    // O_DIRECT or an error
+  kOff,
+};
+
+// An open file. Safe from several threads on disjoint ranges. Errors: IoError or NoSpace with the path and
+// offset.
+class File {
+ public:
+  virtual ~File() = default;
+  // Whole or an error. With direct(), address, offset and size are multiples of kPageBytes.
+  virtual Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
+  // Whole, or Corrupt where the file ends before.
+  virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
+  // Reserves space, so that a full disk is told before the first byte is written.
+  virtual Status Allocate(uint64_t bytes) = 0;
+  // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
+  virtual Status Sync() = 0;
+  virtual Status Close() = 0;  // the destructor is the last resort and drops the error
+  virtual bool direct() const = 0;
+  virtual const std::string& path() const = 0;
+};
+
+struct FileInfo {
+  bool is_directory = false;
+  uint64_t bytes = 0;
+  int64_t modified_unix_seconds = 0;
+  int64_t accessed_unix_seconds = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
+                                                    Direct direct = Direct::kOff) = 0;
+  // A new file; AlreadyExists where one is there.
+  virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
+  virtual Result<FileInfo> Stat(const std::string& path) = 0;
+  virtual Result<std::vector<std::string>> List(
+      const std::string& directory) = 0;                // names, sorted, without . and ..
+  virtual Status MakeDir(const std::string& path) = 0;  // fine where the directory is there already
+  virtual Status Rename(const std::string& from,
+                        const std::string& to) = 0;  // replaces a file, never a directory
+  virtual Status Exchange(const std::string& a, const std::string& b) = 0;  // swaps two names in one step
+  virtual Status RemoveFile(const std::string& path) = 0;
+  virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
+  virtual Status SyncDir(const std::string& path) = 0;
+  virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
+
+  static FileSystem& Posix();
+};
+
+// "a/b"
+std::string JoinPath(std::string_view directory, std::string_view name);
+// Creates `path` and the directories above it that are missing.
+Status MakeDirs(FileSystem& fs, const std::string& path);
+// Removes a directory of plain files, files first.
+Status RemoveTree(FileSystem& fs, const std::string& path);
+// The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
+Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);
+// Creates `path` with these bytes, synced; a failure removes it again.
+Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);
+
+}  // namespace cairn

@@ -1,0 +1,48 @@
+// Lays out an HDF5 file without touching a disk.
+//
+// HDF5 writes the file into sparse memory (h5_memory_driver.h): contiguous datasets, allocated early, never
+// filled, aligned to kPageBytes, no time stamps. What it wrote are the metadata extents; where the datasets
+// lie are the offsets. The bytes of both are then written by our own I/O path. The same datasets give the
+// same file, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/box.h"
+#include "ckpt/dtype.h"
+
+namespace cairn {
+
+struct H5Extent {
+  uint64_t offset = 0;  // of the file; a multiple of kPageBytes
+  std::string bytes;    // a multiple of kPageBytes long
+};
+
+struct H5Layout {
+  uint64_t file_bytes = 0;         // a multiple of kPageBytes
+  std::vector<uint64_t> offsets;   // of each dataset's data, as they were given
+  std::vector<H5Extent> metadata;  // every page that HDF5 wrote, in order of offset
+};
+
+struct H5DatasetSpec {
+  std::string path;  // groups on the way are created
+  Dtype dtype = Dtype::kU8;
+  Dims shape;  // no dimension is 0
+};
+
+// A file of these datasets, in this order; the data of a later one lies behind that of an earlier one.
+// Errors: IoError with HDF5's own message.
+Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets);
+
+// Creates an HDF5 file in memory, lets `fill` (given the hid_t of the file and the link creation list that
+// makes groups) add to it, and lays it out. `offsets` stays empty. For index files.
+Result<H5Layout> BuildH5(
+    const std::function<Status(int64_t file, int64_t link_list, H5Layout& layout)>& fill);
+
+// Adds one contiguous dataset and appends its data's offset to the layout. For use within BuildH5's `fill`.
+Status AddH5Dataset(int64_t file, int64_t link_list, const H5DatasetSpec& spec, H5Layout& layout);
+
+}  // namespace cairn

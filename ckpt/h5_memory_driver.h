@@ -1,0 +1,25 @@
+// An HDF5 file driver over sparse memory: a file of any size costs what HDF5 writes to it, its metadata.
+//
+// For h5_image.cc only. (memfd would do as well, but HDF5 1.10 resolves links of names and /proc/self/fd has
+// none.)
+#pragma once
+
+#include <hdf5.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+
+#include "ckpt/file_system.h"
+
+namespace cairn {
+
+struct SparsePages {
+  std::map<uint64_t, std::array<char, kPageBytes>> pages;  // by offset; what is not there reads as zeros
+  uint64_t end = 0;  // bytes from the start to the end of allocated space
+};
+
+// Makes `access_list` open files over `pages`, which must outlive them.
+Status UseSparseMemory(hid_t access_list, SparsePages* pages);
+
+}  // namespace cairn

@@ -1,0 +1,59 @@
+#include "ckpt/layout.h"
+
+#include <charconv>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+
+std::string Marked(int64_t step, std::string_view mark, std::string_view nonce) {
+  return fmt::format("{}.{}-{}", StepDirName(step), mark, nonce);
+}
+
+}  // namespace
+
+std::string StepDirName(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+
+std::optional<int64_t> ParseStepDirName(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  int64_t step = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  return StepDirName(step) == name ? std::optional(step) : std::nullopt;
+}
+
+std::string PartialDirName(int64_t step, std::string_view nonce) { return Marked(step, "partial", nonce); }
+std::string SupersededDirName(int64_t step, std::string_view nonce) {
+  return Marked(step, "superseded", nonce);
+}
+std::string DeletingDirName(int64_t step, std::string_view nonce) { return Marked(step, "deleting", nonce); }
+
+std::optional<std::string> ParseMarkedDirName(std::string_view name) {
+  const size_t dot = name.find('.');
+  const size_t dash = name.rfind('-');
+  if (dot == std::string_view::npos || dash < dot || !ParseStepDirName(name.substr(0, dot)))
+    return std::nullopt;
+  return std::string(name.substr(dot + 1, dash - dot - 1));
+}
+
+std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
+
+std::string TensorPath(const TensorEntry& entry) {
+  return fmt::format("/{}/{}", Name(entry.role), entry.spec.name);
+}
+
+std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range) {
+  std::string path = TensorPath(entry);
+  path += fmt::format("@{}", fmt::join(box.offset.begin(), box.offset.end(), ","));
+  if (range.size() != box.Volume()) path += fmt::format("+{}", range.begin);
+  return path;
+}
+
+bool IsPlainFileName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+}  // namespace cairn

@@ -1,0 +1,108 @@
+#include "ckpt/manifest.h"
+
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+json WithoutDigest(const Manifest& m) {
+  json files = json::array();
+  for (const ManifestFile& file : m.files)
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"digest", ToHex(file.digest)}});
+  return {
+      {"format", "cairn"},
+      {"version", kFormatVersion},
+      {"run", m.run},
+      {"step", m.step},
+      {"topology",
+       {{"tp", m.topology.tp}, {"pp", m.topology.pp}, {"dp", m.topology.dp}, {"zero", m.topology.zero}}},
+      {"model", m.model},
+      {"state", m.state},
+      {"history", m.history},
+      {"files", std::move(files)},
+      {"catalog",
+       {{"offset", m.catalog_offset}, {"bytes", m.catalog_bytes}, {"digest", ToHex(m.catalog_digest)}}},
+  };
+}
+
+std::string Dump(const json& value) { return value.dump(1) + "\n"; }
+
+// json::at and get throw; DecodeManifest turns that into one Status.
+Digest DigestAt(const json& object) {
+  const std::optional<Digest> digest = ParseHex(object.at("digest").get<std::string>());
+  if (!digest) throw json::other_error::create(600, "a digest is 32 hex digits", nullptr);
+  return *digest;
+}
+
+Manifest FromJson(const json& root) {
+  Manifest m;
+  m.run = root.at("run");
+  m.step = root.at("step");
+  const json& topology = root.at("topology");
+  m.topology = {topology.at("tp"), topology.at("pp"), topology.at("dp"), topology.at("zero")};
+  m.model = root.at("model");
+  m.state = root.at("state");
+  m.history = root.at("history");
+  if (!m.model.is_object() || !m.state.is_object() || !m.history.is_array())
+    throw json::other_error::create(600, "model and state are objects, history is an array", nullptr);
+  for (const json& file : root.at("files"))
+    m.files.push_back({file.at("name"), file.at("bytes"), DigestAt(file)});
+  const json& catalog = root.at("catalog");
+  m.catalog_offset = catalog.at("offset");
+  m.catalog_bytes = catalog.at("bytes");
+  m.catalog_digest = DigestAt(catalog);
+  return m;
+}
+
+Status CheckVersion(const json& root) {
+  if (!root.is_object() || root.value("format", json()) != "cairn")
+    return Corrupt("not the manifest of a Cairn checkpoint");
+  const json version = root.value("version", json());
+  if (!version.is_number_integer()) return Corrupt("no format version");
+  if (version != kFormatVersion)
+    return NotSupported("format version {}, this program reads version {}; use a newer cairn", version.dump(),
+                        kFormatVersion);
+  return OkStatus();
+}
+
+}  // namespace
+
+uint64_t Manifest::bytes() const {
+  uint64_t sum = 0;
+  for (const ManifestFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+int64_t IntField(const json& object, const std::string& name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+std::string EncodeManifest(const Manifest& manifest) {
+  json root = WithoutDigest(manifest);
+  root["digest"] = ToHex(DigestOf(Dump(root)));
+  return Dump(root);
+}
+
+Result<Manifest> DecodeManifest(std::string_view text) {
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded()) return Corrupt("not valid JSON; it was damaged or cut short");
+  CAIRN_RETURN_IF_ERROR(CheckVersion(root));
+  Manifest manifest;
+  try {
+    manifest = FromJson(root);
+    // Encoding what was read gives the same bytes only where nothing is damaged, added or out of place.
+    if (EncodeManifest(manifest) != text)
+      return Corrupt("its bytes do not match its digest; it was damaged or edited");
+  } catch (const json::exception& error) {
+    return Corrupt("{}", error.what());
+  }
+  CAIRN_RETURN_IF_ERROR(Validate(manifest.topology));
+  for (const ManifestFile& file : manifest.files)
+    if (!IsPlainFileName(file.name)) return Corrupt("file name {} leaves the directory", file.name);
+  return manifest;
+}
+
+}  // namespace cairn

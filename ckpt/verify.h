@@ -1,0 +1,40 @@
+// Checks the bytes of a step against what was committed, without trusting HDF5 with them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/step_reader.h"
+
+namespace cairn {
+
+struct Problem {
+  std::string file;     // path
+  uint64_t offset = 0;  // bytes from the start of the file
+  std::string tensor;   // display name; empty where no tensor's data is concerned
+  std::string what;
+};
+// "FILE at byte N: tensor T: what"
+std::string ToString(const Problem& problem);
+
+struct VerifyReport {
+  std::vector<Problem> problems;
+  uint64_t bytes_checked = 0;
+};
+
+// One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
+// are those of `catalog` that lie in catalog.files[file].
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report);
+
+// Every byte of every file of a step. `progress` is told the bytes done; may be empty. An unreadable file is
+// a problem of the report, not an error.
+VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
+                        const std::function<void(uint64_t)>& progress = {});
+
+// Every element of every tensor is covered exactly once. (Sizes and shapes are checked by StepReader::Open.)
+VerifyReport VerifyStructure(const StepReader& step);
+
+}  // namespace cairn

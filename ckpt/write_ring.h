@@ -1,0 +1,78 @@
+// Large aligned writes in flight, from a small ring of buffers that are touched once and used again.
+//
+// A buffer is acquired, filled, and submitted with its place; a few threads write. One memory copy into such
+// a buffer is far cheaper here than a fresh page, in user memory as in the page cache (shared by every file
+// of a process). The first failure wins: it is reported by every later call and by Drain().
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "ckpt/file_system.h"
+
+namespace cairn {
+
+struct WriteRingOptions {
+  uint64_t buffer_bytes = 4 << 20;  // a multiple of kPageBytes; one write
+  int in_flight = 4;                // more gained nothing on the machines measured
+  int threads = 2;
+};
+
+class WriteRing {
+ public:
+  // Memory of one write, aligned to kPageBytes. Goes back to the ring when it is destroyed or submitted.
+  class Buffer {
+   public:
+    explicit Buffer(uint64_t bytes);
+    std::byte* data() { return data_.get(); }
+    uint64_t size = 0;  // bytes filled
+
+   private:
+    struct Free {
+      void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kPageBytes}); }
+    };
+    std::unique_ptr<std::byte, Free> data_;
+  };
+
+  explicit WriteRing(const WriteRingOptions& options = {});
+  ~WriteRing();  // waits for the writes in flight
+  WriteRing(const WriteRing&) = delete;
+  WriteRing& operator=(const WriteRing&) = delete;
+
+  uint64_t buffer_bytes() const { return options_.buffer_bytes; }
+
+  // An empty buffer. Waits while too many writes are in flight; buffers that callers hold do not count, so
+  // that any number of pieces can be open at once.
+  std::unique_ptr<Buffer> Acquire();
+  // Writes the buffer's `size` bytes at `offset` of `file`, which must live until Drain().
+  void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
+  // The first error so far, without waiting.
+  Status error();
+  // Waits until nothing is in flight. The first error since the ring was made.
+  Status Drain();
+
+ private:
+  struct Job {
+    File* file;
+    uint64_t offset;
+    std::unique_ptr<Buffer> buffer;
+  };
+  void Work();
+
+  const WriteRingOptions options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::vector<std::unique_ptr<Buffer>> free_;
+  int in_flight_ = 0;  // submitted, not yet written
+  bool stop_ = false;
+  Status status_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cairn
