@@ -15,6 +15,7 @@ Status Cut(const ParameterSpec& spec, int tp, int tp_rank, LocalParameter& local
   const uint64_t size = spec.shape[spec.tp_dim];
   uint64_t padded = size;
   if (spec.pad_multiple > 0) {
+    if (spec.tp_dim != 0) return NotSupported("tensor {}: only dimension 0 can be padded", spec.name);
     padded = RoundUp(size, spec.pad_multiple * tp);
   } else if (size % spec.tp_unit != 0 || size / spec.tp_unit % tp != 0) {
     return InvalidArgument(
@@ -65,7 +66,9 @@ Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topol
     const ParameterSpec& spec = specs[i];
     const bool owns = StageOf(spec.layer, stages) == pp_rank;
     if (!owns && !(spec.tied_to_last && pp_rank == topology.pp - 1)) continue;
-    LocalParameter local{.index = i, .flat_begin = layout.flat_size};
+    LocalParameter local;
+    local.index = i;
+    local.flat_begin = layout.flat_size;
     CAIRN_RETURN_IF_ERROR(Cut(spec, topology.tp, tp_rank, local));
     const bool writer_among_tp = spec.tp_dim != kReplicated || static_cast<int>(i % topology.tp) == tp_rank;
     local.writes = owns && writer_among_tp;

@@ -45,6 +45,10 @@ class ShardWriter {
                                                      std::vector<Piece> pieces,
                                                      Direct direct = Direct::kAuto);
 
+  ~ShardWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
   // The next bytes of piece `piece` (index into the given ones), in row-major order. Returns once copied.
   // Errors: InvalidArgument beyond the piece's end; an earlier write's.
   Status Append(size_t piece, std::span<const std::byte> bytes);

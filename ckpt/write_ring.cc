@@ -1,6 +1,7 @@
 #include "ckpt/write_ring.h"
 
 #include <new>
+#include <utility>
 
 namespace cairn {
 
@@ -49,7 +50,7 @@ Status WriteRing::error() {
 Status WriteRing::Drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return in_flight_ == 0; });
-  return status_;
+  return std::exchange(status_, OkStatus());
 }
 
 void WriteRing::Work() {

@@ -53,7 +53,7 @@ class WriteRing {
   void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
   // The first error so far, without waiting.
   Status error();
-  // Waits until nothing is in flight. The first error since the ring was made.
+  // Waits until nothing is in flight. The first error since the last Drain().
   Status Drain();
 
  private:

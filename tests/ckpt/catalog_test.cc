@@ -1,0 +1,100 @@
+#include "ckpt/catalog.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn {
+namespace {
+
+Catalog Example() {
+  Catalog catalog;
+  TensorEntry up;
+  up.spec.name = "layers.0.mlp.up.weight";
+  up.spec.shape = {4, 6};
+  up.spec.tp_dim = 0;
+  up.spec.layer = 0;
+  up.dtype = Dtype::kBF16;
+  catalog.tensors = {up, up};
+  catalog.tensors[1].role = Role::kExpAvg;
+  catalog.tensors[1].dtype = Dtype::kF32;
+  catalog.files = {"shard-00000.h5", "shard-00001.h5"};
+  const auto add = [&](uint32_t tensor, uint32_t file, Box box, FlatRange range) {
+    Piece piece{.tensor = tensor, .file = file, .box = box, .range = range, .chunks = {Digest{}}};
+    piece.stored_bytes = range.size() * SizeOf(catalog.tensors[tensor].dtype);
+    catalog.pieces.push_back(piece);
+  };
+  add(0, 0, {{0, 0}, {2, 6}}, {0, 12});
+  add(0, 1, {{2, 0}, {2, 6}}, {0, 12});
+  add(1, 0, Box::Whole({4, 6}), {0, 13});
+  add(1, 1, Box::Whole({4, 6}), {13, 24});
+  return catalog;
+}
+
+TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
+  const std::string bytes = EncodeCatalog(Example());
+  EXPECT_EQ(bytes.size(), EncodedCatalogBytes(Example()));
+  const auto decoded = DecodeCatalog(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, Example());
+}
+
+TEST(CatalogTest, EveryTruncationIsCorrupt) {
+  const std::string bytes = EncodeCatalog(Example());
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
+  EXPECT_EQ(DecodeCatalog(bytes + "x").status().kind(), StatusKind::kCorrupt);
+}
+
+TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
+  const std::string bytes = EncodeCatalog(Example());
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    std::string flipped = bytes;
+    flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    const auto decoded = DecodeCatalog(flipped);
+    if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ, structure holds
+  }
+}
+
+TEST(CatalogTest, CountsBeyondTheBytesAreRefusedBeforeAllocation) {
+  std::string bytes = EncodeCatalog(Example());
+  for (size_t i = 20; i < 28; ++i) bytes[i] = '\xff';  // piece count
+  const auto decoded = DecodeCatalog(bytes);
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_NE(decoded.status().message().find("counts exceed"), std::string::npos);
+}
+
+TEST(CatalogTest, UnknownVersionIsNotSupported) {
+  std::string bytes = EncodeCatalog(Example());
+  bytes[8] = 9;
+  EXPECT_EQ(DecodeCatalog(bytes).status().kind(), StatusKind::kNotSupported);
+}
+
+TEST(CatalogTest, HolesAndOverlapsAreNamed) {
+  EXPECT_TRUE(CheckCoverage(Example()).ok());
+  Catalog hole = Example();
+  hole.pieces.pop_back();
+  EXPECT_NE(CheckCoverage(hole).message().find("layers.0.mlp.up.weight/exp_avg of shape [4, 6] has a hole: its pieces hold 13 of 24"),
+            std::string::npos)
+      << CheckCoverage(hole).message();
+  Catalog overlap = Example();
+  overlap.pieces[1].box.offset[0] = 1;
+  const std::string message = CheckCoverage(overlap).message();
+  EXPECT_NE(message.find("box [0:2, 0:6] elements 0:12 in shard-00000.h5 overlaps"), std::string::npos) << message;
+}
+
+TEST(CatalogTest, ParametersListEachOnceWithoutRng) {
+  Catalog catalog = Example();
+  TensorEntry rng;
+  rng.spec.name = "rng.tp1-pp1-dp1.rank-0";
+  rng.role = Role::kRng;
+  catalog.tensors.push_back(rng);
+  ASSERT_EQ(catalog.Parameters().size(), 1u);
+}
+
+TEST(CatalogTest, MissingTensorsAreNamed) {
+  const Catalog catalog = Example();
+  const auto found = TensorLookup(catalog).Find("layers.0.mlp.up.weight", Role::kMaster);
+  EXPECT_EQ(found.status().message(), "the checkpoint has no master of tensor layers.0.mlp.up.weight");
+}
+
+}  // namespace
+}  // namespace cairn

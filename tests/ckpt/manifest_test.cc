@@ -1,0 +1,55 @@
+#include "ckpt/manifest.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn {
+namespace {
+
+Manifest Example() {
+  Manifest manifest;
+  manifest.run = "0123456789abcdef0123456789abcdef";
+  manifest.step = 20;
+  manifest.topology = {2, 2, 1, 1};
+  manifest.model = {{"architecture", "gpt2"}, {"layernorm_epsilon", 1e-5}};
+  manifest.state = {{"iteration", 20}, {"consumed_tokens", 640}};
+  manifest.files = {{"shard-00000.h5", 4096, DigestOf("a")}, {"index.h5", 8192, DigestOf("b")}};
+  manifest.catalog_bytes = 100;
+  return manifest;
+}
+
+TEST(ManifestTest, DecodeReturnsWhatWasEncoded) {
+  const auto decoded = DecodeManifest(EncodeManifest(Example()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, Example());
+}
+
+TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
+  const std::string text = EncodeManifest(Example());
+  for (size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(DecodeManifest(flipped).ok()) << "bit " << bit;
+  }
+  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(DecodeManifest(text.substr(0, size)).ok()) << size;
+}
+
+TEST(ManifestTest, UnknownVersionIsNotSupported) {
+  std::string text = EncodeManifest(Example());
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
+}
+
+TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
+  Manifest manifest = Example();
+  manifest.files[0].name = "../shard-00000.h5";
+  EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().kind(), StatusKind::kCorrupt);
+}
+
+TEST(ManifestTest, OddJsonIsCorruptNotACrash) {
+  for (const char* text : {"", "[]", "{}", "3", "null", R"({"format":"cairn"})", R"({"format":"cairn","version":1})",
+                           R"({"format":"cairn","version":1,"run":3})", R"({"format":"cairn","version":"1"})"})
+    EXPECT_FALSE(DecodeManifest(text).ok()) << text;
+}
+
+}  // namespace
+}  // namespace cairn

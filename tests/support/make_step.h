@@ -1,0 +1,202 @@
+// A step of a small model with random values, written straight with ShardWriter, SealStep and PublishStep:
+// what a training on that topology would have left behind.
+//
+// Values depend on (seed, tensor, element) only, never on the topology, so that steps of one recipe on two
+// topologies hold the same tensors. The whole tensors are in memory here: this is the plain version that
+// streams are tested with.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ckpt/commit.h"
+#include "ckpt/layout.h"
+#include "ckpt/placement.h"
+
+namespace cairn {
+
+struct TinyGpt {
+  int layers = 2;
+  uint64_t hidden = 16;
+  uint64_t heads = 4;
+  uint64_t ffn = 64;
+  uint64_t vocab = 50;
+  uint64_t positions = 12;
+  bool tied = true;
+  uint64_t pad_multiple = 8;
+};
+
+// The parameters, in the trainer's order.
+inline std::vector<ParameterSpec> SpecsOf(const TinyGpt& m) {
+  std::vector<ParameterSpec> specs;
+  int layer = kBeforeLayers;
+  const auto add = [&](const std::string& name, Dims shape, int tp_dim = kReplicated, uint64_t tp_unit = 1) {
+    const std::string prefix = layer >= 0 && layer != kAfterLayers ? fmt::format("layers.{}.", layer) : "";
+    specs.push_back(
+        {.name = prefix + name, .shape = shape, .tp_dim = tp_dim, .tp_unit = tp_unit, .layer = layer});
+  };
+  const auto norm = [&](const std::string& name) {
+    add(name + ".weight", {m.hidden});
+    add(name + ".bias", {m.hidden});
+  };
+  const uint64_t h = m.hidden, head = m.hidden / m.heads;
+  add("embedding.word.weight", {m.vocab, h}, 0);
+  specs.back().pad_multiple = m.pad_multiple;
+  specs.back().tied_to_last = m.tied;
+  add("embedding.position.weight", {m.positions, h});
+  for (layer = 0; layer < m.layers; ++layer) {
+    norm("input_norm");
+    for (const char* part : {"query", "key", "value"})
+      add(fmt::format("attention.{}.weight", part), {h, h}, 0, head);
+    for (const char* part : {"query", "key", "value"})
+      add(fmt::format("attention.{}.bias", part), {h}, 0, head);
+    add("attention.output.weight", {h, h}, 1, head);
+    add("attention.output.bias", {h});
+    norm("post_attention_norm");
+    add("mlp.up.weight", {m.ffn, h}, 0);
+    add("mlp.up.bias", {m.ffn}, 0);
+    add("mlp.down.weight", {h, m.ffn}, 1);
+    add("mlp.down.bias", {h});
+  }
+  layer = kAfterLayers;
+  norm("final_norm");
+  if (!m.tied) {
+    add("output.weight", {m.vocab, h}, 0);
+    specs.back().pad_multiple = m.pad_multiple;
+  }
+  return specs;
+}
+
+// The manifest's `model` object.
+inline nlohmann::json ModelJson(const TinyGpt& m) {
+  return {{"architecture", "gpt2"},
+          {"num_layers", m.layers},
+          {"hidden_size", m.hidden},
+          {"num_attention_heads", m.heads},
+          {"ffn_hidden_size", m.ffn},
+          {"vocab_size", m.vocab},
+          {"max_position_embeddings", m.positions},
+          {"tied_embeddings", m.tied},
+          {"layernorm_epsilon", 1e-5},
+          {"tokenizer", "bytes"}};
+}
+
+struct StepRecipe {
+  std::vector<ParameterSpec> specs;
+  Topology topology;
+  nlohmann::json model = nlohmann::json::object();
+  nlohmann::json state = {{"iteration", 100}, {"consumed_samples", 800}, {"consumed_tokens", 102400}};
+  Dtype weights = Dtype::kBF16;
+  bool optimizer = true;  // masters (of 16-bit weights) and moments
+  std::optional<Topology>
+      rng_topology;         // where the random states come from; the step's own topology by default
+  uint64_t rng_bytes = 40;  // of each rank's random state; 0: none
+  uint64_t seed = 1;
+  std::string run = "0123456789abcdef0123456789abcdef";
+  int64_t step = 100;
+};
+
+inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
+  return {.specs = SpecsOf(model), .topology = topology, .model = ModelJson(model)};
+}
+
+// All tensors of a recipe in catalog order: each parameter's roles, then the random states by rank.
+inline std::vector<TensorEntry> TensorsOf(const StepRecipe& recipe) {
+  std::vector<TensorEntry> tensors;
+  for (const ParameterSpec& spec : recipe.specs) {
+    tensors.push_back({spec, Role::kWeight, recipe.weights});
+    if (!recipe.optimizer) continue;
+    if (recipe.weights != Dtype::kF32) tensors.push_back({spec, Role::kMaster, Dtype::kF32});
+    tensors.push_back({spec, Role::kExpAvg, Dtype::kF32});
+    tensors.push_back({spec, Role::kExpAvgSq, Dtype::kF32});
+  }
+  const Topology rng = recipe.rng_topology.value_or(recipe.topology);
+  for (int rank = 0; recipe.rng_bytes > 0 && rank < rng.world(); ++rank) {
+    const std::string name = fmt::format("rng.tp{}-pp{}-dp{}.rank-{}", rng.tp, rng.pp, rng.dp, rank);
+    tensors.push_back({{.name = name, .shape = {recipe.rng_bytes}}, Role::kRng, Dtype::kU8});
+  }
+  return tensors;
+}
+
+// The whole tensor: floats in [-1, 1), other dtypes any bits.
+inline std::vector<std::byte> ValuesOf(const TensorEntry& tensor, uint64_t seed) {
+  const Digest name = DigestOf(DisplayName(tensor));
+  uint64_t x = seed;
+  for (std::byte b : name) x = x * 0x100000001b3 + static_cast<uint64_t>(b);
+  const uint64_t size = SizeOf(tensor.dtype);
+  std::vector<std::byte> bytes(tensor.bytes());
+  for (uint64_t i = 0; i < bytes.size(); i += size) {
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;  // xorshift64
+    const float value = static_cast<float>(static_cast<int64_t>(x) >> 40) / (1 << 23);
+    uint64_t bits = std::bit_cast<uint32_t>(value);
+    if (tensor.dtype == Dtype::kBF16) bits >>= 16;
+    if (tensor.dtype == Dtype::kF16) bits = 0x3800 | (x >> 16 & 0x83ff);  // magnitude in [0.5, 1)
+    if (tensor.dtype != Dtype::kF32 && tensor.dtype != Dtype::kBF16 && tensor.dtype != Dtype::kF16) bits = x;
+    std::memcpy(bytes.data() + i, &bits, size);
+  }
+  return bytes;
+}
+
+// The pieces that `rank` writes, in the order of `tensors`.
+inline Result<std::vector<Piece>> PiecesOfRank(const StepRecipe& recipe,
+                                               const std::vector<TensorEntry>& tensors, int rank) {
+  const Coordinates at = recipe.topology.At(rank);
+  CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(recipe.specs, recipe.topology, at.tp, at.pp));
+  std::vector<Piece> pieces;
+  for (const PlacedPiece& placed : PiecesOf(layout, at.dp))
+    for (uint32_t t = 0; t < tensors.size(); ++t)
+      if (tensors[t].role != Role::kRng && tensors[t].spec.name == recipe.specs[placed.index].name)
+        pieces.push_back({.tensor = t, .box = placed.box, .range = placed.range});
+  int random_state = 0;
+  for (uint32_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != Role::kRng || random_state++ % recipe.topology.world() != rank) continue;
+    pieces.push_back(
+        {.tensor = t, .box = Box::Whole(tensors[t].spec.shape), .range = {0, tensors[t].spec.shape[0]}});
+  }
+  return pieces;
+}
+
+// The bytes of a piece, element by element out of the whole tensor.
+inline std::vector<std::byte> GatherPiece(const Piece& piece, const TensorEntry& tensor,
+                                          const std::vector<std::byte>& whole) {
+  const uint64_t size = SizeOf(tensor.dtype);
+  std::vector<std::byte> bytes(piece.range.size() * size);
+  for (uint64_t i = 0; i < piece.range.size(); ++i) {
+    Dims point = piece.box.offset;
+    uint64_t rest = piece.range.begin + i;
+    for (int d = piece.box.rank() - 1; d >= 0; --d) {
+      point[d] += rest % piece.box.extent[d];
+      rest /= piece.box.extent[d];
+    }
+    std::memcpy(bytes.data() + i * size,
+                whole.data() + FlatIndex(Box::Whole(tensor.spec.shape), point) * size, size);
+  }
+  return bytes;
+}
+
+// Writes RUN/step-N; makes RUN where it is missing.
+inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
+  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, "test"));
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial));
+  const std::vector<TensorEntry> tensors = TensorsOf(recipe);
+  std::vector<std::vector<std::byte>> values;
+  for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
+  WriteRing ring({.buffer_bytes = 64 << 10});
+  const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
+  std::vector<ShardReceipt> receipts;
+  for (int rank = 0; rank < recipe.topology.world(); ++rank) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));
+    CAIRN_ASSIGN_OR_RETURN(const auto writer, ShardWriter::Create(fs, ring, partial, ShardName(rank),
+                                                                  info.identity, tensors, pieces));
+    for (size_t i = 0; i < pieces.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(
+          writer->Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer->Finish());
+    receipts.push_back(std::move(receipt));
+  }
+  CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));
+  return PublishStep(fs, run_dir, recipe.step, "test");
+}
+
+}  // namespace cairn
