@@ -187,8 +187,9 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));
-    CAIRN_ASSIGN_OR_RETURN(const auto writer, ShardWriter::Create(fs, ring, partial, ShardName(rank),
-                                                                  info.identity, tensors, pieces));
+    CAIRN_ASSIGN_OR_RETURN(const auto writer,
+                           ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
+                                               pieces, Direct::kOff));
     for (size_t i = 0; i < pieces.size(); ++i)
       CAIRN_RETURN_IF_ERROR(
           writer->Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));

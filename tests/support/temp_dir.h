@@ -13,7 +13,8 @@ class TempDir {
   enum class Place { kDisk, kMemory };
   explicit TempDir(Place place = Place::kDisk) {
     const bool memory = place == Place::kMemory && std::filesystem::is_directory("/dev/shm");
-    std::string name = (memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path()) / "cairn-XXXXXX";
+    std::string name = (memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path()) /
+                       "cairn-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
     path_ = name;
   }

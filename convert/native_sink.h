@@ -1,0 +1,21 @@
+// Stripped weights as a native step of weights only, on the source's topology.
+#pragma once
+
+#include <memory>
+
+#include "convert/step_builder.h"
+#include "convert/weight_sink.h"
+
+namespace cairn {
+
+// Writes `run_dir`/step-N. `progress` is told the bytes of each block that the proof reads.
+Result<std::unique_ptr<WeightSink>> MakeNativeSink(FileSystem& fs, const std::string& run_dir,
+                                                   const Manifest& source,
+                                                   const std::vector<StrippedWeight>& weights,
+                                                   const StepBuilderOptions& options,
+                                                   std::function<void(uint64_t)> progress);
+
+// The tensors of such a step.
+std::vector<TensorEntry> NativeTensors(const std::vector<StrippedWeight>& weights);
+
+}  // namespace cairn

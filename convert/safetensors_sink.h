@@ -1,0 +1,32 @@
+// Stripped weights as a directory of safetensors files under the names of an architecture table.
+//
+// One file, or several with their index where they exceed the shard size, named as the transformers package
+// names them. Blocks go to their places as they come, transposed where the table says so, so that memory does
+// not depend on a tensor's size.
+#pragma once
+
+#include <memory>
+
+#include "convert/architecture.h"
+#include "convert/partial_dir.h"
+#include "convert/safetensors_writer.h"
+#include "convert/weight_sink.h"
+
+namespace cairn {
+
+// Of each foreign tensor. `model` has passed CheckAgainst().
+std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<StrippedWeight>& weights);
+
+// Tensors of the given sizes into files of at most `max_bytes`, in order; one that is larger has a file of
+// its own.
+std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
+
+// Writes `directory`, which must not exist. `model` has passed CheckAgainst() and every part of a foreign
+// tensor has the same dtype. Errors: AlreadyExists; NoSpace before anything is written.
+Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(FileSystem& fs, const std::string& directory,
+                                                        ForeignModel model,
+                                                        const std::vector<StrippedWeight>& weights,
+                                                        uint64_t max_file_bytes,
+                                                        SafetensorsMetadata provenance);
+
+}  // namespace cairn

@@ -1,0 +1,100 @@
+#include "convert/safetensors_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+// The format's types in the order of its enumeration, by which the reference writer sorts.
+struct Row {
+  Dtype dtype;
+  std::string_view name;
+};
+constexpr Row kTypes[] = {{Dtype::kBool, "BOOL"},      {Dtype::kU8, "U8"},          {Dtype::kI8, "I8"},
+                          {Dtype::kF8E5M2, "F8_E5M2"}, {Dtype::kF8E4M3, "F8_E4M3"}, {Dtype::kI16, "I16"},
+                          {Dtype::kF16, "F16"},        {Dtype::kBF16, "BF16"},      {Dtype::kI32, "I32"},
+                          {Dtype::kF32, "F32"},        {Dtype::kF64, "F64"},        {Dtype::kI64, "I64"}};
+
+size_t TypeIndex(Dtype dtype) { return std::ranges::find(kTypes, dtype, &Row::dtype) - std::begin(kTypes); }
+
+}  // namespace
+
+Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>& entries,
+                                            const SafetensorsMetadata& metadata) {
+  std::vector<size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, [&](size_t a, size_t b) {
+    const size_t type_a = TypeIndex(entries[a].dtype), type_b = TypeIndex(entries[b].dtype);
+    return type_a != type_b ? type_a > type_b : entries[a].name < entries[b].name;
+  });
+  ordered_json header;
+  header[kMetadataKey] = {{"format", "pt"}};
+  for (const auto& [key, value] : metadata) header[kMetadataKey][key] = value;
+  SafetensorsLayout layout;
+  layout.offsets.resize(entries.size());
+  uint64_t at = 0;
+  for (size_t index : order) {
+    const SafetensorsEntry& entry = entries[index];
+    if (header.contains(entry.name))
+      return InvalidArgument("tensor {} would be in one file twice", entry.name);
+    layout.offsets[index] = at;
+    header[entry.name] = {{"dtype", kTypes[TypeIndex(entry.dtype)].name},
+                          {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
+                          {"data_offsets", {at, at + entry.bytes()}}};
+    at += entry.bytes();
+  }
+  std::string json = header.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  if (json.size() > kMaxHeaderBytes)
+    return InvalidArgument(
+        "{} tensors are too many for one safetensors file; choose a smaller --max-shard-size",
+        entries.size());
+  const uint64_t length = json.size();
+  layout.header.resize(sizeof(length));
+  std::memcpy(layout.header.data(), &length, sizeof(length));
+  layout.header += json;
+  for (uint64_t& offset : layout.offsets) offset += layout.header.size();
+  layout.file_bytes = layout.header.size() + at;
+  return layout;
+}
+
+Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(FileSystem& fs, const std::string& path,
+                                                                     std::vector<SafetensorsEntry> entries,
+                                                                     const SafetensorsMetadata& metadata) {
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter);
+  CAIRN_ASSIGN_OR_RETURN(writer->layout_, LayOutSafetensors(entries, metadata));
+  writer->entries_ = std::move(entries);
+  CAIRN_ASSIGN_OR_RETURN(writer->file_, fs.Create(path));
+  CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(writer->layout_.file_bytes));
+  return writer;
+}
+
+Status SafetensorsWriter::Write(size_t index, uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset > entries_[index].bytes() || bytes.size() > entries_[index].bytes() - offset)
+    return InvalidArgument("{}: more bytes than tensor {} has", file_->path(), entries_[index].name);
+  written_bytes_ += bytes.size();
+  return file_->WriteAt(layout_.offsets[index] + offset, bytes);
+}
+
+Status SafetensorsWriter::Finish(const SafetensorsMetadata& metadata) {
+  CAIRN_ASSIGN_OR_RETURN(const SafetensorsLayout final_layout, LayOutSafetensors(entries_, metadata));
+  if (final_layout.header.size() != layout_.header.size())
+    return InvalidArgument("{}: the header has {} bytes, {} were reserved", file_->path(),
+                           final_layout.header.size(), layout_.header.size());
+  if (layout_.header.size() + written_bytes_ != layout_.file_bytes)
+    return InvalidArgument("{}: {} of {} bytes were written", file_->path(),
+                           layout_.header.size() + written_bytes_, layout_.file_bytes);
+  CAIRN_RETURN_IF_ERROR(file_->WriteAt(0, std::as_bytes(std::span(final_layout.header))));
+  CAIRN_RETURN_IF_ERROR(file_->Sync());
+  return file_->Close();
+}
+
+}  // namespace cairn

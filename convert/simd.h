@@ -1,0 +1,13 @@
+// Hot loops in several versions, the best chosen when the program starts.
+//
+// The loops are plain C++ that the compiler vectorises; this only asks for it again with wider instructions.
+// Not under sanitizers, which are not ready when the loader makes that choice.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define CAIRN_SIMD_CLONES \
+  [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), gnu::optimize("O3")]]
+#else
+#define CAIRN_SIMD_CLONES
+#endif

@@ -1,0 +1,86 @@
+// Writes a native step of any topology from blocks of its tensors, stage by stage, within a window of memory.
+//
+// Only the shards of one pipeline stage are open at a time, each with one write buffer per piece that has
+// begun and not ended. The step is made under a partial name beside its final one; what is not published is
+// removed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/commit.h"
+#include "ckpt/run_dir.h"
+#include "convert/block_stream.h"
+#include "convert/partial_dir.h"
+#include "convert/target_plan.h"
+
+namespace cairn {
+
+struct StepBuilderOptions {
+  uint64_t max_memory = kDefaultMaxMemory;  // of the whole job; write buffers take a quarter of it
+  int jobs = 2;                             // threads that write
+  Direct direct = Direct::kAuto;
+};
+
+class StepBuilder {
+ public:
+  // Takes the lock of `run_dir`, which is made where it is missing, checks the free space, makes the partial
+  // directory. Errors: AlreadyExists where the step is there or another process writes into the directory;
+  // NoSpace.
+  static Result<std::unique_ptr<StepBuilder>> Create(FileSystem& fs, const std::string& run_dir,
+                                                     const StepInfo& info, const TargetPlan& plan,
+                                                     const StepBuilderOptions& options);
+
+  // Opens the shards of the next stage and returns the tensors that have pieces there, in catalog order.
+  Result<std::vector<uint32_t>> BeginStage();
+  // The next block of a tensor of this stage. `block.tensor` is an index into the plan's tensors.
+  Status Append(const Block& block);
+  // Finishes the stage's shards: every tensor that BeginStage() returned must have been appended whole.
+  Status EndStage();
+
+  // After the last stage: index and manifest. Returns a reader of what was written, for proof.
+  Result<std::unique_ptr<StepReader>> Seal();
+  // Makes it the step.
+  Status Publish();
+
+  const std::string& final_path() const { return final_path_; }
+
+ private:
+  struct Target {  // where a piece goes
+    size_t shard;  // of this stage
+    size_t piece;  // of the shard
+    Box box;
+    FlatRange range;
+  };
+
+  StepBuilder(FileSystem& fs, StepInfo info, const TargetPlan& plan, const StepBuilderOptions& options);
+  Status Scatter(const Target& target, const Block& block, const Box& common, uint64_t element_bytes);
+
+  FileSystem& fs_;
+  const StepInfo info_;
+  const TargetPlan& plan_;
+  const StepBuilderOptions options_;
+  std::string run_dir_;
+  std::string final_path_;
+  std::string nonce_;
+  std::optional<RunLock> lock_;
+  std::optional<PartialDir> partial_;
+  int stage_ = 0;
+  std::vector<std::unique_ptr<ShardWriter>> shards_;
+  std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
+  std::vector<std::byte> gather_;
+  std::vector<ShardReceipt> receipts_;
+  std::unique_ptr<WriteRing> ring_;  // after the shards: it is drained before their files close
+};
+
+// Bytes of a native step's files, as near as can be told without laying them out: data, a page for each
+// piece, and metadata. Never below the data.
+struct StepSize {
+  uint64_t data_bytes = 0;
+  uint64_t file_bytes = 0;
+  uint64_t files = 0;
+};
+StepSize EstimateStepSize(const TargetPlan& plan);
+
+}  // namespace cairn

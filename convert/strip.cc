@@ -1,0 +1,217 @@
+#include "convert/strip.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "convert/native_sink.h"
+#include "convert/safetensors_sink.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kReaderCacheBytes = 64 << 20;  // StepReader's chunks
+constexpr uint64_t kProgramBytes = 16 << 20;
+constexpr uint64_t kMinBlockBytes = 64 << 10;
+constexpr uint64_t kMaxBlockBytes = 64 << 20;
+
+// Blocks are larger than elsewhere: rows of a block become runs of a transposed tensor.
+uint64_t StripBlockBytes(uint64_t max_memory) {
+  return std::clamp(max_memory / 8, kMinBlockBytes, kMaxBlockBytes);
+}
+
+struct StripPlan {
+  std::vector<StrippedWeight> weights;  // one a parameter
+  std::vector<uint32_t> sources;        // of each: the tensor to read
+  std::vector<StrippedTensor> tensors;  // of each: what to report
+  ForeignModel model;
+};
+
+bool MatchesAny(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
+  bool matches = false;
+  for (size_t i = 0; i < globs.size(); ++i) {
+    if (fnmatch(globs[i].c_str(), name.c_str(), 0) != 0) continue;
+    matches = true;
+    used[i] = true;
+  }
+  return matches;
+}
+
+// A tensor of the result has one type, so that what keeps one of its parts in fp32 keeps all.
+Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
+  std::unordered_map<std::string_view, StrippedWeight*> weight_of;
+  for (StrippedWeight& weight : plan.weights) weight_of.emplace(weight.spec.name, &weight);
+  std::vector<bool> used(options.keep_fp32.size());
+  for (const ForeignTensor& tensor : plan.model.tensors) {
+    bool keep = MatchesAny(options.keep_fp32, tensor.name, used);
+    for (const ForeignPart& part : tensor.parts) keep |= MatchesAny(options.keep_fp32, part.parameter, used);
+    for (const ForeignPart& part : tensor.parts)
+      weight_of.at(part.parameter)->dtype = keep ? Dtype::kF32 : options.dtype;
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i])
+      return InvalidArgument("--keep-fp32 {} matches no tensor; cairn inspect lists them",
+                             options.keep_fp32[i]);
+  return OkStatus();
+}
+
+Result<StripPlan> PlanStrip(const StepReader& source, const StripOptions& options) {
+  const Catalog& catalog = source.catalog();
+  const TensorLookup lookup(catalog);
+  StripPlan plan;
+  const std::vector<ParameterSpec> parameters = catalog.Parameters();
+  for (const ParameterSpec& spec : parameters) {
+    Result<uint32_t> tensor = lookup.Find(spec.name, Role::kMaster);
+    if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+    if (!tensor.ok()) return tensor.status();
+    plan.weights.push_back({spec, options.dtype});
+    plan.sources.push_back(*tensor);
+  }
+  if (options.format == StripFormat::kHuggingFace) {
+    CAIRN_ASSIGN_OR_RETURN(plan.model, HuggingFaceModel(source.manifest().model, options.dtype));
+  } else {
+    plan.model = CanonicalModel(parameters);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckAgainst(plan.model, parameters).WithContext(source.directory()));
+  CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
+  for (size_t i = 0; i < plan.weights.size(); ++i) {
+    const TensorEntry& tensor = catalog.tensors[plan.sources[i]];
+    if (!CanCast(tensor.dtype, plan.weights[i].dtype))
+      return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
+                          Name(tensor.dtype));
+    plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, plan.weights[i].dtype, {}});
+  }
+  return plan;
+}
+
+SafetensorsMetadata ProvenanceOf(const Manifest& manifest, const StripOptions& options) {
+  SafetensorsMetadata metadata = {{"cairn.version", CAIRN_VERSION},
+                                  {"cairn.run", manifest.run},
+                                  {"cairn.step", std::to_string(manifest.step)}};
+  if (options.format == StripFormat::kSafetensors) metadata["cairn.model"] = manifest.model.dump();
+  return metadata;
+}
+
+// Streams the source's tensors through the cast into the sink.
+class Stripper {
+ public:
+  Stripper(StepReader& source, StripPlan plan, const StripOptions& options)
+      : source_(source),
+        plan_(std::move(plan)),
+        options_(options),
+        parameter_of_(source.catalog().tensors.size()) {
+    for (uint32_t i = 0; i < plan_.sources.size(); ++i) {
+      parameter_of_[plan_.sources[i]] = i;
+      sums_.emplace_back(source.catalog().tensors[plan_.sources[i]]);
+    }
+  }
+
+  Status Run(WeightSink& sink) {
+    while (true) {
+      CAIRN_ASSIGN_OR_RETURN(std::vector<uint32_t> tensors, sink.Next());
+      if (tensors.empty()) return OkStatus();
+      for (uint32_t& tensor : tensors) tensor = plan_.sources[tensor];
+      CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, tensors, StripBlockBytes(options_.writer.max_memory),
+                                         [&](const Block& block) { return Visit(block, sink); }));
+    }
+  }
+
+  void Advance(uint64_t bytes) {
+    done_ += bytes;
+    if (options_.progress) options_.progress(done_);
+  }
+
+  Digest source_fingerprint() const {
+    std::vector<NamedFingerprint> tensors;
+    for (size_t i = 0; i < sums_.size(); ++i) {
+      const TensorEntry& tensor = source_.catalog().tensors[plan_.sources[i]];
+      tensors.push_back({DisplayName(tensor), sums_[i].Finish(tensor)});
+    }
+    return Combine(std::move(tensors)).overall;
+  }
+
+  StripPlan& plan() { return plan_; }
+
+ private:
+  Status Visit(const Block& block, WeightSink& sink) {
+    const uint32_t parameter = parameter_of_[block.tensor];
+    StrippedTensor& tensor = plan_.tensors[parameter];
+    sums_[parameter].Add(block.begin, block.bytes);
+    const uint64_t bytes = block.box.Volume() * SizeOf(tensor.to);
+    cast_.resize(std::max(cast_.size(), bytes));
+    tensor.counts +=
+        Cast(tensor.from, block.bytes, tensor.to, std::span(cast_).first(bytes), options_.on_overflow);
+    Advance(block.bytes.size());
+    return sink.Write({parameter, block.box, block.begin, std::span(cast_).first(bytes)});
+  }
+
+  StepReader& source_;
+  StripPlan plan_;
+  const StripOptions& options_;
+  std::vector<uint32_t> parameter_of_;  // of each source tensor
+  std::vector<TensorFingerprint> sums_;
+  std::vector<std::byte> cast_;
+  uint64_t done_ = 0;
+};
+
+Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const Manifest& manifest,
+                                             const std::string& target, const StripOptions& options,
+                                             Stripper& stripper) {
+  const StripPlan& plan = stripper.plan();
+  if (options.format == StripFormat::kNative)
+    return MakeNativeSink(fs, target, manifest, plan.weights, options.writer,
+                          [&stripper](uint64_t bytes) { stripper.Advance(bytes); });
+  return MakeSafetensorsSink(fs, target, plan.model, plan.weights, options.max_file_bytes,
+                             ProvenanceOf(manifest, options));
+}
+
+}  // namespace
+
+Result<StripCost> EstimateStrip(const StepReader& source, const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
+  StripCost cost;
+  for (uint32_t tensor : plan.sources) cost.read_bytes += source.catalog().tensors[tensor].bytes();
+  const std::vector<uint64_t> sizes = ForeignBytes(plan.model, plan.weights);
+  const uint64_t written = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  cost.moved_bytes = cost.read_bytes;
+  cost.file_bytes = written;
+  cost.files = CutIntoFiles(sizes, options.max_file_bytes).size() + plan.model.files.size();
+  if (cost.files > plan.model.files.size() + 1) ++cost.files;  // their index
+  if (options.format == StripFormat::kNative) {
+    CAIRN_ASSIGN_OR_RETURN(
+        const TargetPlan target,
+        TargetPlan::Make(NativeTensors(plan.weights), source.manifest().model, source.manifest().topology));
+    const StepSize size = EstimateStepSize(target);
+    cost.file_bytes = size.file_bytes;
+    cost.files = size.files;
+    cost.moved_bytes += written;
+  }
+  const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
+  cost.peak_memory = kProgramBytes + 4 * largest + std::min(kReaderCacheBytes, cost.read_bytes);
+  return cost;
+}
+
+Result<StripResult> Strip(FileSystem& fs, StepReader& source, const std::string& target,
+                          const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
+  Stripper stripper(source, std::move(plan), options);
+  CAIRN_ASSIGN_OR_RETURN(const auto sink, MakeSink(fs, source.manifest(), target, options, stripper));
+  CAIRN_RETURN_IF_ERROR(stripper.Run(*sink));
+  StripResult result;
+  result.tensors = std::move(stripper.plan().tensors);
+  result.bytes_read = source.bytes_read();
+  result.source_fingerprint = stripper.source_fingerprint();
+  const bool any =
+      std::ranges::any_of(result.tensors, [](const StrippedTensor& t) { return t.counts.overflowed > 0; });
+  result.overflowed = any && options.on_overflow == OnOverflow::kInfinity;
+  if (result.overflowed) return result;
+  CAIRN_ASSIGN_OR_RETURN(const WrittenWeights written, sink->Commit(result.source_fingerprint));
+  result.path = written.path;
+  result.bytes_written = written.bytes;
+  result.files = written.files;
+  return result;
+}
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+// The one seam to libtorch's autograd: a forward result, and the function that carries its gradient backward.
+//
+// Parameters are no leaves of autograd here. A layer's backward adds the gradients of its weights straight to
+// the fp32 buffer (Parameter::grad) and returns only those of its inputs, so that no gradient is ever copied
+// or rounded to 16 bits on its way, and the flat buffer is ready for the data parallel reduction.
+#pragma once
+
+#include <ATen/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <functional>
+#include <vector>
+
+namespace cairn {
+
+// A view of the flat buffers (flat_parameters.h): what the layers compute with, and where its gradient adds
+// up.
+struct Parameter {
+  at::Tensor value;
+  at::Tensor grad;  // fp32, the same shape
+};
+
+// Gets the gradient of the output; returns those of the inputs, in their order. Runs once, without recording.
+using BackwardFunction = std::function<std::vector<at::Tensor>(const at::Tensor& output_grad)>;
+
+// While one lives, autograd records nothing; Finish ties the result to a backward function written by hand.
+class ByHand {
+ public:
+  // Nothing is tied where autograd was not recording, or where no input requires gradients. An empty list
+  // always is (an embedding: only its weight learns).
+  explicit ByHand(std::vector<at::Tensor> inputs);
+
+  // `backward` must not capture the result itself: that would be a cycle.
+  at::Tensor Finish(const at::Tensor& output, BackwardFunction backward) const;
+
+ private:
+  std::vector<at::Tensor> inputs_;
+  bool wanted_;
+  c10::AutoGradMode no_grad_;
+};
+
+}  // namespace cairn

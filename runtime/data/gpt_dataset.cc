@@ -1,0 +1,66 @@
+#include "runtime/data/gpt_dataset.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxEntries =
+    std::numeric_limits<uint32_t>::max() - 1;  // Megatron changes to 64 bit from here on
+
+Status CheckSizes(SequenceRange range, const EpochPlan& plan) {
+  if (plan.samples > kMaxEntries || plan.epochs > kMaxEntries / std::max<uint64_t>(1, range.size()) ||
+      range.end > kMaxEntries) {
+    return InvalidArgument(
+        "{} samples from {} epochs of {} sequences: more than 2^32 entries; ask for fewer samples",
+        plan.samples, plan.epochs, range.size());
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> indexed, SequenceRange range,
+                                      uint64_t num_samples, uint64_t seq_length, uint32_t seed) {
+  if (range.begin > range.end || range.end > indexed->sequence_count()) {
+    return InvalidArgument("{}: sequences {} to {} were asked for, there are {}", indexed->prefix(),
+                           range.begin, range.end, indexed->sequence_count());
+  }
+  const std::vector<int32_t> lengths = indexed->SequenceLengths(range);
+  const uint64_t tokens = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
+  Result<EpochPlan> plan = PlanEpochs(tokens, num_samples, seq_length);
+  if (!plan.ok()) return plan.status().WithContext(indexed->prefix());
+  CAIRN_RETURN_IF_ERROR(CheckSizes(range, *plan).WithContext(indexed->prefix()));
+
+  GptDataset dataset;
+  dataset.indexed_ = std::move(indexed);
+  dataset.seq_length_ = seq_length;
+  dataset.plan_ = *plan;
+  NumpyShuffler shuffler(seed);  // one stream: documents first, then samples
+  dataset.document_index_ = BuildDocumentIndex(range, *plan, shuffler);
+  dataset.sample_index_ =
+      BuildSampleIndex(lengths, range.begin, dataset.document_index_, seq_length, plan->samples);
+  dataset.shuffle_index_ = BuildShuffleIndex(*plan, shuffler);
+  return dataset;
+}
+
+Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
+  if (i >= size()) return InvalidArgument("{}: sample {} of {}", indexed_->prefix(), i, size());
+  if (out.size() != seq_length_ + kExtraTokens) {
+    return InvalidArgument("a sample has {} tokens, room is for {}", seq_length_ + kExtraTokens, out.size());
+  }
+  auto [position, offset] = sample_index_[shuffle_index_[i]];
+  while (!out.empty()) {
+    const uint32_t sequence = document_index_[position++];
+    const uint64_t rest = static_cast<uint64_t>(indexed_->SequenceLength(sequence)) - offset;
+    const uint64_t count = std::min<uint64_t>(rest, out.size());
+    indexed_->CopyTokens(sequence, offset, out.first(count));
+    out = out.subspan(count);
+    offset = 0;
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

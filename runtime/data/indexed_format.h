@@ -1,0 +1,82 @@
+// The bytes of Megatron's indexed datasets, shared by the reader and the builder, which share nothing else.
+//
+// PREFIX.bin is raw tokens, little-endian, nothing around them. PREFIX.idx, little-endian and packed:
+//
+//   0        magic "MMIDIDX\0\0"
+//   9        u64  version, 1
+//   17       u8   token type
+//   18       u64  S, the number of sequences
+//   26       u64  D, the entries of the document index: documents + 1
+//   34       i32  sequence lengths [S], tokens
+//   34+4S    i64  sequence pointers [S], bytes from the start of PREFIX.bin
+//   34+12S   i64  document index [D]: the sequence that each document begins with; first 0, last S
+//
+// The arrays are not aligned. Multimodal datasets append i8 modes [S]. Source:
+// megatron.core.datasets.indexed_dataset.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cairn {
+
+inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
+inline constexpr std::string_view kLegacyIndexMagic{"TNTIDX\0\0",
+                                                    8};  // fairseq's "cached" and "lazy" layouts
+inline constexpr uint64_t kIndexVersion = 1;
+inline constexpr uint64_t kIndexHeaderBytes = 34;
+
+// The numbers are those of the file. Megatron's 6 and 7 are floating point and hold no tokens.
+enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+
+constexpr std::optional<TokenType> ParseTokenType(uint8_t code) {
+  if ((code >= 1 && code <= 5) || code == 8) return static_cast<TokenType>(code);
+  return std::nullopt;
+}
+
+constexpr uint64_t SizeOf(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+    case TokenType::kI8:
+      return 1;
+    case TokenType::kU16:
+    case TokenType::kI16:
+      return 2;
+    case TokenType::kI32:
+      return 4;
+    case TokenType::kI64:
+      return 8;
+  }
+  return 0;
+}
+
+// NumPy's spelling: "uint16".
+constexpr std::string_view Name(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+      return "uint8";
+    case TokenType::kI8:
+      return "int8";
+    case TokenType::kI16:
+      return "int16";
+    case TokenType::kI32:
+      return "int32";
+    case TokenType::kI64:
+      return "int64";
+    case TokenType::kU16:
+      return "uint16";
+  }
+  return "?";
+}
+
+// What Megatron's preprocessing chooses for a vocabulary.
+constexpr TokenType TokenTypeFor(uint64_t vocab_size) {
+  return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
+}
+
+inline std::string IndexPath(const std::string& prefix) { return prefix + ".idx"; }
+inline std::string TokensPath(const std::string& prefix) { return prefix + ".bin"; }
+
+}  // namespace cairn

@@ -1,0 +1,129 @@
+#include "runtime/data/train_config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+namespace cairn {
+namespace {
+
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+// Declares one row to CLI11. Of a flag that is given twice the last one counts, so that scripts can append.
+void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
+  const std::string name = fmt::format("--{}", flag.name);
+  const std::string help(flag.help);
+  CLI::Option* option =
+      std::visit(Overloaded{[&](bool TrainConfig::*field) { return app.add_flag(name, config.*field, help); },
+                            [&](auto TrainConfig::*field) {
+                              return app.add_option(name, config.*field, help)->capture_default_str();
+                            }},
+                 flag.field);
+  if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  option->group(std::string(flag.group));
+}
+
+template <typename T>
+bool TakeValue(const toml::node& node, T& out) {
+  const std::optional<T> value = node.value<T>();
+  if (value) out = *value;
+  return value.has_value();
+}
+
+// A list, or a single value for a list of one.
+template <typename T>
+bool TakeValue(const toml::node& node, std::vector<T>& out) {
+  out.assign(1, T());
+  const toml::array* array = node.as_array();
+  if (!array) return TakeValue(node, out[0]);
+  out.assign(array->size(), T());
+  for (size_t i = 0; i < array->size(); ++i)
+    if (!TakeValue(*array->get(i), out[i])) return false;
+  return true;
+}
+
+bool TakeValue(const toml::node& node, int& out) {
+  const std::optional<int32_t> value = node.value<int32_t>();
+  if (value) out = *value;
+  return value.has_value();
+}
+
+Status ApplyTable(const toml::table& table, const std::string& origin,
+                  const std::vector<std::string_view>& given, TrainConfig& config) {
+  for (const auto& [key, node] : table) {
+    const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+    if (const toml::table* group = node.as_table()) {
+      CAIRN_RETURN_IF_ERROR(ApplyTable(*group, origin, given, config));
+      continue;
+    }
+    std::string name(key.str());
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto flags = TrainFlags();
+    const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; });
+    if (flag == flags.end())
+      return InvalidArgument("{}: unknown key '{}'; keys are the flags of --help", where, key.str());
+    if (std::find(given.begin(), given.end(), flag->name) != given.end()) continue;
+    const bool fits = std::visit(
+        [&node = node, &config](auto field) { return TakeValue(node, config.*field); }, flag->field);
+    if (!fits) return InvalidArgument("{}: the value of '{}' has the wrong type", where, key.str());
+  }
+  return OkStatus();
+}
+
+Result<std::string> ReadConfigFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) return NotFound("--config {}: cannot be read", path);
+  return text.str();
+}
+
+}  // namespace
+
+Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
+                 TrainConfig& config) {
+  try {
+    return ApplyTable(toml::parse(text), origin, given, config);
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument("{}:{}: {}", origin, error.source().begin.line, error.description());
+  }
+}
+
+Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  CLI::App app(
+      "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun or torchrun-style variables:\n"
+      "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
+  std::string config_file;
+  app.add_option("--config", config_file,
+                 "TOML file of the flags below, by the same names; the command line wins");
+  app.get_formatter()->column_width(46);
+  app.set_version_flag("--version", "cairn-train " CAIRN_VERSION);
+  for (const Flag& flag : TrainFlags()) Declare(app, flag, parsed.config);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+    return parsed;
+  } catch (const CLI::CallForVersion& version) {
+    parsed.text = std::string(version.what()) + "\n";
+    return parsed;
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument("{}; see --help", error.what());
+  }
+  if (config_file.empty()) return parsed;
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(config_file));
+  std::vector<std::string_view> given;
+  for (const Flag& flag : TrainFlags())
+    if (app.count(fmt::format("--{}", flag.name)) > 0) given.push_back(flag.name);
+  CAIRN_RETURN_IF_ERROR(ApplyToml(text, config_file, given, parsed.config));
+  return parsed;
+}
+
+}  // namespace cairn

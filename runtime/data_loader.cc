@@ -1,0 +1,101 @@
+#include "runtime/data_loader.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "runtime/data/data_split.h"
+#include "runtime/data/gpt_dataset.h"
+#include "runtime/hash.h"
+#include "runtime/mock_data.h"
+
+namespace cairn {
+namespace {
+
+// In code that uses libtorch a failure is an exception; main turns it back into one line.
+void CheckOk(const Status& status) { TORCH_CHECK(status.ok(), status.message()); }
+
+Sampler MakeSampler(const TrainConfig& config, const ParallelDims& dims, uint64_t total_samples) {
+  auto sampler = Sampler::Create({.total_samples = total_samples,
+                                  .micro_batch_size = static_cast<uint64_t>(config.micro_batch_size),
+                                  .dp_rank = static_cast<uint64_t>(dims.at.dp),
+                                  .dp_size = static_cast<uint64_t>(dims.topology.dp)});
+  CheckOk(sampler.status());
+  return *sampler;
+}
+
+DataLoader::SampleFunction MockSource(const TrainConfig& config, const char* split) {
+  const uint64_t seed = HashNumbers({static_cast<uint64_t>(config.seed), HashName(split)});
+  return [seed, vocab = config.vocab_size](uint64_t i, std::span<int64_t> out) {
+    MockSample(seed, i, vocab, out);
+    return OkStatus();
+  };
+}
+
+Result<std::unique_ptr<DataLoader>> OpenSplit(const TrainConfig& config, const ParallelDims& dims,
+                                              at::Device device,
+                                              const std::shared_ptr<const IndexedDataset>& indexed,
+                                              SequenceRange range, int64_t samples) {
+  CAIRN_ASSIGN_OR_RETURN(GptDataset dataset, GptDataset::Create(indexed, range, samples, config.seq_length,
+                                                                static_cast<uint32_t>(config.seed)));
+  const uint64_t size = dataset.size();
+  auto shared = std::make_shared<const GptDataset>(std::move(dataset));
+  const auto source = [shared](uint64_t i, std::span<int64_t> out) { return shared->Sample(i, out); };
+  return std::make_unique<DataLoader>(config, dims, device, source, size);
+}
+
+}  // namespace
+
+DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                       SampleFunction source, uint64_t total_samples)
+    : micro_batch_size_(config.micro_batch_size),
+      seq_length_(config.seq_length),
+      vocab_size_(config.vocab_size),
+      device_(device),
+      needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1),
+      source_(std::move(source)),
+      sampler_(MakeSampler(config, dims, total_samples)) {}
+
+MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) const {
+  if (!needs_data_) return {};
+  const auto range = sampler_.MicroBatch(consumed_samples, micro_batch);
+  CheckOk(range.status());
+  const at::Tensor samples = at::empty({micro_batch_size_, seq_length_ + 1}, at::kLong);
+  const std::span<int64_t> all(samples.mutable_data_ptr<int64_t>(), samples.numel());
+  for (int64_t i = 0; i < micro_batch_size_; ++i)
+    CheckOk(source_(range->begin + i, all.subspan(i * (seq_length_ + 1), seq_length_ + 1)));
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  TORCH_CHECK(*least >= 0 && *most < vocab_size_, "samples from ", range->begin, ": token ",
+              *least < 0 ? *least : *most, " is outside --vocab-size ", vocab_size_);
+  return {samples.narrow(1, 0, seq_length_).contiguous().to(device_),
+          samples.narrow(1, 1, seq_length_).contiguous().to(device_)};
+}
+
+Result<DataLoaders> OpenData(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                             int64_t train_samples, int64_t validation_samples) {
+  DataLoaders loaders;
+  if (config.mock_data) {
+    loaders.train =
+        std::make_unique<DataLoader>(config, dims, device, MockSource(config, "train"), train_samples);
+    if (validation_samples > 0)
+      loaders.validation = std::make_unique<DataLoader>(config, dims, device,
+                                                        MockSource(config, "validation"), validation_samples);
+    return loaders;
+  }
+  if (config.data_path.size() != 1)
+    return NotSupported("--data-path takes one prefix, {} were given; merge the datasets",
+                        config.data_path.size());
+  CAIRN_ASSIGN_OR_RETURN(IndexedDataset opened, IndexedDataset::Open(config.data_path[0]));
+  const auto indexed = std::make_shared<const IndexedDataset>(std::move(opened));
+  CAIRN_ASSIGN_OR_RETURN(const auto ranges, SplitSequences(config.split, indexed->sequence_count()));
+  CAIRN_ASSIGN_OR_RETURN(loaders.train, OpenSplit(config, dims, device, indexed,
+                                                  ranges[static_cast<int>(Split::kTrain)], train_samples));
+  if (validation_samples > 0) {
+    CAIRN_ASSIGN_OR_RETURN(loaders.validation,
+                           OpenSplit(config, dims, device, indexed, ranges[static_cast<int>(Split::kValid)],
+                                     validation_samples));
+  }
+  return loaders;
+}
+
+}  // namespace cairn

@@ -1,0 +1,33 @@
+// The loss scale: fixed at 1 unless training in fp16, where gradients would underflow.
+//
+// Dynamic as Megatron's: an overflow skips the step; after `hysteresis` of them the scale halves; it doubles
+// after `window` steps without one. The state lives in TrainState, so that a resume goes on exactly.
+#pragma once
+
+#include "runtime/data/train_config.h"
+#include "runtime/train_state.h"
+
+namespace cairn {
+
+class GradScaler {
+ public:
+  explicit GradScaler(const TrainConfig& config);
+
+  // Writes the first scale into `state`.
+  void Start(TrainState& state) const;
+
+  // After a resume: keeps the scale of `state` where both runs scale, else starts anew.
+  void Resume(TrainState& state) const;
+
+  // To be called once a step with whether any gradient was infinite or not a number.
+  void Update(bool overflow, TrainState& state) const;
+
+ private:
+  bool dynamic_;
+  double initial_scale_;
+  double min_scale_;
+  int64_t window_;
+  int64_t hysteresis_;
+};
+
+}  // namespace cairn

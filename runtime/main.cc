@@ -1,0 +1,106 @@
+// cairn-train: one rank of a training. Errors end as one line on stderr and status 2.
+#include <torch/torch.h>
+
+#include <chrono>
+
+#include "runtime/checkpointer.h"
+#include "runtime/cpu_settings.h"
+#include "runtime/data/model_spec.h"
+#include "runtime/launch.h"
+#include "runtime/trainer.h"
+#include "runtime/watchdog.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kExitTrouble = 2;
+
+CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& topology) {
+  CheckpointerOptions options;
+  options.save_dir = config.save;
+  options.load = config.load;
+  options.save_interval = config.save_interval;
+  options.retention = {
+      .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
+  options.topology = topology;
+  options.model = ModelFacts(config);
+  options.device_copy = [](void* to, const void* from, size_t bytes, bool to_device) {
+    const auto view = [&](const void* data, bool on_device) {
+      return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
+                           at::TensorOptions(on_device ? at::kCUDA : at::kCPU).dtype(at::kByte));
+    };
+    view(to, to_device).copy_(view(from, !to_device));
+  };
+  return options;
+}
+
+Status Train(const TrainConfig& config, const Topology& topology, Transport& transport,
+             std::chrono::steady_clock::time_point start) {
+  const ParallelDims dims = MakeParallelDims(topology, transport);
+  std::unique_ptr<Checkpointer> checkpointer;
+  if (!config.save.empty() || !config.load.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology),
+                                                              transport.NewControlPlane("checkpoints")));
+  }
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(config, dims, at::Device(transport.device()), checkpointer.get(), start));
+  return trainer->Run();
+}
+
+// libtorch throws; everything else hands back a Status.
+template <typename Function>
+Status Guard(Function&& function) {
+  try {
+    return function();
+  } catch (const c10::Error& error) {
+    return Aborted("{}", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Aborted("{}", error.what());
+  }
+}
+
+void Complain(int rank, const Status& status) {
+  std::string line = status.message();
+  if (const size_t end = line.find('\n'); end != std::string::npos) line.resize(end);
+  fmt::print(stderr, "cairn-train: rank {}: {}\n", rank, line);
+}
+
+int Main(int argc, char** argv) {
+  const auto start = std::chrono::steady_clock::now();
+  auto parsed = ParseCommandLine(argc, argv);
+  if (!parsed.ok()) {
+    fmt::print(stderr, "cairn-train: {}\n", parsed.status().message());
+    return kExitTrouble;
+  }
+  if (!parsed->text.empty()) {
+    fmt::print("{}", parsed->text);
+    return 0;
+  }
+  TrainConfig& config = parsed->config;
+  KeepFreedMemory();
+  SetThreads(config.threads);
+  std::unique_ptr<Transport> transport;
+  const Status launched = Guard([&] {
+    transport = Launch({.device = config.device, .timeout_seconds = config.distributed_timeout_seconds});
+    return OkStatus();
+  });
+  if (!launched.ok()) {
+    Complain(0, launched);
+    return kExitTrouble;
+  }
+  const auto topology = Validate(config, transport->size());
+  if (!topology.ok()) {  // all ranks find the same; one says it
+    if (transport->rank() == 0) Complain(0, topology.status());
+    return kExitTrouble;
+  }
+  const Status trained = Guard([&] { return Train(config, *topology, *transport, start); });
+  if (trained.ok()) return 0;
+  Complain(transport->rank(), trained);
+  Watchdog::StopAllRanks(kExitTrouble);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) { return cairn::Main(argc, argv); }

@@ -1,0 +1,37 @@
+// libcairn_nccl.so: what needs CUDA and NCCL, apart so that CPU ranks load neither. See nccl_backend.h.
+#include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <chrono>
+#include <string>
+
+namespace {
+// ProcessGroupNCCL has a watchdog too. Ours knows steps and tensors, so it speaks first.
+constexpr double kOwnWatchdogSeconds = 60;
+}  // namespace
+
+// Makes device `local_rank` modulo the number of devices the current one, and returns it.
+extern "C" int CairnSelectDevice(int local_rank) {
+  const int devices = c10::cuda::device_count();
+  TORCH_CHECK(devices > 0,
+              "device cuda: this host has no usable NVIDIA GPU (no device or no driver that fits, see nvidia-smi, and "
+              "CUDA_VISIBLE_DEVICES); train with --device cpu");
+  const auto device = static_cast<c10::DeviceIndex>(local_rank % devices);
+  c10::cuda::set_device(device);
+  return device;
+}
+
+// A backend that the caller owns.
+extern "C" c10d::Backend* CairnNewNcclBackend(c10d::Store* store, const char* prefix, int rank, int size, int device,
+                                              double timeout_seconds) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout =
+      std::chrono::milliseconds(static_cast<int64_t>((timeout_seconds + kOwnWatchdogSeconds) * 1000));
+  options->group_name = prefix;
+  auto shared = c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store);
+  auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, shared);
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(prefixed, rank, size, options);
+  backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  return backend.release();
+}

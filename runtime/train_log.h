@@ -1,0 +1,74 @@
+// The log: one line every log interval in the format of BigScience's Megatron-DeepSpeed, one JSON object a
+// step, and TensorBoard scalars. Only the last rank writes, as it has the loss.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "runtime/data/event_writer.h"
+#include "runtime/data/train_config.h"
+#include "runtime/train_state.h"
+
+namespace cairn {
+
+// FLOPs of one step by the formula that BigScience published: 24 k B s l h^2 (1 + s / 6h + v / 16lh), k = 4
+// with activation recomputation, else 3; `padded_vocabulary` is v.
+double StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
+
+struct StepReport {
+  TrainState state;  // after the step
+  int64_t global_batch = 0;
+  double lr = 0;
+  double loss = 0;        // mean over the global batch; NaN or infinite where training went wrong
+  double loss_scale = 1;  // that the step used
+  double grad_norm = 0;   // before clipping
+  double zeros = 0;       // of the gradient
+  bool skipped = false;
+  double seconds = 0;
+};
+
+class TrainLog {
+ public:
+  // Opens the files where this rank writes. Errors: IoError, NoSpace (a file).
+  static Result<std::unique_ptr<TrainLog>> Open(const TrainConfig& config, const Topology& topology, int rank,
+                                                int64_t total_iterations);
+  ~TrainLog();
+
+  Status Step(const StepReport& report);
+  Status Evaluation(int64_t iteration, double loss);
+  void Message(const std::string& line);  // on stdout
+
+ private:
+  // Sums over the steps since the last line.
+  struct Interval {
+    int64_t steps = 0;
+    int64_t samples = 0;
+    int64_t losses = 0;  // finite ones
+    int64_t skipped = 0;
+    int64_t nans = 0;
+    double loss = 0;
+    double seconds = 0;
+    double flops = 0;
+  };
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations);
+  void Add(const StepReport& report);
+  std::string Line(const StepReport& report) const;
+  Status WriteJson(const StepReport& report);
+  Status WriteScalars(const StepReport& report);
+
+  TrainConfig config_;
+  int world_;
+  int64_t padded_vocabulary_;
+  int64_t total_iterations_;
+  bool writes_ = false;
+  Interval interval_;
+  std::unique_ptr<std::FILE, CloseFile> json_;
+  std::optional<EventWriter> events_;
+};
+
+}  // namespace cairn

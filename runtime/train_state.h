@@ -1,0 +1,30 @@
+// Where a training stands, apart from its tensors: what a checkpoint carries beside them for an exact resume.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+struct TrainState {
+  int64_t iteration = 0;         // steps done, skipped ones included
+  int64_t consumed_samples = 0;  // fixes the data order, the batch size and the learning rate
+  int64_t consumed_tokens = 0;
+  int64_t optimizer_steps = 0;  // steps not skipped: Adam's bias correction counts these
+  int64_t skipped_iterations = 0;
+  int64_t nan_iterations = 0;
+  int64_t seed = 0;
+  double loss_scale = 1;
+  int64_t loss_scale_good_steps = 0;  // since the last overflow or growth
+  int64_t loss_scale_hysteresis = 0;  // overflows still tolerated
+  bool operator==(const TrainState&) const = default;
+
+  nlohmann::json ToJson() const;
+
+  // Errors: Corrupt naming the key that is missing, of the wrong type or negative.
+  static Result<TrainState> FromJson(const nlohmann::json& json);
+};
+
+}  // namespace cairn

@@ -1,0 +1,151 @@
+#include "runtime/trainer.h"
+
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cmath>
+
+#include "runtime/stop_signal.h"
+#include "runtime/watchdog.h"
+
+namespace cairn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A rank's votes are added up over the world. The base is above any number of ranks, so the two sums do not
+// mix.
+constexpr double kVoteStop = 1;
+constexpr double kVoteSaveNow = 2.0 * kMaxWorld;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Batches of all evaluations of a training, in samples.
+int64_t ValidationSamples(const TrainConfig& config, int64_t total_iterations) {
+  if (config.eval_interval == 0) return 0;
+  return (total_iterations / config.eval_interval + 1) * config.eval_iters * config.global_batch_size;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                 CheckpointHooks* hooks, Clock::time_point start)
+    : config_(config),
+      dims_(dims),
+      hooks_(hooks),
+      start_(start),
+      schedule_(config),
+      lr_(config, schedule_.total_samples()),
+      scaler_(config),
+      engine_(config, dims, device) {
+  state_.seed = config.seed;
+  scaler_.Start(state_);
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const ParallelDims& dims,
+                                                 at::Device device, CheckpointHooks* hooks,
+                                                 Clock::time_point start) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, dims, device, hooks, start));
+  const BatchSchedule& schedule = trainer->schedule_;
+  CAIRN_ASSIGN_OR_RETURN(trainer->data_, OpenData(config, dims, device, schedule.total_samples(),
+                                                  ValidationSamples(config, schedule.total_iterations())));
+  CAIRN_ASSIGN_OR_RETURN(trainer->log_,
+                         TrainLog::Open(config, dims.topology, dims.world_rank, schedule.total_iterations()));
+  return trainer;
+}
+
+Status Trainer::Run() {
+  InstallStopSignals();
+  log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
+                            engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
+                            at::get_num_threads()));
+  CAIRN_RETURN_IF_ERROR(Resume());
+  while (!Finished()) {
+    CAIRN_RETURN_IF_ERROR(Step());
+    if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0)
+      CAIRN_RETURN_IF_ERROR(Evaluate());
+    CAIRN_RETURN_IF_ERROR(Save(Finished()));
+  }
+  return hooks_ ? hooks_->Finish() : OkStatus();
+}
+
+Status Trainer::Resume() {
+  if (!hooks_) return OkStatus();
+  StateBuffers buffers = engine_.Buffers();
+  buffers.rng_state.clear();
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<TrainState> resumed, hooks_->Resume(buffers));
+  if (!resumed) return OkStatus();
+  if (resumed->seed != config_.seed)
+    return InvalidArgument("--seed {} differs from the checkpoint's {}; the data order would change",
+                           config_.seed, resumed->seed);
+  state_ = *resumed;
+  scaler_.Resume(state_);
+  if (buffers.rng_state.empty()) {
+    engine_.streams().Reseed(state_.iteration);
+    return OkStatus();
+  }
+  return engine_.streams().LoadState(buffers.rng_state);
+}
+
+Status Trainer::Step() {
+  const Clock::time_point begin = Clock::now();
+  Watchdog::SetStep(state_.iteration + 1);
+  const int64_t batch = schedule_.BatchAt(state_.consumed_samples);
+  const int64_t micro_batches = batch / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
+  const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
+  const double loss_scale = state_.loss_scale;
+  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote());
+  save_now_ = outcome.votes >= kVoteSaveNow;
+  stop_ = std::fmod(outcome.votes, kVoteSaveNow) >= kVoteStop;
+
+  ++state_.iteration;
+  state_.consumed_samples += batch;
+  state_.consumed_tokens += batch * config_.seq_length;
+  state_.skipped_iterations += outcome.overflow;
+  state_.nan_iterations += !std::isfinite(outcome.loss);
+  const double lr = lr_.At(state_.consumed_samples);
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->BeforeOptimizerStep());
+  if (!outcome.overflow) engine_.Update(outcome, lr, ++state_.optimizer_steps);
+  scaler_.Update(outcome.overflow, state_);
+  if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
+  return log_->Step({.state = state_,
+                     .global_batch = batch,
+                     .lr = lr,
+                     .loss = outcome.loss,
+                     .loss_scale = loss_scale,
+                     .grad_norm = outcome.grad_norm,
+                     .zeros = outcome.zeros,
+                     .skipped = outcome.overflow,
+                     .seconds = SecondsSince(begin)});
+}
+
+// What this rank wants to happen after the step. Ranks see signals and clocks at different times, so the sum
+// decides.
+double Trainer::Vote() const {
+  const bool out_of_time =
+      config_.exit_duration_in_mins > 0 && SecondsSince(start_) > config_.exit_duration_in_mins * 60;
+  const bool asked = !config_.save_now_file.empty() && dims_.world_rank == 0 &&
+                     access(config_.save_now_file.c_str(), F_OK) == 0;
+  return (StopRequested() || out_of_time ? kVoteStop : 0) + (asked ? kVoteSaveNow : 0);
+}
+
+Status Trainer::Evaluate() {
+  const int64_t per_batch =
+      config_.global_batch_size / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
+  const int64_t before =
+      (state_.iteration / config_.eval_interval - 1) * config_.eval_iters * config_.global_batch_size;
+  const auto batches = [&](int64_t i) { return data_.validation->Get(before, i); };
+  return log_->Evaluation(state_.iteration, engine_.Evaluate(batches, config_.eval_iters * per_batch));
+}
+
+Status Trainer::Save(bool last) {
+  if (!hooks_) return OkStatus();
+  StateBuffers buffers = engine_.Buffers();
+  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_));
+  if (save_now_ && dims_.world_rank == 0) unlink(config_.save_now_file.c_str());
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,54 @@
+// The training loop: batches, steps, logs, evaluation, and when to save and stop.
+#pragma once
+
+#include <chrono>
+
+#include "runtime/batch_schedule.h"
+#include "runtime/checkpoint_hooks.h"
+#include "runtime/data_loader.h"
+#include "runtime/engine.h"
+#include "runtime/grad_scaler.h"
+#include "runtime/lr_schedule.h"
+#include "runtime/train_log.h"
+
+namespace cairn {
+
+class Trainer {
+ public:
+  // Builds the model and opens data and logs. Requires a validated config. `hooks` may be null: nothing is
+  // saved. `start`: when the program did, for --exit-duration-in-mins. Errors: those of the data and the log
+  // files; c10::Error.
+  static Result<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const ParallelDims& dims,
+                                                 at::Device device, CheckpointHooks* hooks,
+                                                 std::chrono::steady_clock::time_point start);
+
+  // Resumes where there is something to resume from, and trains to the end or until it is told to stop.
+  Status Run();
+
+ private:
+  Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device, CheckpointHooks* hooks,
+          std::chrono::steady_clock::time_point start);
+
+  Status Resume();
+  Status Step();
+  Status Evaluate();
+  Status Save(bool last);
+  double Vote() const;
+  bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
+
+  const TrainConfig config_;
+  const ParallelDims& dims_;
+  CheckpointHooks* hooks_;
+  std::chrono::steady_clock::time_point start_;
+  TrainState state_;
+  BatchSchedule schedule_;
+  LrSchedule lr_;
+  GradScaler scaler_;
+  Engine engine_;
+  DataLoaders data_;
+  std::unique_ptr<TrainLog> log_;
+  bool stop_ = false;      // agreed by all ranks
+  bool save_now_ = false;  // agreed by all ranks
+};
+
+}  // namespace cairn

@@ -1,0 +1,70 @@
+"""What the tests of the command share: running it as a user does, and steps without a training.
+
+CAIRN, CAIRN_MAKE_STEP (tests/support/make_step_main.cc) and CAIRN_TRAIN name the programs; CAIRN_TRAIN is empty where
+it was not built.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+CAIRN = os.environ["CAIRN"]
+MAKE_STEP = os.environ["CAIRN_MAKE_STEP"]
+TRAINER = os.environ.get("CAIRN_TRAIN", "")
+
+
+def verbs():
+    text = subprocess.run([CAIRN, "--help"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^  ([a-z]+) ", text.split("Subcommands:")[1].split("Example")[0], re.M)
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def tree(path):
+    return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cairn-cli-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.run_dir = self.dir / "gpt"
+        self.store = self.dir / "store"
+
+    def make_step(self, *flags, step=100):
+        subprocess.run([MAKE_STEP, self.run_dir, "--step", str(step), *map(str, flags)], check=True)
+        return self.run_dir / f"step-{step:08}"
+
+    def cairn(self, *args, code=0, says=()):
+        done = subprocess.run([CAIRN, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, code, f"cairn {args}: {text}")
+        for part in [says] if isinstance(says, str) else says:
+            self.assertIn(part, text)
+        if code == 2:
+            self.assertRegex(done.stderr.splitlines()[-1], "^cairn: ")
+        return done
+
+    def json(self, *args, code=0):
+        return json.loads(self.cairn(*args, "--json", code=code).stdout)
+
+    def mount(self, *options):
+        """A small tmpfs; skips where this user may not mount one."""
+        path = self.dir / "mount"
+        path.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", path], capture_output=True, text=True)
+        if done.returncode != 0:
+            self.skipTest("cannot mount a tmpfs here: " + done.stderr.strip())
+        self.addCleanup(subprocess.run, ["umount", "-l", path])
+        return path

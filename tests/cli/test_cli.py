@@ -1,0 +1,272 @@
+"""The command as a user runs it: exit status, message, and what is left behind. Archives have a file of their own."""
+
+import os
+import shutil
+import subprocess
+import time
+import unittest
+
+from cairn_cli import CAIRN, TRAINER, CliTest, flip, verbs
+
+
+class ProgramTest(CliTest):
+    def test_version_is_told_in_milliseconds_without_libtorch(self):
+        times = []
+        for _ in range(20):
+            start = time.monotonic()
+            self.cairn("--version", says="cairn ")
+            times.append(time.monotonic() - start)
+        self.assertLess(min(times), 0.040)  # with the fork; the program itself takes about 10 ms
+        libraries = subprocess.run(["ldd", CAIRN], capture_output=True, text=True).stdout
+        self.assertNotIn("torch", libraries)
+
+    def test_unknown_verbs_are_answered_with_the_nearest(self):
+        self.cairn("inspct", code=2, says="did you mean inspect?")
+        self.cairn("frobnicate", code=2, says="cairn --help")
+
+    def test_misuse_is_one_line_and_status_2(self):
+        for args in (["ls"], ["verify", "--frob", "x"], ["archive"], ["archive", "run", "x"]):
+            done = self.cairn(*args, code=2)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_every_help_has_an_example_and_the_exit_statuses(self):
+        commands = [[verb] for verb in verbs() if verb != "train"]
+        commands += [["archive", verb] for verb in ("run", "ls", "verify", "restore")]
+        self.assertGreater(len(commands), 7)
+        for command in commands:
+            done = self.cairn(*command, "--help", says=["Example", "Exit status: 0", "2 misuse or trouble"])
+            self.assertIn("cairn " + " ".join(command), done.stdout)
+
+    def test_output_that_cannot_be_written_is_trouble(self):
+        self.make_step()
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([CAIRN, "ls", self.run_dir], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("standard output", done.stderr)
+
+    def test_directories_may_be_called_like_verbs(self):
+        self.run_dir = self.dir / "archive"
+        self.make_step()
+        self.cairn("ls", "archive", says="committed")
+
+
+class TrainTest(CliTest):
+    """A stand-in for cairn-train, to see what it is given."""
+
+    def setUp(self):
+        super().setUp()
+        self.program = self.dir / "cairn"
+        try:
+            os.link(CAIRN, self.program)
+        except OSError:
+            shutil.copy(CAIRN, self.program)
+
+    def stand_in(self):
+        trainer = self.dir / "cairn-train"
+        trainer.write_text('#!/bin/sh\nprintf "%s|" "rank${OMPI_COMM_WORLD_RANK}" "$@"\necho\nexit 3\n')
+        trainer.chmod(0o755)
+
+    def train(self, *args):
+        return subprocess.run([self.program, "train", *args], capture_output=True, text=True)
+
+    def test_says_so_where_the_trainer_was_not_built(self):
+        done = self.train("--help")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("built without the trainer", done.stderr)
+
+    def test_flags_and_status_pass_through(self):
+        self.stand_in()
+        done = self.train("--save", "ls", "--lr=3", "-x", "--help")
+        self.assertEqual(done.stdout, "rank|--save|ls|--lr=3|-x|--help|\n")
+        self.assertEqual(done.returncode, 3)
+
+    def test_ranks_are_started_through_mpirun(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("no mpirun here")
+        self.stand_in()
+        done = self.train("--a", "1", "--nproc-per-node", "2", "--b")
+        self.assertIn("rank0|--a|1|--b|", done.stdout)
+        if "rank1" not in done.stdout:  # mpirun may stop the other once the first one failed
+            self.assertNotEqual(done.returncode, 0)
+
+    def test_a_wrong_number_of_ranks_is_misuse(self):
+        self.stand_in()
+        for ranks in (["0"], ["x"], []):
+            done = self.train("--nproc-per-node", *ranks)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--nproc-per-node takes a number of ranks", done.stderr)
+
+    def test_help_is_the_trainers_own(self):
+        if not TRAINER:
+            self.skipTest("cairn-train was not built (CAIRN_RUNTIME=OFF)")
+        self.cairn("train", "--help", says="--tensor-model-parallel-size")
+
+
+class LsTest(CliTest):
+    def test_states_sizes_and_topology(self):
+        self.make_step("--tp", 2, step=10)
+        os.remove(self.make_step(step=20) / "shard-00000.h5")
+        (self.run_dir / "step-00000030.partial-ab").mkdir()
+        steps = self.json("ls", self.dir)[0]["steps"]
+        self.assertEqual([s["state"] for s in steps], ["committed", "damaged", "partial"])
+        self.assertEqual(steps[0]["topology"], {"tp": 2, "pp": 1, "dp": 1, "zero": 0})
+        self.assertEqual(steps[0]["tokens"], 10240)
+        self.assertEqual(steps[0]["bytes_by_role"]["master"], 2 * steps[0]["bytes_by_role"]["weight"])
+        self.assertIn("shard-00000.h5", steps[1]["trouble"])
+        self.cairn("ls", self.run_dir, says=["committed", "damaged", "partial", "TP=2 PP=1"])
+
+    def test_days_until_the_purge_follow_the_oldest_access(self):
+        step = self.make_step()
+        os.utime(step / "shard-00000.h5", (time.time() - 40 * 86400, time.time()))
+        self.assertLess(self.json("ls", step)[0]["steps"][0]["days_until_purge"], -9.9)
+        self.cairn("ls", step, says="overdue")
+        self.assertGreater(self.json("ls", step, "--purge-days", 50)[0]["steps"][0]["days_until_purge"], 9.9)
+
+    def test_steps_that_a_store_holds_are_archived(self):
+        self.make_step(step=10)
+        self.cairn("archive", "run", self.run_dir, "--store", self.store)
+        self.make_step(step=20)
+        steps = self.json("ls", self.run_dir, "--store", self.store)[0]["steps"]
+        self.assertEqual(["archived" in s for s in steps], [True, False])
+        self.cairn("ls", self.run_dir, "--store", self.store, says="archived")
+
+    def test_a_noatime_mount_is_told(self):
+        self.run_dir = self.mount("-o", "noatime") / "gpt"
+        self.make_step()
+        self.assertEqual(self.json("ls", self.run_dir)[0]["access_times"], "noatime")
+        self.cairn("ls", self.run_dir, says="noatime")
+
+    def test_nothing_there_is_trouble(self):
+        self.cairn("ls", "nope", code=2, says="nope")
+        self.cairn("ls", self.dir, code=2, says="no run and no step")
+
+
+class InspectTest(CliTest):
+    def test_globs_choose_tensors_and_roles(self):
+        self.make_step("--tp", 2)
+        tensors = self.json("inspect", self.run_dir, "layers.0.mlp.up.weight")["tensors"]
+        self.assertEqual([t["role"] for t in tensors], ["weight", "master", "exp_avg", "exp_avg_sq"])
+        tensors = self.json("inspect", self.run_dir, "*mlp.up.weight/master", "--slices")["tensors"]
+        self.assertEqual([t["shape"] for t in tensors], [[64, 16], [64, 16]])
+        self.assertEqual([s["extent"] for s in tensors[0]["slices"]], [[32, 16], [32, 16]])
+        self.cairn("inspect", self.run_dir, "nope*", code=2, says="no tensor fits nope*")
+
+    def test_statistics_agree_with_numpy_through_h5py(self):
+        try:
+            import h5py
+            import numpy
+        except ImportError as error:
+            self.skipTest(f"{error}; run with the environment that scripts/setup makes")
+        step = self.make_step("--tp", 2, "--dp", 2, "--nan", "layers.0.mlp.up.weight/master")
+        with h5py.File(step / "index.h5") as index:
+            for tensor in self.json("inspect", step, "--stats")["tensors"]:
+                values = numpy.asarray(index[f"{tensor['role']}/{tensor['name']}"][()], dtype=numpy.float64)
+                self.assertEqual(tensor["stats"]["nan"], numpy.isnan(values).sum(), tensor["name"])
+                finite = values[numpy.isfinite(values)]
+                self.assertEqual(tensor["stats"]["min"], finite.min())
+                self.assertEqual(tensor["stats"]["max"], finite.max())
+                self.assertAlmostEqual(tensor["stats"]["norm"] / numpy.linalg.norm(finite), 1, places=12)
+
+
+class DamageTest(CliTest):
+    """Each damage, and what verify (status 1) and the verbs that need the data (status 1 or 2) say of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2, "--pp", 2)
+
+    def check(self, says, reads_all=True):
+        self.cairn("verify", self.step, code=1, says=says)
+        self.assertEqual([p for r in self.json("verify", self.run_dir, code=1) for p in r["problems"]] != [], True)
+        self.cairn("archive", "run", self.step, "--store", self.store, code=1, says=says)
+        self.assertEqual(list(self.store.glob("*.tar*")), [])
+        self.cairn("inspect", self.step, "--stats", code=2 if reads_all else 0, says=says if reads_all else ())
+        others = {"fingerprint": [], "reshape": [self.dir / "out", "--tp", 1], "strip": [self.dir / "out", "--dtype", "fp16"]}
+        for verb, args in others.items():
+            if verb not in verbs() or not reads_all:
+                continue
+            self.cairn(verb, self.step, *args, code=2, says=says)
+            self.assertFalse((self.dir / "out").exists())
+
+    def test_missing_shard(self):
+        os.remove(self.step / "shard-00001.h5")
+        self.check("shard-00001.h5")
+
+    def test_truncated_shard(self):
+        os.truncate(self.step / "shard-00002.h5", 5000)
+        self.check(["shard-00002.h5", "has 5000 bytes"])
+
+    def test_flipped_byte_in_a_tensor(self):
+        piece = self.json("inspect", self.step, "*.1.mlp.up.weight/master", "--slices")["tensors"][0]["slices"][0]
+        flip(self.step / piece["file"], piece["file_offset"] + 5)
+        self.check([piece["file"], "layers.1.mlp.up.weight/master", f"at byte {piece['file_offset']}"])
+
+    def test_flipped_byte_in_each_file(self):
+        for path in sorted(self.step.iterdir()):
+            for offset in (0, path.stat().st_size // 2, path.stat().st_size - 1):
+                flip(path, offset)
+                self.cairn("verify", self.step, code=1, says=path.name)
+                flip(path, offset)
+        self.cairn("verify", self.step)
+
+    def test_shards_that_changed_places(self):
+        a, b = self.step / "shard-00000.h5", self.step / "shard-00001.h5"
+        os.rename(a, self.dir / "x")
+        os.rename(b, a)
+        os.rename(self.dir / "x", b)
+        self.cairn("verify", self.step, code=1, says="shard-0000")
+
+    def test_wrong_version(self):
+        manifest = self.step / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
+        self.check(["manifest.json", "version 99"])
+
+    def test_manifest_that_is_no_json(self):
+        os.truncate(self.step / "manifest.json", 300)
+        self.check(["manifest.json", "not valid JSON"])
+
+    def test_edited_manifest(self):
+        manifest = self.step / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"iteration": 100', '"iteration": 101'))
+        self.check(["manifest.json", "digest"])
+
+    def test_not_a_checkpoint(self):
+        empty = self.dir / "empty"
+        empty.mkdir()
+        for args in (["verify", empty], ["inspect", empty], ["archive", "run", empty, "--store", self.store]):
+            self.cairn(*args, code=2, says="empty")
+        self.cairn("verify", self.step / "manifest.json", code=2, says="is a file")
+        self.cairn("verify", "nope", code=2, says="nope")
+
+    def test_a_step_without_manifest_is_a_finding(self):
+        os.remove(self.step / "manifest.json")
+        self.cairn("verify", self.step, code=1, says="manifest.json")
+
+
+class VerifyTest(CliTest):
+    def test_choices(self):
+        self.make_step("--tp", 2)
+        self.cairn("verify", self.run_dir, says="structure, every byte")
+        self.cairn("verify", self.run_dir, "--values", "--structure", says="(structure, values)")
+        self.cairn("verify", self.run_dir, "--sample", "50%", says="a sample")
+        self.cairn("verify", self.run_dir, "--sample", "many", code=2, says="5% or 200GB")
+
+    def test_a_run_directory_means_its_newest_step_and_all_means_all(self):
+        os.truncate(self.make_step(step=10) / "shard-00000.h5", 7)
+        self.make_step(step=20)
+        self.cairn("verify", self.run_dir, says="step-00000020")
+        reports = self.json("verify", self.run_dir, "--all", code=1)
+        self.assertEqual([r["ok"] for r in reports], [False, True])
+
+    def test_values_that_make_no_sense_are_named(self):
+        self.make_step("--nan", "layers.0.mlp.up.weight/exp_avg", step=10)
+        self.cairn("verify", self.run_dir)
+        problem = self.json("verify", self.run_dir, "--values", code=1)[0]["problems"][0]
+        self.assertEqual(problem["tensor"], "layers.0.mlp.up.weight/exp_avg")
+        self.assertIn("NaN", problem["what"])
+        self.make_step("--dtype", "fp16", "--unrounded", "final_norm.bias", step=20)
+        self.cairn("verify", self.run_dir, "--values", code=1, says=["final_norm.bias", "not the fp32 master"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,204 @@
+#include "convert/reshape.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+
+#include "ckpt/verify.h"
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/unsynced_file_system.h"
+
+namespace cairn {
+namespace {
+
+FileSystem& Fs() {
+  static UnsyncedFileSystem file_system;
+  return file_system;
+}
+
+std::unique_ptr<StepReader> Open(const std::string& path) {
+  auto reader = OpenCheckpoint(Fs(), path, [](const Status&) {});
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  return reader.ok() ? std::move(reader).value() : nullptr;
+}
+
+Result<ReshapeResult> ReshapeDir(const std::string& source, const std::string& target,
+                                 const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
+  return Reshape(Fs(), *Open(source), target, {.target = topology, .writer = {.max_memory = max_memory}});
+}
+
+using Files = std::map<std::string, std::string>;
+Files FilesOf(const std::string& run_dir) {
+  Files files;
+  const std::string step = JoinPath(run_dir, "step-00000100");
+  const std::vector<std::string> names = *Fs().List(step);
+  for (const std::string& name : names) {
+    std::ifstream in(JoinPath(step, name), std::ios::binary);
+    files[name] = std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  return files;
+}
+
+// Names of the files that differ, for a readable failure.
+std::vector<std::string> Differences(const Files& a, const Files& b) {
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : a)
+    if (!b.contains(name) || b.at(name) != bytes) names.push_back(name);
+  for (const auto& [name, bytes] : b)
+    if (!a.contains(name)) names.push_back(name);
+  return names;
+}
+
+TinyGpt RandomModel(std::mt19937& random) {
+  const uint64_t heads = std::array<uint64_t, 5>{1, 2, 4, 6, 12}[random() % 5];
+  const uint64_t hidden = heads * (1 + random() % 5);
+  return {.layers = 1 + static_cast<int>(random() % 3),
+          .hidden = hidden,
+          .heads = heads,
+          .ffn = heads * (1 + random() % 9),
+          .vocab = 5 + random() % 60,
+          .positions = 1 + random() % 20,
+          .tied = random() % 2 == 0,
+          .pad_multiple = std::array<uint64_t, 3>{1, 4, 16}[random() % 3]};
+}
+
+Topology RandomTopology(std::mt19937& random, const TinyGpt& model) {
+  std::vector<int> divisors;
+  for (int tp = 1; tp <= 4; ++tp)
+    if (model.heads % tp == 0) divisors.push_back(tp);
+  return {.tp = divisors[random() % divisors.size()],
+          .pp = 1 + static_cast<int>(random() % model.layers),
+          .dp = 1 + static_cast<int>(random() % 3),
+          .zero = static_cast<int>(random() % 2)};
+}
+
+TEST(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
+  for (int round = 0; round < 200; ++round) {
+    std::mt19937 random(round);
+    const TinyGpt model = RandomModel(random);
+    const Topology a = RandomTopology(random, model), b = RandomTopology(random, model);
+    SCOPED_TRACE(fmt::format("round {}: {} -> {}", round, ToString(a), ToString(b)));
+    StepRecipe recipe = RecipeOf(model, a);
+    recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
+    recipe.optimizer = random() % 4 != 0;
+    const uint64_t window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
+
+    TempDir dir;
+    ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
+    const auto there = ReshapeDir(dir / "a", dir / "b", b, window);
+    ASSERT_TRUE(there.ok()) << there.status().message();
+    const auto back = ReshapeDir(dir / "b", dir / "back", a, window);
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(there->fingerprints, back->fingerprints);
+    EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
+
+    recipe.topology = b;
+    recipe.rng_topology = a;
+    ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
+    EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
+  }
+}
+
+class ReshapeErrorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", RecipeOf({.layers = 3, .heads = 4}, {.tp = 2, .dp = 2})).ok());
+  }
+  // Names in the temporary directory: what a failure left behind.
+  std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
+  TempDir dir_;
+  const std::vector<std::string> only_source_ = {"a"};
+};
+
+TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 3});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("TP=3 does not divide the model's 4 attention heads"),
+            std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, MoreStagesThanLayersIsNamed) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.pp = 4});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("PP=4 is more than the model's 3 layers"), std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, AnExistingStepIsNeverOverwritten) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "a", {.tp = 1});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(Open(dir_ / "a")->manifest().topology.tp, 2);
+}
+
+TEST_F(ReshapeErrorTest, ADamagedSourceLeavesNothing) {
+  const auto source = Open(dir_ / "a");
+  const Piece piece = source->catalog().pieces.back();
+  const std::string path = JoinPath(dir_ / "a/step-00000100", source->catalog().files[piece.file]);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(piece.file_offset));
+  const char byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(piece.file_offset));
+  file.put(static_cast<char>(byte ^ 8));
+  file.close();
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "new/deep/b", {.tp = 1, .pp = 3});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kCorrupt);
+  EXPECT_NE(result.status().message().find(path), std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, ADirectoryThatATrainingWritesIntoIsRefused) {
+  ASSERT_TRUE(Fs().MakeDir(dir_ / "b").ok());
+  const auto lock = RunLock::Take(dir_ / "b");
+  ASSERT_TRUE(lock.ok());
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 1});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_TRUE(ListSteps(Fs(), dir_ / "b")->empty());
+}
+
+TEST(ReshapeTest, TheResultVerifiesAndIsTheNewestStep) {
+  TempDir dir;
+  ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.layers = 3}, {.tp = 2, .dp = 2})).ok());
+  const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 1, .pp = 3, .dp = 1, .zero = 1});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const auto reader = Open(dir / "b");
+  EXPECT_EQ(reader->manifest().topology, (Topology{1, 3, 1, 1}));
+  EXPECT_TRUE(VerifyHash(Fs(), *reader).problems.empty());
+  EXPECT_TRUE(VerifyStructure(*reader).problems.empty());
+  EXPECT_EQ(result->files, 3u + 2u);
+}
+
+TEST(ReshapeTest, TheEstimateIsNearAndNeverBelow) {
+  TempDir dir;
+  ASSERT_TRUE(
+      MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
+  const ReshapeOptions options{.target = {.tp = 1, .pp = 2, .dp = 4}, .writer = {}, .progress = {}};
+  const auto source = Open(dir / "a");
+  const auto cost = EstimateReshape(*source, options);
+  ASSERT_TRUE(cost.ok());
+  const auto result = Reshape(Fs(), *source, dir / "b", options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(cost->files, result->files);
+  EXPECT_GE(cost->file_bytes, result->bytes_written);
+  EXPECT_LE(cost->file_bytes, 2 * result->bytes_written);
+}
+
+TEST(ReshapeTest, EachSourceByteIsReadOnce) {
+  TempDir dir;
+  ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.hidden = 64, .ffn = 256}, {.tp = 4, .dp = 2})).ok());
+  const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 2, .pp = 2}, 1 << 20);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->bytes_read, Open(dir / "a")->catalog().bytes());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,205 @@
+"""Datasets and event files against the programs that others read them with: NumPy, SentencePiece, TensorBoard.
+
+DATA_PROBE names the program of tests/runtime/data/data_probe.cc.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import unittest
+
+import numpy
+import sentencepiece
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from harness import Case, cairn
+
+DTYPES = {1: numpy.uint8, 2: numpy.int8, 3: numpy.int16, 4: numpy.int32, 5: numpy.int64, 8: numpy.uint16}
+PROSE = [
+    "In the beginning was the word, and the word went on for a long time.",
+    "And it was said among them: who has counted the stones of the cairn?",
+    "Then the travellers came down from the mountain, and every one laid a stone.",
+    "The wind took the sand away — but the stones of the cairn it could not take.",
+]
+
+
+def prose(lines):
+    return "".join(f"{PROSE[i % 4]} {i * 7919}\n" for i in range(lines))
+
+
+def read_dataset(prefix):
+    """The documents of a dataset, read from the description of the format alone."""
+    with open(prefix + ".idx", "rb") as file:
+        index = file.read()
+    magic, version, code, sequences, entries = struct.unpack_from("<9sQBQQ", index)
+    assert magic == b"MMIDIDX\0\0" and version == 1, (magic, version)
+    lengths = numpy.frombuffer(index, "<i4", sequences, 34)
+    pointers = numpy.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
+    documents = numpy.frombuffer(index, "<i8", entries, 34 + 12 * sequences)
+    assert len(index) == 34 + 12 * sequences + 8 * entries
+    assert documents.tolist() == list(range(sequences + 1))
+    tokens = numpy.fromfile(prefix + ".bin", DTYPES[code])
+    begins = pointers // tokens.itemsize
+    assert begins.tolist() == [0, *numpy.cumsum(lengths)[:-1]] and lengths.sum() == len(tokens)
+    return [tokens[b : b + n] for b, n in zip(begins, lengths)]
+
+
+def megatron_samples(lengths, first, count, samples, seq_length, seed):
+    """Megatron's order in NumPy's words: for each sample the positions in the tokens of the whole dataset."""
+    starts = numpy.concatenate([[0], numpy.cumsum(lengths)])
+    ids = numpy.arange(first, first + count, dtype=numpy.int32)
+    per_epoch = int(lengths[first : first + count].sum())
+    epochs = 1
+    while epochs * per_epoch < samples * seq_length + 1:
+        epochs += 1
+    total = (epochs * per_epoch - 1) // seq_length
+    before_final = ((epochs - 1) * per_epoch - 1) // seq_length
+    separate = epochs > 1 and samples - before_final < int(0.80 * ((per_epoch - 1) // seq_length))
+    random = numpy.random.RandomState(seed)
+
+    def shuffled(values):
+        random.shuffle(values)
+        return values
+
+    groups = [epochs - 1, 1] if separate else [epochs]
+    order = numpy.concatenate([shuffled(numpy.tile(ids, n)) for n in groups])
+    cuts = [0, before_final, total] if separate else [0, total]
+    shuffle = numpy.concatenate([shuffled(numpy.arange(a, b, dtype=numpy.uint32)) for a, b in zip(cuts, cuts[1:])])
+    text = numpy.concatenate([numpy.arange(starts[i], starts[i + 1]) for i in order])
+    return [text[k * seq_length : (k + 1) * seq_length + 1] for k in shuffle[:samples].astype(int)]
+
+
+class DatasetTest(Case):
+    def write(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        return self.path(name)
+
+    def data(self, *arguments, prefix="p"):
+        """Runs cairn data; returns its facts and the documents."""
+        done = cairn("data", *arguments, "--output-prefix", self.path(prefix), "--json")
+        documents = read_dataset(self.path(prefix))
+        facts = json.loads(done.stdout)
+        self.assertEqual(facts["documents"], len(documents))
+        self.assertEqual(facts["tokens"], sum(map(len, documents)))
+        self.assertEqual(facts["bin_bytes"], os.path.getsize(self.path(prefix) + ".bin"))
+        self.assertEqual(facts["idx_bytes"], os.path.getsize(self.path(prefix) + ".idx"))
+        self.assertEqual(facts["dtype"], str(documents[0].dtype))
+        return facts, documents
+
+    def test_bytes_of_files_are_tokens(self):
+        texts = [os.urandom(3_000_000), prose(1000).encode(), b"\n"]
+        inputs = [self.write(f"{i}.txt", text) for i, text in enumerate(texts)]
+        facts, documents = self.data(*inputs, "--tokenizer", "bytes", "--append-eod")
+        self.assertEqual((facts["vocab_size"], facts["eod"], facts["dtype"]), (257, 256, "uint16"))
+        for text, document in zip(texts, documents, strict=True):
+            numpy.testing.assert_array_equal(document, [*text, 256])
+
+    def test_json_lines_are_documents(self):
+        texts = ["one\ntwo", "drei — vier", "\u0000 \U0001f600", "x" * 3_000_000]
+        lines = "\n".join(json.dumps({"id": i, "body": text}) for i, text in enumerate(texts))
+        _, documents = self.data(self.write("a.jsonl", lines), "--json-key", "body", "--tokenizer", "bytes")
+        self.assertEqual([document.astype(numpy.uint8).tobytes().decode() for document in documents], texts)
+
+    def test_paragraphs_are_documents_on_request(self):
+        text = self.write("a.txt", "\none\ntwo\n\n \n\nthree\n")
+        _, documents = self.data(text, "--tokenizer", "bytes", "--split-documents-on-blank-lines")
+        self.assertEqual([bytes(document.tolist()) for document in documents], [b"one\ntwo", b"three"])
+
+    def test_trained_model_is_lossless_for_sentencepiece_itself(self):
+        text = prose(30_000) + "\n\n  Ünseen ☃ signs \t and tabs\n"
+        arguments = ["--train-sentencepiece", "--vocab-size", "500", "--append-eod"]
+        facts, documents = self.data(self.write("a.txt", text), *arguments)
+        model = sentencepiece.SentencePieceProcessor(model_file=self.path("p.model"))
+        self.assertEqual(facts["vocab_size"], model.vocab_size())
+        self.assertEqual(facts["eod"], model.eos_id())
+        self.assertEqual(facts["model_bytes"], os.path.getsize(self.path("p.model")))
+        self.assertEqual(documents[0][-1], model.eos_id())
+        self.assertEqual(model.decode(documents[0][:-1].tolist()), text)
+
+    def test_models_of_others_give_the_tokens_of_sentencepiece(self):
+        corpus = self.write("a.txt", prose(2000))
+        texts = [prose(n) for n in (1, 10, 300)]
+        lines = self.write("a.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))
+        llama = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+        for name, options in {"unigram": {}, "bpe": {"model_type": "bpe"}, "llama": {"model_type": "bpe", **llama}}.items():
+            sentencepiece.SentencePieceTrainer.train(
+                input=corpus, model_prefix=self.path(name), vocab_size=400, hard_vocab_limit=False, minloglevel=2, **options
+            )
+            model = sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
+            _, documents = self.data(lines, "--tokenizer", f"sentencepiece:{self.path(name)}.model", prefix="p-" + name)
+            self.assertEqual([document.tolist() for document in documents], [model.encode(text) for text in texts], name)
+
+    def test_dry_run_tells_the_same_and_writes_nothing(self):
+        text = self.write("a.txt", prose(3000))
+        arguments = [text, "--train-sentencepiece", "--vocab-size", "400", "--json"]
+        before = os.listdir(self.dir)
+        dry = json.loads(cairn("data", *arguments, "--output-prefix", self.path("p"), "--dry-run").stdout)
+        self.assertEqual(os.listdir(self.dir), before)
+        facts, _ = self.data(*arguments[:-1])
+        for key in ("documents", "tokens", "bytes", "vocab_size", "dtype", "model_bytes"):
+            self.assertEqual(dry[key], facts[key], key)
+
+    def test_trouble_is_one_line_and_leaves_nothing(self):
+        text = self.write("a.txt", "text")
+        empty = self.write("empty.txt", "")
+        bad_json = self.write("bad.jsonl", '{"text": "a"}\n{')
+        bad_model = self.write("bad.model", "no model")
+        present = self.write("q.idx", "precious")
+        cases = {
+            ("none.txt", "--tokenizer", "bytes"): "none.txt",
+            (self.dir, "--tokenizer", "bytes"): "is a directory",
+            (empty, "--tokenizer", "bytes"): "no text in it",
+            (text, bad_json, "--tokenizer", "bytes"): "bad.jsonl: line 2",
+            (text, "--tokenizer", "gpt2"): "expected bytes or sentencepiece:FILE",
+            (text, "--tokenizer", "sentencepiece:" + bad_model): "bad.model",
+            (text,): "--train-sentencepiece",
+            (text, "--train-sentencepiece"): "--vocab-size",
+            (text, "--train-sentencepiece", "--vocab-size", "9000"): "9000",
+            (text, "--tokenizer", "bytes", "--vocab-size", "9"): "--vocab-size",
+        }
+        before = sorted(os.listdir(self.dir))
+        for arguments, message in cases.items():
+            done = cairn("data", *arguments, "--output-prefix", self.path("p"), status=2)
+            self.assertIn(message, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertEqual(sorted(os.listdir(self.dir)), before)
+        done = cairn("data", text, "--tokenizer", "bytes", "--output-prefix", self.path("q"), status=2)
+        self.assertIn(present, done.stderr)
+        with open(present) as file:
+            self.assertEqual(file.read(), "precious")
+
+    def test_samples_come_in_megatrons_order(self):
+        random = numpy.random.default_rng(5)
+        lines = "\n".join(json.dumps({"text": "x" * int(n)}) for n in random.integers(1, 60, size=80))
+        _, documents = self.data(self.write("a.jsonl", lines), "--tokenizer", "bytes", "--append-eod")
+        lengths = numpy.array([len(document) for document in documents])
+        tokens = numpy.concatenate(documents)
+        for samples, seq_length, seed in ((10, 16, 1234), (200, 16, 1), (300, 13, 77), (500, 7, 2**32 - 1), (3, 1000, 0)):
+            for part, (first, end) in enumerate(((0, 56), (56, 72), (72, 80))):  # --split 70,20,10
+                arguments = [self.path("p"), "70,20,10", part, samples, seq_length, seed]
+                probe = [os.environ["DATA_PROBE"], "samples", *map(str, arguments)]
+                printed = subprocess.run(probe, capture_output=True, text=True, check=True).stdout
+                got = [list(map(int, line.split())) for line in printed.splitlines()]
+                want = megatron_samples(lengths, first, end - first, samples, seq_length, seed)
+                self.assertEqual(got, [tokens[positions].tolist() for positions in want], arguments)
+
+    def test_tensorboard_reads_the_event_files(self):
+        for _ in range(2):  # a second file in the same directory joins the first
+            subprocess.run([os.environ["DATA_PROBE"], "events", self.path("logs")], check=True)
+        self.assertEqual(len(os.listdir(self.path("logs"))), 2)
+        for name in os.listdir(self.path("logs")):
+            events = EventAccumulator(os.path.join(self.path("logs"), name))
+            events.Reload()
+            self.assertEqual(sorted(events.Tags()["scalars"]), ["learning rate", "lm loss"])
+            losses = events.Scalars("lm loss")
+            self.assertEqual([event.step for event in losses], list(range(1, 101)))
+            numpy.testing.assert_array_equal(
+                numpy.float32([event.value for event in losses]), numpy.float32(10) / numpy.arange(1, 101, dtype=numpy.float32)
+            )
+            self.assertGreater(losses[0].wall_time, 1.6e9)
+
+
+if __name__ == "__main__":
+    unittest.main()

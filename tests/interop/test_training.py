@@ -1,0 +1,170 @@
+"""Save, crash and resume of real trainings: bit-identical on the same topology, equal losses on others."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import h5py
+import numpy as np
+
+from harness import CAIRN, TINY, Case, cairn, fingerprint, steps, topology
+
+
+def arrays(step):
+    """Every dataset of a step as raw numbers, random states included."""
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset) and not name.startswith("cairn"):
+            found[name] = item[...]
+
+    with h5py.File(os.path.join(step, "index.h5")) as index:
+        index.visititems(visit)
+    return found
+
+
+def flip_byte(path, offset):
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)[0]
+        f.seek(offset)
+        f.write(bytes([byte ^ 0x10]))
+
+
+class Resume(Case):
+    def test_on_the_same_topology_is_bit_identical_to_the_unbroken_run(self):
+        mesh = (2, 1, 2, 1)
+        flags = ["--bf16", "--hidden-dropout", "0.1", "--attention-dropout", "0.1", "--save-interval", "4",
+                 "--train-iters", "8"]
+        whole = self.train("whole", mesh, *flags, "--save", self.path("whole"))
+        first = self.train("first", mesh, *flags, "--save", self.path("broken"), "--exit-interval", "4")
+        second = self.train("second", mesh, *flags, "--save", self.path("broken"))
+        self.assertEqual(sorted(first), [1, 2, 3, 4])
+        self.assertEqual({**first, **second}, whole)
+        unbroken, resumed = arrays(steps(self.path("whole"))[-1]), arrays(steps(self.path("broken"))[-1])
+        self.assertEqual(set(unbroken), set(resumed))
+        self.assertTrue(any(name.startswith("rng/") for name in unbroken))
+        for name in unbroken:
+            np.testing.assert_array_equal(unbroken[name], resumed[name], err_msg=name)
+
+    def test_on_another_topology_the_next_20_losses_agree(self):
+        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "24"]
+        self.train("start", (2, 2, 1), *flags, "--save", self.path("start"), "--save-interval", "4", "--exit-interval", "4")
+        expected = self.train("same", (2, 2, 1), *flags, "--load", self.path("start"))
+        self.assertEqual(sorted(expected), list(range(5, 25)))
+        for mesh in [(1, 1, 2, 1), (4, 1, 1, 0), (1, 3, 1, 0)]:
+            with self.subTest(mesh):
+                got = self.train("other-%d-%d-%d" % mesh[:3], mesh, *flags, "--load", self.path("start"))
+                for step in expected:
+                    self.assertAlmostEqual(float(got[step]) / float(expected[step]), 1, delta=1e-5)
+
+    def test_walks_back_past_a_damaged_step_and_refuses_when_none_is_left(self):
+        flags = ["--train-iters", "6", "--save-interval", "2", "--save", self.path("run")]
+        self.train("first", (1, 1, 2, 1), *flags, "--exit-interval", "4")
+        newest, oldest = steps(self.path("run"))[::-1]
+        with h5py.File(os.path.join(newest, "shard-00001.h5")) as shard:
+            name = next(iter(shard["exp_avg"]))
+            offset = shard["exp_avg"][name].id.get_offset()
+        flip_byte(os.path.join(newest, "shard-00001.h5"), offset)
+        again = self.train("second", (1, 1, 2, 1), *flags)
+        self.assertEqual(sorted(again), [3, 4, 5, 6])
+        self.assertIn("skipping a damaged step", self.output)
+        self.assertIn("shard-00001.h5 at byte %d" % offset, self.output)
+        for step in steps(self.path("run")):
+            shutil.move(os.path.join(step, "manifest.json"), os.path.join(step, "gone"))
+        self.train("third", (1, 1, 2, 1), *flags, status=2)
+        self.assertIn("none of its 3 steps can be loaded", self.output)
+
+    def test_a_model_of_another_shape_is_refused_by_name(self):
+        self.train("first", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), "--save-interval", "1")
+        wider = [{"32": "64"}.get(flag, flag) for flag in TINY]
+        self.train("second", (1, 1, 1), "--train-iters", "2", "--save", self.path("run"), status=2, model=wider)
+        self.assertIn("tensor embedding.word.weight is fp32 [61, 32] in the checkpoint, fp32 [61, 64] in this training",
+                      self.output)
+
+
+class Interruptions(Case):
+    def start(self, *flags, mesh=(1, 2, 2, 1)):
+        return subprocess.Popen([CAIRN, "train", *topology(*mesh), *TINY, "--train-iters", "100000", "--save",
+                                 self.path("run"), *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                start_new_session=True)
+
+    def kill_all(self, process):
+        """kill -9 for all ranks at once, without a chance to clean up."""
+        while subprocess.run(["pkill", "-9", "-f", self.path("run")]).returncode == 0:
+            time.sleep(0.1)
+        process.communicate()
+
+    def wait_for(self, process, condition):
+        deadline = time.monotonic() + 120
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "waited in vain")
+            self.assertIsNone(process.poll(), "training ended early")
+
+    def test_a_save_cut_short_by_kill_9_is_never_taken_for_a_whole_one(self):
+        process = self.start("--save-interval", "3")
+        run = self.path("run")
+        self.wait_for(process, lambda: os.path.isdir(run) and len(steps(run)) >= 2 and
+                      any(".partial-" in name for name in os.listdir(run)))
+        self.kill_all(process)
+        before = steps(run)
+        for step in before:
+            cairn("verify", step)
+        resumed = self.train("resumed", (1, 2, 2, 1), "--save", run, "--train-iters", "100000", "--exit-duration-in-mins", "0.0001")
+        newest = int(before[-1][-8:])
+        self.assertEqual(min(resumed), newest + 1)
+        self.assertFalse([name for name in os.listdir(run) if ".partial-" in name])
+
+    def test_sigterm_commits_the_current_step(self):
+        process = self.start()
+        time.sleep(4)
+        os.killpg(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        self.assertEqual(len(steps(self.path("run"))), 1, output[-2000:])
+        cairn("verify", self.path("run"))
+
+    def test_two_trainings_never_write_into_one_run(self):
+        process = self.start("--save-interval", "5")
+        self.wait_for(process, lambda: len(steps(self.path("run"))) >= 1)
+        self.train("second", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), status=2)
+        self.assertIn("another training writes into this run directory", self.output)
+        self.kill_all(process)
+
+    def test_a_save_now_file_saves_and_training_goes_on(self):
+        process = self.start("--save-now-file", self.path("now"))
+        time.sleep(3)
+        open(self.path("now"), "w").close()
+        self.wait_for(process, lambda: len(steps(self.path("run"))) == 1)
+        self.assertFalse(os.path.exists(self.path("now")))
+        self.assertIsNone(process.poll())
+        self.kill_all(process)
+
+
+class Retention(Case):
+    def test_keeps_the_last_and_every_nth(self):
+        self.train("run", (1, 1, 2, 1), "--train-iters", "12", "--save", self.path("run"), "--save-interval", "2",
+                   "--keep-last", "1", "--keep-every", "6")
+        self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [6, 12])
+
+
+class FullDisk(Case):
+    def test_a_failed_save_is_reported_and_training_goes_on(self):
+        small = self.path("small")
+        os.mkdir(small)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a small tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", small])
+        self.train("run", (1, 1, 2, 1), "--train-iters", "4", "--save", os.path.join(small, "run"), "--save-interval", "2",
+                   status=2)
+        self.assertIn("checkpoint of iteration 2 FAILED", self.output)
+        self.assertIn("iteration        4/", self.output)
+        self.assertIn("No space left on device", self.output)
+        self.assertFalse([name for name in os.listdir(os.path.join(small, "run")) if name.startswith("step-")])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,148 @@
+// All collectives for all dtypes and sizes against sums made locally, in groups of 1 to all ranks. Runs under MPI and
+// with torchrun's variables alike; `mpi_collectives QUICK` tries fewer sizes.
+#include <torch/torch.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/mpi_main.h"
+
+namespace cairn {
+namespace {
+
+using at::Tensor;
+
+const std::vector<at::ScalarType> kSummed = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong};
+const std::vector<at::ScalarType> kMoved = {at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kByte, at::kBool};
+
+// What `rank` contributes: small integers, so that sums are exact in every dtype and order.
+Tensor Term(int rank, int64_t n, at::ScalarType type) {
+  return (at::arange(n, at::kLong).mul(7 + rank).add(rank) % 13).to(type);
+}
+
+Tensor SumOfTerms(int ranks, int64_t n, at::ScalarType type) {
+  Tensor sum = at::zeros({n}, at::kLong);
+  for (int rank = 0; rank < ranks; ++rank) sum += Term(rank, n, at::kLong);
+  return sum.to(type);
+}
+
+void CheckEqual(const Tensor& found, const Tensor& wanted, const char* what) {
+  TORCH_CHECK(at::equal(found, wanted), what, " of ", found.numel(), " ", found.scalar_type(), " is wrong");
+}
+
+void CheckReductions(const ProcessGroup& group, int64_t n, at::ScalarType type) {
+  const int ranks = group.size();
+  Tensor t = Term(group.rank(), n, type);
+  group.AllReduceSum(t, "sum");
+  CheckEqual(t, SumOfTerms(ranks, n, type), "all-reduce");
+
+  Tensor async = Term(group.rank(), n, type);
+  Work work = group.AllReduceSumAsync(async, "async sum");
+  Tensor max = Term(group.rank(), n, type);
+  group.AllReduceMax(max, "max");
+  work.Wait();
+  CheckEqual(async, SumOfTerms(ranks, n, type), "asynchronous all-reduce");
+  Tensor greatest = Term(0, n, type);
+  for (int rank = 1; rank < ranks; ++rank) greatest = at::maximum(greatest, Term(rank, n, type));
+  CheckEqual(max, greatest, "maximum");
+
+  const Tensor wanted = SumOfTerms(ranks, n * ranks, type).slice(0, group.rank() * n, (group.rank() + 1) * n);
+  Tensor in = Term(group.rank(), n * ranks, type);
+  Tensor out = at::empty({n}, type);
+  group.ReduceScatterSum(out, in, "reduce-scatter");
+  CheckEqual(out, wanted, "reduce-scatter");
+  in = Term(group.rank(), n * ranks, type);
+  out = in.slice(0, group.rank() * n, (group.rank() + 1) * n);
+  group.ReduceScatterSum(out, in, "reduce-scatter in place");
+  CheckEqual(out, wanted, "reduce-scatter in place");
+}
+
+void CheckMoves(const ProcessGroup& group, int64_t n, at::ScalarType type) {
+  const int ranks = group.size();
+  for (int root = 0; root < ranks; ++root) {
+    Tensor t = Term(group.rank(), n, type);
+    group.Broadcast(t, root, "broadcast");
+    CheckEqual(t, Term(root, n, type), "broadcast");
+  }
+  Tensor wanted = at::empty({n * ranks}, type);
+  for (int rank = 0; rank < ranks; ++rank) wanted.slice(0, rank * n, (rank + 1) * n).copy_(Term(rank, n, type));
+  Tensor out = at::empty({n * ranks}, type);
+  group.AllGather(out, Term(group.rank(), n, type), "all-gather");
+  CheckEqual(out, wanted, "all-gather");
+  out = at::zeros({n * ranks}, type);
+  Tensor slot = out.slice(0, group.rank() * n, (group.rank() + 1) * n);
+  slot.copy_(Term(group.rank(), n, type));
+  group.AllGather(out, slot, "all-gather in place");
+  CheckEqual(out, wanted, "all-gather in place");
+
+  if (ranks == 1) return;  // round the ring, both directions at once
+  const int next = (group.rank() + 1) % ranks, previous = (group.rank() + ranks - 1) % ranks;
+  Tensor from_previous = at::empty({n}, type), from_next = at::empty({n}, type);
+  const Tensor own = Term(group.rank(), n, type), twice = Term(group.rank() + ranks, n, type);
+  Work sent_up = group.SendAsync(own, next, "up");
+  Work sent_down = group.SendAsync(twice, previous, "down");
+  group.RecvAsync(from_previous, previous, "up").Wait();
+  group.RecvAsync(from_next, next, "down").Wait();
+  CheckEqual(from_previous, Term(previous, n, type), "message up");
+  CheckEqual(from_next, Term(next + ranks, n, type), "message down");
+}
+
+// fp16 and bf16 sums are the fp32 sum rounded once; all ranks hold the same bits, and so does a second run.
+void CheckRounding(const ProcessGroup& group, at::ScalarType type) {
+  const int64_t n = 30'011;
+  const auto term = [&](int rank) {
+    return at::sin(at::arange(n, at::kFloat) * (0.37F + static_cast<float>(rank))).to(type);
+  };
+  Tensor reference = at::zeros({n}, at::kDouble);
+  for (int rank = 0; rank < group.size(); ++rank) reference += term(rank).to(at::kDouble);
+  Tensor first = term(group.rank());
+  group.AllReduceSum(first, "rounded sum");
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    usleep(static_cast<useconds_t>((group.rank() * 7919 + repeat * 104729) % 5000));
+    Tensor again = term(group.rank());
+    group.AllReduceSum(again, "the same sum");
+    TORCH_CHECK(at::equal(first, again), "a repeated sum has other bits");
+  }
+  Tensor from_root = first.clone();
+  group.Broadcast(from_root, 0, "sum of rank 0");
+  TORCH_CHECK(at::equal(first, from_root), "ranks hold different bits of one sum");
+  // One rounding to the dtype, and the fp32 sum's own error: at most (ranks - 1) roundings of values up to `ranks`.
+  const double unit = type == at::kBFloat16 ? 0x1p-8 : type == at::kHalf ? 0x1p-11 : 0;
+  const double slack = group.size() * group.size() * 0x1p-24;
+  const Tensor limit = reference.abs() * (unit * 1.001) + (slack + 0x1p-26);
+  TORCH_CHECK((first.to(at::kDouble) - reference).abs().le(limit).all().item<bool>(), "a sum in ", type,
+              " was rounded more than once");
+}
+
+void CheckGroup(const ProcessGroup& group, bool quick) {
+  const std::vector<int64_t> sizes = quick ? std::vector<int64_t>{1, 1000} : std::vector<int64_t>{0, 1, 7, 20'011};
+  for (int64_t n : sizes) {
+    for (at::ScalarType type : kSummed) CheckReductions(group, n, type);
+    for (at::ScalarType type : kMoved) CheckMoves(group, n, type);
+  }
+  if (group.size() == 2) {  // several pieces of a message
+    CheckReductions(group, 1'500'000, at::kBFloat16);
+    CheckMoves(group, 3'000'000, at::kFloat);
+  }
+  for (at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16}) CheckRounding(group, type);
+  group.Barrier("after all");
+}
+
+void Run(Transport& transport, bool quick) {
+  for (int size = 1; size <= transport.size(); ++size) {
+    std::vector<int> members{transport.rank()};
+    if (transport.rank() < size) {
+      members.resize(size);
+      std::iota(members.begin(), members.end(), 0);
+    }
+    CheckGroup(transport.Split("of" + std::to_string(size), members), quick);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  const bool quick = argc > 1 && std::string(argv[1]) == "QUICK";
+  return cairn::MpiMain({.timeout_seconds = 60}, [&](cairn::Transport& transport) { cairn::Run(transport, quick); });
+}

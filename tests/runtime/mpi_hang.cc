@@ -1,0 +1,47 @@
+// mpi_hang MODE: rank 1 goes wrong in one of several ways, for launch_test.cc. The deadline is one second.
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "runtime/parallel_dims.h"
+#include "tests/support/mpi_main.h"
+
+namespace cairn {
+namespace {
+
+void TrainSteps(const ProcessGroup& dp, int64_t first, int64_t last) {
+  at::Tensor t = at::ones({1000});
+  for (int64_t step = first; step <= last; ++step) {
+    Watchdog::SetStep(step);
+    dp.AllReduceSum(t, "grad bucket 2");
+  }
+}
+
+void GoWrong(const std::string& mode, Transport& transport) {
+  std::printf("pid %d\n", getpid());
+  std::fflush(stdout);
+  const bool wrong = transport.rank() == 1;
+  const ParallelDims dims = MakeParallelDims({.dp = transport.size()}, transport);
+  const ProcessGroup& dp = dims.dp;
+  at::Tensor t = at::ones({1000});
+  TrainSteps(dp, 1, 17);
+  if (mode == "sleep" && wrong) sleep(60);
+  if (mode == "stop" && wrong) raise(SIGSTOP);
+  if (mode == "die" && wrong) raise(SIGKILL);
+  if (mode == "throw" && wrong) TORCH_CHECK(false, "rank 1 found something wrong");
+  if (mode == "order" && wrong) dims.world.Barrier("another operation");
+  if (mode == "message" && transport.rank() == 0) dp.RecvAsync(t, 1, "activation of micro-batch 3").Wait();
+  if (mode == "message" && wrong) sleep(60);
+  if (mode == "exit" && wrong) _exit(0);
+  TrainSteps(dp, 18, 40);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  return cairn::MpiMain({.device = mode == "cuda" ? "cuda" : "cpu", .timeout_seconds = 1},
+                        [&](cairn::Transport& transport) { cairn::GoWrong(mode, transport); });
+}

@@ -1,0 +1,133 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/batch_schedule.h"
+#include "runtime/grad_scaler.h"
+#include "runtime/lr_schedule.h"
+
+namespace cairn {
+namespace {
+
+TrainConfig Base() {
+  TrainConfig config;
+  config.global_batch_size = 10;
+  config.train_iters = 100;
+  config.lr = 1.0;
+  config.min_lr = 0.1;
+  return config;
+}
+
+TEST(LrScheduleTest, WarmsUpThenDecaysToTheMinimum) {
+  TrainConfig config = Base();
+  config.lr_warmup_iters = 10;
+  config.lr_decay_style = "cosine";
+  const LrSchedule schedule(config, 1000);
+  EXPECT_DOUBLE_EQ(schedule.At(10), 0.1);
+  EXPECT_DOUBLE_EQ(schedule.At(100), 1.0);
+  EXPECT_NEAR(schedule.At(550), 0.55, 1e-12);
+  EXPECT_DOUBLE_EQ(schedule.At(1000), 0.1);
+  EXPECT_DOUBLE_EQ(schedule.At(2000), 0.1);
+}
+
+TEST(LrScheduleTest, LinearDecayIsAStraightLine) {
+  const LrSchedule schedule(Base(), 1000);
+  EXPECT_DOUBLE_EQ(schedule.At(500), 0.55);
+}
+
+TEST(LrScheduleTest, ConstantStaysAfterTheDecaysEnd) {
+  TrainConfig config = Base();
+  config.lr_decay_style = "constant";
+  EXPECT_DOUBLE_EQ(LrSchedule(config, 1000).At(5000), 1.0);
+}
+
+TEST(BatchScheduleTest, RampsUpInEqualSteps) {
+  TrainConfig config = Base();
+  config.rampup_batch_size = {2, 4, 100};
+  const BatchSchedule schedule(config);
+  EXPECT_EQ(schedule.BatchAt(0), 2);
+  EXPECT_EQ(schedule.BatchAt(49), 2);
+  EXPECT_EQ(schedule.BatchAt(50), 6);
+  EXPECT_EQ(schedule.BatchAt(100), 10);
+}
+
+TEST(BatchScheduleTest, SamplesAndIterationsAgree) {
+  TrainConfig config = Base();
+  config.rampup_batch_size = {2, 4, 100};
+  const BatchSchedule by_iterations(config);
+  EXPECT_EQ(by_iterations.total_iterations(), 100);
+  config.train_samples = by_iterations.total_samples();
+  config.train_iters = 0;
+  EXPECT_EQ(BatchSchedule(config).total_iterations(), 100);
+  config.train_samples -= 1;
+  EXPECT_EQ(BatchSchedule(config).total_iterations(), 99);
+}
+
+TEST(BatchScheduleTest, TrainingMayEndWithinTheRamp) {
+  TrainConfig config = Base();
+  config.rampup_batch_size = {2, 4, 100};
+  config.train_iters = 3;
+  EXPECT_EQ(BatchSchedule(config).total_samples(), 6);
+}
+
+TEST(GradScalerTest, HalvesAfterHysteresisAndDoublesAfterTheWindow) {
+  TrainConfig config = Base();
+  config.fp16 = true;
+  config.initial_loss_scale = 1024;
+  config.loss_scale_window = 3;
+  TrainState state;
+  const GradScaler scaler(config);
+  scaler.Start(state);
+  scaler.Update(true, state);
+  EXPECT_EQ(state.loss_scale, 1024);
+  scaler.Update(true, state);
+  EXPECT_EQ(state.loss_scale, 512);
+  for (int i = 0; i < 3; ++i) scaler.Update(false, state);
+  EXPECT_EQ(state.loss_scale, 1024);
+  EXPECT_EQ(state.loss_scale_hysteresis, 2);
+}
+
+TEST(GradScalerTest, ScaleIsOneWithoutFp16) {
+  TrainState state;
+  const GradScaler scaler(Base());
+  scaler.Start(state);
+  scaler.Update(true, state);
+  EXPECT_EQ(state.loss_scale, 1);
+}
+
+TEST(GradScalerTest, ResumeKeepsTheScaleOnlyBetweenFp16Runs) {
+  TrainConfig fp16 = Base();
+  fp16.fp16 = true;
+  TrainState saved{.loss_scale = 512, .loss_scale_hysteresis = 1};
+  GradScaler(fp16).Resume(saved);
+  EXPECT_EQ(saved.loss_scale, 512);
+  GradScaler(Base()).Resume(saved);
+  EXPECT_EQ(saved.loss_scale, 1);
+  GradScaler(fp16).Resume(saved);
+  EXPECT_EQ(saved.loss_scale, fp16.initial_loss_scale);
+}
+
+TEST(TrainStateTest, JsonRoundTrip) {
+  TrainState state{.iteration = 3,
+                   .consumed_samples = 24,
+                   .consumed_tokens = 768,
+                   .optimizer_steps = 2,
+                   .skipped_iterations = 1,
+                   .seed = -5,
+                   .loss_scale = 65536};
+  auto back = TrainState::FromJson(state.ToJson());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(*back, state);
+}
+
+TEST(TrainStateTest, MissingOrNegativeKeyIsCorrupt) {
+  nlohmann::json json = TrainState{}.ToJson();
+  json["iteration"] = -1;
+  EXPECT_EQ(TrainState::FromJson(json).status().kind(), StatusKind::kCorrupt);
+  json.erase("iteration");
+  EXPECT_EQ(TrainState::FromJson(json).status().message(),
+            "training state: 'iteration' is missing or not a valid number");
+}
+
+}  // namespace
+}  // namespace cairn

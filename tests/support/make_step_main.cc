@@ -1,0 +1,92 @@
+// make_step RUN [flags]: writes RUN/step-N of a tiny GPT with random values, so that the command can be
+// tested without a training. 16-bit weights are their masters rounded, as a trainer leaves them.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "convert/cast.h"
+#include "convert/step_builder.h"
+#include "tests/support/make_step.h"
+
+namespace cairn {
+namespace {
+
+struct Flags {
+  std::string run_dir;
+  TinyGpt model;
+  Topology topology;
+  std::string dtype = "bf16";
+  uint64_t seed = 1;
+  int64_t step = 100;
+  std::string run = "0123456789abcdef0123456789abcdef";
+  std::string nan;        // display name of a tensor whose last element becomes NaN
+  std::string unrounded;  // display name of a 16-bit weight whose last element is not its master's
+};
+
+std::vector<std::byte> ValuesFor(const TensorEntry& tensor, const Flags& flags) {
+  const bool rounded = tensor.role == Role::kWeight && tensor.dtype != Dtype::kF32;
+  std::vector<std::byte> bytes =
+      ValuesOf(rounded ? TensorEntry{tensor.spec, Role::kMaster, Dtype::kF32} : tensor, flags.seed);
+  if (rounded) {
+    const std::vector<std::byte> master = std::move(bytes);
+    bytes.resize(tensor.bytes());
+    Cast(Dtype::kF32, master, tensor.dtype, bytes, OnOverflow::kInfinity);
+  }
+  std::byte& low = bytes[bytes.size() - SizeOf(tensor.dtype)];
+  if (DisplayName(tensor) == flags.unrounded) low ^= std::byte{1};
+  if (DisplayName(tensor) == flags.nan) std::memset(&low, 0xff, SizeOf(tensor.dtype));
+  return bytes;
+}
+
+Status Write(const Flags& flags) {
+  StepRecipe recipe = RecipeOf(flags.model, flags.topology);
+  recipe.weights = ParseDtype(flags.dtype).value();
+  const StepInfo info{{flags.run, flags.step},
+                      flags.topology,
+                      recipe.model,
+                      {{"iteration", flags.step},
+                       {"consumed_samples", 8 * flags.step},
+                       {"consumed_tokens", 1024 * flags.step}}};
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan,
+                         TargetPlan::Make(TensorsOf(recipe), recipe.model, flags.topology));
+  CAIRN_ASSIGN_OR_RETURN(const auto builder,
+                         StepBuilder::Create(FileSystem::Posix(), flags.run_dir, info, plan, {}));
+  for (int stage = 0; stage < flags.topology.pp; ++stage) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tensors, builder->BeginStage());
+    for (uint32_t t : tensors) {
+      const TensorEntry& tensor = plan.tensors()[t];
+      const std::vector<std::byte> bytes = ValuesFor(tensor, flags);
+      CAIRN_RETURN_IF_ERROR(builder->Append({t, Box::Whole(tensor.spec.shape), 0, bytes}));
+    }
+    CAIRN_RETURN_IF_ERROR(builder->EndStage());
+  }
+  CAIRN_RETURN_IF_ERROR(builder->Seal().status());
+  return builder->Publish();
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  cairn::Flags flags;
+  CLI::App app("writes a random step of a tiny GPT");
+  app.add_option("RUN", flags.run_dir)->required();
+  app.add_option("--tp", flags.topology.tp);
+  app.add_option("--pp", flags.topology.pp);
+  app.add_option("--dp", flags.topology.dp);
+  app.add_option("--zero", flags.topology.zero);
+  app.add_option("--layers", flags.model.layers);
+  app.add_option("--hidden", flags.model.hidden);
+  app.add_option("--ffn", flags.model.ffn);
+  app.add_option("--vocab", flags.model.vocab);
+  app.add_option("--dtype", flags.dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--seed", flags.seed);
+  app.add_option("--step", flags.step);
+  app.add_option("--run", flags.run);
+  app.add_option("--nan", flags.nan);
+  app.add_option("--unrounded", flags.unrounded);
+  CLI11_PARSE(app, argc, argv);
+  const cairn::Status status = cairn::Write(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "make_step: %s\n", status.message().c_str());
+  return 2;
+}

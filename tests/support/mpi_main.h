@@ -1,0 +1,35 @@
+// main() of a test that all ranks of a job run: tells what failed and where, and takes the other ranks down with it.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "runtime/launch.h"
+#include "runtime/watchdog.h"
+
+namespace cairn {
+
+inline std::string ErrorText(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return c10_error ? c10_error->what_without_backtrace() : error.what();
+}
+
+// Launches and runs `body(transport)`; the exit status.
+template <typename Body>
+int MpiMain(const LaunchOptions& options, const Body& body) {
+  try {
+    auto transport = Launch(options);
+    body(*transport);
+    if (transport->rank() == 0) std::puts("all ranks agree");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", ErrorText(error).c_str());
+    Watchdog::StopAllRanks(1);
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,54 @@
+#include "tools/archive_delete.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "ckpt/layout.h"
+#include "convert/partial_dir.h"
+#include "tools/archive_source.h"
+
+namespace cairn {
+namespace {
+
+Status CheckNothingElseInside(FileSystem& fs, const std::string& step_dir, const ArchiveRecord& record) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(step_dir));
+  for (const std::string& name : names)
+    if (std::ranges::find(record.files, name, &ArchivedFile::name) == record.files.end())
+      return InvalidArgument(
+          "{} is not part of the checkpoint and not archived; the source stays, move it away first",
+          JoinPath(step_dir, name));
+  return OkStatus();
+}
+
+// While a training holds the run's lock, its newest step is what it would resume from.
+Status CheckNotResumeStep(FileSystem& fs, const std::string& run_dir, int64_t step) {
+  if (!fs.Stat(JoinPath(run_dir, kLockName)).ok()) return OkStatus();
+  const Result<RunLock> lock = RunLock::Take(run_dir);
+  if (lock.ok()) return OkStatus();
+  if (lock.status().kind() != StatusKind::kAlreadyExists) return lock.status();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  if (!steps.empty() && steps.back() == step)
+    return InvalidArgument("{}: a training is writing here, so its newest step {} stays", run_dir, step);
+  return OkStatus();
+}
+
+}  // namespace
+
+Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::string& store,
+                    const ProvenCopy& copy) {
+  const std::string source = CanonicalPath(step_dir);
+  if ((CanonicalPath(store) + "/").starts_with(source + "/"))
+    return InvalidArgument("{}: the store lies within it; the source stays", step_dir);
+  CAIRN_RETURN_IF_ERROR(CheckNothingElseInside(fs, source, copy.record()));
+  CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, source, copy.record().manifest_digest));
+  const std::string run_dir = std::filesystem::path(source).parent_path().string();
+  CAIRN_RETURN_IF_ERROR(CheckNotResumeStep(fs, run_dir, copy.record().step));
+  // The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
+  const std::string doomed = JoinPath(run_dir, DeletingDirName(copy.record().step, NewNonce()));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(source, doomed));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  CAIRN_RETURN_IF_ERROR(RemoveTree(fs, doomed));
+  return fs.SyncDir(run_dir);
+}
+
+}  // namespace cairn

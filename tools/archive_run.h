@@ -1,0 +1,46 @@
+// Puts one step into a store, and proves it; only a proof allows the source to go (archive_delete.h).
+//
+// Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
+// the store's entries; then the tar is read back past the page cache and every byte of it compared with the
+// digests that the step was committed with; then the ledger entry; then, only where asked for, the source
+// steps aside and is removed. A run that is killed anywhere leaves the source, or a proven copy of it, or
+// both.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/archive_verify.h"
+
+namespace cairn {
+
+// A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.
+class ProvenCopy {
+ public:
+  const ArchiveRecord& record() const { return record_; }
+
+ private:
+  friend Result<ProvenCopy> ProveMember(FileSystem&, const std::string&, const ArchiveRecord&,
+                                        const ByteProgress&);
+  explicit ProvenCopy(ArchiveRecord record) : record_(std::move(record)) {}
+  ArchiveRecord record_;
+};
+
+// Bytes that the tar takes at most.
+uint64_t TarBytesAtMost(const Manifest& manifest);
+
+// The member of `store` with the same content, where the ledger says that it was proven.
+Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
+                                                const ArchiveRecord& wanted);
+
+// Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
+// Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
+// store).
+Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
+                             const ByteProgress& progress);
+
+// Reads an archived step back. Errors: Corrupt with the first problem.
+Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+                               const ByteProgress& progress);
+
+}  // namespace cairn

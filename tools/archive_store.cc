@@ -1,0 +1,151 @@
+#include "tools/archive_store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kReadmeName = "README.txt";
+constexpr std::string_view kReadme = R"(What lies here, and how to get it back with tar alone
+=====================================================
+
+Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files,
+neither compressed nor encrypted. Beside it, .tar.json tells what is in it, and that it was read back and proven after
+it was written. A .tar without one was never proven.
+
+With Cairn:
+  cairn archive ls .
+  cairn archive verify .
+  cairn archive restore .:RUN@STEP DESTINATION
+
+Without:
+  tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
+  cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
+
+manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
+  python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
+h5py reads bfloat16 tensors as float32.
+)";
+
+std::string RecordName(const std::string& tar) { return tar + ".json"; }
+
+ArchiveMember Describe(FileSystem& fs, const std::string& store, const std::string& tar,
+                       const std::string& run, int64_t step) {
+  ArchiveMember member{.run = run, .step = step, .tar = tar, .trouble = {}, .record = {}};
+  const auto damaged = [&](std::string why) {
+    member.state = MemberState::kDamaged;
+    member.trouble = std::move(why);
+    return member;
+  };
+  const Result<FileInfo> info = fs.Stat(JoinPath(store, tar));
+  if (info.ok()) member.bytes = info->bytes;
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes);
+  if (!text.ok())
+    return text.status().kind() == StatusKind::kNotFound ? member : damaged(text.status().message());
+  Result<ArchiveRecord> record = DecodeRecord(*text);
+  if (!record.ok()) return damaged(fmt::format("{}: {}", RecordName(tar), record.status().message()));
+  member.record = std::move(record).value();
+  if (TarName(*member.record) != tar) return damaged("its ledger entry belongs to another tar");
+  if (!info.ok()) return damaged("the tar is missing");
+  if (info->bytes != member.record->tar_bytes)
+    return damaged(
+        fmt::format("the tar has {} bytes, the ledger says {}", info->bytes, member.record->tar_bytes));
+  member.state = MemberState::kVerified;
+  return member;
+}
+
+// RUN@STEP, taken apart; no step: any.
+struct Selector {
+  std::string text;
+  std::string run;
+  std::optional<int64_t> step;
+
+  bool Fits(const ArchiveMember& member) const {
+    if (text.empty() || text == member.tar) return true;
+    return run == member.run && (!step || *step == member.step);
+  }
+};
+
+Result<Selector> ParseSelector(const std::string& text) {
+  Selector selector{text, text, std::nullopt};
+  const size_t at = text.rfind('@');
+  if (at == text.npos) return selector;
+  int64_t step = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + at + 1, end, step);
+  if (error != std::errc() || stop != end || step < 0)
+    return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
+  selector.run = text.substr(0, at);
+  selector.step = step;
+  return selector;
+}
+
+std::string ListNames(const std::vector<ArchiveMember>& members) {
+  std::string names;
+  for (const ArchiveMember& member : members)
+    names += fmt::format("{}{}@{} ({})", names.empty() ? "" : ", ", member.run, member.step, member.tar);
+  return names;
+}
+
+}  // namespace
+
+std::string_view Name(MemberState state) {
+  constexpr std::string_view kNames[] = {"stored", "verified", "damaged"};
+  return kNames[static_cast<int>(state)];
+}
+
+Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left
+  for (const std::string& name : names) {
+    if (name.ends_with(kRecordSuffix))
+      tars.insert(name.substr(0, name.size() - kRecordSuffix.size()) + ".tar");
+    if (name.ends_with(kTarSuffix)) tars.insert(name);
+  }
+  std::vector<ArchiveMember> members;
+  for (const std::string& tar : tars)
+    if (const auto parsed = ParseTarName(tar))
+      members.push_back(Describe(fs, store, tar, parsed->first, parsed->second));
+  std::ranges::stable_sort(members, {}, [](const ArchiveMember& m) { return std::tie(m.run, m.step); });
+  return members;
+}
+
+Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& text) {
+  CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store);
+  std::vector<ArchiveMember> fits;
+  for (const ArchiveMember& member : members)
+    if (selector.Fits(member)) fits.push_back(member);
+  if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members));
+  if (fits.front().run != fits.back().run)
+    return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits));
+  if (fits.size() > 1 && fits[fits.size() - 2].step == fits.back().step)
+    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store, ListNames(fits));
+  return fits.back();
+}
+
+MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
+  const size_t colon = argument.rfind(':');
+  if (colon == argument.npos || colon == 0 || fs.Stat(argument).ok()) return {argument, ""};
+  return {argument.substr(0, colon), argument.substr(colon + 1)};
+}
+
+Status WriteStoreReadme(FileSystem& fs, const std::string& store) {
+  const std::string path = JoinPath(store, kReadmeName);
+  return fs.Stat(path).ok() ? OkStatus() : WriteSmallFile(fs, path, kReadme);
+}
+
+Result<RunLock> LockStore(const std::string& store) {
+  Result<RunLock> lock = RunLock::Take(store);
+  if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists)
+    return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
+                         store);
+  return lock;
+}
+
+}  // namespace cairn

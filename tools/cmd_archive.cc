@@ -1,0 +1,178 @@
+#include "tools/cmd_archive.h"
+
+#include <ctime>
+#include <memory>
+
+#include "tools/archive_restore.h"
+#include "tools/cmd_archive_run.h"
+#include "tools/exit_code.h"
+#include "tools/open_ckpt.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/text_table.h"
+#include "tools/writer_flags.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct ArchiveOptions {
+  std::string store;        // or STORE:RUN@STEP
+  std::string destination;  // of restore
+  bool dry_run = false;
+  bool json = false;
+};
+
+std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}", member.run, member.step); }
+
+std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
+
+ordered_json ToJson(const ArchiveMember& m) {
+  ordered_json json = {
+      {"run", m.run}, {"step", m.step}, {"state", Name(m.state)}, {"tar", m.tar}, {"bytes", m.bytes}};
+  if (!m.trouble.empty()) json["trouble"] = m.trouble;
+  if (m.record) {
+    json["tokens"] = m.record->tokens;
+    json["run_id"] = m.record->run;
+    json["source"] = m.record->source;
+    json["verified_unix_seconds"] = m.record->verified_unix_seconds;
+  }
+  return json;
+}
+
+std::string DateText(int64_t unix_seconds) {
+  const std::time_t time = unix_seconds;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
+}
+
+Result<int> RunLs(const ArchiveOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members,
+                         ListStore(FileSystem::Posix(), options.store));
+  if (options.json) {
+    ordered_json list = ordered_json::array();
+    for (const ArchiveMember& member : members) list.push_back(ToJson(member));
+    PrintJson(list);
+    return kExitDone;
+  }
+  TextTable table({"member", "state", "tokens", "size", "verified", "tar"});
+  for (const ArchiveMember& m : members)
+    table.Add({MemberText(m), std::string(Name(m.state)), m.record ? std::to_string(m.record->tokens) : "-",
+               SizeText(m.bytes), m.record ? DateText(m.record->verified_unix_seconds) : "-",
+               m.trouble.empty() ? m.tar : fmt::format("{}: {}", m.tar, m.trouble)});
+  table.Print();
+  return kExitDone;
+}
+
+// Errors: NotFound where there is none.
+Result<std::vector<ArchiveMember>> ChosenMembers(FileSystem& fs, const MemberName& name) {
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember(fs, name.store, name.selector));
+    return std::vector<ArchiveMember>{std::move(member)};
+  }
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, name.store));
+  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", name.store);
+  return members;
+}
+
+void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
+  for (const Problem& problem : report.problems)
+    fmt::print("{}: {}\n", MemberText(member), ToString(problem));
+  if (report.problems.empty())
+    fmt::print("{}: whole, {} read back{}\n", MemberText(member), SizeText(report.bytes_checked),
+               member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
+}
+
+Result<int> RunVerify(const ArchiveOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, options.store);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ChosenMembers(fs, name));
+  int code = kExitDone;
+  ordered_json list = ordered_json::array();
+  for (const ArchiveMember& m : members) {
+    const VerifyReport report = [&] {
+      Progress progress("verifying " + MemberText(m), m.bytes, !options.json);
+      return VerifyMember(fs, name.store, m, [&](uint64_t done) { progress.Update(done); });
+    }();
+    if (!report.problems.empty()) code = kExitCheckFailed;
+    list.push_back({{"run", m.run},
+                    {"step", m.step},
+                    {"tar", m.tar},
+                    {"ok", report.problems.empty()},
+                    {"bytes_checked", report.bytes_checked},
+                    {"problems", ToJson(report.problems)}});
+    if (!options.json) PrintReport(m, report);
+  }
+  if (options.json) PrintJson(list);
+  return code;
+}
+
+Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
+                             const ArchiveOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(name.store + ":" + member.tar));
+  const Manifest& manifest = step.reader->manifest();
+  fmt::print("would restore {} as {}\n", MemberText(member), options.destination);
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(
+      *step.reader,
+      {manifest.bytes(), manifest.bytes(), manifest.bytes(), manifest.files.size() + 1, kArchivePeakMemory},
+      false));
+  return kExitDone;
+}
+
+Result<int> RunRestore(const ArchiveOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, options.store);
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  if (options.dry_run) return PrintRestoreCost(name, member, options);
+  const Status status = [&] {
+    Progress progress("restoring " + MemberText(member), 2 * member.bytes);
+    return RestoreTar(fs, name.store, member.tar, options.destination,
+                      [&](uint64_t done) { progress.Update(done); });
+  }();
+  if (!status.ok()) {
+    PrintProblem(status.message());
+    return ArchiveExitCode(status);
+  }
+  fmt::print("restored {} as {}: {}, verified\n", MemberText(member), options.destination,
+             SizeText(member.bytes));
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddArchiveCommand(CLI::App& app, Verb& verb) {
+  CLI::App* archive =
+      app.add_subcommand("archive", "store steps as tar files with proof, check them, get them back");
+  archive->require_subcommand(1);
+  archive->footer(HelpFooter("cairn archive run runs/gpt --store /tape/me/store",
+                             "a source or a stored copy is damaged, or changed meanwhile"));
+  AddArchiveRunCommand(*archive, verb);
+
+  const auto options = std::make_shared<ArchiveOptions>();
+  const auto add = [&](const char* name, const char* description, Result<int> (*run)(const ArchiveOptions&)) {
+    CLI::App* command = archive->add_subcommand(name, description);
+    command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
+    return command;
+  };
+  CLI::App* ls = add("ls", "list what a store holds, without reading the tar files", RunLs);
+  ls->add_option("STORE", options->store, "the store")->required();
+  ls->add_flag("--json", options->json, "print facts as JSON");
+  ls->footer(HelpFooter("cairn archive ls /tape/me/store"));
+
+  CLI::App* verify = add("verify", "read stored steps back and check every byte", RunVerify);
+  verify->add_option("STORE", options->store, "the store, or STORE:RUN@STEP")->required();
+  verify->add_flag("--json", options->json, "print the list of problems as JSON");
+  verify->footer(HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
+
+  CLI::App* restore = add("restore", "get a step back", RunRestore);
+  restore->add_option("STORE", options->store, "STORE:RUN@STEP; of STORE alone the newest step")->required();
+  restore->add_option("DST", options->destination, "the step directory to make")->required();
+  restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
+  restore->footer(HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",
+                             "the stored copy is damaged; nothing is restored"));
+}
+
+}  // namespace cairn

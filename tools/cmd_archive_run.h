@@ -1,0 +1,20 @@
+// `cairn archive run`: the one verb of archive that writes into a store.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/exit_code.h"
+#include "tools/verb.h"
+
+namespace cairn {
+
+void AddArchiveRunCommand(CLI::App& archive, Verb& verb);
+
+// Damage is what archive's verbs look for (exit status 1); everything else is trouble.
+ExitCode ArchiveExitCode(const Status& status);
+
+// Buffers in flight, a window to verify, one to read back: what run and restore take, whatever the size of a
+// step.
+inline constexpr uint64_t kArchivePeakMemory = 64 << 20;
+
+}  // namespace cairn

@@ -1,0 +1,62 @@
+#include "tools/cmd_fingerprint.h"
+
+#include <memory>
+
+#include "convert/fingerprint.h"
+#include "tools/exit_code.h"
+#include "tools/open_ckpt.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+
+namespace cairn {
+namespace {
+
+struct FingerprintOptions {
+  std::string checkpoint;
+  uint64_t max_memory = kDefaultMaxMemory;
+  bool tensors = false;
+  bool json = false;
+};
+
+Result<int> RunFingerprint(const FingerprintOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(options.checkpoint));
+  Result<Fingerprints> result = [&] {
+    Progress progress("reading", step.reader->catalog().bytes(), !options.json);
+    return FingerprintOf(*step.reader, options.max_memory, [&](uint64_t done) { progress.Update(done); });
+  }();
+  if (!result.ok()) return result.status();
+  if (options.json) {
+    nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
+    for (const NamedFingerprint& tensor : result->tensors) tensors[tensor.name] = ToHex(tensor.digest);
+    PrintJson({{"fingerprint", ToHex(result->overall)}, {"tensors", std::move(tensors)}});
+    return kExitDone;
+  }
+  if (options.tensors)
+    for (const NamedFingerprint& tensor : result->tensors)
+      fmt::print("{}  {}\n", ToHex(tensor.digest), tensor.name);
+  fmt::print("{}  {}\n", ToHex(result->overall), step.reader->directory());
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddFingerprintCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<FingerprintOptions>();
+  CLI::App* fingerprint =
+      app.add_subcommand("fingerprint", "one number for the values, the same for any topology and format");
+  fingerprint->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")
+      ->required();
+  fingerprint->add_flag("--tensors", options->tensors, "that of each tensor too");
+  fingerprint
+      ->add_option("--max-memory", options->max_memory, "window of memory, like 256MiB (the default) or 1GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  fingerprint->add_flag("--json", options->json, "print the fingerprint and that of each tensor as JSON");
+  fingerprint->footer(
+      "Random states belong to one topology and are left out. It tells equal from different; it is no "
+      "signature.\n\n" +
+      HelpFooter("cairn fingerprint runs/gpt --json"));
+  fingerprint->callback([options, &verb] { verb = [options] { return RunFingerprint(*options); }; });
+}
+
+}  // namespace cairn

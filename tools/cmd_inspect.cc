@@ -1,0 +1,189 @@
+#include "tools/cmd_inspect.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "convert/block_stream.h"
+#include "tools/exit_code.h"
+#include "tools/open_ckpt.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/text_table.h"
+#include "tools/value_stats.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct InspectOptions {
+  std::string checkpoint;
+  std::vector<std::string> globs;
+  bool slices = false;
+  bool stats = false;
+  bool json = false;
+};
+
+// A glob is held against the display name ("NAME/master") and the bare name, so that it can ask for one role
+// or all.
+bool Fits(const TensorEntry& tensor, const std::vector<std::string>& globs) {
+  const std::string display = DisplayName(tensor);
+  return globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
+           return ::fnmatch(glob.c_str(), display.c_str(), 0) == 0 ||
+                  ::fnmatch(glob.c_str(), tensor.spec.name.c_str(), 0) == 0;
+         });
+}
+
+std::vector<uint64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
+
+class Inspector {
+ public:
+  Inspector(const InspectOptions& options, OpenedStep step)
+      : options_(options), step_(std::move(step)), catalog_(step_.reader->catalog()) {
+    for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
+      if (Fits(catalog_.tensors[i], options_.globs)) chosen_.push_back(i);
+  }
+
+  Status Run() {
+    if (chosen_.empty())
+      return NotFound("{}: no tensor fits {}", options_.checkpoint, fmt::join(options_.globs, " "));
+    if (options_.stats) CAIRN_RETURN_IF_ERROR(GatherStats());
+    options_.json ? PrintAsJson() : PrintAsText();
+    return OkStatus();
+  }
+
+ private:
+  Status GatherStats() {
+    uint64_t total = 0, done = 0;
+    for (uint32_t tensor : chosen_) total += catalog_.tensors[tensor].bytes();
+    Progress progress("reading", total, !options_.json);
+    stats_.resize(catalog_.tensors.size());
+    return StreamBlocks(*step_.reader, chosen_, BlockBytesFor(kDefaultMaxMemory), [&](const Block& block) {
+      stats_[block.tensor].Add(catalog_.tensors[block.tensor].dtype, block.bytes);
+      progress.Update(done += block.bytes.size());
+      return OkStatus();
+    });
+  }
+
+  void PrintAsText() const {
+    const Manifest& manifest = step_.reader->manifest();
+    fmt::print("{}: step {}, {}, run {}\n", step_.reader->directory(), manifest.step,
+               ToString(manifest.topology), manifest.run);
+    std::vector<std::string> header = {"tensor", "role", "dtype", "shape", "size"};
+    if (options_.stats) header.insert(header.end(), {"NaN", "Inf", "zeros", "min", "max", "norm"});
+    TextTable table(header);
+    uint64_t bytes = 0;
+    for (uint32_t tensor : chosen_) {
+      table.Add(Row(tensor));
+      bytes += catalog_.tensors[tensor].bytes();
+    }
+    table.Print();
+    fmt::print("{} tensors, {}\n", chosen_.size(), HumanBytes(static_cast<double>(bytes)));
+    if (options_.slices) PrintSlices();
+  }
+
+  std::vector<std::string> Row(uint32_t index) const {
+    const TensorEntry& tensor = catalog_.tensors[index];
+    std::vector<std::string> row = {tensor.spec.name, std::string(Name(tensor.role)),
+                                    std::string(Name(tensor.dtype)), ToString(tensor.spec.shape),
+                                    HumanBytes(static_cast<double>(tensor.bytes()))};
+    if (!options_.stats) return row;
+    const ValueStats& s = stats_[index];
+    for (uint64_t count : {s.nan, s.infinite, s.zeros}) row.push_back(std::to_string(count));
+    for (double value : {s.min, s.max, s.norm()}) row.push_back(fmt::format("{:.6g}", value));
+    return row;
+  }
+
+  void PrintSlices() const {
+    TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes"});
+    ForEachSlice([&](const TensorEntry& tensor, const Piece& piece) {
+      table.Add({DisplayName(tensor), ToString(piece.box),
+                 fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
+                 std::to_string(piece.file_offset), std::to_string(piece.stored_bytes)});
+    });
+    fmt::print("\n");
+    table.Print();
+  }
+
+  template <typename Visit>
+  void ForEachSlice(Visit visit) const {
+    for (uint32_t tensor : chosen_) {
+      const auto [first, last] = catalog_.PiecesOfTensor(tensor);
+      for (size_t i = first; i < last; ++i) visit(catalog_.tensors[tensor], catalog_.pieces[i]);
+    }
+  }
+
+  void PrintAsJson() const {
+    const Manifest& m = step_.reader->manifest();
+    ordered_json tensors = ordered_json::array();
+    for (uint32_t tensor : chosen_) tensors.push_back(ToJson(tensor));
+    PrintJson(
+        {{"checkpoint", step_.reader->directory()},
+         {"run", m.run},
+         {"step", m.step},
+         {"topology",
+          {{"tp", m.topology.tp}, {"pp", m.topology.pp}, {"dp", m.topology.dp}, {"zero", m.topology.zero}}},
+         {"model", m.model},
+         {"state", m.state},
+         {"tensors", std::move(tensors)}});
+  }
+
+  ordered_json ToJson(uint32_t index) const {
+    const TensorEntry& tensor = catalog_.tensors[index];
+    ordered_json json = {{"name", tensor.spec.name},
+                         {"role", Name(tensor.role)},
+                         {"dtype", Name(tensor.dtype)},
+                         {"shape", ToVector(tensor.spec.shape)},
+                         {"bytes", tensor.bytes()}};
+    if (options_.stats) {
+      const ValueStats& s = stats_[index];
+      json["stats"] = {{"nan", s.nan}, {"inf", s.infinite}, {"zeros", s.zeros},
+                       {"min", s.min}, {"max", s.max},      {"norm", s.norm()}};
+    }
+    if (options_.slices) {
+      const auto [first, last] = catalog_.PiecesOfTensor(index);
+      for (size_t i = first; i < last; ++i) json["slices"].push_back(ToJson(catalog_.pieces[i]));
+    }
+    return json;
+  }
+
+  ordered_json ToJson(const Piece& piece) const {
+    return {{"offset", ToVector(piece.box.offset)},
+            {"extent", ToVector(piece.box.extent)},
+            {"range", {piece.range.begin, piece.range.end}},
+            {"file", catalog_.files[piece.file]},
+            {"file_offset", piece.file_offset},
+            {"bytes", piece.stored_bytes}};
+  }
+
+  const InspectOptions& options_;
+  OpenedStep step_;
+  const Catalog& catalog_;
+  std::vector<uint32_t> chosen_;
+  std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
+};
+
+Result<int> RunInspect(const InspectOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedStep step, OpenCkpt(options.checkpoint));
+  CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(step)).Run());
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<InspectOptions>();
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "show tensors, who holds which slice, and what values look like");
+  inspect->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
+  inspect->add_option("GLOB", options->globs, "only tensors that fit, like 'layers.0.*' or '*/master'");
+  inspect->add_flag("--slices", options->slices, "where each slice lies: box, elements of it, file, offset");
+  inspect->add_flag("--stats", options->stats, "read the values: NaN, Inf, zeros, min, max, norm");
+  inspect->add_flag("--json", options->json, "print facts as JSON");
+  inspect->footer(HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
+  inspect->callback([options, &verb] { verb = [options] { return RunInspect(*options); }; });
+}
+
+}  // namespace cairn

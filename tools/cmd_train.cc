@@ -1,0 +1,86 @@
+#include "tools/cmd_train.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "runtime/data/mpirun_args.h"
+#include "tools/exit_code.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kRanksFlag = "--nproc-per-node";
+
+Result<int> ParseRanks(std::string_view text) {
+  int ranks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1)
+    return InvalidArgument("{} takes a number of ranks, not '{}'", kRanksFlag, text);
+  return ranks;
+}
+
+// Takes --nproc-per-node N (or =N) out of `arguments`; nothing where it is not there.
+Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
+  std::optional<int> ranks;
+  for (size_t i = 0; i < arguments.size();) {
+    const bool joined = arguments[i].starts_with(std::string(kRanksFlag) + "=");
+    if (!joined && arguments[i] != kRanksFlag) {
+      ++i;
+      continue;
+    }
+    if (!joined && i + 1 == arguments.size())
+      return InvalidArgument("{} takes a number of ranks", kRanksFlag);
+    CAIRN_ASSIGN_OR_RETURN(
+        ranks, ParseRanks(joined ? arguments[i].substr(kRanksFlag.size() + 1) : arguments[i + 1]));
+    arguments.erase(arguments.begin() + i, arguments.begin() + i + (joined ? 1 : 2));
+  }
+  return ranks;
+}
+
+// cairn-train lies beside this program.
+Result<std::string> FindTrainer() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string trainer = (self.parent_path() / "cairn-train").string();
+  if (::access(trainer.c_str(), X_OK) == 0) return trainer;
+  return NotFound(
+      "{} is not there: this cairn was built without the trainer (CAIRN_RUNTIME=OFF); build cairn-train",
+      trainer);
+}
+
+// Becomes the command. Returns only where that fails.
+Status Become(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  return NotFound("cannot start {}: {}; is Open MPI installed (openmpi-bin)?", command[0], strerror(errno));
+}
+
+Result<int> RunTrain(std::vector<std::string> arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<int> ranks, TakeRanks(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
+  bool help = false;
+  for (const std::string& argument : arguments) help = help || argument == "--help" || argument == "-h";
+  arguments.insert(arguments.begin(), trainer);
+  return Become(ranks && !help ? MpirunArguments(*ranks, arguments) : arguments);
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, Verb& verb) {
+  CLI::App* train = app.add_subcommand(
+      "train",
+      "train a model; --nproc-per-node N starts N ranks here, or joins those of mpirun, srun or torchrun");
+  train->set_help_flag();  // cairn-train's own is the real one
+  train->prefix_command();
+  train->callback(
+      [train, &verb] { verb = [arguments = train->remaining()] { return RunTrain(arguments); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,156 @@
+#include "tools/cmd_verify.h"
+
+#include <memory>
+
+#include "ckpt/layout.h"
+#include "ckpt/run_dir.h"
+#include "tools/archive_store.h"
+#include "tools/exit_code.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/step_check.h"
+#include "tools/tar_file_system.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct VerifyOptions {
+  std::string checkpoint;
+  bool structure = false;
+  bool hash = false;
+  bool values = false;
+  std::string sample;
+  bool all = false;
+  bool json = false;
+
+  Result<CheckOptions> Checks() const {
+    CheckOptions checks{
+        .structure = structure, .hash = hash || !sample.empty(), .values = values, .sample = {}};
+    if (!structure && !checks.hash && !values) checks.structure = checks.hash = true;
+    if (!sample.empty()) {
+      CAIRN_ASSIGN_OR_RETURN(checks.sample, ParseSampleSize(sample));
+    }
+    return checks;
+  }
+};
+
+// The steps to check. Unlike elsewhere, a run directory's newest step is not passed over when it is damaged.
+// Errors: NotFound where there is nothing that a check could be about.
+Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (!info.is_directory)
+    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+  const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
+  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
+    return std::vector{path};
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, path));
+  if (steps.empty()) return NotFound("{}: neither a step nor a run directory of Cairn", path);
+  if (!all) steps.erase(steps.begin(), steps.end() - 1);
+  std::vector<std::string> directories;
+  for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
+  return directories;
+}
+
+class Verifier {
+ public:
+  Verifier(const VerifyOptions& options, CheckOptions checks)
+      : options_(options), checks_(std::move(checks)) {}
+
+  void Check(FileSystem& fs, const std::string& directory) {
+    VerifyReport report;
+    {
+      Progress progress("verifying", BytesOf(fs, directory), !options_.json);
+      report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
+    }
+    if (!report.problems.empty()) code_ = kExitCheckFailed;
+    if (options_.json) {
+      list_.push_back({{"checkpoint", directory},
+                       {"ok", report.problems.empty()},
+                       {"bytes_checked", report.bytes_checked},
+                       {"problems", ToJson(report.problems)}});
+      return;
+    }
+    for (const Problem& problem : report.problems) fmt::print("{}\n", ToString(problem));
+    if (report.problems.empty())
+      fmt::print("{}: good, {} checked ({})\n", directory,
+                 HumanBytes(static_cast<double>(report.bytes_checked)), What());
+    else
+      fmt::print("{}: {} problem{}\n", directory, report.problems.size(),
+                 report.problems.size() == 1 ? "" : "s");
+  }
+
+  int Finish() const {
+    if (options_.json) PrintJson(list_);
+    return code_;
+  }
+
+ private:
+  // What the checks will read; 0 where the step does not open.
+  uint64_t BytesOf(FileSystem& fs, const std::string& directory) const {
+    const auto step = StepReader::Open(fs, directory);
+    if (!step.ok()) return 0;
+    return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
+  }
+
+  std::string What() const {
+    std::string what;
+    const auto add = [&](std::string_view part) {
+      what += fmt::format("{}{}", what.empty() ? "" : ", ", part);
+    };
+    if (checks_.structure) add("structure");
+    if (checks_.hash) add(checks_.sample ? "a sample of the bytes" : "every byte");
+    if (checks_.values) add("values");
+    return what;
+  }
+
+  const VerifyOptions& options_;
+  const CheckOptions checks_;
+  int code_ = kExitDone;
+  ordered_json list_ = ordered_json::array();
+};
+
+Result<int> RunVerify(const VerifyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(CheckOptions checks, options.Checks());
+  Verifier verifier(options, std::move(checks));
+  const MemberName name = SplitMemberName(fs, options.checkpoint);
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+    const std::string tar = JoinPath(name.store, member.tar);
+    CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
+    verifier.Check(*view, tar);
+    return verifier.Finish();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                         StepsToCheck(fs, options.checkpoint, options.all));
+  for (const std::string& step : steps) verifier.Check(fs, step);
+  return verifier.Finish();
+}
+
+}  // namespace
+
+void AddVerifyCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<VerifyOptions>();
+  CLI::App* verify = app.add_subcommand("verify", "check a checkpoint: structure, every byte, values");
+  verify
+      ->add_option("CKPT", options->checkpoint,
+                   "a step, a run directory (its newest step), or STORE:RUN@STEP")
+      ->required();
+  verify->add_flag("--structure", options->structure,
+                   "every element is covered once; sizes and shapes agree");
+  verify->add_flag("--hash", options->hash, "every byte is the one that was saved");
+  verify->add_flag("--values", options->values,
+                   "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even");
+  verify->add_option("--sample", options->sample,
+                     "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB");
+  verify->add_flag("--all", options->all, "of a run directory, every step");
+  verify->add_flag("--json", options->json, "print the list of problems as JSON");
+  verify->footer(
+      "Without a choice: --structure --hash. Each problem is named by file, byte offset and tensor.\n\n" +
+      HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
+  verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+#include "tools/open_ckpt.h"
+
+#include "ckpt/run_dir.h"
+#include "tools/archive_store.h"
+#include "tools/output.h"
+#include "tools/tar_file_system.h"
+
+namespace cairn {
+
+Result<OpenedStep> OpenCkpt(const std::string& argument) {
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, argument);
+  OpenedStep opened;
+  if (name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, [](const Status& skipped) {
+                             PrintProblem("passed over: " + skipped.message());
+                           }));
+    return opened;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  const std::string tar = JoinPath(name.store, member.tar);
+  CAIRN_ASSIGN_OR_RETURN(opened.view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, tar));
+  return opened;
+}
+
+}  // namespace cairn

@@ -1,0 +1,23 @@
+#include "tools/output.h"
+
+#include <cstdio>
+
+namespace cairn {
+
+void PrintJson(const nlohmann::ordered_json& value) {
+  fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void PrintProblem(const std::string& message) {
+  std::fflush(stdout);  // so that lines come in order where both go to one place
+  fmt::print(stderr, "cairn: {}\n", message);
+}
+
+nlohmann::ordered_json ToJson(const std::vector<Problem>& problems) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Problem& p : problems)
+    list.push_back({{"file", p.file}, {"offset", p.offset}, {"tensor", p.tensor}, {"what", p.what}});
+  return list;
+}
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+// Tells how far a long verb is: bytes done of all, rate, and the time left.
+//
+// On a terminal one line on stderr that is written anew, elsewhere a plain line every ten seconds, so that
+// the log of a batch job stays short. Says nothing in the first second: most work is done by then.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace cairn {
+
+// "1.50 GB", "12 B": decimal units, three digits.
+std::string HumanBytes(double bytes);
+// "45 s", "3 min 20 s", "2 h 5 min"
+std::string HumanSeconds(double seconds);
+
+class Progress {
+ public:
+  // `what` is a participle: "reshaping". `enabled` false (--quiet, --json): prints nothing at all.
+  Progress(std::string what, uint64_t total_bytes, bool enabled = true);
+  ~Progress();  // ends the terminal's line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // `done` bytes of the total so far. Cheap; from one thread.
+  void Update(uint64_t done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void Print(uint64_t done, double seconds);
+
+  const std::string what_;
+  const uint64_t total_;
+  const bool enabled_;
+  const bool terminal_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point next_;
+  bool printed_ = false;
+};
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// What lies in a run directory, from names, sizes, times, manifests and catalogs: no tensor is read.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/run_dir.h"
+
+namespace cairn {
+
+inline constexpr Role kAllRoles[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
+                                     Role::kRng};
+
+struct StepListing {
+  std::string directory;
+  int64_t step = 0;
+  std::string state;                  // committed, damaged, partial, superseded, deleting
+  std::string trouble;                // why it is damaged
+  uint64_t bytes = 0;                 // of all files
+  int64_t modified_unix_seconds = 0;  // of the newest file
+  int64_t accessed_unix_seconds =
+      0;  // of the file that was accessed longest ago: the first that a purge takes
+  std::optional<Manifest> manifest;                         // of a step that opens
+  std::array<uint64_t, std::size(kAllRoles)> role_bytes{};  // in the order of kAllRoles
+};
+
+struct RunListing {
+  std::string directory;
+  std::vector<StepListing> steps;  // by step, then by name
+};
+
+// The runs that `directory` means: itself, where it is a step or a run directory; else the run directories in
+// it. Errors: NotFound where there is none.
+Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory);
+
+}  // namespace cairn

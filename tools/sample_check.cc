@@ -1,0 +1,94 @@
+#include "tools/sample_check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <random>
+#include <tuple>
+
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+struct ChunkAt {
+  size_t piece;  // into the catalog
+  uint64_t chunk;
+};
+
+std::vector<ChunkAt> ChooseChunks(const Catalog& catalog, uint64_t budget_bytes) {
+  std::vector<ChunkAt> chunks;
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    for (uint64_t chunk = 0; chunk < catalog.pieces[i].chunks.size(); ++chunk) chunks.push_back({i, chunk});
+  std::shuffle(chunks.begin(), chunks.end(), std::mt19937_64(std::random_device{}()));
+  uint64_t bytes = 0;
+  size_t count = 0;
+  while (count < chunks.size() && (count == 0 || bytes < budget_bytes)) {
+    const Piece& piece = catalog.pieces[chunks[count].piece];
+    bytes += std::min(kChunkBytes, piece.stored_bytes - chunks[count].chunk * kChunkBytes);
+    ++count;
+  }
+  chunks.resize(count);
+  std::ranges::sort(chunks, {}, [&](const ChunkAt& c) {
+    const Piece& piece = catalog.pieces[c.piece];
+    return std::tuple(piece.file, piece.file_offset, c.chunk);
+  });
+  return chunks;
+}
+
+// The box of the one element at `index` of the row-major order of `box`.
+Box ElementAt(const Box& box, uint64_t index) {
+  Box element{box.offset, Dims::Filled(box.rank(), 1)};
+  for (int d = box.rank() - 1; d >= 0; --d) {
+    element.offset[d] += index % box.extent[d];
+    index /= box.extent[d];
+  }
+  return element;
+}
+
+}  // namespace
+
+Result<SampleSize> ParseSampleSize(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, text.data() + text.size() - end);
+  const auto bad = [&] { return InvalidArgument("'{}' is no sample; write for example 5% or 200GB", text); };
+  if (error != std::errc() || !(number > 0)) return bad();
+  if (unit == "%") return number <= 100 ? Result<SampleSize>(SampleSize{.fraction = number / 100}) : bad();
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"", 1},      {"B", 1},         {"kB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+  for (const auto& [name, bytes] : kUnits)
+    if (unit == name && number * bytes < 9e18)
+      return SampleSize{.max_bytes = static_cast<uint64_t>(std::ceil(number * bytes))};
+  return bad();
+}
+
+// Reading one element reads and verifies the whole chunk that it lies in.
+VerifyReport CheckSample(StepReader& step, const SampleSize& size,
+                         const std::function<void(uint64_t)>& progress) {
+  const Catalog& catalog = step.catalog();
+  const auto budget =
+      std::min(size.max_bytes, static_cast<uint64_t>(size.fraction * static_cast<double>(catalog.bytes())));
+  VerifyReport report;
+  for (const ChunkAt& at : ChooseChunks(catalog, budget)) {
+    const Piece& piece = catalog.pieces[at.piece];
+    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    const uint64_t element_bytes = SizeOf(tensor.dtype);
+    const uint64_t first = piece.range.begin + at.chunk * (kChunkBytes / element_bytes);
+    std::byte element[8];
+    const uint64_t before = step.bytes_read();
+    const Status status =
+        step.ReadBox(piece.tensor, ElementAt(piece.box, first), std::span(element, element_bytes));
+    report.bytes_checked += step.bytes_read() - before;
+    if (!status.ok())
+      report.problems.push_back(
+          {JoinPath(step.directory(), catalog.files[piece.file]), piece.file_offset + at.chunk * kChunkBytes,
+           DisplayName(tensor),
+           status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
+    if (progress) progress(report.bytes_checked);
+  }
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,76 @@
+#include "tools/writer_flags.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+
+#include "tools/output.h"
+#include "tools/progress.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kSampleBytes = 64 << 20;
+
+// Bytes a second at which the source's first tensors are read and verified; at most kSampleBytes of them.
+Result<double> MeasureReading(StepReader& source) {
+  std::vector<uint32_t> sample;
+  uint64_t bytes = 0;
+  const auto& tensors = source.catalog().tensors;
+  for (uint32_t i = 0; i < tensors.size() && bytes < kSampleBytes; ++i) {
+    if (bytes + tensors[i].bytes() > 2 * kSampleBytes) continue;
+    sample.push_back(i);
+    bytes += tensors[i].bytes();
+  }
+  if (bytes == 0) return 1e9;  // only giants, or nothing at all
+  const auto start = std::chrono::steady_clock::now();
+  CAIRN_RETURN_IF_ERROR(StreamBlocks(source, sample, BlockBytesFor(kDefaultMaxMemory),
+                                     [](const Block&) { return OkStatus(); }));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(bytes) / std::max(seconds.count(), 1e-9);
+}
+
+}  // namespace
+
+void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
+  verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
+      ->check(CLI::Range(1, 256))
+      ->option_text("N");
+  verb.add_option("--max-memory", options.max_memory, "window of memory, like 256MiB (the default) or 1GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  verb.add_option("--direct", options.direct, "write past the page cache (default auto)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Direct>{{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}}))
+      ->option_text("auto|on|off");
+}
+
+Status PrintDryRun(StepReader& source, const DryRunFacts& facts, bool json) {
+  CAIRN_ASSIGN_OR_RETURN(const double rate, MeasureReading(source));
+  const double seconds = static_cast<double>(facts.moved_bytes + facts.write_bytes) / rate;
+  if (json) {
+    PrintJson({{"dry_run", true},
+               {"read_bytes", facts.read_bytes},
+               {"write_bytes", facts.write_bytes},
+               {"files", facts.files},
+               {"peak_memory_bytes", facts.peak_memory},
+               {"seconds", seconds},
+               {"measured_read_bytes_per_second", rate}});
+    return OkStatus();
+  }
+  fmt::print("would read {} and write about {} in {} files\n",
+             HumanBytes(static_cast<double>(facts.read_bytes)),
+             HumanBytes(static_cast<double>(facts.write_bytes)), facts.files);
+  fmt::print("peak memory about {}\n", HumanBytes(static_cast<double>(facts.peak_memory)));
+  fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
+             HumanSeconds(seconds), HumanBytes(rate));
+  return OkStatus();
+}
+
+uint64_t PeakMemoryBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace cairn
