@@ -1,6 +1,6 @@
-// Every message starts with the number of its operation and a byte that says whether the root gave up. A rank that is
-// late finds the messages of operations that its peers have abandoned, and drops them; one that its peers have
-// overtaken finds a message of a later operation, keeps it, and fails the operation that it is in.
+// Every message starts with the number of its operation and a byte that says whether the root gave up. A rank
+// that is late finds the messages of operations that its peers have abandoned, and drops them; one that its
+// peers have overtaken finds a message of a later operation, keeps it, and fails the operation that it is in.
 #include "runtime/control_plane.h"
 
 #include <fmt/format.h>
@@ -66,19 +66,23 @@ Status ControlPlane::Flush(double deadline, std::string_view what) {
   Backoff backoff(kLongestSleepNs);
   while (!mailbox_->Delivered()) {
     if (Now() > deadline)
-      return Aborted("{}: rank {} could not hand its message over within {} s", what, rank(), timeout_seconds_);
+      return Aborted("{}: rank {} could not hand its message over within {} s", what, rank(),
+                     timeout_seconds_);
     backoff.Pause();
   }
   return OkStatus();
 }
 
 // The next message of operation `sequence` from a rank, with its header.
-Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double deadline, std::string_view what) {
+Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double deadline,
+                                          std::string_view what) {
   Backoff backoff(kLongestSleepNs);
   for (;;) {
     std::optional<std::string> message;
-    if (!early_[from].empty()) message = std::exchange(early_[from], {});
-    else message = mailbox_->Poll(from);
+    if (!early_[from].empty())
+      message = std::exchange(early_[from], {});
+    else
+      message = mailbox_->Poll(from);
     if (message && SequenceOf(*message) == sequence) return *std::move(message);
     if (message && SequenceOf(*message) > sequence) {
       early_[from] = *std::move(message);
@@ -92,7 +96,8 @@ Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double de
 }
 
 // The root names everyone who is missing, not the first one only.
-Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t sequence, std::string_view what) {
+Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t sequence,
+                                                      std::string_view what) {
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
     mailbox_->Post(0, Encode(sequence, false, blob));
@@ -104,8 +109,10 @@ Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t
   blobs[0] = std::move(blob);
   for (int from = 1; from < size(); ++from) {
     Result<std::string> message = Receive(from, sequence, deadline, what);
-    if (message.ok()) blobs[from] = message->substr(kHeaderBytes);
-    else failures.push_back(message.status().message());
+    if (message.ok())
+      blobs[from] = message->substr(kHeaderBytes);
+    else
+      failures.push_back(message.status().message());
   }
   if (!failures.empty()) return Aborted("{}", fmt::join(failures, "; "));
   return blobs;
@@ -113,39 +120,47 @@ Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t
 
 Result<std::vector<std::string>> ControlPlane::GatherToRoot(std::string blob, std::string_view what) {
   CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
-  const Watchdog::Scope scope({.name = "gather", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  const Watchdog::Scope scope(
+      {.name = "gather", .tensor = what, .group = "control", .peers = {}, .fatal = false});
   return Gather(std::move(blob), ++sequence_, what);
 }
 
 Result<std::string> ControlPlane::BroadcastFromRoot(std::string blob, std::string_view what) {
   CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
-  const Watchdog::Scope scope({.name = "broadcast", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  const Watchdog::Scope scope(
+      {.name = "broadcast", .tensor = what, .group = "control", .peers = {}, .fatal = false});
   return Broadcast(Result<std::string>(std::move(blob)), ++sequence_, what);
 }
 
 // What the root has, or its failure, on every rank.
-Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64_t sequence, std::string_view what) {
+Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64_t sequence,
+                                            std::string_view what) {
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
     // The root may itself wait until its deadline for a third rank, and then has something to say.
-    CAIRN_ASSIGN_OR_RETURN(const std::string message, Receive(0, sequence, deadline + kRootGraceSeconds, what));
+    CAIRN_ASSIGN_OR_RETURN(const std::string message,
+                           Receive(0, sequence, deadline + kRootGraceSeconds, what));
     if (message[sizeof(uint64_t)] != 0) return Aborted("{}", message.substr(kHeaderBytes));
     return message.substr(kHeaderBytes);
   }
-  const std::string message = Encode(sequence, !root_has.ok(), root_has.ok() ? *root_has : root_has.status().message());
+  const std::string message =
+      Encode(sequence, !root_has.ok(), root_has.ok() ? *root_has : root_has.status().message());
   for (int to = 1; to < size(); ++to) mailbox_->Post(to, message);
   CAIRN_RETURN_IF_ERROR(Flush(deadline, what));
   return root_has;
 }
 
 Result<bool> ControlPlane::AllTrue(bool value, std::string_view what) {
-  const Watchdog::Scope scope({.name = "vote", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  const Watchdog::Scope scope(
+      {.name = "vote", .tensor = what, .group = "control", .peers = {}, .fatal = false});
   const uint64_t sequence = ++sequence_;
   Result<std::vector<std::string>> votes = Gather(value ? "y" : "n", sequence, what);
   if (!votes.ok() && rank() != 0) return votes.status();
   Result<std::string> verdict = std::string("y");
-  if (!votes.ok()) verdict = votes.status();
-  else if (std::count(votes->begin(), votes->end(), "n") > 0) verdict = std::string("n");
+  if (!votes.ok())
+    verdict = votes.status();
+  else if (std::count(votes->begin(), votes->end(), "n") > 0)
+    verdict = std::string("n");
   CAIRN_ASSIGN_OR_RETURN(const std::string answer, Broadcast(std::move(verdict), sequence, what));
   return answer == "y";
 }

@@ -1,12 +1,13 @@
 // Small messages between all ranks, from any thread: commits, votes, reports.
 //
-// Apart from the collectives of training: its own communicator (or keys of the TCP store), waits that sleep, and
-// failures that come back as a Status, so that a failed save does not stop training. After a timeout it can be used
-// again: messages carry the number of the operation, and those of abandoned operations are dropped.
+// Apart from the collectives of training: its own communicator (or keys of the TCP store), waits that sleep,
+// and failures that come back as a Status, so that a failed save does not stop training. After a timeout it
+// can be used again: messages carry the number of the operation, and those of abandoned operations are
+// dropped.
 //
 // Every rank calls the same operations in the same order, one thread at a time per ControlPlane.
-// Errors: Aborted when a rank does not take part within the deadline (named, with where it was last seen), or when the
-// root gave up; InvalidArgument for blobs of 2 GiB or more.
+// Errors: Aborted when a rank does not take part within the deadline (named, with where it was last seen), or
+// when the root gave up; InvalidArgument for blobs of 2 GiB or more.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class ControlPlane {
   int rank() const;
   int size() const;
 
-  // Another one with its own communicator, for another thread. Collective; main thread, before that thread starts.
+  // Another one with its own communicator, for another thread. Collective; main thread, before that thread
+  // starts.
   std::unique_ptr<ControlPlane> Create(const std::string& name) const;
   std::unique_ptr<ControlPlane> Create(const std::string& name, double timeout_seconds) const;
 

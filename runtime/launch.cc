@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +9,8 @@
 #include <exception>
 #include <random>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "runtime/mailbox.h"
@@ -33,7 +33,8 @@ int SrunTasks() {
   return tasks ? std::atoi(tasks) : 1;
 }
 
-// torchrun inside srun sees the variables of both, and so may mpirun: what torchrun alone sets decides, then MPI.
+// torchrun inside srun sees the variables of both, and so may mpirun: what torchrun alone sets decides, then
+// MPI.
 std::unique_ptr<World> JoinWorld(double timeout_seconds) {
   if (HasTorchrun() && Has("TORCHELASTIC_RUN_ID")) return MakeStoreWorld(timeout_seconds);
   if (Has("OMPI_COMM_WORLD_SIZE") || Has("PMIX_RANK")) return MakeMpiWorld();
@@ -79,7 +80,9 @@ class LoneMailbox : public Mailbox {
 
 class LoneWorld : public World {
  public:
-  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string&, const std::vector<int>&) override { return {}; }
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string&, const std::vector<int>&) override {
+    return {};
+  }
   std::shared_ptr<Mailbox> NewMailbox(const std::string&) override { return std::make_shared<LoneMailbox>(); }
   std::function<void(int)> Aborter() const override { return {}; }
 };
@@ -91,7 +94,9 @@ c10::intrusive_ptr<c10d::Store> World::store() const { return {}; }
 std::unique_ptr<World> MakeLoneWorld() { return std::make_unique<LoneWorld>(); }
 
 Transport::Transport(const LaunchOptions& options)
-    : timeout_seconds_(options.timeout_seconds), device_(options.device), world_(JoinWorld(timeout_seconds_)) {
+    : timeout_seconds_(options.timeout_seconds),
+      device_(options.device),
+      world_(JoinWorld(timeout_seconds_)) {
   TORCH_CHECK(device_ == "cpu" || device_ == "cuda", "device '", device_, "' is neither cpu nor cuda");
   TORCH_CHECK(timeout_seconds_ > 0, "a deadline of ", timeout_seconds_, " seconds cannot be kept");
   plane_ = NewControlPlane("launch");
@@ -130,7 +135,8 @@ void Transport::LoadNccl() {
   c10::intrusive_ptr<c10d::TCPStore> server;
   if (rank() == 0) server = c10::make_intrusive<c10d::TCPStore>(host, options);
   const std::string port = server ? std::to_string(server->getPort()) : "";
-  const std::string address = Take(plane_->BroadcastFromRoot(host + " " + port, "address of NCCL's rendezvous"));
+  const std::string address =
+      Take(plane_->BroadcastFromRoot(host + " " + port, "address of NCCL's rendezvous"));
   store_ = server;
   if (store_) return;
   const size_t space = address.find(' ');
@@ -138,8 +144,8 @@ void Transport::LoadNccl() {
   store_ = c10::make_intrusive<c10d::TCPStore>(address.substr(0, space), options);
 }
 
-// The first barrier has a deadline for all; the farewell keeps the root, which may serve the store, until all have
-// passed the barrier.
+// The first barrier has a deadline for all; the farewell keeps the root, which may serve the store, until all
+// have passed the barrier.
 Transport::~Transport() {
   if (size() == 1 || std::uncaught_exceptions() > 0) return;
   Status left = plane_->Barrier("end of the run");
@@ -155,7 +161,8 @@ int Transport::rank() const { return world_->rank(); }
 int Transport::size() const { return world_->size(); }
 int Transport::local_rank() const { return world_->local_rank(); }
 
-c10::intrusive_ptr<c10d::Backend> Transport::NewBackend(const std::string& name, const std::vector<int>& members) {
+c10::intrusive_ptr<c10d::Backend> Transport::NewBackend(const std::string& name,
+                                                        const std::vector<int>& members) {
   if (!nccl_) return world_->NewBackend(name, members);
   if (members.size() == 1) return {};
   const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
@@ -167,12 +174,13 @@ ProcessGroup Transport::Split(const std::string& name, const std::vector<int>& w
   const auto place = std::find(world_ranks.begin(), world_ranks.end(), rank());
   TORCH_CHECK(place != world_ranks.end(), "rank ", rank(), " is not in its own group ", name);
   const int id = groups_++;
-  const Watchdog::Scope scope({.name = "create", .tensor = "communicator", .group = name, .peers = world_ranks});
+  const Watchdog::Scope scope(
+      {.name = "create", .tensor = "communicator", .group = name, .peers = world_ranks});
   const std::string key = fmt::format("{}{}", id, name);  // tells apart splits of one name
   auto backend = NewBackend(key, world_ranks);
   auto downward = nccl_ ? NewBackend(key + "/down", world_ranks) : backend;
-  return ProcessGroup(name, id, world_ranks, static_cast<int>(place - world_ranks.begin()), std::move(backend),
-                      std::move(downward));
+  return ProcessGroup(name, id, world_ranks, static_cast<int>(place - world_ranks.begin()),
+                      std::move(backend), std::move(downward));
 }
 
 std::unique_ptr<ControlPlane> Transport::NewControlPlane(const std::string& name) {

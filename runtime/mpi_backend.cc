@@ -10,7 +10,8 @@
 namespace cairn {
 namespace {
 
-// MPI requests in flight, the tensors they use, and what remains to be done with those when they are complete.
+// MPI requests in flight, the tensors they use, and what remains to be done with those when they are
+// complete.
 class MpiWork : public c10d::Work {
  public:
   MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> tensors, std::shared_ptr<MpiComm> comm)
@@ -88,16 +89,17 @@ bool IsHalf(const at::Tensor& t) { return t.scalar_type() == at::kHalf || t.scal
 
 // Calls `start(piece)` for each piece of the tensor; as elements to reduce, or as bytes to move.
 template <typename Start>
-void ForPieces(const at::Tensor& t, int64_t longest, MPI_Datatype type, int64_t element_bytes, const Start& start) {
+void ForPieces(const at::Tensor& t, int64_t longest, MPI_Datatype type, int64_t element_bytes,
+               const Start& start) {
   const int64_t count = static_cast<int64_t>(t.nbytes()) / element_bytes;
   for (int64_t at = 0; at < count; at += longest)
     start(Piece{static_cast<char*>(t.data_ptr()) + at * element_bytes,
                 static_cast<int>(std::min(longest, count - at)), type});
 }
 
-// Open MPI 4.1's nonblocking sums go along a tree below 64 KiB, and round a ring above, where every step needs a turn
-// of every rank. With 4 and 8 ranks on 2 cores the ring took 5 to 7 times as long for 16 MB (209 ms against 30 ms,
-// 319 against 61), so that long sums go as many short ones.
+// Open MPI 4.1's nonblocking sums go along a tree below 64 KiB, and round a ring above, where every step
+// needs a turn of every rank. With 4 and 8 ranks on 2 cores the ring took 5 to 7 times as long for 16 MB (209
+// ms against 30 ms, 319 against 61), so that long sums go as many short ones.
 int64_t LongestSum(const at::Tensor& t) { return 64'000 / t.element_size(); }
 
 template <typename Start>
@@ -133,7 +135,8 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::broadcast(std::vector<at::Tensor>& te
                                                      const c10d::BroadcastOptions& options) {
   auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::BROADCAST, tensors, comm_);
   ForBytes(tensors.at(0), longest_piece_, [&](const Piece& p) {
-    CheckMpi(MPI_Ibcast(p.data, p.count, p.type, static_cast<int>(options.rootRank), comm_->get(), work->NewRequest()),
+    CheckMpi(MPI_Ibcast(p.data, p.count, p.type, static_cast<int>(options.rootRank), comm_->get(),
+                        work->NewRequest()),
              "MPI_Ibcast");
   });
   return work;
@@ -156,12 +159,14 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::_reduce_scatter_base(at::Tensor& outp
   at::Tensor out = output;
   const at::Tensor terms = (IsHalf(input) ? input.to(at::kFloat) : input).view({-1});
   const std::vector<at::Tensor> slots = terms.chunk(size_);
-  auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::_REDUCE_SCATTER_BASE, std::vector{out, terms}, comm_);
+  auto work =
+      c10::make_intrusive<MpiWork>(rank_, c10d::OpType::_REDUCE_SCATTER_BASE, std::vector{out, terms}, comm_);
   const MPI_Op op = OpOf(options.reduceOp);
   for (int root = 0; root < size_; ++root)
     ForElements(slots[root], longest_piece_, [&](const Piece& p) {
       const void* from = root == rank_ ? MPI_IN_PLACE : p.data;
-      CheckMpi(MPI_Ireduce(from, p.data, p.count, p.type, op, root, comm_->get(), work->NewRequest()), "MPI_Ireduce");
+      CheckMpi(MPI_Ireduce(from, p.data, p.count, p.type, op, root, comm_->get(), work->NewRequest()),
+               "MPI_Ireduce");
     });
   const at::Tensor own = slots[rank_];
   if (own.data_ptr() != out.data_ptr()) work->Then([out, own]() mutable { out.view({-1}).copy_(own); });

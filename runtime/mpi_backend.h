@@ -1,16 +1,15 @@
 // c10d::Backend over MPI, for tensors on the CPU.
 //
-// All operations are nonblocking MPI calls; wait() polls them and sleeps in between (backoff.h), because CPU ranks
-// share cores. fp16 and bf16 are summed in fp32 and rounded once. Tensors of any size: MPI counts are ints, so long
-// ones go in pieces. all-gather is one broadcast a slot, reduce-scatter one reduction a slot: their pieces then lie
-// side by side at any size, and Open MPI's reduce-scatter moves no less. Open MPI picks an algorithm from sizes
-// alone, and its nonblocking reductions have a fixed order, so that sums repeat bit for bit.
-// No deadline here: the watchdog keeps it.
+// All operations are nonblocking MPI calls; wait() polls them and sleeps in between (backoff.h), because CPU
+// ranks share cores. fp16 and bf16 are summed in fp32 and rounded once. Tensors of any size: MPI counts are
+// ints, so long ones go in pieces. all-gather is one broadcast a slot, reduce-scatter one reduction a slot:
+// their pieces then lie side by side at any size, and Open MPI's reduce-scatter moves no less. Open MPI picks
+// an algorithm from sizes alone, and its nonblocking reductions have a fixed order, so that sums repeat bit
+// for bit. No deadline here: the watchdog keeps it.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "runtime/mpi_comm.h"
 
@@ -18,7 +17,8 @@ namespace cairn {
 
 class MpiBackend : public c10d::Backend {
  public:
-  static constexpr int64_t kLongestPiece = int64_t{1} << 28;  // elements; leaves MPI room to multiply within an int
+  static constexpr int64_t kLongestPiece = int64_t{1}
+                                           << 28;  // elements; leaves MPI room to multiply within an int
 
   // `longest_piece` is smaller in tests only.
   explicit MpiBackend(std::shared_ptr<MpiComm> comm, int64_t longest_piece = kLongestPiece);

@@ -22,9 +22,10 @@ std::shared_ptr<MpiSession> MpiSession::Start() {
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*replace=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  TORCH_CHECK(provided == MPI_THREAD_MULTIPLE,
-              "this MPI cannot serve several threads, which saving in the background needs; use one built with "
-              "MPI_THREAD_MULTIPLE");
+  TORCH_CHECK(
+      provided == MPI_THREAD_MULTIPLE,
+      "this MPI cannot serve several threads, which saving in the background needs; use one built with "
+      "MPI_THREAD_MULTIPLE");
   return std::shared_ptr<MpiSession>(new MpiSession);
 }
 
@@ -38,13 +39,15 @@ std::shared_ptr<MpiComm> MpiComm::Duplicate(std::shared_ptr<MpiSession> session,
   return std::shared_ptr<MpiComm>(new MpiComm(std::move(session), copy));
 }
 
-std::shared_ptr<MpiComm> MpiComm::Split(std::shared_ptr<MpiSession> session, MPI_Comm comm, int color, int key) {
+std::shared_ptr<MpiComm> MpiComm::Split(std::shared_ptr<MpiSession> session, MPI_Comm comm, int color,
+                                        int key) {
   MPI_Comm part = MPI_COMM_NULL;
   CheckMpi(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
   return std::shared_ptr<MpiComm>(new MpiComm(std::move(session), part));
 }
 
-MpiComm::MpiComm(std::shared_ptr<MpiSession> session, MPI_Comm comm) : session_(std::move(session)), comm_(comm) {
+MpiComm::MpiComm(std::shared_ptr<MpiSession> session, MPI_Comm comm)
+    : session_(std::move(session)), comm_(comm) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);

@@ -29,7 +29,8 @@ class MpiComm {
  public:
   // A copy of `comm`, or its part of one `color` in the order of `key`. Collective over `comm`.
   static std::shared_ptr<MpiComm> Duplicate(std::shared_ptr<MpiSession> session, MPI_Comm comm);
-  static std::shared_ptr<MpiComm> Split(std::shared_ptr<MpiSession> session, MPI_Comm comm, int color, int key);
+  static std::shared_ptr<MpiComm> Split(std::shared_ptr<MpiSession> session, MPI_Comm comm, int color,
+                                        int key);
   ~MpiComm();
   MpiComm(const MpiComm&) = delete;
   MpiComm& operator=(const MpiComm&) = delete;

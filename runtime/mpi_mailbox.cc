@@ -21,8 +21,8 @@ MpiMailbox::~MpiMailbox() {
 
 void MpiMailbox::Post(int to, std::string message) {
   Transfer& out = outgoing_.emplace_back(Transfer{std::move(message)});
-  CheckMpi(MPI_Isend(out.message.data(), static_cast<int>(out.message.size()), MPI_BYTE, to, kTag, comm_->get(),
-                     &out.request),
+  CheckMpi(MPI_Isend(out.message.data(), static_cast<int>(out.message.size()), MPI_BYTE, to, kTag,
+                     comm_->get(), &out.request),
            "MPI_Isend");
 }
 

@@ -14,12 +14,14 @@ class MpiWorld : public World {
     rank_ = comm_->rank();
     size_ = comm_->size();
     MPI_Comm host = MPI_COMM_NULL;
-    CheckMpi(MPI_Comm_split_type(comm_->get(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+    CheckMpi(MPI_Comm_split_type(comm_->get(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+             "MPI_Comm_split_type");
     MPI_Comm_rank(host, &local_rank_);
     MPI_Comm_free(&host);
   }
 
-  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& /*name*/, const std::vector<int>& members) override {
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& /*name*/,
+                                               const std::vector<int>& members) override {
     int key = 0;
     while (members[key] != rank_) ++key;
     auto comm = MpiComm::Split(session_, comm_->get(), members.front(), key);

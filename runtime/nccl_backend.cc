@@ -2,11 +2,11 @@
 
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <filesystem>
 #include <system_error>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace cairn {
 namespace {

@@ -22,8 +22,9 @@ class NcclModule {
   int device() const { return device_; }
 
   // ProcessGroupNCCL for a group. `prefix` names the group among all that ever use the store.
-  c10::intrusive_ptr<c10d::Backend> NewBackend(const c10::intrusive_ptr<c10d::Store>& store, const std::string& prefix,
-                                               int rank, int size, double timeout_seconds) const;
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                                               const std::string& prefix, int rank, int size,
+                                               double timeout_seconds) const;
 
  private:
   using NewBackendFunction = c10d::Backend* (*)(c10d::Store*, const char*, int, int, int, double);

@@ -1,10 +1,10 @@
 // libcairn_nccl.so: what needs CUDA and NCCL, apart so that CPU ranks load neither. See nccl_backend.h.
 #include <c10/cuda/CUDAFunctions.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <chrono>
 #include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace {
 // ProcessGroupNCCL has a watchdog too. Ours knows steps and tensors, so it speaks first.
@@ -15,7 +15,8 @@ constexpr double kOwnWatchdogSeconds = 60;
 extern "C" int CairnSelectDevice(int local_rank) {
   const int devices = c10::cuda::device_count();
   TORCH_CHECK(devices > 0,
-              "device cuda: this host has no usable NVIDIA GPU (no device or no driver that fits, see nvidia-smi, and "
+              "device cuda: this host has no usable NVIDIA GPU (no device or no driver that fits, see "
+              "nvidia-smi, and "
               "CUDA_VISIBLE_DEVICES); train with --device cpu");
   const auto device = static_cast<c10::DeviceIndex>(local_rank % devices);
   c10::cuda::set_device(device);
@@ -23,8 +24,8 @@ extern "C" int CairnSelectDevice(int local_rank) {
 }
 
 // A backend that the caller owns.
-extern "C" c10d::Backend* CairnNewNcclBackend(c10d::Store* store, const char* prefix, int rank, int size, int device,
-                                              double timeout_seconds) {
+extern "C" c10d::Backend* CairnNewNcclBackend(c10d::Store* store, const char* prefix, int rank, int size,
+                                              int device, double timeout_seconds) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout =
       std::chrono::milliseconds(static_cast<int64_t>((timeout_seconds + kOwnWatchdogSeconds) * 1000));

@@ -19,8 +19,8 @@ ParallelDims MakeParallelDims(const Topology& topology, Transport& transport) {
 ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& ranks, Transport& transport) {
   const Status valid = Validate(topology);
   TORCH_CHECK(valid.ok(), valid.message());
-  TORCH_CHECK(static_cast<size_t>(topology.world()) == ranks.size(), "topology ", ToString(topology), " needs ",
-              topology.world(), " ranks, and ", ranks.size(), " were started");
+  TORCH_CHECK(static_cast<size_t>(topology.world()) == ranks.size(), "topology ", ToString(topology),
+              " needs ", topology.world(), " ranks, and ", ranks.size(), " were started");
   ParallelDims dims;
   dims.topology = topology;
   dims.world_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), transport.rank()) - ranks.begin());

@@ -1,8 +1,7 @@
 #include "runtime/process_group.h"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <exception>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
 #include "runtime/watchdog.h"
@@ -67,7 +66,8 @@ void CheckTensor(const at::Tensor& t, std::string_view what) {
 ProcessGroup::ProcessGroup() : state_(std::make_shared<State>()) {}
 
 ProcessGroup::ProcessGroup(std::string name, int id, std::vector<int> world_ranks, int rank,
-                           c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Backend> downward) {
+                           c10::intrusive_ptr<c10d::Backend> backend,
+                           c10::intrusive_ptr<c10d::Backend> downward) {
   auto state = std::make_shared<State>();
   state->name = std::move(name);
   state->id = id;
@@ -85,7 +85,8 @@ const std::string& ProcessGroup::name() const { return state_->name; }
 const std::vector<int>& ProcessGroup::world_ranks() const { return state_->world_ranks; }
 
 // The collective's Work, counted on the status board.
-Work ProcessGroup::Collective(const char* name, std::string_view what, c10::intrusive_ptr<c10d::Work> work) const {
+Work ProcessGroup::Collective(const char* name, std::string_view what,
+                              c10::intrusive_ptr<c10d::Work> work) const {
   const uint64_t sequence = ++state_->sequence;
   Watchdog::Arrive(state_->id, sequence);
   Watchdog::Operation operation{.name = name,
@@ -115,8 +116,12 @@ Work ProcessGroup::AllReduce(at::Tensor t, bool max, std::string_view what) cons
   return Collective("all-reduce", what, state_->backend->allreduce(tensors, options));
 }
 
-void ProcessGroup::AllReduceSum(at::Tensor& t, std::string_view what) const { AllReduce(t, false, what).Wait(); }
-void ProcessGroup::AllReduceMax(at::Tensor& t, std::string_view what) const { AllReduce(t, true, what).Wait(); }
+void ProcessGroup::AllReduceSum(at::Tensor& t, std::string_view what) const {
+  AllReduce(t, false, what).Wait();
+}
+void ProcessGroup::AllReduceMax(at::Tensor& t, std::string_view what) const {
+  AllReduce(t, true, what).Wait();
+}
 Work ProcessGroup::AllReduceSumAsync(at::Tensor t, std::string_view what) const {
   return AllReduce(std::move(t), false, what);
 }
@@ -134,8 +139,8 @@ void ProcessGroup::Broadcast(at::Tensor& t, int root, std::string_view what) con
 void ProcessGroup::AllGather(at::Tensor& out_flat, const at::Tensor& in_flat, std::string_view what) const {
   CheckTensor(out_flat, what);
   CheckTensor(in_flat, what);
-  TORCH_CHECK(out_flat.numel() == in_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(), what,
-              ": all-gather of ", in_flat.numel(), " elements over ", size(), " ranks does not fill ",
+  TORCH_CHECK(out_flat.numel() == in_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(),
+              what, ": all-gather of ", in_flat.numel(), " elements over ", size(), " ranks does not fill ",
               out_flat.numel());
   if (out_flat.numel() == 0) return;
   if (size() == 1) {
@@ -149,9 +154,9 @@ void ProcessGroup::AllGather(at::Tensor& out_flat, const at::Tensor& in_flat, st
 void ProcessGroup::ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const {
   CheckTensor(out_flat, what);
   CheckTensor(in_flat, what);
-  TORCH_CHECK(in_flat.numel() == out_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(), what,
-              ": reduce-scatter of ", in_flat.numel(), " elements over ", size(), " ranks does not fit ",
-              out_flat.numel());
+  TORCH_CHECK(in_flat.numel() == out_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(),
+              what, ": reduce-scatter of ", in_flat.numel(), " elements over ", size(),
+              " ranks does not fit ", out_flat.numel());
   if (in_flat.numel() == 0) return;
   if (size() == 1) {
     if (out_flat.data_ptr() != in_flat.data_ptr()) out_flat.view({-1}).copy_(in_flat.view({-1}));

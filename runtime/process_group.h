@@ -1,14 +1,15 @@
 // A group of ranks on one axis of the mesh, and the operations they do together.
 //
-// Thin over c10d::Backend (MPI, NCCL or the TCP store): it adds names for the watchdog, the deadline, and the checks
-// that turn a wrong shape into an error instead of a hang. Every rank of a group must call the same operations in the
-// same order. `what` names the tensor in the line that the watchdog prints when an operation does not complete.
+// Thin over c10d::Backend (MPI, NCCL or the TCP store): it adds names for the watchdog, the deadline, and the
+// checks that turn a wrong shape into an error instead of a hang. Every rank of a group must call the same
+// operations in the same order. `what` names the tensor in the line that the watchdog prints when an
+// operation does not complete.
 //
-// Tensors are contiguous. Sums of fp16 and bf16 over MPI and the store are accumulated in fp32 and rounded once. The
-// result of a sum is bit-identical on all ranks of the group, and from run to run for the same sizes.
-// All operations return at once when size() is 1 (copying where input and output differ).
-// One thread at a time may use a group; different groups may be used by different threads.
-// Errors: c10::Error for a wrong shape, dtype or peer. A deadline that passes stops all ranks (watchdog.h).
+// Tensors are contiguous. Sums of fp16 and bf16 over MPI and the store are accumulated in fp32 and rounded
+// once. The result of a sum is bit-identical on all ranks of the group, and from run to run for the same
+// sizes. All operations return at once when size() is 1 (copying where input and output differ). One thread
+// at a time may use a group; different groups may be used by different threads. Errors: c10::Error for a
+// wrong shape, dtype or peer. A deadline that passes stops all ranks (watchdog.h).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -50,15 +51,15 @@ class ProcessGroup {
  public:
   ProcessGroup();  // a group of this rank alone
 
-  // For Transport::Split. `world_ranks` is in group order and `rank` this one's place in it; `id` is the same on all
-  // ranks. `downward` carries the messages to lower ranks: where a backend does all messages of a pair in order (NCCL),
-  // one of its own lets two peers both send first; elsewhere it is `backend` again.
+  // For Transport::Split. `world_ranks` is in group order and `rank` this one's place in it; `id` is the same
+  // on all ranks. `downward` carries the messages to lower ranks: where a backend does all messages of a pair
+  // in order (NCCL), one of its own lets two peers both send first; elsewhere it is `backend` again.
   ProcessGroup(std::string name, int id, std::vector<int> world_ranks, int rank,
                c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Backend> downward);
 
   int rank() const;
   int size() const;
-  const std::string& name() const;             // "tp", "dp", "pp", "embedding", "model", "world"
+  const std::string& name() const;              // "tp", "dp", "pp", "embedding", "model", "world"
   const std::vector<int>& world_ranks() const;  // by rank in the group
 
   void AllReduceSum(at::Tensor& t, std::string_view what) const;
@@ -71,11 +72,12 @@ class ProcessGroup {
   // `out_flat` has size() equal parts, in rank order; `in_flat` may be this rank's own part of it.
   void AllGather(at::Tensor& out_flat, const at::Tensor& in_flat, std::string_view what) const;
 
-  // `out_flat` gets this rank's part of the sum of `in_flat` over the ranks; it may be that part of `in_flat`, whose
-  // contents are unspecified afterwards.
+  // `out_flat` gets this rank's part of the sum of `in_flat` over the ranks; it may be that part of
+  // `in_flat`, whose contents are unspecified afterwards.
   void ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const;
 
-  // Messages between a pair of ranks arrive in the order sent; both give tensors of the same size. Neither call blocks.
+  // Messages between a pair of ranks arrive in the order sent; both give tensors of the same size. Neither
+  // call blocks.
   Work SendAsync(const at::Tensor& t, int dst, std::string_view what) const;
   Work RecvAsync(at::Tensor& t, int src, std::string_view what) const;
 

@@ -19,7 +19,8 @@ namespace cairn {
 namespace {
 
 int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -39,13 +40,14 @@ const char* Ailment(int pid, uint64_t process_start) {
   }
 }
 
-constexpr int kSlots = 4;  // operations of one rank at a time: its main thread's and its saver's, with room to spare
+constexpr int kSlots =
+    4;  // operations of one rank at a time: its main thread's and its saver's, with room to spare
 constexpr size_t kTextBytes = 160;
 
 }  // namespace
 
-// All-zero bytes are a valid, empty page, as a new file has them. The text is not guarded: it is read only to be
-// printed, and always ends in a zero.
+// All-zero bytes are a valid, empty page, as a new file has them. The text is not guarded: it is read only to
+// be printed, and always ends in a zero.
 struct StatusBoard::Slot {
   std::atomic<int32_t> active;
   std::atomic<int64_t> changed_ns;  // when the operation was entered, or left
@@ -55,7 +57,8 @@ struct StatusBoard::Slot {
 struct StatusBoard::Row {
   std::atomic<int32_t> pid;
   std::atomic<uint64_t> process_start;
-  std::atomic<uint64_t> pid_namespace;  // pids of another one (containers that share /dev/shm) mean nothing here
+  std::atomic<uint64_t>
+      pid_namespace;  // pids of another one (containers that share /dev/shm) mean nothing here
   std::atomic<int32_t> finished;
   std::atomic<int64_t> step;
   std::array<std::atomic<uint64_t>, kMaxGroups> arrived;
@@ -76,7 +79,8 @@ Result<std::unique_ptr<StatusBoard>> StatusBoard::Open(const std::string& key, i
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return IoError("{}: cannot open: {}", path, strerror(errno));
   const size_t bytes = Page::Bytes(hosts.size());
-  // posix_fallocate rather than ftruncate: a full /dev/shm must be an error here, not SIGBUS at the first store.
+  // posix_fallocate rather than ftruncate: a full /dev/shm must be an error here, not SIGBUS at the first
+  // store.
   const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   void* memory = error != 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   const int map_error = error != 0 ? error : errno;
@@ -121,7 +125,8 @@ void StatusBoard::SetStep(int64_t step) { row(rank_).step.store(step, std::memor
 int64_t StatusBoard::step() const { return row(rank_).step.load(std::memory_order_relaxed); }
 
 void StatusBoard::Arrive(int group_id, uint64_t sequence) {
-  if (group_id >= 0 && group_id < kMaxGroups) row(rank_).arrived[group_id].store(sequence, std::memory_order_relaxed);
+  if (group_id >= 0 && group_id < kMaxGroups)
+    row(rank_).arrived[group_id].store(sequence, std::memory_order_relaxed);
 }
 
 int StatusBoard::Enter(std::string_view text) {
@@ -161,8 +166,8 @@ bool StatusBoard::Waits(int rank) const {
 
 bool StatusBoard::Died(int rank) const {
   const Row& r = row(rank);
-  return r.pid != 0 && r.finished == 0 && r.pid_namespace == row(rank_).pid_namespace && kill(r.pid, 0) != 0 &&
-         errno == ESRCH;
+  return r.pid != 0 && r.finished == 0 && r.pid_namespace == row(rank_).pid_namespace &&
+         kill(r.pid, 0) != 0 && errno == ESRCH;
 }
 
 std::string StatusBoard::Describe(int rank) const {
@@ -172,7 +177,8 @@ std::string StatusBoard::Describe(int rank) const {
   const Slot* shown = &r.slots[0];  // the longest in progress, or else the last one left
   for (const Slot& s : r.slots) {
     const bool earlier = s.changed_ns < shown->changed_ns;
-    if (s.changed_ns != 0 && (s.active != shown->active ? s.active != 0 : (s.active != 0) == earlier)) shown = &s;
+    if (s.changed_ns != 0 && (s.active != shown->active ? s.active != 0 : (s.active != 0) == earlier))
+      shown = &s;
   }
   const double seconds = static_cast<double>(NowNs() - shown->changed_ns) * 1e-9;
   const std::string text(shown->text.data());
@@ -184,7 +190,8 @@ std::string StatusBoard::Describe(int rank) const {
   } else {
     where += fmt::format("in no operation since it left {} {:.1f} s ago", text, seconds);
   }
-  return fmt::format("rank {} (pid {}, host {}{}), last seen {}", rank, r.pid.load(), hosts_[rank], ailment, where);
+  return fmt::format("rank {} (pid {}, host {}{}), last seen {}", rank, r.pid.load(), hosts_[rank], ailment,
+                     where);
 }
 
 void StatusBoard::KillPeers() const {

@@ -1,11 +1,11 @@
 // What each rank on this host is doing, in memory that they share.
 //
-// Every rank publishes its step, its operations in progress and the number of the last collective it started in each
-// group, with a few stores. Nobody waits for anything here: the board is read only to say who is missing. It also
-// carries one flag, "stopping", so that a host's ranks end together and one of them speaks.
+// Every rank publishes its step, its operations in progress and the number of the last collective it started
+// in each group, with a few stores. Nobody waits for anything here: the board is read only to say who is
+// missing. It also carries one flag, "stopping", so that a host's ranks end together and one of them speaks.
 //
-// The memory is a file in /dev/shm that is unlinked as soon as all ranks have mapped it. Where that is impossible the
-// board shows this rank alone. Times are CLOCK_MONOTONIC, which the processes of a host share.
+// The memory is a file in /dev/shm that is unlinked as soon as all ranks have mapped it. Where that is
+// impossible the board shows this rank alone. Times are CLOCK_MONOTONIC, which the processes of a host share.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ class StatusBoard {
   static constexpr int kNoSlot = -1;
 
   // `key` is the job's own; `hosts` by rank.
-  static Result<std::unique_ptr<StatusBoard>> Open(const std::string& key, int rank, std::vector<std::string> hosts);
+  static Result<std::unique_ptr<StatusBoard>> Open(const std::string& key, int rank,
+                                                   std::vector<std::string> hosts);
   // A board that other processes do not see.
   static std::unique_ptr<StatusBoard> Private(int rank, std::vector<std::string> hosts);
   ~StatusBoard();
@@ -52,7 +53,8 @@ class StatusBoard {
   bool Arrived(int rank, int group_id, uint64_t sequence) const;
   bool Waits(int rank) const;  // it is in some operation
   bool Died(int rank) const;   // its process is gone without Finish()
-  // "rank 3 (pid 77, host a, stopped by a signal), last seen in step 17, for 12.0 s in all-reduce of dp/grad bucket 2"
+  // "rank 3 (pid 77, host a, stopped by a signal), last seen in step 17, for 12.0 s in all-reduce of dp/grad
+  // bucket 2"
   std::string Describe(int rank) const;
 
   // SIGKILL for the other ranks on this host that are still there.

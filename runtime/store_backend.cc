@@ -47,8 +47,8 @@ class StoreWork : public c10d::Work {
 std::string BytesOf(const at::Tensor& t) { return {static_cast<const char*>(t.data_ptr()), t.nbytes()}; }
 
 void CopyBytes(const std::string& bytes, const at::Tensor& t) {
-  TORCH_CHECK(bytes.size() == t.nbytes(), "a message of ", bytes.size(), " bytes came for a tensor of ", t.nbytes(),
-              "; the ranks of the group do not agree on its shape");
+  TORCH_CHECK(bytes.size() == t.nbytes(), "a message of ", bytes.size(), " bytes came for a tensor of ",
+              t.nbytes(), "; the ranks of the group do not agree on its shape");
   std::memcpy(t.data_ptr(), bytes.data(), bytes.size());
 }
 
@@ -63,9 +63,12 @@ at::Tensor Reduce(const at::Tensor& own, int rank, const std::vector<StoreBacken
     at::Tensor term = own;
     if (static_cast<int>(from) != rank) CopyBytes(**terms[from], term = at::empty_like(own));
     if (half) term = term.to(at::kFloat);
-    if (!result.defined()) result = term.clone();
-    else if (op.op_ == c10d::ReduceOp::SUM) result.add_(term);
-    else result = at::maximum(result, term);
+    if (!result.defined())
+      result = term.clone();
+    else if (op.op_ == c10d::ReduceOp::SUM)
+      result.add_(term);
+    else
+      result = at::maximum(result, term);
   }
   return result;
 }
@@ -96,8 +99,10 @@ std::vector<StoreBackend::Expected> StoreBackend::ExpectAll() {
   return expected;
 }
 
-c10::intrusive_ptr<c10d::Work> StoreBackend::Start(c10d::OpType type, std::vector<Expected> expected, Finish finish) {
-  return c10::make_intrusive<StoreWork>(rank_, type, c10::intrusive_ptr<StoreBackend>::unsafe_reclaim_from_nonowning(this),
+c10::intrusive_ptr<c10d::Work> StoreBackend::Start(c10d::OpType type, std::vector<Expected> expected,
+                                                   Finish finish) {
+  return c10::make_intrusive<StoreWork>(rank_, type,
+                                        c10::intrusive_ptr<StoreBackend>::unsafe_reclaim_from_nonowning(this),
                                         std::move(expected), std::move(finish));
 }
 

@@ -1,17 +1,16 @@
 // c10d::Backend over a Mailbox, for CPU ranks that were started with torchrun's variables and without MPI.
 //
-// Correct and slow: every tensor travels through the store's one server, and a reduction sends each rank's terms to
-// every other rank, which adds them in rank order (fp16 and bf16 in fp32). It is meant for trying things out; use
-// mpirun where speed matters. Like MPI's, messages do not wait for the receiver.
+// Correct and slow: every tensor travels through the store's one server, and a reduction sends each rank's
+// terms to every other rank, which adds them in rank order (fp16 and bf16 in fp32). It is meant for trying
+// things out; use mpirun where speed matters. Like MPI's, messages do not wait for the receiver.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "runtime/mailbox.h"

@@ -15,8 +15,14 @@ using Bytes = std::vector<uint8_t>;
 
 }  // namespace
 
-StoreMailbox::StoreMailbox(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix, int rank, int size)
-    : store_(store->clone()), prefix_(std::move(prefix)), rank_(rank), size_(size), sent_(size), received_(size) {}
+StoreMailbox::StoreMailbox(const c10::intrusive_ptr<c10d::Store>& store, std::string prefix, int rank,
+                           int size)
+    : store_(store->clone()),
+      prefix_(std::move(prefix)),
+      rank_(rank),
+      size_(size),
+      sent_(size),
+      received_(size) {}
 
 std::string StoreMailbox::Key(int from, int to, uint64_t number, size_t piece) const {
   return fmt::format("{}/{}/{}/{}/{}", prefix_, from, to, number, piece);

@@ -1,10 +1,9 @@
 // Mailbox over a c10d::Store: a message is a few keys, which its receiver deletes.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "runtime/mailbox.h"

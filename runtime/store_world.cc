@@ -1,12 +1,12 @@
 // The world of torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "runtime/store_backend.h"
 #include "runtime/store_mailbox.h"
@@ -51,7 +51,8 @@ class StoreWorld : public World {
     store_ = Connect(rank_, timeout_seconds);
   }
 
-  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name, const std::vector<int>& members) override {
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name,
+                                               const std::vector<int>& members) override {
     if (members.size() == 1) return {};
     int place = 0;
     while (members[place] != rank_) ++place;
@@ -74,6 +75,8 @@ class StoreWorld : public World {
 
 }  // namespace
 
-std::unique_ptr<World> MakeStoreWorld(double timeout_seconds) { return std::make_unique<StoreWorld>(timeout_seconds); }
+std::unique_ptr<World> MakeStoreWorld(double timeout_seconds) {
+  return std::make_unique<StoreWorld>(timeout_seconds);
+}
 
 }  // namespace cairn

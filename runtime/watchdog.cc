@@ -1,5 +1,6 @@
-// The thread wakes every tick (a twentieth of the deadline, at most 100 ms), and keeps a clock of its own that never
-// advances by more than kLongestTick at a time: a process that was suspended does not find its deadlines passed.
+// The thread wakes every tick (a twentieth of the deadline, at most 100 ms), and keeps a clock of its own
+// that never advances by more than kLongestTick at a time: a process that was suspended does not find its
+// deadlines passed.
 #include "runtime/watchdog.h"
 
 #include <fmt/format.h>
@@ -38,8 +39,9 @@ namespace {
 using std::chrono::steady_clock;
 using Entry = Watchdog::Scope::Entry;
 
-constexpr double kLongestTick = 1.0;                   // seconds
-constexpr std::chrono::seconds kLauncherGrace{3};      // for the launcher to stop the ranks, before we do it by force
+constexpr double kLongestTick = 1.0;  // seconds
+constexpr std::chrono::seconds kLauncherGrace{
+    3};  // for the launcher to stop the ranks, before we do it by force
 constexpr std::chrono::milliseconds kPeerGrace{1000};  // for a rank that sees another one stop
 constexpr double kCheckSeconds = 0.5;                  // between looks at the other ranks
 constexpr size_t kNamedRanks = 4;                      // more would bury the message
@@ -68,7 +70,8 @@ Core& TheCore() {
 
 void WriteLine(const std::string& line) {
   const std::string text = "cairn: " + line + "\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());  // one piece, unbuffered
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, text.data(), text.size());  // one piece, unbuffered
 }
 
 std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& ranks) {
@@ -88,12 +91,16 @@ std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) 
   std::vector<int> absent, elsewhere, idle;
   for (int rank : entry.peers) {
     if (rank == own_rank) continue;
-    if (!board.Knows(rank)) elsewhere.push_back(rank);
-    else if (entry.sequence == 0 || !board.Arrived(rank, entry.group_id, entry.sequence)) absent.push_back(rank);
+    if (!board.Knows(rank))
+      elsewhere.push_back(rank);
+    else if (entry.sequence == 0 || !board.Arrived(rank, entry.group_id, entry.sequence))
+      absent.push_back(rank);
   }
   std::string text;
-  if (!absent.empty()) text += (entry.sequence ? "not arrived: " : "waits for ") + JoinDescriptions(board, absent);
-  if (!elsewhere.empty()) text += (text.empty() ? "" : "; ") + ("on other hosts: " + JoinDescriptions(board, elsewhere));
+  if (!absent.empty())
+    text += (entry.sequence ? "not arrived: " : "waits for ") + JoinDescriptions(board, absent);
+  if (!elsewhere.empty())
+    text += (text.empty() ? "" : "; ") + ("on other hosts: " + JoinDescriptions(board, elsewhere));
   if (text.empty()) text = "all its ranks have arrived, the network does not deliver";
   for (int rank = 0; rank < board.size(); ++rank)
     if (board.Knows(rank) && !board.Waits(rank) && std::count(absent.begin(), absent.end(), rank) == 0)
@@ -105,11 +112,12 @@ std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) 
 std::string ExpiryLine(const Watchdog::Options& options, const Entry& entry) {
   const StatusBoard& board = *options.board;
   return fmt::format(
-      "rank {} (host {}, pid {}) in step {}: {} (operation {} of ranks {}) did not complete within {} s; {}; stopping "
+      "rank {} (host {}, pid {}) in step {}: {} (operation {} of ranks {}) did not complete within {} s; {}; "
+      "stopping "
       "all ranks",
       options.rank, options.host, getpid(), std::max<int64_t>(board.step(), 0), entry.Text(),
-      entry.sequence ? fmt::format("{}", entry.sequence) : "-", fmt::join(entry.peers, ","), options.timeout_seconds,
-      Missing(board, options.rank, entry));
+      entry.sequence ? fmt::format("{}", entry.sequence) : "-", fmt::join(entry.peers, ","),
+      options.timeout_seconds, Missing(board, options.rank, entry));
 }
 
 // Ends this rank, and the others of this host, if the launcher has not done so after `grace`.
@@ -170,8 +178,9 @@ std::list<Adopted> TakeDone(Core& core) {
 std::string Overdue(const Core& core) {
   for (const Entry* entry : core.entries)
     if (entry->fatal)
-      return core.clock_seconds - entry->start_seconds > core.options.timeout_seconds ? ExpiryLine(core.options, *entry)
-                                                                                      : "";
+      return core.clock_seconds - entry->start_seconds > core.options.timeout_seconds
+                 ? ExpiryLine(core.options, *entry)
+                 : "";
   return "";
 }
 
@@ -239,9 +248,16 @@ void Watchdog::Arrive(int group_id, uint64_t sequence) {
 Watchdog::Scope::Scope(const Operation& operation) {
   Core& core = TheCore();
   if (!core.options.board) return;
-  entry_ = std::make_unique<Entry>(Entry{std::string(operation.name), std::string(operation.tensor),
-                                         std::string(operation.group), operation.group_id, operation.sequence,
-                                         operation.peers, operation.fatal, 0, StatusBoard::kNoSlot, {}});
+  entry_ = std::make_unique<Entry>(Entry{std::string(operation.name),
+                                         std::string(operation.tensor),
+                                         std::string(operation.group),
+                                         operation.group_id,
+                                         operation.sequence,
+                                         operation.peers,
+                                         operation.fatal,
+                                         0,
+                                         StatusBoard::kNoSlot,
+                                         {}});
   entry_->slot = core.options.board->Enter(entry_->Text());
   const std::lock_guard lock(core.mutex);
   entry_->start_seconds = core.clock_seconds;

@@ -1,10 +1,11 @@
 // The watchdog: a deadline on every wait, and a line that says who was not there.
 //
-// Each operation is a Scope. A thread of its own looks at the oldest one; when it is older than the deadline it writes
-// one line to stderr (rank, host, step, operation, tensor, group, and from the status board which ranks have not
-// arrived and where they are), and stops all ranks with a non-zero status within 10 s, even those that are stopped
-// or hang in MPI. The thread needs nothing of the thread that waits, so a wait inside MPI or CUDA is covered too.
-// Time in which this process was suspended as a whole (SIGSTOP, a scheduler's suspension) does not count.
+// Each operation is a Scope. A thread of its own looks at the oldest one; when it is older than the deadline
+// it writes one line to stderr (rank, host, step, operation, tensor, group, and from the status board which
+// ranks have not arrived and where they are), and stops all ranks with a non-zero status within 10 s, even
+// those that are stopped or hang in MPI. The thread needs nothing of the thread that waits, so a wait inside
+// MPI or CUDA is covered too. Time in which this process was suspended as a whole (SIGSTOP, a scheduler's
+// suspension) does not count.
 //
 // Process-wide, because the ranks of a job are processes. Without Start() everything here does nothing.
 #pragma once
@@ -42,8 +43,8 @@ class Watchdog {
   // "rank 3 (pid 77, host a), last seen in step 17, for 12.0 s in all-reduce of dp/grad bucket 2"
   static std::string Describe(int world_rank);
 
-  // Stops all ranks non-zero: through the launcher, and within seconds by force. For errors that other ranks cannot
-  // know of; leaving main() instead would let them wait for the deadline.
+  // Stops all ranks non-zero: through the launcher, and within seconds by force. For errors that other ranks
+  // cannot know of; leaving main() instead would let them wait for the deadline.
   [[noreturn]] static void StopAllRanks(int status = kExitStopped);
 
   // What an operation is and whom it needs.
@@ -74,7 +75,8 @@ class Watchdog {
   // Publishes that this rank has started collective `sequence` of the group, without waiting for it yet.
   static void Arrive(int group_id, uint64_t sequence);
 
-  // Keeps the scope open until `done`, which the watchdog's thread asks: for work that nobody waits for on the CPU.
+  // Keeps the scope open until `done`, which the watchdog's thread asks: for work that nobody waits for on
+  // the CPU.
   static void Adopt(Scope scope, std::function<bool()> done);
 };
 

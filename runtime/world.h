@@ -27,12 +27,14 @@ class World {
 
   // All collective over the world, in the same order on all ranks.
   // The backend for CPU tensors of the group `members`; null for a group of one.
-  virtual c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name, const std::vector<int>& members) = 0;
+  virtual c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string& name,
+                                                       const std::vector<int>& members) = 0;
   virtual std::shared_ptr<Mailbox> NewMailbox(const std::string& name) = 0;
   // A store that all ranks reach, for NCCL's rendezvous; null where the launcher has none.
   virtual c10::intrusive_ptr<c10d::Store> store() const;
 
-  // Asks the launcher to stop all ranks. May be called at any time from any thread, and may hang; may be empty.
+  // Asks the launcher to stop all ranks. May be called at any time from any thread, and may hang; may be
+  // empty.
   virtual std::function<void(int status)> Aborter() const = 0;
 
  protected:

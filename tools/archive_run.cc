@@ -105,7 +105,6 @@ class StepPacker {
 Status WriteTar(FileSystem& fs, const StepReader& step, const std::string& store, ArchiveRecord& record,
                 const ByteProgress& progress) {
   const std::string final_path = JoinPath(store, TarName(record));
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".json"));  // of a tar that was damaged since
   CAIRN_ASSIGN_OR_RETURN(const auto before, Fingerprint(fs, step));
   const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));  // of a run that was killed
@@ -119,6 +118,7 @@ Status WriteTar(FileSystem& fs, const StepReader& step, const std::string& store
     return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
                    step.directory());
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, step.directory(), record.manifest_digest));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".json"));  // of a tar that was damaged since
   return partial.Publish(final_path);
 }
 

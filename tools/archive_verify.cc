@@ -31,9 +31,15 @@ VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::stri
     report.problems.push_back({path, 0, "", status.message()});
   };
   const auto view = TarFileSystem::Open(fs, path, /*past_cache=*/true);
-  if (!view.ok()) return problem(view.status()), report;
+  if (!view.ok()) {
+    problem(view.status());
+    return report;
+  }
   const auto step = StepReader::Open(**view, path);
-  if (!step.ok()) return problem(step.status()), report;
+  if (!step.ok()) {
+    problem(step.status());
+    return report;
+  }
   report = VerifyHash(**view, **step, progress);
   for (Problem& found : VerifyStructure(**step).problems) report.problems.push_back(std::move(found));
   if (record != nullptr)

@@ -77,6 +77,13 @@ class ArchiveTest(CliTest):
         self.archive("run", step, "--store", self.store, "--delete-source", code=1)
         self.assertTrue(step.exists())
 
+    def test_a_damaged_copy_is_replaced_from_its_source(self):
+        self.make_step()
+        self.archive("run", self.run_dir, "--store", self.store)
+        os.truncate(next(self.store.glob("*.tar")), 100000)
+        self.archive("run", self.run_dir, "--store", self.store, says="stored gpt@100")
+        self.archive("verify", self.store, says="whole")
+
     def test_damage_in_the_store_is_named(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", self.store)

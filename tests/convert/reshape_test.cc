@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ckpt/verify.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
@@ -163,6 +164,43 @@ TEST_F(ReshapeErrorTest, ADirectoryThatATrainingWritesIntoIsRefused) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().kind(), StatusKind::kAlreadyExists);
   EXPECT_TRUE(ListSteps(Fs(), dir_ / "b")->empty());
+}
+
+class NearlyFullFileSystem final : public UnsyncedFileSystem {
+ public:
+  Result<uint64_t> FreeBytes(const std::string&) override { return 12345; }
+};
+
+TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+  NearlyFullFileSystem full;
+  const auto result =
+      Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}, .progress = {}});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kNoSpace);
+  EXPECT_NE(result.status().message().find("12345 are free"), std::string::npos) << result.status().message();
+  EXPECT_EQ(Left(), only_source_);
+}
+
+// Whatever fails, and when: no step, or the whole step.
+TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
+  const Topology target{.tp = 1, .pp = 2, .dp = 1};
+  FaultyFileSystem faulty(Fs());
+  const auto attempt = [&](int64_t budget) {
+    const std::string run = dir_ / fmt::format("b{}", budget);
+    faulty.SetBudget(budget);
+    const bool ok =
+        Reshape(faulty, *Open(dir_ / "a"), run, {.target = target, .writer = {}, .progress = {}}).ok();
+    const auto steps = ListSteps(Fs(), run);
+    EXPECT_TRUE(steps.ok());
+    EXPECT_LE(ok, !steps->empty());
+    if (steps->empty()) return;
+    EXPECT_TRUE(VerifyHash(Fs(), *Open(run)).problems.empty()) << "after " << budget;
+  };
+  attempt(-1);
+  const int64_t operations = faulty.operations();
+  ASSERT_GT(operations, 100);
+  for (int64_t budget = 0; budget < operations; budget += 1 + operations / 60)
+    attempt(faulty.operations() + budget);
 }
 
 TEST(ReshapeTest, TheResultVerifiesAndIsTheNewestStep) {

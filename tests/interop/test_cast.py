@@ -1,4 +1,7 @@
-"""Our casts against torch's, bit by bit: all 2^16 patterns of the 16-bit types, and 2^22 of fp32 in every exponent."""
+"""Our casts against torch's, bit by bit: all 2^16 patterns of the 16-bit types, and 2^22 of fp32 in every exponent.
+
+CAST_PROBE names the program of tests/convert/cast_probe.cc.
+"""
 
 import os
 import subprocess
@@ -25,7 +28,7 @@ def patterns(dtype):
 
 
 def ours(bits, source, target):
-    probe = [os.environ["CAIRN_CAST_PROBE"], source, target]
+    probe = [os.environ["CAST_PROBE"], source, target]
     out = subprocess.run(probe, input=bits.tobytes(), stdout=subprocess.PIPE, check=True).stdout
     return np.frombuffer(out, BITS[target])
 

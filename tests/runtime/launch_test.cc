@@ -1,5 +1,5 @@
-// Jobs that go wrong: within ten seconds of the deadline every rank has stopped non-zero, and one line says why. And
-// jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc, mpi_collectives.cc).
+// Jobs that go wrong: within ten seconds of the deadline every rank has stopped non-zero, and one line says
+// why. And jobs without MPI. Each test runs programs built beside this one (mpi_hang.cc, mpi_collectives.cc).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ Outcome RunShell(const std::string& command) {
   const auto start = std::chrono::steady_clock::now();
   FILE* pipe = popen(("( " + command + " ) 2>&1").c_str(), "r");
   std::array<char, 4096> part;
-  while (const size_t bytes = fread(part.data(), 1, part.size(), pipe)) outcome.output.append(part.data(), bytes);
+  while (const size_t bytes = fread(part.data(), 1, part.size(), pipe))
+    outcome.output.append(part.data(), bytes);
   const int status = pclose(pipe);
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -66,7 +67,8 @@ int FreePort() {
 
 // Two ranks with torchrun's variables; each rank's status is in the output.
 Outcome RunTorchrunStyle(const std::string& program_and_arguments) {
-  const std::string common = fmt::format("MASTER_ADDR=127.0.0.1 MASTER_PORT={} WORLD_SIZE=2 OMP_NUM_THREADS=1 ", FreePort());
+  const std::string common =
+      fmt::format("MASTER_ADDR=127.0.0.1 MASTER_PORT={} WORLD_SIZE=2 OMP_NUM_THREADS=1 ", FreePort());
   std::string command;
   for (int rank = 0; rank < 2; ++rank)
     command += fmt::format("( {} RANK={} LOCAL_RANK={} {}; echo status of {}: $? ) & ", common, rank, rank,
@@ -108,8 +110,10 @@ int LinesOf(const std::string& output, const std::string& mark) {
 void ExpectStopped(const Outcome& outcome, const std::string& operation, const std::string& rank1) {
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, kLimitSeconds);
-  EXPECT_THAT(outcome.output, ContainsRegex("cairn: rank [0-9]+ \\(host .*, pid [0-9]+\\) in step [0-9]+: " + operation));
-  EXPECT_THAT(outcome.output, ContainsRegex("did not complete within 1 s; .*rank 1 \\(pid [0-9]+, host .*" + rank1));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("cairn: rank [0-9]+ \\(host .*, pid [0-9]+\\) in step [0-9]+: " + operation));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("did not complete within 1 s; .*rank 1 \\(pid [0-9]+, host .*" + rank1));
   EXPECT_EQ(LinesOf(outcome.output, "cairn: rank"), 1) << outcome.output;
   ExpectNobodyLeft(outcome.output);
 }
@@ -184,8 +188,8 @@ TEST(TorchrunTest, ARankThatVanishesIsNoticedByTheOthers) {
 }
 
 TEST(LaunchTest, VariablesThatContradictEachOtherAreRefused) {
-  const Outcome outcome = RunShell(
-      "RANK=5 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 timeout 60 " + Program("mpi_hang") + " none");
+  const Outcome outcome = RunShell("RANK=5 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 timeout 60 " +
+                                   Program("mpi_hang") + " none");
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("error: environment variable RANK='5' is not a number from 0 to 1"));
 }

@@ -1,5 +1,5 @@
-// All collectives for all dtypes and sizes against sums made locally, in groups of 1 to all ranks. Runs under MPI and
-// with torchrun's variables alike; `mpi_collectives QUICK` tries fewer sizes.
+// All collectives for all dtypes and sizes against sums made locally, in groups of 1 to all ranks. Runs under
+// MPI and with torchrun's variables alike; `mpi_collectives QUICK` tries fewer sizes.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -12,8 +12,10 @@ namespace {
 
 using at::Tensor;
 
-const std::vector<at::ScalarType> kSummed = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong};
-const std::vector<at::ScalarType> kMoved = {at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kByte, at::kBool};
+const std::vector<at::ScalarType> kSummed = {at::kFloat,    at::kDouble, at::kHalf,
+                                             at::kBFloat16, at::kInt,    at::kLong};
+const std::vector<at::ScalarType> kMoved = {at::kFloat, at::kHalf, at::kBFloat16,
+                                            at::kLong,  at::kByte, at::kBool};
 
 // What `rank` contributes: small integers, so that sums are exact in every dtype and order.
 Tensor Term(int rank, int64_t n, at::ScalarType type) {
@@ -65,7 +67,8 @@ void CheckMoves(const ProcessGroup& group, int64_t n, at::ScalarType type) {
     CheckEqual(t, Term(root, n, type), "broadcast");
   }
   Tensor wanted = at::empty({n * ranks}, type);
-  for (int rank = 0; rank < ranks; ++rank) wanted.slice(0, rank * n, (rank + 1) * n).copy_(Term(rank, n, type));
+  for (int rank = 0; rank < ranks; ++rank)
+    wanted.slice(0, rank * n, (rank + 1) * n).copy_(Term(rank, n, type));
   Tensor out = at::empty({n * ranks}, type);
   group.AllGather(out, Term(group.rank(), n, type), "all-gather");
   CheckEqual(out, wanted, "all-gather");
@@ -106,7 +109,8 @@ void CheckRounding(const ProcessGroup& group, at::ScalarType type) {
   Tensor from_root = first.clone();
   group.Broadcast(from_root, 0, "sum of rank 0");
   TORCH_CHECK(at::equal(first, from_root), "ranks hold different bits of one sum");
-  // One rounding to the dtype, and the fp32 sum's own error: at most (ranks - 1) roundings of values up to `ranks`.
+  // One rounding to the dtype, and the fp32 sum's own error: at most (ranks - 1) roundings of values up to
+  // `ranks`.
   const double unit = type == at::kBFloat16 ? 0x1p-8 : type == at::kHalf ? 0x1p-11 : 0;
   const double slack = group.size() * group.size() * 0x1p-24;
   const Tensor limit = reference.abs() * (unit * 1.001) + (slack + 0x1p-26);
@@ -115,7 +119,8 @@ void CheckRounding(const ProcessGroup& group, at::ScalarType type) {
 }
 
 void CheckGroup(const ProcessGroup& group, bool quick) {
-  const std::vector<int64_t> sizes = quick ? std::vector<int64_t>{1, 1000} : std::vector<int64_t>{0, 1, 7, 20'011};
+  const std::vector<int64_t> sizes =
+      quick ? std::vector<int64_t>{1, 1000} : std::vector<int64_t>{0, 1, 7, 20'011};
   for (int64_t n : sizes) {
     for (at::ScalarType type : kSummed) CheckReductions(group, n, type);
     for (at::ScalarType type : kMoved) CheckMoves(group, n, type);
@@ -144,5 +149,6 @@ void Run(Transport& transport, bool quick) {
 
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && std::string(argv[1]) == "QUICK";
-  return cairn::MpiMain({.timeout_seconds = 60}, [&](cairn::Transport& transport) { cairn::Run(transport, quick); });
+  return cairn::MpiMain({.timeout_seconds = 60},
+                        [&](cairn::Transport& transport) { cairn::Run(transport, quick); });
 }

@@ -1,5 +1,5 @@
-// Gathers, broadcasts and votes in a background thread while the main thread runs collectives; and a rank that comes
-// too late is named, after which the control plane works again.
+// Gathers, broadcasts and votes in a background thread while the main thread runs collectives; and a rank
+// that comes too late is named, after which the control plane works again.
 #include <torch/torch.h>
 
 #include <thread>
@@ -19,7 +19,8 @@ T Take(Result<T> result) {
 
 std::string Blob(int rank, int round) {
   const size_t bytes = round % 10 == 9 ? 3'000'000 : static_cast<size_t>(round) * 100;
-  return std::to_string(rank) + "/" + std::to_string(round) + std::string(bytes, static_cast<char>('a' + rank));
+  return std::to_string(rank) + "/" + std::to_string(round) +
+         std::string(bytes, static_cast<char>('a' + rank));
 }
 
 void Save(ControlPlane& plane, int round) {
@@ -27,10 +28,12 @@ void Save(ControlPlane& plane, int round) {
   if (plane.rank() == 0)
     for (int rank = 0; rank < plane.size(); ++rank)
       TORCH_CHECK(blobs.at(rank) == Blob(rank, round), "gathered another blob of rank ", rank);
-  TORCH_CHECK(Take(plane.BroadcastFromRoot(plane.rank() == 0 ? Blob(0, round) : "", "verdict")) == Blob(0, round),
-              "another blob was broadcast");
+  TORCH_CHECK(
+      Take(plane.BroadcastFromRoot(plane.rank() == 0 ? Blob(0, round) : "", "verdict")) == Blob(0, round),
+      "another blob was broadcast");
   TORCH_CHECK(Take(plane.AllTrue(true, "vote")), "a vote of all was lost");
-  TORCH_CHECK(!Take(plane.AllTrue(plane.rank() != round % plane.size(), "vote")), "one vote against was lost");
+  TORCH_CHECK(!Take(plane.AllTrue(plane.rank() != round % plane.size(), "vote")),
+              "one vote against was lost");
 }
 
 void SaveWhileTraining(Transport& transport, ControlPlane& plane) {
@@ -60,8 +63,8 @@ void SurviveALateRank(ControlPlane& plane) {
   const Status late = plane.AllTrue(true, "commit of step 7").status();
   TORCH_CHECK(late.kind() == StatusKind::kAborted, "a vote without rank 1 passed");
   const std::string& message = late.message();
-  TORCH_CHECK(message.find("commit of step 7") != std::string::npos && message.find("rank 1 ") != std::string::npos &&
-                  message.find("rank 2") == std::string::npos,
+  TORCH_CHECK(message.find("commit of step 7") != std::string::npos &&
+                  message.find("rank 1 ") != std::string::npos && message.find("rank 2") == std::string::npos,
               "the message names other ranks: ", message);
   if (plane.rank() == 0) std::printf("late: %s\n", message.c_str());
   // The others wait for rank 1 outside, as a trainer does until its next save.

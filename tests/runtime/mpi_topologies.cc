@@ -1,5 +1,6 @@
-// 100 (or `mpi_topologies N`) random meshes of up to all ranks, each with a random program of tensor, data and pipeline parallel operations in
-// one order for all ranks, some of them in flight at once: none may deadlock, and all results must be right.
+// 100 (or `mpi_topologies N`) random meshes of up to all ranks, each with a random program of tensor, data
+// and pipeline parallel operations in one order for all ranks, some of them in flight at once: none may
+// deadlock, and all results must be right.
 #include <torch/torch.h>
 
 #include <numeric>
@@ -103,7 +104,9 @@ class Program {
     Tensor part = at::full({n}, own_), all = at::empty({n * dims_.dp.size()});
     dims_.dp.AllGather(all, part, "parameters");
     for (int r = 0; r < dims_.dp.size(); ++r)
-      TORCH_CHECK((all.slice(0, r * n, (r + 1) * n) == static_cast<float>(dims_.dp.world_ranks()[r] + 1)).all().item<bool>(),
+      TORCH_CHECK((all.slice(0, r * n, (r + 1) * n) == static_cast<float>(dims_.dp.world_ranks()[r] + 1))
+                      .all()
+                      .item<bool>(),
                   "gathered parameters are wrong");
   }
 
@@ -128,7 +131,8 @@ void Run(Transport& transport, int meshes) {
     }
     const ParallelDims dims = MakeParallelDims(idle ? Topology{} : topology, ranks, transport);
     TORCH_CHECK(idle || topology.RankOf(dims.at) == transport.rank(), "this rank is at another rank's place");
-    TORCH_CHECK(dims.tp.rank() == dims.at.tp && dims.dp.rank() == dims.at.dp && dims.pp.rank() == dims.at.pp &&
+    TORCH_CHECK(dims.tp.rank() == dims.at.tp && dims.dp.rank() == dims.at.dp &&
+                    dims.pp.rank() == dims.at.pp &&
                     dims.model.rank() == dims.at.pp * dims.topology.tp + dims.at.tp,
                 "a group counts its ranks otherwise than the mesh");
     Program(dims, transport.rank(), random()).Run();
@@ -140,5 +144,6 @@ void Run(Transport& transport, int meshes) {
 
 int main(int argc, char** argv) {
   const int meshes = argc > 1 ? std::atoi(argv[1]) : 100;
-  return cairn::MpiMain({.timeout_seconds = 60}, [&](cairn::Transport& transport) { cairn::Run(transport, meshes); });
+  return cairn::MpiMain({.timeout_seconds = 60},
+                        [&](cairn::Transport& transport) { cairn::Run(transport, meshes); });
 }

@@ -1,4 +1,5 @@
-// main() of a test that all ranks of a job run: tells what failed and where, and takes the other ranks down with it.
+// main() of a test that all ranks of a job run: tells what failed and where, and takes the other ranks down
+// with it.
 #pragma once
 
 #include <c10/util/Exception.h>

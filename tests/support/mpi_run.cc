@@ -1,4 +1,5 @@
-// mpi_run RANKS PROGRAM [ARGUMENT...]: runs a test program in that many ranks, as `cairn train` would start them.
+// mpi_run RANKS PROGRAM [ARGUMENT...]: runs a test program in that many ranks, as `cairn train` would start
+// them.
 #include <unistd.h>
 
 #include <cstdio>

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-class UnsyncedFileSystem final : public FileSystem {
+class UnsyncedFileSystem : public FileSystem {
  public:
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
     return real_.OpenForRead(path, direct);
