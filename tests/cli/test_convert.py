@@ -1,0 +1,106 @@
+"""reshape, strip and fingerprint as a user runs them."""
+
+import json
+import unittest
+
+from cairn_cli import CliTest, tree
+
+
+class ReshapeTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--layers", 3, "--vocab", 37)
+
+    def test_there_and_back_gives_the_same_bytes(self):
+        self.cairn("reshape", self.run_dir, "there", "--tp", 4, "--pp", 1, "--dp", 1, "--zero", 0, says="read back and equal")
+        self.cairn("reshape", "there", "back", "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1)
+        self.assertEqual(tree(self.dir / "back" / self.step.name), tree(self.step))
+        self.assertEqual(self.json("fingerprint", "there"), self.json("fingerprint", self.step))
+        self.cairn("verify", "there")
+
+    def test_what_is_left_out_stays(self):
+        facts = self.json("reshape", self.step, "out", "--tp", 1)
+        self.assertEqual(facts["topology"], {"tp": 1, "pp": 2, "dp": 2, "zero": 1})
+        self.assertEqual(facts["files"], 4 + 2)
+
+    def test_dry_run_writes_nothing(self):
+        self.cairn("reshape", self.step, "out", "--tp", 1, "--dry-run", says=["would read", "in 6 files", "peak memory"])
+        facts = self.json("reshape", self.step, "out", "--tp", 1, "--dry-run")
+        self.assertFalse((self.dir / "out").exists())
+        written = self.json("reshape", self.step, "out", "--tp", 1)
+        self.assertEqual(facts["files"], written["files"])
+        self.assertGreaterEqual(facts["write_bytes"], written["bytes_written"])
+
+    def test_topologies_that_do_not_fit(self):
+        for flags, says in ((["--tp", 3], "TP=3 does not divide the model's 4 attention heads"),
+                            (["--pp", 4], "PP=4 is more than the model's 3 layers"),
+                            (["--dp", 0], "cairn: "), (["--zero", 9], "cairn: "), (["--tp", "x"], "cairn: ")):
+            self.cairn("reshape", self.step, "out", *flags, code=2, says=says)
+            self.assertFalse((self.dir / "out").exists())
+
+    def test_an_existing_step_is_refused(self):
+        self.cairn("reshape", self.step, self.run_dir, "--tp", 1, code=2, says="never overwritten")
+
+    def test_a_full_disk_is_told_before_anything_is_written(self):
+        disk = self.mount("-o", "size=100k")
+        self.cairn("reshape", self.step, disk / "out", "--tp", 1, code=2, says=["needs about", "are free"])
+        self.assertEqual(list(disk.iterdir()), [])
+
+
+class StripTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2)
+
+    def test_hugging_face_directory(self):
+        self.cairn("strip", self.run_dir, "out", "--dtype", "fp16", says="0 overflowed")
+        self.assertEqual(sorted(p.name for p in (self.dir / "out").iterdir()),
+                         ["config.json", "generation_config.json", "model.safetensors"])
+        config = json.loads((self.dir / "out" / "config.json").read_text())
+        self.assertEqual((config["model_type"], config["vocab_size"]), ("gpt2", 50))
+
+    def test_cut_into_files(self):
+        facts = self.json("strip", self.step, "out", "--max-shard-size", "5kB")
+        index = json.loads((self.dir / "out" / "model.safetensors.index.json").read_text())
+        self.assertEqual(len(set(index["weight_map"].values())) + 3, facts["files"])
+
+    def test_native_weights_reshape_and_strip_on(self):
+        self.cairn("strip", self.step, "weights", "--format", "native", "--dtype", "fp32")
+        self.cairn("reshape", "weights", "one", "--tp", 1)
+        for source, target in ((self.step, "direct"), ("one", "detour")):
+            self.cairn("strip", source, target, "--format", "safetensors", "--dtype", "bf16")
+        header = lambda name: (self.dir / name / "model.safetensors").read_bytes()[:8]
+        data = lambda name: (self.dir / name / "model.safetensors").read_bytes()[int.from_bytes(header(name), "little") + 8:]
+        self.assertEqual(data("direct"), data("detour"))
+
+    def test_dry_run_writes_nothing(self):
+        facts = self.json("strip", self.step, "out", "--dry-run")
+        self.assertFalse((self.dir / "out").exists())
+        self.assertEqual(facts["files"], 3)
+
+    def test_misuse(self):
+        for flags, says in ((["--dtype", "fp8"], "--dtype"), (["--keep-fp32", "nothing*"], "nothing*"),
+                            (["--format", "gguf"], "--format")):
+            self.cairn("strip", self.step, "out", *flags, code=2, says=says)
+            self.assertFalse((self.dir / "out").exists())
+
+    def test_an_existing_directory_is_refused(self):
+        (self.dir / "out").mkdir()
+        self.cairn("strip", self.step, "out", code=2, says="never overwritten")
+
+
+class FingerprintTest(CliTest):
+    def test_tells_values_apart_and_topologies_not(self):
+        first = self.json("fingerprint", self.make_step("--tp", 2))
+        self.run_dir = self.dir / "other"
+        second = self.json("fingerprint", self.make_step("--pp", 2, "--dp", 3))
+        self.run_dir = self.dir / "third"
+        third = self.json("fingerprint", self.make_step("--seed", 2))
+        self.assertEqual(first, second)
+        self.assertNotEqual(first["fingerprint"], third["fingerprint"])
+        self.assertIn("layers.0.mlp.up.weight/exp_avg", first["tensors"])
+        self.cairn("fingerprint", self.run_dir, "--tensors", says=third["fingerprint"])
+
+
+if __name__ == "__main__":
+    unittest.main()
