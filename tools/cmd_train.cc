@@ -10,6 +10,7 @@
 
 #include "runtime/data/mpirun_args.h"
 #include "tools/exit_code.h"
+#include "tools/supervise.h"
 
 namespace cairn {
 namespace {
@@ -59,7 +60,7 @@ Status Become(const std::vector<std::string>& command) {
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   ::execvp(argv[0], argv.data());
-  return NotFound("cannot start {}: {}; is Open MPI installed (openmpi-bin)?", command[0], strerror(errno));
+  return NotFound("cannot start {}: {}", command[0], strerror(errno));
 }
 
 Result<int> RunTrain(std::vector<std::string> arguments) {
@@ -68,7 +69,8 @@ Result<int> RunTrain(std::vector<std::string> arguments) {
   bool help = false;
   for (const std::string& argument : arguments) help = help || argument == "--help" || argument == "-h";
   arguments.insert(arguments.begin(), trainer);
-  return Become(ranks && !help ? MpirunArguments(*ranks, arguments) : arguments);
+  if (ranks && !help) return Supervise(MpirunArguments(*ranks, arguments));
+  return Become(arguments);
 }
 
 }  // namespace

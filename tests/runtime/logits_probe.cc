@@ -1,50 +1,41 @@
-// Prints the logits of a checkpoint for given tokens, for comparison with another implementation.
-//
-//   logits_probe --load CKPT [the model's flags of cairn-train] < tokens > logits
-//
-// tokens: int64, one sample; logits: fp32 [tokens, vocabulary]; both raw and little-endian. One rank.
+// The logits of cairn-train's own model, for tests/interop/test_release.py: takes cairn-train's flags (one rank), loads
+// --load, reads int64 tokens from standard input and writes fp32 logits [tokens, vocabulary] to standard output.
 #include <torch/torch.h>
-#include <unistd.h>
+
+#include <cstdio>
 
 #include "runtime/checkpointer.h"
-#include "runtime/data/model_spec.h"
 #include "runtime/engine.h"
 #include "runtime/launch.h"
 
 namespace cairn {
 namespace {
 
-at::Tensor ReadTokens() {
-  std::string bytes;
-  char block[4096];
-  for (ssize_t got; (got = read(STDIN_FILENO, block, sizeof(block))) > 0;) bytes.append(block, got);
-  const int64_t count = static_cast<int64_t>(bytes.size() / sizeof(int64_t));
-  return at::from_blob(bytes.data(), {1, count}, at::kLong).clone();
+std::vector<int64_t> ReadTokens() {
+  std::vector<int64_t> tokens;
+  for (int64_t token; std::fread(&token, sizeof token, 1, stdin) == 1;) tokens.push_back(token);
+  return tokens;
 }
 
-Status Run(int argc, char** argv) {
+Status Probe(int argc, char** argv) {
   CAIRN_ASSIGN_OR_RETURN(ParsedCommandLine parsed, ParseCommandLine(argc, argv));
-  TrainConfig& config = parsed.config;
-  config.mock_data = true;  // none is read
-  config.train_iters = 1;
-  CAIRN_ASSIGN_OR_RETURN(const Topology topology, Validate(config, 1));
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, Validate(parsed.config, 1));
   const auto transport = Launch({});
   const ParallelDims dims = MakeParallelDims(topology, *transport);
-  Engine engine(config, dims, at::kCPU);
+  Engine engine(parsed.config, dims, at::kCPU);
   CheckpointerOptions options;
-  options.load = config.load;
+  options.load = parsed.config.load;
   options.topology = topology;
-  options.model = ModelFacts(config);
-  CAIRN_ASSIGN_OR_RETURN(const auto checkpointer,
-                         Checkpointer::Create(options, transport->NewControlPlane("probe")));
+  CAIRN_ASSIGN_OR_RETURN(const auto checkpoints, Checkpointer::Create(options, transport->NewControlPlane("checkpoints")));
   StateBuffers buffers = engine.Buffers();
-  CAIRN_ASSIGN_OR_RETURN(const auto resumed, checkpointer->Resume(buffers));
-  if (!resumed) return NotFound("--load {}: nothing to load", config.load);
+  CAIRN_RETURN_IF_ERROR(checkpoints->Resume(buffers).status());
+
   const at::NoGradGuard no_grad;
-  const GptStage& model = engine.stage();
-  const at::Tensor logits = model.Logits(model.forward(ReadTokens(), false)).narrow(1, 0, config.vocab_size);
-  const at::Tensor out = logits.to(at::kFloat).contiguous();
-  if (std::fwrite(out.const_data_ptr(), 1, out.nbytes(), stdout) != out.nbytes()) return IoError("stdout");
+  std::vector<int64_t> tokens = ReadTokens();
+  const at::Tensor input = at::from_blob(tokens.data(), {1, static_cast<int64_t>(tokens.size())}, at::kLong);
+  const at::Tensor padded = engine.stage().Logits(engine.stage().forward(input, /*training=*/false));
+  const at::Tensor logits = padded.slice(-1, 0, parsed.config.vocab_size).to(at::kFloat).contiguous();
+  std::fwrite(logits.const_data_ptr(), sizeof(float), logits.numel(), stdout);
   return OkStatus();
 }
 
@@ -52,7 +43,7 @@ Status Run(int argc, char** argv) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  const cairn::Status status = cairn::Run(argc, argv);
-  if (!status.ok()) fmt::print(stderr, "logits_probe: {}\n", status.message());
+  const cairn::Status status = cairn::Probe(argc, argv);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return status.ok() ? 0 : 2;
 }
