@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReaderCacheBytes = 64 << 20;  // StepReader's chunks
+constexpr uint64_t kReaderCacheBytes = 64 << 20;  // StepReader's chunks, of the source and of the proof
 constexpr uint64_t kProgramBytes = 16 << 20;
 
 Result<TargetPlan> PlanOf(const StepReader& source, const Topology& target) {
@@ -18,11 +18,12 @@ Result<ReshapeCost> EstimateReshape(const StepReader& source, const ReshapeOptio
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options.target));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t window = 2 * BlockBytesFor(options.writer.max_memory) + options.writer.max_memory / 4;
-  return ReshapeCost{.data_bytes = size.data_bytes,
-                     .file_bytes = size.file_bytes,
-                     .files = size.files,
-                     .moved_bytes = 2 * size.data_bytes,
-                     .peak_memory = kProgramBytes + window + std::min(kReaderCacheBytes, size.data_bytes)};
+  return ReshapeCost{
+      .data_bytes = size.data_bytes,
+      .file_bytes = size.file_bytes,
+      .files = size.files,
+      .moved_bytes = 2 * size.data_bytes,
+      .peak_memory = kProgramBytes + window + 2 * std::min(kReaderCacheBytes, size.data_bytes)};
 }
 
 Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::string& run_dir,

@@ -18,8 +18,10 @@
 namespace cairn {
 
 struct StepBuilderOptions {
-  uint64_t max_memory = kDefaultMaxMemory;  // of the whole job; write buffers take a quarter of it
-  int jobs = 2;                             // threads that write
+  // Of the whole job; write buffers take a quarter of it. The 128 MiB at most that two StepReaders cache do
+  // not shrink with it, so that a smaller window than the default is not kept in full.
+  uint64_t max_memory = kDefaultMaxMemory;
+  int jobs = 2;  // threads that write
   Direct direct = Direct::kAuto;
 };
 

@@ -55,6 +55,7 @@ struct Core {
   std::mutex mutex;
   std::condition_variable wake;
   bool running = false;
+  std::atomic<bool> stopping = false;  // this rank is stopping all of them
   Watchdog::Options options;
   std::thread thread;
   double clock_seconds = 0;
@@ -100,7 +101,8 @@ std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) 
   if (!absent.empty())
     text += (entry.sequence ? "not arrived: " : "waits for ") + JoinDescriptions(board, absent);
   if (!elsewhere.empty())
-    text += (text.empty() ? "" : "; ") + ("on other hosts: " + JoinDescriptions(board, elsewhere));
+    text +=
+        (text.empty() ? "" : "; ") + ("on other hosts, state unknown: " + JoinDescriptions(board, elsewhere));
   if (text.empty()) text = "all its ranks have arrived, the network does not deliver";
   for (int rank = 0; rank < board.size(); ++rank)
     if (board.Knows(rank) && !board.Waits(rank) && std::count(absent.begin(), absent.end(), rank) == 0)
@@ -111,13 +113,13 @@ std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) 
 
 std::string ExpiryLine(const Watchdog::Options& options, const Entry& entry) {
   const StatusBoard& board = *options.board;
-  return fmt::format(
-      "rank {} (host {}, pid {}) in step {}: {} (operation {} of ranks {}) did not complete within {} s; {}; "
-      "stopping "
-      "all ranks",
-      options.rank, options.host, getpid(), std::max<int64_t>(board.step(), 0), entry.Text(),
-      entry.sequence ? fmt::format("{}", entry.sequence) : "-", fmt::join(entry.peers, ","),
-      options.timeout_seconds, Missing(board, options.rank, entry));
+  const std::string when =
+      board.step() < 0 ? "before the first step" : fmt::format("in step {}", board.step());
+  const std::string number = entry.sequence == 0 ? "a message" : fmt::format("operation {}", entry.sequence);
+  return fmt::format("rank {} (host {}, pid {}) {}: {} ({}, ranks {}) did not complete within {} s; {}; {}",
+                     options.rank, options.host, getpid(), when, entry.Text(), number,
+                     fmt::join(entry.peers, ","), options.timeout_seconds,
+                     Missing(board, options.rank, entry), "stopping all ranks");
 }
 
 // Ends this rank, and the others of this host, if the launcher has not done so after `grace`.
@@ -129,6 +131,7 @@ void EndByForce(std::chrono::milliseconds grace, int status) {
 
 [[noreturn]] void StopRanks(int status) {
   const Watchdog::Options options = TheCore().options;
+  TheCore().stopping = true;
   if (options.board) options.board->ClaimStopping();
   try {
     std::thread(EndByForce, kLauncherGrace, status).detach();
@@ -152,6 +155,7 @@ void EndByForce(std::chrono::milliseconds grace, int status) {
 
 void CheckPeers(Core& core) {
   const StatusBoard& board = *core.options.board;
+  if (core.stopping) return;
   if (board.stopping()) {
     std::this_thread::sleep_for(kPeerGrace);
     _exit(kExitStopped);
@@ -194,9 +198,10 @@ void Run(Core& core) {
     const double elapsed = std::min(std::chrono::duration<double>(now - last).count(), kLongestTick);
     last = now;
     core.clock_seconds += elapsed;
-    const std::list<Adopted> done = TakeDone(core);
+    std::list<Adopted> done = TakeDone(core);
     const std::string line = Overdue(core);
     lock.unlock();
+    done.clear();  // takes the lock
     if (!line.empty()) StopWithLine(line);
     if ((since_check += elapsed) >= kCheckSeconds) {
       since_check = 0;

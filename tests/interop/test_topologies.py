@@ -1,16 +1,11 @@
-"""The same training on different topologies: equal losses in fp32, and learning in bf16 and fp16.
-
-CAIRN_TRAIN is the program, CAIRN_MPIRUN the launcher with its flags.
-"""
+"""The same training on different topologies: equal losses in fp32, and learning in bf16 and fp16."""
 
 import json
 import os
-import shlex
-import subprocess
 import tempfile
 import unittest
 
-MPIRUN = shlex.split(os.environ.get("CAIRN_MPIRUN", "mpirun --allow-run-as-root --oversubscribe --bind-to none"))
+from harness import cairn, topology
 
 # 3 layers do not divide by 2 stages, 1001 tokens not by TP; 8 or 4 micro-batches a step.
 MODEL = ["--num-layers", "3", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "32",
@@ -21,29 +16,19 @@ STEPS = 20
 TOLERANCE = 1e-5  # relative; fp32 sums in another order
 
 
-def train(ranks, *flags):
+def train(mesh, *flags):
     """Rows of --log-json."""
     with tempfile.TemporaryDirectory() as directory:
         log = os.path.join(directory, "log.json")
-        command = [os.environ["CAIRN_TRAIN"], *MODEL, "--log-json", log, *flags]
-        if ranks > 1:
-            command = [*MPIRUN, "-n", str(ranks), *command]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            raise AssertionError(f"{shlex.join(command)}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        cairn("train", *topology(*mesh), *MODEL, "--log-json", log, *flags)
         with open(log) as lines:
             return [json.loads(line) for line in lines]
-
-
-def mesh(tp, pp, dp, zero=0):
-    return tp * pp * dp, "--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(pp), \
-        "--zero-stage", str(zero)
 
 
 class Topologies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.reference = train(*mesh(1, 1, 1), "--train-iters", str(STEPS))
+        cls.reference = train((1, 1, 1), "--train-iters", str(STEPS))
 
     def assert_equal_training(self, rows):
         self.assertEqual(len(rows), STEPS)
@@ -54,7 +39,7 @@ class Topologies(unittest.TestCase):
 
     def check(self, *where, flags=()):
         with self.subTest(tp_pp_dp_zero=where, flags=flags):
-            self.assert_equal_training(train(*mesh(*where), "--train-iters", str(STEPS), *flags))
+            self.assert_equal_training(train(where, "--train-iters", str(STEPS), *flags))
 
     def test_the_reference_learns(self):
         self.assertLess(self.reference[-1]["loss"], self.reference[0]["loss"] - 0.5)
@@ -83,19 +68,19 @@ class Topologies(unittest.TestCase):
             self.check(2, 2, 2, zero, flags=("--checkpoint-activations",))
 
     def test_recomputation_alone_changes_no_bit(self):
-        rows = train(*mesh(1, 1, 1), "--train-iters", str(STEPS), "--checkpoint-activations")
+        rows = train((1, 1, 1), "--train-iters", str(STEPS), "--checkpoint-activations")
         self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.reference])
 
     def test_an_untied_output_layer(self):
         flags = ("--untie-embeddings-and-output-weights", "--train-iters", "5")
-        one, many = train(*mesh(1, 1, 1), *flags), train(*mesh(2, 2, 1), *flags)
+        one, many = train((1, 1, 1), *flags), train((2, 2, 1), *flags)
         for row, expected in zip(many, one):
             self.assertAlmostEqual(row["loss"] / expected["loss"], 1, delta=TOLERANCE)
 
 
 class Precision(unittest.TestCase):
     def learns(self, *flags):
-        rows = train(*mesh(1, 2, 2, 1), "--train-iters", str(STEPS), *flags)
+        rows = train((1, 2, 2, 1), "--train-iters", str(STEPS), *flags)
         self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
         return rows
 
@@ -110,23 +95,19 @@ class Precision(unittest.TestCase):
 
 
 class BadInput(unittest.TestCase):
-    def refused(self, ranks, *flags):
-        command = [os.environ["CAIRN_TRAIN"], *MODEL, "--train-iters", "1", *flags]
-        if ranks > 1:
-            command = [*MPIRUN, "-n", str(ranks), *command]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 2, done.stderr)
-        return done.stderr
+    def refused(self, mesh, *flags):
+        return cairn("train", *topology(*mesh), *MODEL, "--train-iters", "1", *flags, status=2).stderr
 
     def test_sizes_that_do_not_fit_are_named(self):
-        self.assertIn("2 ranks do not divide by TP*PP = 3*1", self.refused(2, "--tensor-model-parallel-size", "3",
-                                                                          "--num-attention-heads", "3", "--hidden-size", "66"))
-        self.assertIn("4 attention heads do not divide by TP=3", self.refused(1, "--tensor-model-parallel-size", "3"))
-        self.assertIn("3 layers are fewer than PP=4", self.refused(1, "--pipeline-model-parallel-size", "4"))
-        self.assertIn("--seq-length 32 is more than", self.refused(1, "--max-position-embeddings", "16"))
+        self.assertIn("4 attention heads do not divide by TP=3", self.refused((3, 1, 1)))
+        self.assertIn("3 layers are fewer than PP=4", self.refused((1, 4, 1)))
+        self.assertIn("--global-batch-size 8 is not a multiple of --micro-batch-size 1 * DP=3", self.refused((1, 1, 3)))
+        self.assertIn("--seq-length 32 is more than", self.refused((1, 1, 1), "--max-position-embeddings", "16"))
+        self.assertIn("3 ranks do not divide by TP*PP = 2*1",
+                      self.refused((1, 1, 3), "--tensor-model-parallel-size", "2"))
 
     def test_a_wrong_flag_is_named(self):
-        self.assertIn("--hidden-sizes", self.refused(1, "--hidden-sizes", "3"))
+        self.assertIn("--hidden-sizes", self.refused((1, 1, 1), "--hidden-sizes", "3"))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ void ExpectStopped(const Outcome& outcome, const std::string& operation, const s
 
 TEST(WatchdogTest, ARankThatSleepsOutsideAnyOperationIsNamed) {
   const Outcome outcome = RunMpi(4, "mpi_hang sleep");
-  ExpectStopped(outcome, "all-reduce of dp/grad bucket 2 \\(operation 18 of ranks 0,1,2,3\\)",
+  ExpectStopped(outcome, "all-reduce of dp/grad bucket 2 \\(operation 18, ranks 0,1,2,3\\)",
                 "last seen in step 17, in no operation since it left all-reduce of dp/grad bucket 2");
   EXPECT_THAT(outcome.output, HasSubstr("in step 18: "));
 }
