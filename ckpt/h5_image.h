@@ -37,12 +37,15 @@ struct H5DatasetSpec {
 // Errors: IoError with HDF5's own message.
 Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets);
 
-// Creates an HDF5 file in memory, lets `fill` (given the hid_t of the file and the link creation list that
-// makes groups) add to it, and lays it out. `offsets` stays empty. For index files.
-Result<H5Layout> BuildH5(
-    const std::function<Status(int64_t file, int64_t link_list, H5Layout& layout)>& fill);
+// Creates an HDF5 file in memory, lets `fill` (given the hid_t of the file) add to it, and lays it out. For
+// index files.
+Result<H5Layout> BuildH5(const std::function<Status(int64_t file, H5Layout& layout)>& fill);
+
+// Creates the groups above `path` that are missing, without time stamps. (HDF5's own way to create them on
+// the fly stamps them.) For use within BuildH5's `fill`.
+Status AddH5Groups(int64_t file, const std::string& path);
 
 // Adds one contiguous dataset and appends its data's offset to the layout. For use within BuildH5's `fill`.
-Status AddH5Dataset(int64_t file, int64_t link_list, const H5DatasetSpec& spec, H5Layout& layout);
+Status AddH5Dataset(int64_t file, const H5DatasetSpec& spec, H5Layout& layout);
 
 }  // namespace cairn

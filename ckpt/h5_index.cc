@@ -39,9 +39,10 @@ bool MapPiece(const Catalog& catalog, const Piece& piece, const H5Handle& create
   return true;
 }
 
-Status AddTensor(int64_t file, int64_t links, const Catalog& catalog, uint32_t index) {
+Status AddTensor(int64_t file, const Catalog& catalog, uint32_t index) {
   const TensorEntry& tensor = catalog.tensors[index];
   const std::string path = TensorPath(tensor);
+  CAIRN_RETURN_IF_ERROR(AddH5Groups(file, path));
   const H5Handle create_list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   H5Pset_obj_track_times(create_list.get(), false);
   const H5Handle whole = Space(ToSizes(tensor.spec.shape));
@@ -52,7 +53,7 @@ Status AddTensor(int64_t file, int64_t links, const Catalog& catalog, uint32_t i
   if (is_virtual) H5Sselect_all(whole.get());
   const H5Handle type = H5TypeOf(tensor.dtype);
   const H5Handle dataset(
-      H5Dcreate2(file, path.c_str(), type.get(), whole.get(), links, create_list.get(), H5P_DEFAULT),
+      H5Dcreate2(file, path.c_str(), type.get(), whole.get(), H5P_DEFAULT, create_list.get(), H5P_DEFAULT),
       H5Dclose);
   return dataset.ok() ? OkStatus() : H5Error("create " + path);
 }
@@ -81,7 +82,8 @@ bool AddAttribute(const H5Handle& group, const std::string& name, const nlohmann
 }
 
 Status AddAttributes(int64_t file, const char* path, const nlohmann::json& values) {
-  const H5Handle group(H5Gcreate2(file, path, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  CAIRN_RETURN_IF_ERROR(AddH5Groups(file, std::string(path) + "/"));
+  const H5Handle group(H5Gopen2(file, path, H5P_DEFAULT), H5Gclose);
   if (!group.ok()) return H5Error(path);
   for (const auto& [name, value] : values.items())
     if (!AddAttribute(group, name, value)) return H5Error(fmt::format("attribute {} of {}", name, path));
@@ -92,12 +94,12 @@ Status AddAttributes(int64_t file, const char* path, const nlohmann::json& value
 
 Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state) {
   const std::string blob = EncodeCatalog(catalog);
-  CAIRN_ASSIGN_OR_RETURN(const H5Layout layout, BuildH5([&](int64_t file, int64_t links, H5Layout& out) {
+  CAIRN_ASSIGN_OR_RETURN(const H5Layout layout, BuildH5([&](int64_t file, H5Layout& out) {
                            CAIRN_RETURN_IF_ERROR(AddAttributes(file, "/model", model));
                            CAIRN_RETURN_IF_ERROR(AddAttributes(file, "/state", state));
                            for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
-                             CAIRN_RETURN_IF_ERROR(AddTensor(file, links, catalog, i));
-                           return AddH5Dataset(file, links, {kCatalogPath, Dtype::kU8, {blob.size()}}, out);
+                             CAIRN_RETURN_IF_ERROR(AddTensor(file, catalog, i));
+                           return AddH5Dataset(file, {kCatalogPath, Dtype::kU8, {blob.size()}}, out);
                          }));
   H5Index index{std::string(layout.file_bytes, '\0'), layout.offsets[0]};
   for (const H5Extent& extent : layout.metadata)

@@ -17,8 +17,8 @@ void ReduceGradients(const FlatParameters& parameters, const ParallelDims& dims,
 void GatherWeights(const FlatParameters& parameters, const ParallelDims& dims);
 
 // The last stage's copy of a tied embedding. The first stage owns the weight: it gets the sum of both
-// gradients before they are reduced, alone updates it (the copy's own update is overwritten) and hands it on,
-// so that the copies cannot drift apart. Nothing with one stage or an untied output layer.
+// gradients before they are reduced, alone updates it and hands it on, so that the copies cannot drift apart.
+// Nothing happens with one stage or an untied output layer.
 void ReduceTiedGradients(const FlatParameters& parameters, const ParallelDims& dims);
 void CopyTiedWeights(const FlatParameters& parameters, const ParallelDims& dims);
 

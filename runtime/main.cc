@@ -85,8 +85,8 @@ int Main(int argc, char** argv) {
     transport = Launch({.device = config.device, .timeout_seconds = config.distributed_timeout_seconds});
     return OkStatus();
   });
-  if (!launched.ok()) {
-    Complain(0, launched);
+  if (!launched.ok()) {  // before there are ranks
+    fmt::print(stderr, "cairn-train: {}\n", launched.message());
     return kExitTrouble;
   }
   const auto topology = Validate(config, transport->size());

@@ -19,7 +19,7 @@ class Release(Case):
         return self.path("run")
 
     def our_logits(self, tokens, *flags):
-        done = subprocess.run([os.environ["LOGITS_PROBE"], *TINY, "--load", self.path("run"), *flags],
+        done = subprocess.run([os.environ["LOGITS_PROBE"], *TINY, "--train-iters", "1", "--load", self.path("run"), *flags],
                               input=tokens.numpy().tobytes(), capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr.decode()[-2000:])
         return torch.from_numpy(np.frombuffer(done.stdout, np.float32).reshape(len(tokens), -1).copy())
