@@ -40,7 +40,7 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.word.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels.view(-1))
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 def main():
