@@ -1,6 +1,8 @@
-// Host memory for snapshots: allocated and touched once, then used again, so that a copy runs at memory speed.
+// Host memory for snapshots: allocated and touched once, then used again, so that a copy runs at memory
+// speed.
 //
-// Fresh pages are the slow part of a copy (they were measured at a tenth of memcpy); huge pages where they are to be had.
+// Fresh pages are the slow part of a copy (they were measured at a tenth of memcpy); huge pages where they
+// are to be had.
 #pragma once
 
 #include <cstddef>

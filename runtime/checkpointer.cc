@@ -15,7 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
 
 std::string RandomHex(int bytes) {
   std::string hex;
@@ -82,10 +84,11 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   std::string names;
   if (checkpointer->control_->rank() == 0) {
     status = checkpointer->Open();
-    names = RandomHex(16) + RandomHex(4);  // of the run, should it be new, and of this session's partial directories
+    names = RandomHex(16) +
+            RandomHex(4);  // of the run, should it be new, and of this session's partial directories
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         checkpointer->control_->BroadcastFromRoot(EncodeOutcome(status, names), "run directory"));
+  CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
+                                                     EncodeOutcome(status, names), "run directory"));
   CAIRN_ASSIGN_OR_RETURN(names, DecodeOutcome(told));
   checkpointer->run_ = names.substr(0, 32);
   checkpointer->nonce_ = names.substr(32);
@@ -101,26 +104,29 @@ Status Checkpointer::Open() {
 
 // ---- Resume ----
 
-// Step directories to try, best first. The run directory itself wins over --load, so that the same command line goes on
-// where it was when it is started again.
+// Step directories to try, best first. The run directory itself wins over --load, so that the same command
+// line goes on where it was when it is started again.
 Result<std::vector<std::string>> Checkpointer::Candidates() {
   std::vector<std::string> directories;
   const auto add_steps = [&](const std::string& run_dir) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
-    for (; !steps.empty(); steps.pop_back()) directories.push_back(JoinPath(run_dir, StepDirName(steps.back())));
+    for (; !steps.empty(); steps.pop_back())
+      directories.push_back(JoinPath(run_dir, StepDirName(steps.back())));
     return OkStatus();
   };
   if (!options_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(add_steps(options_.save_dir));
   if (!directories.empty() || options_.load.empty()) return directories;
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(options_.load));
-  if (!info.is_directory) return NotSupported("{} is a file; --load takes a step or run directory", options_.load);
+  if (!info.is_directory)
+    return NotSupported("{} is a file; --load takes a step or run directory", options_.load);
   if (fs_.Stat(JoinPath(options_.load, kManifestName)).ok()) return std::vector{options_.load};
   CAIRN_RETURN_IF_ERROR(add_steps(options_.load));
   if (directories.empty()) return NotFound("{}: no committed step here", options_.load);
   return directories;
 }
 
-// Rank 0 proposes one directory after the other; a step counts only where every rank could load its part of it.
+// Rank 0 proposes one directory after the other; a step counts only where every rank could load its part of
+// it.
 Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   const bool root = control_->rank() == 0;
   Status failure;
@@ -132,16 +138,19 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   }
   for (size_t i = 0;; ++i) {
     if (failure.ok() && !candidates.empty() && i == candidates.size())
-      failure = Corrupt("{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
-                        options_.save_dir.empty() ? options_.load : options_.save_dir, candidates.size());
+      failure = Corrupt(
+          "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
+          options_.save_dir.empty() ? options_.load : options_.save_dir, candidates.size());
     const std::string proposal = i < candidates.size() ? candidates[i] : "";
-    CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                           control_->BroadcastFromRoot(EncodeOutcome(failure, proposal), "step to resume from"));
+    CAIRN_ASSIGN_OR_RETURN(
+        const std::string told,
+        control_->BroadcastFromRoot(EncodeOutcome(failure, proposal), "step to resume from"));
     CAIRN_ASSIGN_OR_RETURN(const std::string directory, DecodeOutcome(told));
     if (directory.empty()) return std::optional<TrainState>();
     TrainState state;
     const Status status = LoadStep(directory, buffers, state);
-    CAIRN_ASSIGN_OR_RETURN(const auto blobs, control_->GatherToRoot(EncodeOutcome(status), "outcome of the load"));
+    CAIRN_ASSIGN_OR_RETURN(const auto blobs,
+                           control_->GatherToRoot(EncodeOutcome(status), "outcome of the load"));
     Status worst;
     for (const std::string& blob : blobs) {
       const Status other = DecodeOutcome(blob).status();
@@ -167,7 +176,8 @@ Status Checkpointer::LoadStep(const std::string& directory, StateBuffers& buffer
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
   LoadRng(*step, buffers);
   state = *loaded;
-  const bool goes_on = !options_.save_dir.empty() && directory == JoinPath(options_.save_dir, StepDirName(state.iteration));
+  const bool goes_on =
+      !options_.save_dir.empty() && directory == JoinPath(options_.save_dir, StepDirName(state.iteration));
   if (goes_on) {  // another run directory, or none yet, is a run of its own
     run_ = step->manifest().run;
     newest_saved_ = state.iteration;
@@ -183,19 +193,25 @@ Status Checkpointer::LoadParts(StepReader& step, StateBuffers& buffers) {
       const ParameterSpec& spec = buffers.specs[local.index];
       Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
       if (!tensor.ok())
-        return InvalidArgument("{}; was it trained with another precision or architecture?", tensor.status().message());
+        return InvalidArgument("{}; was it trained with another precision or architecture?",
+                               tensor.status().message());
       const TensorEntry& entry = step.catalog().tensors[*tensor];
       if (!(entry.spec.shape == spec.shape) || entry.dtype != part.dtype)
-        return InvalidArgument("tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags",
-                               DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
-                               ToString(spec.shape));
-      const FlatRange wanted = Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
+        return InvalidArgument(
+            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags",
+            DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
+            ToString(spec.shape));
+      const FlatRange wanted =
+          Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
       const FlatRange in_box{wanted.begin - local.flat_begin, wanted.end - local.flat_begin};
-      for (const Segment& segment : wanted.size() == 0 ? std::vector<Segment>() : Decompose(local.box, in_box)) {
+      for (const Segment& segment :
+           wanted.size() == 0 ? std::vector<Segment>() : Decompose(local.box, in_box)) {
         const size_t bytes = segment.box.Volume() * SizeOf(part.dtype);
-        std::byte* target = part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype);
+        std::byte* target =
+            part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype);
         if (part.on_gpu) host.resize(bytes);
-        CAIRN_RETURN_IF_ERROR(step.ReadBox(*tensor, segment.box, {part.on_gpu ? host.data() : target, bytes}));
+        CAIRN_RETURN_IF_ERROR(
+            step.ReadBox(*tensor, segment.box, {part.on_gpu ? host.data() : target, bytes}));
         if (part.on_gpu) options_.device_copy(target, host.data(), bytes, /*to_device=*/true);
       }
     }
@@ -233,7 +249,8 @@ Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, b
   CAIRN_ASSIGN_OR_RETURN(const bool all_ready, control_->AllTrue(status.ok(), "snapshot"));
   if (!all_ready) {
     ++failed_saves_;
-    if (!status.ok()) Say(fmt::format("checkpoint of iteration {} not saved: {}", state.iteration, status.message()));
+    if (!status.ok())
+      Say(fmt::format("checkpoint of iteration {} not saved: {}", state.iteration, status.message()));
     return OkStatus();
   }
   Copy(buffers, *save);
@@ -252,7 +269,8 @@ Status Checkpointer::PlanSave(const TrainState& state, const StateBuffers& buffe
                .history = nlohmann::json::array()};
   save.nonce = fmt::format("{}{:x}", nonce_, saves_++);
   for (const ParameterSpec& spec : buffers.specs)
-    for (const StateBuffers::Part& part : buffers.parts) save.tensors.push_back({spec, part.role, part.dtype});
+    for (const StateBuffers::Part& part : buffers.parts)
+      save.tensors.push_back({spec, part.role, part.dtype});
 
   size_t arena_bytes = 0;
   const auto roles = static_cast<uint32_t>(buffers.parts.size());
@@ -264,10 +282,12 @@ Status Checkpointer::PlanSave(const TrainState& state, const StateBuffers& buffe
   save.local_tensors = save.tensors;
   for (const PlacedPiece& piece : PiecesOf(buffers.layout, options_.topology.At(control_->rank()).dp))
     for (uint32_t role = 0; role < roles; ++role)
-      add(piece.index * roles + role, piece.box, piece.range, piece.range.size() * SizeOf(buffers.parts[role].dtype));
+      add(piece.index * roles + role, piece.box, piece.range,
+          piece.range.size() * SizeOf(buffers.parts[role].dtype));
   if (!buffers.rng_state.empty()) {
     const TensorEntry rng = RngTensor(options_.topology, control_->rank(), buffers.rng_state.size());
-    add(static_cast<uint32_t>(save.local_tensors.size()), Box::Whole(rng.spec.shape), {0, rng.bytes()}, rng.bytes());
+    add(static_cast<uint32_t>(save.local_tensors.size()), Box::Whole(rng.spec.shape), {0, rng.bytes()},
+        rng.bytes());
     save.local_tensors.push_back(rng);
   }
   return arena_.Reserve(arena_bytes);
@@ -295,11 +315,13 @@ void Checkpointer::Copy(const StateBuffers& buffers, Pending& save) {
 // The saver thread: writes, tells rank 0, and hears from it whether the step was committed.
 void Checkpointer::Flush(Pending& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
-  const std::string blob = receipt.ok() ? EncodeOutcome(OkStatus(), receipt->Encode()) : EncodeOutcome(receipt.status());
+  const std::string blob =
+      receipt.ok() ? EncodeOutcome(OkStatus(), receipt->Encode()) : EncodeOutcome(receipt.status());
   save.status = [&]() -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto blobs, control_->GatherToRoot(blob, "shard receipts"));
     const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const std::string told, control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
+    CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                           control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
     return DecodeOutcome(told).status();
   }();
   save.done = true;
@@ -308,11 +330,13 @@ void Checkpointer::Flush(Pending& save) {
 Result<ShardReceipt> Checkpointer::WriteShard(const Pending& save) {
   const std::string directory = StagingDir(save);
   CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
-  CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                         ShardWriter::Create(fs_, ring_, directory, ShardName(control_->rank()), save.info.identity,
-                                             save.local_tensors, save.pieces, options_.direct));
+  CAIRN_ASSIGN_OR_RETURN(
+      const auto writer,
+      ShardWriter::Create(fs_, ring_, directory, ShardName(control_->rank()), save.info.identity,
+                          save.local_tensors, save.pieces, options_.direct));
   for (size_t i = 0; i < save.pieces.size(); ++i) {
-    const size_t bytes = save.pieces[i].range.size() * SizeOf(save.local_tensors[save.pieces[i].tensor].dtype);
+    const size_t bytes =
+        save.pieces[i].range.size() * SizeOf(save.local_tensors[save.pieces[i].tensor].dtype);
     CAIRN_RETURN_IF_ERROR(writer->Append(i, {arena_.data() + save.arena_offsets[i], bytes}));
   }
   CAIRN_ASSIGN_OR_RETURN(const ShardReceipt receipt, writer->Finish());
@@ -359,11 +383,14 @@ Status Checkpointer::Collect() {
     ++failed_saves_;
     newest_saved_ = -1;
     if (control_->rank() == 0)
-      Say(fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training goes on, the next interval tries again",
+      Say(
+          fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training goes on, the next "
+                      "interval tries again",
                       step, failed_saves_, save->status.message()));
   } else if (control_->rank() == 0) {
-    fmt::print(" successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, durable after {:.3f} s)\n", step,
-               options_.save_dir, save->copy_seconds, Seconds(save->started));
+    fmt::print(
+        " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, durable after {:.3f} s)\n",
+        step, options_.save_dir, save->copy_seconds, Seconds(save->started));
     fflush(stdout);
   }
   return save->status;

@@ -1,9 +1,9 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
-// A save stops the trainer for one memory copy: what this rank writes (placement.h) is copied into an arena that is kept
-// and touched beforehand. A thread then writes the shard, gathers the receipts on a control plane of its own, and rank
-// 0 commits. A failed save is reported and counted; training goes on and the next interval tries again.
-// Libtorch-free: state on a GPU comes through `copy_from_device`.
+// A save stops the trainer for one memory copy: what this rank writes (placement.h) is copied into an arena
+// that is kept and touched beforehand. A thread then writes the shard, gathers the receipts on a control
+// plane of its own, and rank 0 commits. A failed save is reported and counted; training goes on and the next
+// interval tries again. Libtorch-free: state on a GPU comes through `copy_from_device`.
 #pragma once
 
 #include <atomic>

@@ -41,7 +41,9 @@ Result<int> Supervise(const std::vector<std::string>& command) {
     const int signal = ::sigwaitinfo(&watched, nullptr);
     if (signal == SIGUSR1 || signal == SIGUSR2) ::kill(child, signal);
     if (signal == SIGTERM || signal == SIGINT) {
-      if (!asked) fmt::print(stderr, "cairn: asked to stop: the ranks finish their step, save and exit (again: at once)\n");
+      if (!asked)
+        fmt::print(stderr,
+                   "cairn: asked to stop: the ranks finish their step, save and exit (again: at once)\n");
       ::kill(child, asked ? SIGTERM : SIGUSR1);
       asked = true;
     }

@@ -72,13 +72,15 @@ TEST(CatalogTest, HolesAndOverlapsAreNamed) {
   EXPECT_TRUE(CheckCoverage(Example()).ok());
   Catalog hole = Example();
   hole.pieces.pop_back();
-  EXPECT_NE(CheckCoverage(hole).message().find("layers.0.mlp.up.weight/exp_avg of shape [4, 6] has a hole: its pieces hold 13 of 24"),
+  EXPECT_NE(CheckCoverage(hole).message().find(
+                "layers.0.mlp.up.weight/exp_avg of shape [4, 6] has a hole: its pieces hold 13 of 24"),
             std::string::npos)
       << CheckCoverage(hole).message();
   Catalog overlap = Example();
   overlap.pieces[1].box.offset[0] = 1;
   const std::string message = CheckCoverage(overlap).message();
-  EXPECT_NE(message.find("box [0:2, 0:6] elements 0:12 in shard-00000.h5 overlaps"), std::string::npos) << message;
+  EXPECT_NE(message.find("box [0:2, 0:6] elements 0:12 in shard-00000.h5 overlaps"), std::string::npos)
+      << message;
 }
 
 TEST(CatalogTest, ParametersListEachOnceWithoutRng) {

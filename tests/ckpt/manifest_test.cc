@@ -30,7 +30,8 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
     flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
     EXPECT_FALSE(DecodeManifest(flipped).ok()) << "bit " << bit;
   }
-  for (size_t size = 0; size < text.size(); ++size) EXPECT_FALSE(DecodeManifest(text.substr(0, size)).ok()) << size;
+  for (size_t size = 0; size < text.size(); ++size)
+    EXPECT_FALSE(DecodeManifest(text.substr(0, size)).ok()) << size;
 }
 
 TEST(ManifestTest, UnknownVersionIsNotSupported) {
@@ -46,8 +47,9 @@ TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
 }
 
 TEST(ManifestTest, OddJsonIsCorruptNotACrash) {
-  for (const char* text : {"", "[]", "{}", "3", "null", R"({"format":"cairn"})", R"({"format":"cairn","version":1})",
-                           R"({"format":"cairn","version":1,"run":3})", R"({"format":"cairn","version":"1"})"})
+  for (const char* text :
+       {"", "[]", "{}", "3", "null", R"({"format":"cairn"})", R"({"format":"cairn","version":1})",
+        R"({"format":"cairn","version":1,"run":3})", R"({"format":"cairn","version":"1"})"})
     EXPECT_FALSE(DecodeManifest(text).ok()) << text;
 }
 

@@ -43,7 +43,11 @@ Result<Catalog> Written(const std::vector<ParameterSpec>& specs, const Topology&
     CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(specs, topology, at.tp, at.pp));
     catalog.files.push_back(fmt::format("shard-{}", rank));
     for (const PlacedPiece& placed : PiecesOf(layout, at.dp)) {
-      Piece piece{.tensor = placed.index, .file = static_cast<uint32_t>(rank), .box = placed.box, .range = placed.range, .chunks = {}};
+      Piece piece{.tensor = placed.index,
+                  .file = static_cast<uint32_t>(rank),
+                  .box = placed.box,
+                  .range = placed.range,
+                  .chunks = {}};
       piece.stored_bytes = placed.range.size() * 4;
       catalog.pieces.push_back(piece);
     }
@@ -57,7 +61,8 @@ TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
   for (int round = 0; round < 200; ++round) {
     const int tp = 1 << (random() % 3), layers = 1 + random() % 5;
     const uint64_t head = 1 + random() % 3, hidden = head * tp * (1 + random() % 3);
-    const Topology topology{tp, 1 + static_cast<int>(random() % layers), 1 + static_cast<int>(random() % 5), 1};
+    const Topology topology{tp, 1 + static_cast<int>(random() % layers), 1 + static_cast<int>(random() % 5),
+                            1};
     const auto catalog = Written(Model(layers, hidden, 1 + random() % 40, head), topology);
     ASSERT_TRUE(catalog.ok()) << catalog.status().message();
     const Status covered = CheckCoverage(*catalog);
@@ -94,8 +99,9 @@ TEST(PlacementTest, TpThatDoesNotDivideTheHeadsIsRefusedByName) {
   const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0, 0);  // 3 heads of 4
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
-  EXPECT_NE(layout.status().message().find("layers.0.query: 3 units of 4 in dimension 0 do not divide by TP=2"),
-            std::string::npos)
+  EXPECT_NE(
+      layout.status().message().find("layers.0.query: 3 units of 4 in dimension 0 do not divide by TP=2"),
+      std::string::npos)
       << layout.status().message();
 }
 

@@ -1,4 +1,5 @@
-// A step written, read back, damaged and cut short: shard_writer.h, commit.h, step_reader.h and verify.h together.
+// A step written, read back, damaged and cut short: shard_writer.h, commit.h, step_reader.h and verify.h
+// together.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +18,8 @@ namespace {
 namespace filesystem = std::filesystem;
 
 StepRecipe Recipe(int64_t step = 100) {
-  StepRecipe recipe = RecipeOf({.layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .vocab = 13, .positions = 6}, {2, 2, 2, 1});
+  StepRecipe recipe =
+      RecipeOf({.layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .vocab = 13, .positions = 6}, {2, 2, 2, 1});
   recipe.step = step;
   return recipe;
 }
@@ -74,7 +76,8 @@ TEST_F(StepTest, TheSameStateGivesTheSameBytesOnADisk) {
   ASSERT_TRUE(MakeStep(fs_, other, Recipe()).ok());
   for (const auto& entry : filesystem::directory_iterator(StepPath())) {
     const std::string name = entry.path().filename();
-    EXPECT_EQ(*ReadSmallFile(fs_, entry.path(), 1 << 30), *ReadSmallFile(fs_, JoinPath(JoinPath(other, StepDirName(100)), name), 1 << 30))
+    EXPECT_EQ(*ReadSmallFile(fs_, entry.path(), 1 << 30),
+              *ReadSmallFile(fs_, JoinPath(JoinPath(other, StepDirName(100)), name), 1 << 30))
         << name;
   }
 }
@@ -121,13 +124,15 @@ TEST_F(StepTest, DamageNamesTensorFileAndOffset) {
   std::vector<std::byte> bytes(tensor.bytes());
   const Status read = (*step)->ReadBox(piece.tensor, Box::Whole(tensor.spec.shape), bytes);
   EXPECT_EQ(read.kind(), StatusKind::kCorrupt);
-  EXPECT_NE(read.message().find(fmt::format("{} at byte {}: tensor {}", path, piece.file_offset, DisplayName(tensor))),
+  EXPECT_NE(read.message().find(
+                fmt::format("{} at byte {}: tensor {}", path, piece.file_offset, DisplayName(tensor))),
             std::string::npos)
       << read.message();
 }
 
 TEST_F(StepTest, TruncatedMissingSwappedAndStaleShardsAreFound) {
-  const std::string a = JoinPath(StepPath(), ShardName(0)), b = JoinPath(StepPath(), ShardName(2)), aside = temp_ / "aside";
+  const std::string a = JoinPath(StepPath(), ShardName(0)), b = JoinPath(StepPath(), ShardName(2)),
+                    aside = temp_ / "aside";
   filesystem::copy(a, aside);
   filesystem::resize_file(a, filesystem::file_size(a) - 4096);
   EXPECT_EQ(StepReader::Open(fs_, StepPath()).status().kind(), StatusKind::kCorrupt);
@@ -153,7 +158,8 @@ TEST_F(StepTest, OpenNewestWalksBackPastDamagedSteps) {
   ASSERT_TRUE(MakeStep(fs_, run_, Recipe(120)).ok());
   filesystem::remove(JoinPath(StepPath(120), kManifestName));
   std::vector<std::string> skipped;
-  const auto step = OpenNewestStep(fs_, run_, [&](const Status& status) { skipped.push_back(status.message()); });
+  const auto step =
+      OpenNewestStep(fs_, run_, [&](const Status& status) { skipped.push_back(status.message()); });
   ASSERT_TRUE(step.ok());
   EXPECT_EQ((*step)->manifest().step, 100);
   ASSERT_EQ(skipped.size(), 1u);
@@ -171,8 +177,8 @@ TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
   EXPECT_TRUE(filesystem::exists(StepPath()));
 }
 
-// Stops a save and the retention behind it at every operation in turn. Afterwards the old step or the new one is there,
-// whole, and the new one wherever the save had said so; cleaning up takes nothing away.
+// Stops a save and the retention behind it at every operation in turn. Afterwards the old step or the new one
+// is there, whole, and the new one wherever the save had said so; cleaning up takes nothing away.
 TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
   FaultyFileSystem faulty(fs_);
   int64_t stops = 0, committed = 0;

@@ -1,5 +1,7 @@
-// The logits of cairn-train's own model, for tests/interop/test_release.py: takes cairn-train's flags (one rank), loads
-// --load, reads int64 tokens from standard input and writes fp32 logits [tokens, vocabulary] to standard output.
+// The logits of cairn-train's own model, for tests/interop/test_release.py: takes cairn-train's flags (one
+// rank), loads
+// --load, reads int64 tokens from standard input and writes fp32 logits [tokens, vocabulary] to standard
+// output.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -26,7 +28,8 @@ Status Probe(int argc, char** argv) {
   CheckpointerOptions options;
   options.load = parsed.config.load;
   options.topology = topology;
-  CAIRN_ASSIGN_OR_RETURN(const auto checkpoints, Checkpointer::Create(options, transport->NewControlPlane("checkpoints")));
+  CAIRN_ASSIGN_OR_RETURN(const auto checkpoints,
+                         Checkpointer::Create(options, transport->NewControlPlane("checkpoints")));
   StateBuffers buffers = engine.Buffers();
   CAIRN_RETURN_IF_ERROR(checkpoints->Resume(buffers).status());
 

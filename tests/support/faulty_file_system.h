@@ -1,5 +1,5 @@
-// A file system that stops working: after `budget` operations that change or read it, everything fails, as for a
-// process that was killed or a disk that went away. What was done before stays done.
+// A file system that stops working: after `budget` operations that change or read it, everything fails, as
+// for a process that was killed or a disk that went away. What was done before stays done.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,9 @@ class FaultyFileSystem final : public FileSystem {
   }
   Result<FileInfo> Stat(const std::string& path) override { return base_.Stat(path); }
   Result<std::vector<std::string>> List(const std::string& path) override { return base_.List(path); }
-  Status MakeDir(const std::string& path) override { return Do("mkdir", path, [&] { return base_.MakeDir(path); }); }
+  Status MakeDir(const std::string& path) override {
+    return Do("mkdir", path, [&] { return base_.MakeDir(path); });
+  }
   Status Rename(const std::string& from, const std::string& to) override {
     return Do("rename", to, [&] { return base_.Rename(from, to); });
   }
