@@ -2,6 +2,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/cuda/snapshot_window.h"
 #include "tests/runtime/cuda/fake/fake_cuda.h"
 #include "tests/runtime/cuda/random_pieces.h"
@@ -97,11 +99,14 @@ TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
     ASSERT_FALSE(digests.ok()) << "call " << call;
     EXPECT_TRUE(digests.status().message().find("unknown error") != std::string::npos)
         << digests.status().message();
-    if (last == nullptr || !last->SetArena(arena).ok()) continue;
-    std::ranges::fill(arena, kGarbage);  // the next snapshot works, whatever the failed one left behind
+    // The next snapshot works, whatever the failed one left behind, and that one touches its arena no more.
+    std::ranges::fill(arena, kGarbage);
+    std::vector<std::byte> next_arena(arena);
+    if (last == nullptr || !last->SetArena(next_arena).ok()) continue;
     ASSERT_TRUE(last->Begin(made.At(device.data())).ok());
     EXPECT_EQ(last->Wait().value(), expected.digests) << "after the failure of call " << call;
-    EXPECT_TRUE(arena == expected.arena);
+    EXPECT_TRUE(next_arena == expected.arena);
+    EXPECT_TRUE(std::ranges::count(arena, kGarbage) == static_cast<int64_t>(arena.size())) << "call " << call;
   }
 }
 

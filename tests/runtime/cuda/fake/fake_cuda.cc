@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -54,8 +55,9 @@ struct CUstream_st {
   std::thread thread_;
 };
 
+namespace {
 // Records are numbered; one is complete when its stream has come to it.
-struct CUevent_st {
+struct Event {
   std::mutex mutex;
   std::condition_variable changed;
   int64_t recorded = 0, complete = 0;
@@ -68,6 +70,12 @@ struct CUevent_st {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return complete >= record; });
   }
+};
+}  // namespace
+
+// An event may be destroyed while streams still have to come to it.
+struct CUevent_st {
+  std::shared_ptr<Event> event = std::make_shared<Event>();
 };
 
 namespace {
@@ -134,24 +142,25 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   FAKE_CALL();
-  const std::lock_guard lock(event->mutex);
-  Real(stream)->Enqueue([event, record = ++event->recorded] {
+  const std::lock_guard lock(handle->event->mutex);
+  Real(stream)->Enqueue([event = handle->event, record = ++handle->event->recorded] {
     const std::lock_guard inner(event->mutex);
     event->complete = std::max(event->complete, record);
     event->changed.notify_all();
   });
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   FAKE_CALL();
-  event->WaitFor(event->Newest());
+  handle->event->WaitFor(handle->event->Newest());
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   FAKE_CALL();
-  Real(stream)->Enqueue([event, record = event->Newest()] { event->WaitFor(record); });
+  Real(stream)->Enqueue(
+      [event = handle->event, record = handle->event->Newest()] { event->WaitFor(record); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
