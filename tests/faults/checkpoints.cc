@@ -15,6 +15,8 @@ StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed) {
   recipe.topology = topology;
   recipe.model = {{"architecture", "small"}, {"num_layers", 2}};
   recipe.state = {{"iteration", step}, {"consumed_tokens", 1000 * step}};
+  recipe.weights = Dtype::kF32;
+  recipe.optimizer = false;
   recipe.rng_bytes = 0;
   recipe.write_threads = 1;  // the same operations in the same order each time
   recipe.step = step;

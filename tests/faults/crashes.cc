@@ -11,6 +11,13 @@ constexpr uint64_t kKillPointsLong = 200'000;
 constexpr uint64_t kPowerLosses = 100'000;
 constexpr uint64_t kPowerLossesLong = 1'000'000;
 
+// Data is written into directories that nobody reads: what happens to the names is tried more often.
+int Weight(const Recording& recording, size_t at) {
+  if (at == recording.journal.size()) return 4;
+  const DiskOp::Kind kind = recording.journal[at]->kind;
+  return kind == DiskOp::Kind::kWrite || kind == DiskOp::Kind::kResize || kind == DiskOp::Kind::kClose ? 1 : 4;
+}
+
 using Attempt = std::function<std::string(const Recording&, size_t at, SimDisk::Random&)>;
 
 // Seed S is operation S of all recordings in a row, modulo their number, so that no operation is left out.
@@ -20,7 +27,8 @@ void ForEachOperation(const GoalOptions& options, uint64_t states, Tally& tally,
   if (!recordings.ok()) return tally.Add(0, recordings.status().message());
   std::vector<std::pair<const Recording*, size_t>> moments;
   for (const Recording& recording : *recordings)
-    for (size_t at = 0; at <= recording.journal.size(); ++at) moments.emplace_back(&recording, at);
+    for (size_t at = 0; at <= recording.journal.size(); ++at)
+      for (int i = 0; i < Weight(recording, at); ++i) moments.emplace_back(&recording, at);
   ForEachSeed(options, states, tally, [&](uint64_t seed) {
     SimDisk::Random random(seed);
     const auto& [recording, at] = moments[seed % moments.size()];

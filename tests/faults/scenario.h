@@ -23,7 +23,7 @@ struct Scenario {
   std::function<std::string(FileSystem& fs, size_t reported)> check;
   // What the next start does before anything else.
   std::function<Status(FileSystem& fs)> clean;
-  // Does it all again from where it stands, as a user would, and says what is missing then; may be empty.
+  // Does it all again from where it stands, as a user would, and says what is missing then.
   std::function<std::string(FileSystem& fs)> redo;
 };
 
