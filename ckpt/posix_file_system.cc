@@ -31,6 +31,14 @@ Status PosixError(std::string_view what, const std::string& path, int error) {
   }
 }
 
+// Signals ask a training to save; they must not make that save fail.
+int OpenUninterrupted(const std::string& path, int flags) {
+  int fd;
+  do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
 class PosixFile final : public File {
  public:
   PosixFile(int fd, std::string path, bool direct) : fd_(fd), path_(std::move(path)), direct_(direct) {}
@@ -66,7 +74,9 @@ class PosixFile final : public File {
   }
 
   Status Allocate(uint64_t bytes) override {
-    const int error = bytes == 0 ? 0 : ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+    int error = 0;
+    do error = bytes == 0 ? 0 : ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+    while (error == EINTR);
     if (error == 0 || error == EOPNOTSUPP || error == EINVAL) return OkStatus();
     return PosixError("reserve space for", path_, error);
   }
@@ -94,7 +104,7 @@ Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, in
   int fd = -1;
   bool is_direct = direct != Direct::kOff;
   if (is_direct) {
-    fd = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
+    fd = OpenUninterrupted(path, flags | O_DIRECT);
     if (fd < 0 && errno == EINVAL && direct == Direct::kAuto) {
       is_direct = false;
       flags &= ~O_EXCL;  // Linux may have created the file before it refused the flag
@@ -102,7 +112,7 @@ Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, in
       return PosixError(what, path, errno);
     }
   }
-  if (fd < 0) fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (fd < 0) fd = OpenUninterrupted(path, flags);
   if (fd < 0) return PosixError(what, path, errno);
   return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
 }
@@ -164,7 +174,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status SyncDir(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = OpenUninterrupted(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return PosixError("open", path, errno);
     PosixFile directory(fd, path, false);
     return directory.Sync();

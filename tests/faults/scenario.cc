@@ -47,7 +47,10 @@ struct Session {
 
 Status SaveAll(FileSystem& fs, const Session& session, const std::function<void()>& reported) {
   for (const StepRecipe& recipe : session.saves) {
-    CAIRN_RETURN_IF_ERROR(MakeStep(fs, session.run_dir, recipe));
+    const Status saved = MakeStep(fs, session.run_dir, recipe);
+    if (!saved.ok())  // as the trainer does
+      AbandonPartial(fs, JoinPath(session.run_dir, PartialDirName(recipe.step, recipe.nonce)));
+    CAIRN_RETURN_IF_ERROR(saved);
     reported();
     CAIRN_RETURN_IF_ERROR(
         ApplyRetention(fs, session.run_dir, {.keep_last = session.keep_last}, recipe.nonce));
