@@ -49,7 +49,8 @@ std::string TryFailure(const Scenario& scenario, const Failure& failure, const F
     if (failing.must_surface()) {
       if (status.ok()) return "it is not told";
       if (status.kind() != failure.kind) return "it is told as something else";
-      if (status.message().find(failing.path()) == std::string::npos) return "the file is not named";
+      if (!failure.lasting && status.message().find(failing.path()) == std::string::npos)
+        return "the file is not named";
     }
     if (std::string trouble = scenario.check(*disk, reported); !trouble.empty()) return trouble;
     const SimDisk::Journal journal = disk->journal();
