@@ -96,7 +96,6 @@ struct StepRecipe {
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;
   std::string nonce = "test";  // of this saver's names
-  int writes_in_flight = 2;
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -184,7 +183,7 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
-  WriteRing ring(fs, {.buffer_bytes = 64 << 10, .in_flight = recipe.writes_in_flight});
+  WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
