@@ -54,8 +54,8 @@ Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const RandomPieces& made
 
 TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceWhateverTheStreamsPace) {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 12; ++round) {
-    const Expected expected(MakeRandomPieces(30, 24 << 20, random));
+  for (int round = 0; round < 6; ++round) {
+    const Expected expected(MakeRandomPieces(20, 14 << 20, random));
     auto snapshot = New({.slot_bytes = kChunkBytes + random() % 3 * kPageBytes, .slots = 2 + round % 3});
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
     std::vector<std::byte> arena(expected.arena.size(), kGarbage), device(expected.made.data.size());
@@ -73,11 +73,11 @@ TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceWhateverTheStreamsPace) 
 TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
   std::mt19937_64 random(2);
   RandomPieces made;
-  made.data = RandomBytes(3 * kChunkBytes + 100, random);
+  made.data = RandomBytes(2 * kChunkBytes + 100, random);  // three windows for two slots
   made.pieces = {{nullptr, made.data.size(), 0, 5}};
-  made.arena_bytes = 3 * kChunkBytes + kPageBytes;
-  const Expected expected(made);
-  std::vector<std::byte> arena(made.arena_bytes), device(made.data);
+  made.arena_bytes = 2 * kChunkBytes + kPageBytes;
+  const std::vector<std::byte> untouched(made.arena_bytes, kGarbage), device(made.data);
+  std::vector<std::byte> arena(made.arena_bytes);
   std::unique_ptr<DeviceSnapshot> last;
   const auto all = [&]() -> Result<SnapshotDigests> {
     last.reset();
@@ -101,12 +101,14 @@ TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
         << digests.status().message();
     // The next snapshot works, whatever the failed one left behind, and that one touches its arena no more.
     std::ranges::fill(arena, kGarbage);
-    std::vector<std::byte> next_arena(arena);
+    std::vector<std::byte> next_arena(kPageBytes);
     if (last == nullptr || !last->SetArena(next_arena).ok()) continue;
-    ASSERT_TRUE(last->Begin(made.At(device.data())).ok());
-    EXPECT_EQ(last->Wait().value(), expected.digests) << "after the failure of call " << call;
-    EXPECT_TRUE(next_arena == expected.arena);
-    EXPECT_TRUE(std::ranges::count(arena, kGarbage) == static_cast<int64_t>(arena.size())) << "call " << call;
+    const auto bytes = std::span(device).first(1000);
+    ASSERT_TRUE(last->Begin({{bytes.data(), bytes.size(), 0, 9}}).ok());
+    EXPECT_EQ(last->Wait().value(), (SnapshotDigests{{DigestOf(bytes, 9)}}))
+        << "after the failure of call " << call;
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), next_arena.begin()));
+    EXPECT_TRUE(arena == untouched) << "call " << call;
   }
 }
 
