@@ -11,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/io_queue.h"
 #include "ckpt/status.h"
 
 namespace cairn {
 
 inline constexpr uint64_t kPageBytes = 4096;  // alignment of O_DIRECT transfers and of data in our files
+
+inline uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 enum class Direct {
   kAuto,  // O_DIRECT where the file system takes it, else buffered
@@ -32,14 +35,22 @@ class File {
   virtual Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
   // Whole, or Corrupt where the file ends before.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
-  // Reserves space, so that a full disk is told before the first byte is written.
+  // Makes the file exactly this long, zeros where nothing was written, and reserves the space where the file
+  // system can, so that a full disk is told before the first byte is written.
   virtual Status Allocate(uint64_t bytes) = 0;
   // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
   virtual Status Sync() = 0;
   virtual Status Close() = 0;  // the destructor is the last resort and drops the error
   virtual bool direct() const = 0;
   virtual const std::string& path() const = 0;
+  // For transfers past this interface (io_queue.h); -1: there is none.
+  virtual int descriptor() const { return -1; }
 };
+
+// Of `bytes` transferred, those to go on from: after a short O_DIRECT transfer, whole pages.
+inline size_t WholeTransfer(const File& file, size_t bytes) {
+  return file.direct() ? bytes / kPageBytes * kPageBytes : bytes;
+}
 
 struct FileInfo {
   bool is_directory = false;
@@ -66,6 +77,10 @@ class FileSystem {
   virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
   virtual Status SyncDir(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
+  // For files of this file system.
+  virtual std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options = {}) {
+    return NewThreadQueue(options.depth);
+  }
 
   static FileSystem& Posix();
 };

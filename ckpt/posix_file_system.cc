@@ -1,4 +1,4 @@
-// The real file system. errno becomes a Status in one function here, which always carries the path.
+// The real file system.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,25 +11,10 @@
 #include <cstring>
 
 #include "ckpt/file_system.h"
+#include "ckpt/posix_error.h"
 
 namespace cairn {
 namespace {
-
-Status PosixError(std::string_view what, const std::string& path, int error) {
-  const char* text = strerror(error);
-  switch (error) {
-    case ENOENT:
-      return NotFound("{} {}: {}", what, path, text);
-    case EEXIST:
-    case ENOTEMPTY:
-      return AlreadyExists("{} {}: {}; nothing is overwritten, choose another place", what, path, text);
-    case ENOSPC:
-    case EDQUOT:
-      return NoSpace("{} {}: {}; free some space or choose another place", what, path, text);
-    default:
-      return IoError("{} {}: {}", what, path, text);
-  }
-}
 
 class PosixFile final : public File {
  public:
@@ -41,34 +26,22 @@ class PosixFile final : public File {
   PosixFile& operator=(const PosixFile&) = delete;
 
   Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return PosixError("write", path_, n < 0 ? errno : EIO).WithContext(At(offset));
-      bytes = bytes.subspan(n);
-      offset += n;
-    }
-    return OkStatus();
+    return Transfer(true, offset, bytes, [&](size_t done) {
+      return ::pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    });
   }
 
   Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return PosixError("read", path_, errno).WithContext(At(offset));
-      if (n == 0)
-        return Corrupt("{} ends at byte {}, {} bytes short; the file was truncated", path_, offset,
-                       bytes.size());
-      bytes = bytes.subspan(n);
-      offset += n;
-    }
-    return OkStatus();
+    return Transfer(false, offset, bytes, [&](size_t done) {
+      return ::pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    });
   }
 
   Status Allocate(uint64_t bytes) override {
-    const int error = bytes == 0 ? 0 : ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
-    if (error == 0 || error == EOPNOTSUPP || error == EINVAL) return OkStatus();
-    return PosixError("reserve space for", path_, error);
+    const auto length = static_cast<off_t>(bytes);
+    if (bytes > 0 && ::fallocate(fd_, 0, 0, length) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
+      return PosixError("reserve space for", path_, errno);
+    return ::ftruncate(fd_, length) == 0 ? OkStatus() : PosixError("set the size of", path_, errno);
   }
 
   Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }
@@ -80,9 +53,22 @@ class PosixFile final : public File {
 
   bool direct() const override { return direct_; }
   const std::string& path() const override { return path_; }
+  int descriptor() const override { return fd_; }
 
  private:
-  static std::string At(uint64_t offset) { return fmt::format("at byte {}", offset); }
+  // Calls `transfer` (given the bytes done) until all is done.
+  template <typename Span, typename Operation>
+  Status Transfer(bool write, uint64_t offset, Span bytes, Operation transfer) {
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t n = transfer(done);
+      if (n < 0 && errno == EINTR) continue;
+      const size_t whole = n > 0 ? WholeTransfer(*this, n) : 0;
+      if (whole == 0)
+        return TransferError(write, path_, offset + done, bytes.size() - done, n < 0 ? errno : 0);
+      done += whole;
+    }
+    return OkStatus();
+  }
 
   int fd_;
   std::string path_;
@@ -174,6 +160,13 @@ class PosixFileSystem final : public FileSystem {
     struct statvfs st;
     if (::statvfs(path.c_str(), &st) != 0) return PosixError("measure free space of", path, errno);
     return uint64_t{st.f_bavail} * st.f_frsize;
+  }
+
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options) override {
+    if (!options.uring) return NewThreadQueue(options.depth);
+    Result<std::unique_ptr<IoQueue>> uring = NewUringQueue(options.depth);
+    if (uring.ok()) return std::move(uring).value();
+    return NewThreadQueue(options.depth, fmt::format("threads ({})", uring.status().message()));
   }
 };
 

@@ -1,8 +1,5 @@
-// Writes one shard: an HDF5 file of the pieces that one writer holds.
-//
-// The file is laid out by HDF5 in memory and every byte of it written by our own I/O path (write_ring.h),
-// once, aligned, and in any order of pieces; digests are taken on the way. Nothing is durable before
-// Finish().
+// Writes one shard piece by piece, for those who stream: every byte once, aligned, in any order of pieces;
+// digests are taken on the way. Nothing is durable before Finish().
 #pragma once
 
 #include <memory>
@@ -10,34 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/catalog.h"
-#include "ckpt/h5_image.h"
-#include "ckpt/manifest.h"
+#include "ckpt/shard_plan.h"
 #include "ckpt/write_ring.h"
 
 namespace cairn {
 
-// What binds a shard to its checkpoint.
-struct StepIdentity {
-  std::string run;
-  int64_t step = 0;
-};
-
-// What a committer must know of a finished shard: its entry in the manifest and its pieces with offsets and
-// digests.
-struct ShardReceipt {
-  ManifestFile file;
-  Catalog catalog;  // files = {file.name}
-
-  // For the way from the writers to the committer.
-  std::string Encode() const;
-  static Result<ShardReceipt> Decode(std::string_view bytes);
-};
-
 class ShardWriter {
  public:
-  // Lays out and creates `directory`/`name`. Of `pieces`, tensor (into `tensors`), box and range are read;
-  // the rest is filled in. Tensors that no piece names are left out of the shard.
+  // Lays out and creates `directory`/`name`. For `pieces` see ShardPlan::Make.
   static Result<std::unique_ptr<ShardWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                      const std::string& directory, const std::string& name,
                                                      const StepIdentity& identity,
@@ -57,7 +34,7 @@ class ShardWriter {
   // those of the disk. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
 
-  uint64_t file_bytes() const { return layout_.file_bytes; }
+  uint64_t file_bytes() const { return plan_.file_bytes(); }
 
  private:
   struct Cursor {  // how far a piece is written
@@ -66,20 +43,16 @@ class ShardWriter {
     std::unique_ptr<WriteRing::Buffer> buffer;
   };
 
-  ShardWriter(WriteRing& ring, StepIdentity identity) : ring_(ring), identity_(std::move(identity)) {}
-  Status LayOut(const std::string& name, const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+  ShardWriter(WriteRing& ring, ShardPlan plan)
+      : ring_(ring), plan_(std::move(plan)), cursors_(plan_.piece_count()) {}
   void Digest(size_t piece, std::span<const std::byte> bytes);
   void Flush(size_t piece, Cursor& cursor);
-  Status WriteFrame();
+  void WriteExtent(uint64_t offset, std::string_view bytes);
 
   WriteRing& ring_;
-  StepIdentity identity_;
+  ShardPlan plan_;
   std::unique_ptr<File> file_;
-  H5Layout layout_;
-  Catalog catalog_;                // pieces sorted; what the shard says of itself
-  std::vector<size_t> sorted_at_;  // given index -> index in catalog_.pieces
   std::vector<Cursor> cursors_;
-  ManifestFile receipt_;
 };
 
 }  // namespace cairn

@@ -1,16 +1,13 @@
 // Large aligned writes in flight, from a small ring of buffers that are touched once and used again.
 //
-// A buffer is acquired, filled, and submitted with its place; a few threads write. One memory copy into such
-// a buffer is far cheaper here than a fresh page, in user memory as in the page cache (shared by every file
-// of a process). The first failure wins: it is reported by every later call and by Drain().
+// A buffer is acquired, filled, and submitted with its place. One memory copy into such a buffer is far
+// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins: it is reported
+// by every later call and by Drain(). Safe from several threads.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <span>
-#include <thread>
 #include <vector>
 
 #include "ckpt/file_system.h"
@@ -19,8 +16,7 @@ namespace cairn {
 
 struct WriteRingOptions {
   uint64_t buffer_bytes = 4 << 20;  // a multiple of kPageBytes; one write
-  int in_flight = 4;                // more gained nothing on the machines measured
-  int threads = 2;
+  int in_flight = 4;
 };
 
 class WriteRing {
@@ -39,7 +35,8 @@ class WriteRing {
     std::unique_ptr<std::byte, Free> data_;
   };
 
-  explicit WriteRing(const WriteRingOptions& options = {});
+  // For files of `fs`.
+  explicit WriteRing(FileSystem& fs, const WriteRingOptions& options = {});
   ~WriteRing();  // waits for the writes in flight
   WriteRing(const WriteRing&) = delete;
   WriteRing& operator=(const WriteRing&) = delete;
@@ -57,22 +54,15 @@ class WriteRing {
   Status Drain();
 
  private:
-  struct Job {
-    File* file;
-    uint64_t offset;
-    std::unique_ptr<Buffer> buffer;
-  };
-  void Work();
+  void Reap();  // waits for one write; the mutex is held
 
   const WriteRingOptions options_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
+  std::map<uint64_t, std::unique_ptr<Buffer>> writing_;  // by tag
   std::vector<std::unique_ptr<Buffer>> free_;
-  int in_flight_ = 0;  // submitted, not yet written
-  bool stop_ = false;
+  uint64_t next_tag_ = 0;
   Status status_;
-  std::vector<std::thread> threads_;
+  std::unique_ptr<IoQueue> queue_;  // last: it is drained before the buffers go
 };
 
 }  // namespace cairn

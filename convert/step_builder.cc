@@ -23,10 +23,8 @@ WriteRingOptions RingFor(const StepBuilderOptions& options, int tp) {
   const int in_flight = std::max(kWritesInFlight, options.jobs);
   const uint64_t share = options.max_memory / 4 / (tp + 1 + in_flight);
   const uint64_t bytes = std::clamp(share, kMinWriteBytes, kMaxWriteBytes) / kPageBytes * kPageBytes;
-  return {.buffer_bytes = bytes, .in_flight = in_flight, .threads = std::max(1, options.jobs)};
+  return {.buffer_bytes = bytes, .in_flight = in_flight};
 }
-
-uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 }  // namespace
 
@@ -49,7 +47,7 @@ Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const s
       builder->partial_,
       PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(info.identity.step, builder->nonce_))));
   CAIRN_ASSIGN_OR_RETURN(builder->lock_, RunLock::Take(run_dir));
-  builder->ring_ = std::make_unique<WriteRing>(RingFor(options, plan.topology().tp));
+  builder->ring_ = std::make_unique<WriteRing>(fs, RingFor(options, plan.topology().tp));
   return builder;
 }
 

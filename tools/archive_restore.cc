@@ -32,7 +32,7 @@ Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination
 
 Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const std::string& partial,
                const ByteProgress& progress) {
-  WriteRing ring;
+  WriteRing ring(fs);
   uint64_t done = 0;
   for (const ManifestFile& file : step.manifest().files) {
     CAIRN_ASSIGN_OR_RETURN(const auto out,

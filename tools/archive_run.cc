@@ -108,7 +108,7 @@ Status WriteTar(FileSystem& fs, const StepReader& step, const std::string& store
   CAIRN_ASSIGN_OR_RETURN(const auto before, Fingerprint(fs, step));
   const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));  // of a run that was killed
-  WriteRing ring;
+  WriteRing ring(fs);
   PartialFile partial(fs, partial_path);
   CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path()));
   CAIRN_RETURN_IF_ERROR(StepPacker(fs, step, *tar, record, progress).Pack());

@@ -265,7 +265,7 @@ class StripOverflowTest : public StripTest {
     const std::vector<TensorEntry> tensors = TensorsOf(recipe_);
     const std::string partial = dir_ / "run/step-00000100.partial-test";
     ASSERT_TRUE(MakeDirs(Fs(), partial).ok());
-    WriteRing ring({.buffer_bytes = 64 << 10});
+    WriteRing ring(Fs(), {.buffer_bytes = 64 << 10});
     const StepInfo info{{recipe_.run, recipe_.step}, recipe_.topology, recipe_.model, recipe_.state};
     const auto pieces = PiecesOfRank(recipe_, tensors, 0);
     ASSERT_TRUE(pieces.ok());

@@ -182,7 +182,7 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
-  WriteRing ring({.buffer_bytes = 64 << 10});
+  WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
