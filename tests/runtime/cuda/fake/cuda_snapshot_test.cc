@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 
 #include "runtime/cuda/snapshot_window.h"
 #include "tests/runtime/cuda/fake/fake_cuda.h"
@@ -36,17 +37,37 @@ struct Expected {
   SnapshotDigests digests;
 };
 
+// What a saver does while the arena fills: it reads what WaitFor says is there.
+bool FillsInOrder(DeviceSnapshot& snapshot, std::span<const std::byte> arena,
+                  std::span<const std::byte> expected) {
+  constexpr uint64_t kRead = 256 << 10;
+  bool same = true;
+  for (uint64_t at = 0; at < arena.size(); at += kRead) {
+    const uint64_t count = std::min<uint64_t>(kRead, arena.size() - at);
+    snapshot.WaitFor(at + count);
+    same = same && std::ranges::equal(arena.subspan(at, count), expected.subspan(at, count));
+  }
+  return same;
+}
+
 // The trainer around a snapshot: the compute stream makes the state just before Begin and spoils it just
 // behind the fence, whatever the streams are at by then.
-Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const RandomPieces& made,
-                              std::vector<std::byte>& device) {
+Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const Expected& expected,
+                              std::span<const std::byte> arena) {
+  const RandomPieces& made = expected.made;
   const std::vector<std::byte> spoil(made.data.size(), kGarbage);
-  EXPECT_EQ(cudaMemcpyAsync(device.data(), made.data.data(), device.size(), cudaMemcpyHostToDevice, nullptr),
-            cudaSuccess);
+  std::vector<std::byte> device(made.data.size());
+  const auto fill = [&](const std::vector<std::byte>& from) {
+    EXPECT_EQ(cudaMemcpyAsync(device.data(), from.data(), from.size(), cudaMemcpyHostToDevice, nullptr),
+              cudaSuccess);
+  };
+  fill(made.data);
   CAIRN_RETURN_IF_ERROR(snapshot.Begin(made.At(device.data())));
+  auto in_order =
+      std::async(std::launch::async, FillsInOrder, std::ref(snapshot), arena, std::span(expected.arena));
   EXPECT_TRUE(snapshot.FenceSources().ok());
-  EXPECT_EQ(cudaMemcpyAsync(device.data(), spoil.data(), device.size(), cudaMemcpyHostToDevice, nullptr),
-            cudaSuccess);
+  fill(spoil);
+  EXPECT_TRUE(in_order.get());
   auto digests = snapshot.Wait();
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   return digests;
@@ -58,10 +79,10 @@ TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceWhateverTheStreamsPace) 
     const Expected expected(MakeRandomPieces(20, 14 << 20, random));
     auto snapshot = New({.slot_bytes = kChunkBytes + random() % 3 * kPageBytes, .slots = 2 + round % 3});
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
-    std::vector<std::byte> arena(expected.arena.size(), kGarbage), device(expected.made.data.size());
+    std::vector<std::byte> arena(expected.arena.size(), kGarbage);
     ASSERT_TRUE((*snapshot)->SetArena(arena).ok());
     for (int save = 0; save < 2; ++save) {
-      const auto digests = Train(**snapshot, expected.made, device);
+      const auto digests = Train(**snapshot, expected, arena);
       ASSERT_TRUE(digests.ok()) << digests.status().message();
       EXPECT_EQ(*digests, expected.digests) << "round " << round;
       EXPECT_TRUE(arena == expected.arena) << "round " << round;
@@ -85,6 +106,7 @@ TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
     CAIRN_RETURN_IF_ERROR(last->SetArena(arena));
     CAIRN_RETURN_IF_ERROR(last->Begin(made.At(device.data())));
     const Status fenced = last->FenceSources();
+    last->WaitFor(~uint64_t{0});
     auto digests = last->Wait();
     return fenced.ok() ? std::move(digests) : fenced;
   };
