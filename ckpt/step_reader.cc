@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/chunk_decoder.h"
 #include "ckpt/layout.h"
 
 namespace cairn {
@@ -10,6 +11,13 @@ namespace {
 
 constexpr size_t kCachedChunks =
     16;  // 64 MiB: a block of rows meets as many pieces side by side as TP has ranks
+
+// Where the last byte of a piece ends in its file.
+uint64_t EndOf(const Piece& piece) {
+  uint64_t end = piece.file_offset + piece.stored_bytes;
+  for (const StoredChunk& chunk : piece.stored) end = std::max(end, chunk.file_offset + chunk.bytes);
+  return end;
+}
 
 }  // namespace
 
@@ -50,7 +58,7 @@ Status StepReader::ReadCatalog() {
   catalog_ = std::move(catalog).value();
   for (const Piece& piece : catalog_.pieces) {
     const auto entry = std::ranges::find(manifest_.files, catalog_.files[piece.file], &ManifestFile::name);
-    if (entry == manifest_.files.end() || piece.file_offset + piece.stored_bytes > entry->bytes)
+    if (entry == manifest_.files.end() || EndOf(piece) > entry->bytes)
       return Corrupt("{}: tensor {} lies outside of {}", path, DisplayName(catalog_.tensors[piece.tensor]),
                      catalog_.files[piece.file]);
   }
@@ -86,7 +94,7 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
 
 Status StepReader::ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                                  std::span<std::byte> out) {
-  const uint64_t size = SizeOf(catalog_.tensors[catalog_.pieces[piece].tensor].dtype);
+  const uint64_t size = SizeOf(DtypeOf(catalog_.pieces[piece]));
   Status status;
   ForEachRun(common, segment.box, box, [&](uint64_t source, uint64_t target, uint64_t count) {
     if (!status.ok()) return;
@@ -99,8 +107,7 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   while (!out.empty()) {
     const uint64_t index = piece_offset / kChunkBytes;
     const uint64_t in_chunk = piece_offset % kChunkBytes;
-    const uint64_t chunk_bytes =
-        std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes);
+    const uint64_t chunk_bytes = ChunkBytes(piece, index);
     const size_t count = std::min<uint64_t>(out.size(), chunk_bytes - in_chunk);
     if (count == chunk_bytes) {
       CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, out.first(count)));
@@ -114,19 +121,27 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   return OkStatus();
 }
 
+Dtype StepReader::DtypeOf(const Piece& piece) const { return catalog_.tensors[piece.tensor].dtype; }
+
+uint64_t StepReader::ChunkBytes(size_t piece, uint64_t index) const {
+  const Piece& p = catalog_.pieces[piece];
+  return DecodedChunkBytes(DecodedBytes(p, DtypeOf(p)), index);
+}
+
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
   const Piece& piece = catalog_.pieces[index_of_piece];
   const TensorEntry& tensor = catalog_.tensors[piece.tensor];
   CAIRN_ASSIGN_OR_RETURN(File * file, Shard(piece.file));
-  const uint64_t offset = piece.file_offset + index * kChunkBytes;
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(offset, out));
-  bytes_read_ += out.size();
+  const StoredChunk place = PlaceOf(piece, tensor.dtype, index);
+  if (place.encoded) stored_.resize(kChunkBytes);
+  const std::span stored = place.encoded ? std::span(stored_).first(place.bytes) : out;
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.file_offset, stored));
+  bytes_read_ += stored.size();
   const uint64_t seed = PieceSeed(manifest_.run, manifest_.step, tensor, piece.box, piece.range) + index;
-  if (DigestOf(out, seed) != piece.chunks[index])
-    return Corrupt(
-        "{} at byte {}: tensor {} does not match its digest; the file is damaged or belongs to another "
-        "checkpoint",
-        file->path(), offset, DisplayName(tensor));
+  const Status status = DecodeChunk(piece, tensor.dtype, index, seed, stored, out);
+  if (!status.ok())
+    return Corrupt("{} at byte {}: tensor {} {}; the file is damaged or belongs to another checkpoint",
+                   file->path(), place.file_offset, DisplayName(tensor), status.message());
   return OkStatus();
 }
 
@@ -137,7 +152,7 @@ Result<const StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t 
     if (cache_.size() < kCachedChunks) cache_.emplace_back();
     found = std::prev(cache_.end());
     found->piece = SIZE_MAX;  // nothing, should the read fail
-    found->bytes.resize(std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes));
+    found->bytes.resize(ChunkBytes(piece, index));
     CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, found->bytes));
     found->piece = piece;
     found->index = index;

@@ -47,6 +47,8 @@ class StepReader {
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  Dtype DtypeOf(const Piece& piece) const;
+  uint64_t ChunkBytes(size_t piece, uint64_t index) const;  // decoded
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
   Result<const Chunk*> CachedChunk(size_t piece, uint64_t index);
@@ -58,6 +60,7 @@ class StepReader {
   std::unordered_map<uint32_t, std::unique_ptr<File>> shards_;
   std::list<Chunk>
       cache_;  // most recently used first; chunks that one read used in part and the next may go on with
+  std::vector<std::byte> stored_;  // an encoded chunk
   uint64_t bytes_read_ = 0;
 };
 

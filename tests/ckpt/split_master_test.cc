@@ -59,9 +59,10 @@ TEST(SplitMaster, HoldsForEveryMaster) {
       ++ties;
     }
   }
-  if (kOneBatchIn == 1)
+  if (kOneBatchIn == 1) {
     EXPECT_EQ(ties,
               (uint64_t{1} << 15) - 128);  // one a pair of high halves, but for the 2 * 64 pairs of NaNs
+  }
 }
 
 // Any two arrays come back, rounded or not, as long as the list is allowed to grow.
