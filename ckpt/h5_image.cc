@@ -92,7 +92,8 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
     const hsize_t first = i * spec.chunk_elements;
     const uint32_t skipped_filters = chunk.encoded ? 0 : 3;  // bit i: filter i was not applied
     memory.placed->next = chunk.offset;
-    if (H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, skipped_filters, &first, chunk.bytes, &spec) < 0)
+    if (H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, skipped_filters, &first, chunk.bytes, &spec) < 0 ||
+        memory.placed->next != 0)
       return H5Error(fmt::format("place chunk {} of dataset {}", i, spec.path));
   }
   return OkStatus();

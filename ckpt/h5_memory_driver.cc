@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "ckpt/h5_handle.h"
 
@@ -77,9 +78,11 @@ herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, void* 
 // behind it. The end of allocation is never that of the first block, which HDF5 would go on to extend.
 haddr_t AllocateAround(H5FD_t* file, H5FD_mem_t type, hid_t, hsize_t size) {
   MemoryFile& self = *Self(file);
-  const PlacedData& placed = *self.pages->placed;
-  if (type == H5FD_MEM_DRAW)
-    return placed.next >= placed.begin && placed.next + size <= placed.end ? placed.next : HADDR_UNDEF;
+  PlacedData& placed = *self.pages->placed;
+  if (type == H5FD_MEM_DRAW) {
+    const haddr_t address = std::exchange(placed.next, 0);
+    return address >= placed.begin && address + size <= placed.end ? address : HADDR_UNDEF;
+  }
   const bool first = self.end_of_allocation == 0;
   if (first && size > placed.begin) return HADDR_UNDEF;
   const haddr_t address = first ? 0 : self.end_of_allocation;
@@ -111,8 +114,10 @@ H5FD_class_t MakeClass(bool placed) {
   driver.get_eof = EndOfFile;
   driver.read = Read;
   driver.write = Write;
-  const H5FD_mem_t one_free_list[] = H5FD_FLMAP_SINGLE;
-  std::copy(std::begin(one_free_list), std::end(one_free_list), driver.fl_map);
+  // Raw data must not land in space that metadata gave back.
+  const H5FD_mem_t one_free_list[] = H5FD_FLMAP_SINGLE, two_free_lists[] = H5FD_FLMAP_DICHOTOMY;
+  const auto& free_lists = placed ? two_free_lists : one_free_list;
+  std::copy(std::begin(free_lists), std::end(free_lists), driver.fl_map);
   return driver;
 }
 

@@ -20,7 +20,7 @@ namespace cairn {
 struct PlacedData {
   uint64_t begin = 0;  // [begin, end) of the file is the data's; begin > 0
   uint64_t end = 0;
-  uint64_t next = 0;  // where the next allocation of raw data goes
+  uint64_t next = 0;  // where the next allocation of raw data goes; 0 once it is used
 };
 
 struct SparsePages {

@@ -236,6 +236,17 @@ class PackedShards(NativeFormat, unittest.TestCase):
                 self.assertEqual([filters.get_filter(i)[0] for i in range(filters.get_nfilters())], [2, 32015])
                 self.assertEqual(dataset.size % dataset.chunks[0], 0)
 
+    def test_the_verbs_take_it(self):
+        def cairn(*args):
+            return subprocess.run([os.environ["CAIRN"], *args], check=True, capture_output=True, text=True).stdout
+
+        cairn("verify", self.step)
+        cairn("reshape", self.step, self.temp.name + "/wide", "--tp", "1", "--dp", "4")
+        (wide,) = glob.glob(self.temp.name + "/wide/step-*")
+        self.assertEqual(*[json.loads(cairn("fingerprint", step, "--json"))["fingerprint"] for step in (self.step, wide)])
+        cairn("strip", self.step, self.temp.name + "/release", "--dtype", "fp16")
+        self.assertIn('"shuffle+zstd"', cairn("inspect", self.step, "--slices", "--json"))
+
     def test_h5dump_lists_the_shard(self):
         done = subprocess.run(["h5dump", "-H", "-p", os.path.join(self.step, "shard-00000.h5")], check=True,
                               capture_output=True, text=True)
