@@ -73,14 +73,6 @@ std::string_view Name(Codec codec) {
   return "?";
 }
 
-StoredChunk PlaceOf(const Piece& piece, Dtype dtype, uint64_t chunk) {
-  if (piece.codec != Codec::kNone) return piece.stored[chunk];
-  return {piece.file_offset + chunk * kChunkBytes,
-          static_cast<uint32_t>(DecodedChunkBytes(DecodedBytes(piece, dtype), chunk)),
-          false,
-          {}};
-}
-
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {
   const uint64_t chunk = kChunkBytes / SizeOf(dtype);
   const uint64_t middle = piece.range.begin + piece.range.size() / chunk * chunk;

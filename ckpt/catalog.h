@@ -50,9 +50,6 @@ inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.ran
 inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
   return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
 }
-// Where chunk `chunk` of a piece lies, whatever its codec. The digest is left out without a codec.
-StoredChunk PlaceOf(const Piece& piece, Dtype dtype, uint64_t chunk);
-
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype);

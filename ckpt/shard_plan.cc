@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ckpt/byte_codec.h"
+#include "ckpt/chunk_decoder.h"
 #include "ckpt/layout.h"
 
 namespace cairn {
@@ -85,8 +86,8 @@ Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalo
   std::vector<std::pair<uint64_t, uint64_t>> data;  // [begin, end) of each chunk
   for (const Piece& piece : shard.pieces)
     for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
-      const StoredChunk place = PlaceOf(piece, shard.tensors[piece.tensor].dtype, chunk);
-      data.emplace_back(place.file_offset, place.file_offset + place.bytes);
+      const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(shard.tensors[piece.tensor].dtype));
+      data.emplace_back(place.offset, place.offset + place.stored_bytes);
     }
   std::sort(data.begin(), data.end());
   data.emplace_back(layout.file_bytes, layout.file_bytes);

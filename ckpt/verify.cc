@@ -20,8 +20,8 @@ std::vector<Region> RegionsOf(const Catalog& catalog, uint32_t file, uint64_t fi
   for (const Piece& piece : catalog.pieces) {
     if (piece.file != file) continue;
     for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
-      const StoredChunk place = PlaceOf(piece, catalog.tensors[piece.tensor].dtype, chunk);
-      chunks.push_back({place.file_offset, place.file_offset + place.bytes, &piece, chunk});
+      const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
+      chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
     }
   }
   std::ranges::sort(chunks, {}, &Region::begin);
@@ -48,7 +48,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    VerifyReport& report) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
-  std::vector<std::byte> window(kChunkBytes), decoded;
+  std::vector<std::byte> window(std::min(kChunkBytes, file.bytes)), decoded;
   Hasher frame;
   uint64_t frame_offset = 0;
   for (const Region& region : RegionsOf(catalog, file_index, file.bytes)) {
@@ -62,11 +62,11 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
         const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
         const uint64_t seed =
             PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
-        const bool encoded = PlaceOf(*region.piece, tensor.dtype, region.chunk).encoded;
-        if (encoded)
-          decoded.resize(DecodedChunkBytes(DecodedBytes(*region.piece, tensor.dtype), region.chunk));
-        const Status status = DecodeChunk(*region.piece, tensor.dtype, region.chunk, seed, bytes,
-                                          encoded ? std::span(decoded) : bytes);
+        const uint64_t element_bytes = SizeOf(tensor.dtype);
+        const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
+        if (place.encoded) decoded.resize(place.bytes);
+        const Status status = DecodeChunk(*region.piece, region.chunk, element_bytes, seed, bytes,
+                                          place.encoded ? std::span(decoded) : bytes);
         if (!status.ok()) report.problems.push_back({path, at, DisplayName(tensor), status.message()});
       }
       at += bytes.size();

@@ -25,7 +25,8 @@ std::vector<ChunkAt> ChooseChunks(const Catalog& catalog, uint64_t budget_bytes)
   size_t count = 0;
   while (count < chunks.size() && (count == 0 || bytes < budget_bytes)) {
     const Piece& piece = catalog.pieces[chunks[count].piece];
-    bytes += PlaceOf(piece, catalog.tensors[piece.tensor].dtype, chunks[count].chunk).bytes;
+    bytes +=
+        PlaceOfChunk(piece, chunks[count].chunk, SizeOf(catalog.tensors[piece.tensor].dtype)).stored_bytes;
     ++count;
   }
   chunks.resize(count);
@@ -84,7 +85,7 @@ VerifyReport CheckSample(StepReader& step, const SampleSize& size,
     if (!status.ok())
       report.problems.push_back(
           {JoinPath(step.directory(), catalog.files[piece.file]),
-           PlaceOf(piece, tensor.dtype, at.chunk).file_offset, DisplayName(tensor),
+           PlaceOfChunk(piece, at.chunk, element_bytes).offset, DisplayName(tensor),
            status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
     if (progress) progress(report.bytes_checked);
   }

@@ -126,8 +126,8 @@ StoredAt LocateElement(const Catalog& catalog, uint32_t tensor, uint64_t index) 
     const uint64_t flat = FlatIndex(piece.box, point);
     if (flat < piece.range.begin || flat >= piece.range.end) continue;
     const uint64_t byte = (flat - piece.range.begin) * SizeOf(entry.dtype);
-    const StoredChunk place = PlaceOf(piece, entry.dtype, byte / kChunkBytes);
-    return {piece.file, place.file_offset + (place.encoded ? 0 : byte % kChunkBytes)};
+    const ChunkPlace place = PlaceOfChunk(piece, byte / kChunkBytes, SizeOf(entry.dtype));
+    return {piece.file, place.offset + (place.encoded ? 0 : byte % kChunkBytes)};
   }
   return {};
 }
