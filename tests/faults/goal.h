@@ -39,6 +39,10 @@ class Tally {
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt);
 
+// The same with something of its own for each thread: `make` is called by every one of them.
+void ForEachSeedOn(const GoalOptions& options, uint64_t states, Tally& tally,
+                   const std::function<std::function<std::string(uint64_t seed)>()>& make);
+
 // The goals. Each fails its tally where its own set-up fails.
 void RunKillPoints(const GoalOptions& options, Tally& tally);
 void RunPowerLoss(const GoalOptions& options, Tally& tally);
