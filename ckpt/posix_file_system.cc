@@ -17,11 +17,15 @@ namespace cairn {
 namespace {
 
 // Signals ask a training to save; they must not make that save fail.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 int OpenUninterrupted(const std::string& path, int flags) {
-  int fd;
-  do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-  while (fd < 0 && errno == EINTR);
-  return fd;
+  return Uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
 }
 
 class PosixFile final : public File {
@@ -47,11 +51,11 @@ class PosixFile final : public File {
 
   Status Allocate(uint64_t bytes) override {
     const auto length = static_cast<off_t>(bytes);
-    int result = 0;
-    do result = bytes > 0 ? ::fallocate(fd_, 0, 0, length) : 0;
-    while (result != 0 && errno == EINTR);
-    if (result != 0 && errno != EOPNOTSUPP && errno != EINVAL) return PosixError("reserve space for", path_, errno);
-    return ::ftruncate(fd_, length) == 0 ? OkStatus() : PosixError("set the size of", path_, errno);
+    const auto reserve = [&] { return ::fallocate(fd_, 0, 0, length); };
+    if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
+      return PosixError("reserve space for", path_, errno);
+    return Uninterrupted([&] { return ::ftruncate(fd_, length); }) == 0 ? OkStatus()
+                                                                        : PosixError("set the size of", path_, errno);
   }
 
   Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }

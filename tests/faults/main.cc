@@ -16,7 +16,7 @@ struct Goal {
   void (*run)(const GoalOptions&, Tally&);
 };
 constexpr Goal kGoals[] = {
-    {"kill_points", RunKillPoints}, {"power_loss", RunPowerLoss}, {"errors", RunErrors}, {"damage", RunDamage}, {"readers", RunReaders},
+    {"kill_points", RunKillPoints}, {"power_loss", RunPowerLoss}, {"errors", RunErrors}, {"damage", RunDamage}, {"readers", RunReaders},         {"mutants", RunMutants},
 };
 
 bool Run(const Goal& goal, const GoalOptions& options) {

@@ -87,7 +87,9 @@ std::string CheckKept(FileSystem& fs, const Session& session,
 }
 
 Scenario SaveScenario(std::string name, Session session) {
-  Scenario scenario{.name = std::move(name), .disk = DiskWith(session.run_dir, session.before)};
+  Scenario scenario{.name = std::move(name),
+                    .run_dir = session.run_dir,
+                    .disk = DiskWith(session.run_dir, session.before)};
   if (session.walks_back) {  // its newest step lost a byte long ago
     const std::string shard = JoinPath(
         JoinPath(session.run_dir, StepDirName(session.before.back().step)), ShardName(0));
@@ -132,6 +134,7 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
   const StepRecipe recipe = SmallRecipe(from, kFirstStep, 1);
   const Content content = ContentOf(recipe);
   Scenario scenario{.name = fmt::format("reshape {} to {}", ToString(from), ToString(to)),
+                    .run_dir = target,
                     .disk = DiskWith(source, {recipe})};
   std::filesystem::create_directories(target);
   const auto reshape = [=](FileSystem& fs) -> Status {
@@ -193,7 +196,7 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
   const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
   const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
   const Content content = ContentOf(recipe);
-  Scenario scenario{.name = "archive and delete " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  Scenario scenario{.name = "archive and delete " + ToString(topology), .run_dir = run_dir, .disk = DiskWith(run_dir, {recipe})};
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
     CAIRN_RETURN_IF_ERROR(StoreNewest(fs, run_dir, store, reported));
     reported();
@@ -223,7 +226,7 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
                     back = JoinPath(root, "back");
   const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
   const Content content = ContentOf(recipe);
-  Scenario scenario{.name = "restore " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  Scenario scenario{.name = "restore " + ToString(topology), .run_dir = back, .disk = DiskWith(run_dir, {recipe})};
   if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
   scenario.disk = scenario.disk->Settled();
   const auto restore = [=](FileSystem& fs) -> Status {
