@@ -114,8 +114,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
     if (!Has(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
       return "the loader tells: " + loaded.message();
   }
-  const bool in_catalog =
-      name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;
+  const bool in_catalog = name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;
   if (in_catalog && StepReader::Open(patient.disk(), Patient::directory()).ok())
     return "a damaged catalog is not noticed by the loader";
   return "";
@@ -126,7 +125,8 @@ std::string Flip(Patient& patient, const std::string& name, uint64_t bit) {
   byte ^= static_cast<char>(1 << bit % 8);
   const std::string trouble = CheckFlip(patient, name, bit);
   byte ^= static_cast<char>(1 << bit % 8);
-  return trouble.empty() ? "" : fmt::format("{}, bit {} of byte {} flipped: {}", name, bit % 8, bit / 8, trouble);
+  return trouble.empty() ? ""
+                         : fmt::format("{}, bit {} of byte {} flipped: {}", name, bit % 8, bit / 8, trouble);
 }
 
 std::string Truncate(Patient& patient, const std::string& name, uint64_t length) {
@@ -212,13 +212,15 @@ void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally) {
     bytes += files.back().second;
   }
   const std::vector<Swap> swaps = AllSwaps();
-  // Seeds: the bits of all files one behind the other, then the lengths, then the swaps, then the clean loads.
+  // Seeds: the bits of all files one behind the other, then the lengths, then the swaps, then the clean
+  // loads.
   const auto attempt = [&](Patient& patient, uint64_t seed) -> std::string {
     uint64_t at = seed < 8 * bytes ? seed / 8 : seed - 8 * bytes;
     if (at < bytes) {
       auto file = files.begin();
       for (; at >= file->second; ++file) at -= file->second;
-      return seed < 8 * bytes ? Flip(patient, file->first, 8 * at + seed % 8) : Truncate(patient, file->first, at);
+      return seed < 8 * bytes ? Flip(patient, file->first, 8 * at + seed % 8)
+                              : Truncate(patient, file->first, at);
     }
     at -= bytes;
     return at < swaps.size() ? Exchange(patient, swaps[at]) : LoadClean(patient, at);

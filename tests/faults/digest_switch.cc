@@ -21,7 +21,8 @@ extern "C" {
 using cairn::Digest;
 using cairn::Hasher;
 
-Digest __real__ZN5cairn8DigestOfESt4spanIKSt4byteLm18446744073709551615EEm(std::span<const std::byte>, uint64_t);
+Digest __real__ZN5cairn8DigestOfESt4spanIKSt4byteLm18446744073709551615EEm(std::span<const std::byte>,
+                                                                           uint64_t);
 Digest __real__ZNK5cairn6Hasher6FinishEv(const Hasher*);
 
 Digest __wrap__ZN5cairn8DigestOfESt4spanIKSt4byteLm18446744073709551615EEm(std::span<const std::byte> bytes,

@@ -1,4 +1,5 @@
-// Takes the digest check out of the program, at link time: the mutant of a reader that believes what it reads.
+// Takes the digest check out of the program, at link time: the mutant of a reader that believes what it
+// reads.
 #pragma once
 
 namespace cairn {

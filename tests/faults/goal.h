@@ -23,7 +23,7 @@ class Tally {
 
   uint64_t tried() const { return tried_; }
   uint64_t passed() const { return tried_ - failed_; }
-  std::optional<uint64_t> failing_seed() const { return failing_seed_; }     // the smallest
+  std::optional<uint64_t> failing_seed() const { return failing_seed_; }      // the smallest
   const std::vector<std::string>& complaints() const { return complaints_; }  // the first few
 
  private:

@@ -1,12 +1,11 @@
 // Goal mutants: with any one safety taken out, the other goals fail. Else they prove nothing.
 //
-// A mutant changes what reaches the disk (operations left out or done in another order, in what was recorded),
-// how a failure is taken (between the work and the failing disk), what is removed at a start, or what a check
-// says. The product's code stays as it is.
+// A mutant changes what reaches the disk (operations left out or done in another order, in what was
+// recorded), how a failure is taken (between the work and the failing disk), what is removed at a start, or
+// what a check says. The product's code stays as it is.
 #include <algorithm>
 #include <map>
 
-#include "ckpt/layout.h"
 #include "tests/faults/aftermath.h"
 #include "tests/faults/damage.h"
 #include "tests/faults/digest_switch.h"
@@ -20,7 +19,7 @@ namespace {
 using Kind = DiskOp::Kind;
 using Journal = SimDisk::Journal;
 
-constexpr uint64_t kStates = 50'000;      // at most, until a mutant is caught
+constexpr uint64_t kStates = 20'000;      // at most, until a mutant is caught
 constexpr uint64_t kDamageStride = 2003;  // of 2 million
 
 struct Mutant {
@@ -147,28 +146,52 @@ Mutant Careless(const char* name, FsCall::Kind kind, bool retries) {
           }};
 }
 
-// ---- Too much removed ----
+// ---- Starts that clean up wrongly ----
 
-// A start that also removes the directories of these names, but for the last of them.
-Mutant Zealous(const char* name, bool (*doomed)(FileSystem& fs, const std::string& path)) {
+using Cleaner = std::function<Status(FileSystem& fs, const std::string& run_dir)>;
+
+Mutant Unclean(const char* name, const Cleaner& cleaner) {
   return {name, [=] {
             const TempDir locks(TempDir::Place::kMemory);
             std::vector<Scenario> scenarios = SaveScenarios(locks.path());
             for (Scenario& scenario : scenarios)
-              scenario.clean = [doomed, run_dir = scenario.run_dir](FileSystem& fs) -> Status {
-                const auto names = fs.List(run_dir);
-                if (!names.ok()) return OkStatus();
-                for (const std::string& entry : *names)
-                  if (doomed(fs, JoinPath(run_dir, entry)))
-                    CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, entry)));
-                return OkStatus();
+              scenario.clean = [cleaner, run_dir = scenario.run_dir](FileSystem& fs) {
+                return fs.Stat(run_dir).ok() ? cleaner(fs, run_dir) : OkStatus();
               };
             return CaughtByCrashes(std::move(scenarios), nullptr);
           }};
 }
 
-// Of a directory's name the step, however it is marked.
-bool IsStepOfAnyKind(const std::string& path) { return Has(path.substr(path.rfind('/')), "/step-"); }
+Status RemoveStepsWithoutManifest(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  for (const int64_t step : steps) {
+    const std::string directory = JoinPath(run_dir, StepDirName(step));
+    if (!fs.Stat(JoinPath(directory, kManifestName)).ok()) CAIRN_RETURN_IF_ERROR(RemoveTree(fs, directory));
+  }
+  return OkStatus();
+}
+
+Status RemoveAllButTheNewest(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  for (size_t i = 0; i + 1 < steps.size(); ++i)
+    CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, StepDirName(steps[i]))));
+  return OkStatus();
+}
+
+class Unsynced final : public WrappedFileSystem {
+ public:
+  using WrappedFileSystem::WrappedFileSystem;
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    return call.kind == FsCall::Kind::kSyncDir ? OkStatus() : run();
+  }
+};
+
+Status CleanWithoutSync(FileSystem& fs, const std::string& run_dir) {
+  Unsynced unsynced(fs);
+  return CleanLeftovers(unsynced, run_dir);
+}
 
 std::vector<Mutant> AllMutants() {
   return {
@@ -177,9 +200,11 @@ std::vector<Mutant> AllMutants() {
       Disordered("no fsync of the manifest", Without(On(Kind::kSync, "manifest.json"))),
       Disordered("no fsync of the partial directory", Without(On(Kind::kSyncDir, ".partial-"))),
       Disordered("no fsync of the run directory", Without(On(Kind::kSyncDir, "run"))),
-      Disordered("renamed before the manifest is there", Sooner(IsPublish, On(Kind::kCreate, "manifest.json"))),
+      Disordered("renamed before the manifest is there",
+                 Sooner(IsPublish, On(Kind::kCreate, "manifest.json"))),
       Disordered("renamed before the shards are there", Sooner(IsPublish, On(Kind::kCreate, "shard-"))),
-      Disordered("shards synced before their data", Sooner(On(Kind::kSync, "shard-"), On(Kind::kWrite, "shard-"))),
+      Disordered("shards synced before their data",
+                 Sooner(On(Kind::kSync, "shard-"), On(Kind::kWrite, "shard-"))),
       Disordered("the partial directory synced before it is filled",
                  Sooner(On(Kind::kSyncDir, ".partial-"), On(Kind::kCreate, "shard-"))),
       Disordered("old steps removed before the new one is there",
@@ -189,12 +214,9 @@ std::vector<Mutant> AllMutants() {
       Careless("a failed write is ignored", FsCall::Kind::kWrite, false),
       Careless("a failed close is ignored", FsCall::Kind::kClose, false),
       Careless("a failed fsync of a directory is ignored", FsCall::Kind::kSyncDir, false),
-      Zealous("a start removes steps that are not the newest",
-              [](FileSystem& fs, const std::string& path) {
-                const auto steps = ListSteps(fs, path.substr(0, path.rfind('/')));
-                return IsStepOfAnyKind(path) && steps.ok() && steps->size() > 1 &&
-                       !path.ends_with(StepDirName(steps->back()));
-              }),
+      Unclean("a start removes steps without a manifest", RemoveStepsWithoutManifest),
+      Unclean("a start removes all but the newest step", RemoveAllButTheNewest),
+      Unclean("a start removes files before names are durable", CleanWithoutSync),
       {"digests are not compared",
        [] {
          Tally tally;

@@ -41,8 +41,7 @@ class Known {
 // Opens the newest step and reads all of it. `newest`: the newest that was seen so far.
 std::string PollStep(FileSystem& fs, const std::string& run_dir, const Known& known, int64_t& newest) {
   std::string skipped;
-  const auto opened =
-      OpenNewestStep(fs, run_dir, [&](const Status& status) { skipped = status.message(); });
+  const auto opened = OpenNewestStep(fs, run_dir, [&](const Status& status) { skipped = status.message(); });
   if (!opened.ok()) return opened.status().message();
   if (!skipped.empty()) return "walked back: " + skipped;
   const int64_t step = (*opened)->manifest().step;
