@@ -1,0 +1,108 @@
+#include "tools/cmd_bench.h"
+
+#include <memory>
+
+#include "tools/bench_limits.h"
+#include "tools/bench_save.h"
+#include "tools/bench_serve.h"
+#include "tools/exit_code.h"
+
+namespace cairn {
+namespace {
+
+using Measure = Result<BenchResult> (*)(const BenchOptions&);
+
+Result<BenchResult> Limits(const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(Samples samples, MeasureLimits(options));
+  return BenchResult{std::move(samples), {}};
+}
+
+struct Job {
+  const char* name;
+  const char* what;
+  const char* notes;
+  Measure measure;
+};
+
+constexpr Job kJobs[] = {
+    {"limits", "what this machine gives: memory, page cache, disk, digests",
+     "as_found: pages that the machine gave back to its host are needed again; recycled: others just freed "
+     "as many.",
+     Limits},
+    {"save", "our snapshot and flush against memcpy and a raw O_DIRECT writer",
+     "flush_ratio and stall_ratio with their goals. What is written is read back and verified before its "
+     "time counts.",
+     MeasureSave},
+    {"load", "our verified load against plain reads, from the page cache and from the disk",
+     "load_warm_ratio and load_cold_ratio with their goals. What is loaded is compared before its time "
+     "counts.",
+     MeasureLoad},
+};
+
+Result<int> Run(const Job& job, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json machine, MachineFacts(options.dir));
+  CAIRN_ASSIGN_OR_RETURN(const BenchResult result, job.measure(options));
+  nlohmann::ordered_json report = {{"bench", job.name}, {"bytes", options.bytes}};
+  report["machine"] = std::move(machine);
+  PrintReport(options, std::move(report), result.samples, result.goals);
+  return kExitDone;
+}
+
+void AddJob(CLI::App& bench, const Job& job, Verb& verb) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = bench.add_subcommand(job.name, job.what);
+  command->add_option("--bytes", options->bytes, "size of what is moved, like 4GB (default 1GiB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  command->add_option("--dir", options->dir, "directory whose disk is measured (default: this one)")
+      ->check(CLI::ExistingDirectory)
+      ->option_text("DIR");
+  command->add_option("--rounds", options->rounds, "figures are medians of this many (default 5)")
+      ->check(CLI::Range(1, 1000))
+      ->option_text("N");
+  command
+      ->add_option("--settle", options->settle,
+                   "seconds that freed memory is given to go back to the host before it counts as found "
+                   "(default 10, for small sizes 0)")
+      ->check(CLI::Range(0.0, 600.0))
+      ->option_text("SECONDS");
+  command->add_flag("--json", options->json, "print all figures as JSON");
+  command->footer(fmt::format(
+      "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn bench {} --bytes 4GB --dir /scratch", job.name))));
+  command->callback([options, &job, &verb] {
+    options->bytes = std::max<uint64_t>(options->bytes / kBenchUnit, 1) * kBenchUnit;
+    verb = [options, &job] { return Run(job, *options); };
+  });
+}
+
+void AddServe(CLI::App& bench, Verb& verb) {
+  struct Options {
+    std::string checkpoint, memory;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("serve", "one measurement a line of stdin, for scripts/bench");
+  command->add_option("CKPT", options->checkpoint, "whose tensors are the state")->required();
+  command->add_option("--memory", options->memory, "file to hold the state, shared with the asker")
+      ->required()
+      ->check(CLI::ExistingFile)
+      ->option_text("FILE");
+  command->footer(HelpFooter("cairn bench serve runs/gpt --memory /dev/shm/state"));
+  command->callback([options, &verb] {
+    verb = [options]() -> Result<int> {
+      CAIRN_RETURN_IF_ERROR(ServeBench(options->checkpoint, options->memory));
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, Verb& verb) {
+  CLI::App* bench = app.add_subcommand("bench", "this machine's limits, and ours beside them");
+  bench->require_subcommand(1);
+  bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
+  for (const Job& job : kJobs) AddJob(*bench, job, verb);
+  AddServe(*bench, verb);
+}
+
+}  // namespace cairn
