@@ -76,11 +76,14 @@ Result<ShardPlan> ShardPlan::Make(const std::string& name, const StepIdentity& i
   datasets.push_back({kCatalogPath, Dtype::kU8, {EncodedCatalogBytes(catalog)}});
   CAIRN_ASSIGN_OR_RETURN(plan.layout_, LayOutH5(datasets));
   for (size_t i = 0; i < catalog.pieces.size(); ++i) catalog.pieces[i].file_offset = plan.layout_.offsets[i];
-  for (size_t i = 0; i < plan.sorted_at_.size(); ++i) {
-    const Piece& piece = plan.piece(i);
-    plan.seeds_.push_back(PieceSeed(identity.run, identity.step, plan.tensor(i), piece.box, piece.range));
-  }
+  plan.Bind(identity);
   return plan;
+}
+
+void ShardPlan::Bind(const StepIdentity& identity) {
+  seeds_.resize(piece_count());
+  for (size_t i = 0; i < seeds_.size(); ++i)
+    seeds_[i] = PieceSeed(identity.run, identity.step, tensor(i), piece(i).box, piece(i).range);
 }
 
 uint64_t ShardPlan::ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }

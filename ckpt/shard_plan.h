@@ -51,6 +51,8 @@ class ShardPlan {
   const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
   uint64_t OffsetOf(size_t given) const { return piece(given).file_offset; }
 
+  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  void Bind(const StepIdentity& identity);
   // Digests of chunks of a piece; safe from several threads for different chunks.
   uint64_t ChunkSeed(size_t given, uint64_t chunk) const;
   void SetDigest(size_t given, uint64_t chunk, const Digest& digest);

@@ -42,13 +42,21 @@ class CheckpointHooks {
   // of its own.
   virtual Result<std::optional<TrainState>> Resume(StateBuffers& buffers) = 0;
 
+  // Called once, after Resume and before the first step, with everything as it will be saved: takes the
+  // memory that saves will need.
+  virtual Status Prepare(const StateBuffers& buffers) = 0;
+
+  // True while this rank is writing an earlier save. Ranks see different times; the trainer adds their
+  // answers up.
+  virtual bool Busy() const = 0;
+
   // Called before the weights and moments change: copies that still run must be complete on return.
   virtual Status BeforeOptimizerStep() = 0;
 
   // Called after every step. `force`: save now whatever the interval says (end of training, signal, save-now
-  // file); otherwise the hooks decide. One call a step. An error ends the run, so a failed save is reported,
-  // not returned.
-  virtual Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force) = 0;
+  // file); otherwise the hooks decide. `busy`: some rank was Busy() when the step began, the same on all
+  // ranks. One call a step. An error ends the run, so a failed save is reported, not returned.
+  virtual Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) = 0;
 
   // Called once after the last step: returns when everything is durable.
   virtual Status Finish() = 0;

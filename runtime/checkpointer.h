@@ -1,32 +1,38 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
-// A save stops the trainer for one memory copy: what this rank writes (placement.h) is copied into an arena
-// that is kept and touched beforehand. A thread then writes the shard, gathers the receipts on a control
-// plane of its own, and rank 0 commits. A failed save is reported and counted; training goes on and the next
-// interval tries again. Libtorch-free: state on a GPU comes through `copy_from_device`.
+// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode only for what of
+// that copy is left when the optimizer wants to go on; the rest happens beside the training (saver.h). A
+// failed save is reported and counted; training goes on and the next interval tries again. Libtorch-free:
+// state on a GPU comes through `device_copy`.
 #pragma once
 
-#include <atomic>
-#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
-#include "runtime/arena.h"
 #include "runtime/checkpoint_hooks.h"
 #include "runtime/control_plane.h"
+#include "runtime/saver.h"
 
 namespace cairn {
+
+// What to do when a save is due and the snapshot's memory still holds the one before.
+enum class SaveOverlap {
+  kWait,    // until that one is durable
+  kSkip,    // leave this one out, on all ranks alike
+  kDouble,  // have a second snapshot; wait only where both are on their way
+};
 
 struct CheckpointerOptions {
   std::string save_dir;       // run directory; empty: never saves
   std::string load;           // CKPT to start from where save_dir has no step yet; may be empty
   int64_t save_interval = 0;  // steps; 0: only when forced
+  bool lazy = true;           // snapshots are copied under the next forward and backward
+  SaveOverlap overlap = SaveOverlap::kWait;
   RetentionPolicy retention;
   Topology topology;
   nlohmann::json model;  // for the manifest
@@ -44,55 +50,47 @@ class Checkpointer : public CheckpointHooks {
   ~Checkpointer() override;
 
   Result<std::optional<TrainState>> Resume(StateBuffers& buffers) override;
-  Status BeforeOptimizerStep() override { return OkStatus(); }
-  Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force) override;
+  Status Prepare(const StateBuffers& buffers) override;
+  bool Busy() const override;
+  Status BeforeOptimizerStep() override;
+  Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) override;
   Status Finish() override;
 
   int64_t failed_saves() const { return failed_saves_; }
 
  private:
-  struct Pending {  // one save on its way; owned by the saver thread until done
-    StepInfo info;
-    std::string nonce;
-    std::vector<TensorEntry> tensors;  // of the model, without RNG
-    std::vector<TensorEntry> local_tensors;
-    std::vector<Piece> pieces;
-    std::vector<size_t> arena_offsets;  // of each piece
-    double copy_seconds = 0;
-    std::chrono::steady_clock::time_point started;
-    std::atomic<bool> done = false;
-    Status status;
+  // One snapshot's memory, and the random state that it takes over at once.
+  struct Slot {
+    std::unique_ptr<Snapshot> snapshot;
+    std::string rng_state;
+    std::shared_ptr<Save> save;  // on its way; null: free
   };
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
   Status Open();
-  std::string StagingDir(const Pending& save) const;
 
-  Status PlanSave(const TrainState& state, const StateBuffers& buffers, Pending& save);
-  void Copy(const StateBuffers& buffers, Pending& save);
-  void Flush(Pending& save);
-  Result<ShardReceipt> WriteShard(const Pending& save);
-  Status CommitAtRoot(const Pending& save, const std::vector<std::string>& blobs);
-  Status Collect();  // joins the saver thread, reports how it went
-
-  Result<std::vector<std::string>> Candidates();
-  Status LoadStep(const std::string& directory, StateBuffers& buffers, TrainState& state);
-  Status LoadParts(StepReader& step, StateBuffers& buffers);
-  void LoadRng(StepReader& step, StateBuffers& buffers);
+  Status Reserve(const StateBuffers& buffers);
+  Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
+  void TellPlan() const;
+  Slot& FreeSlot();
+  void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers);
+  void Collect(Slot& slot);  // waits for its save, reports how it went
+  void CollectDone();
 
   CheckpointerOptions options_;
   std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
   std::optional<RunLock> lock_;
-  WriteRing ring_;
-  Arena arena_;
   std::string run_;
   std::string nonce_;
   int64_t saves_ = 0;
   int64_t failed_saves_ = 0;
   int64_t newest_saved_ = -1;  // iteration of the last save begun
-  std::unique_ptr<Pending> pending_;
-  std::thread saver_;
+  Status last_outcome_;        // of the save collected last
+  std::shared_ptr<const std::vector<TensorEntry>> tensors_;
+  std::deque<Slot> slots_;
+  Slot* copying_ = nullptr;       // its snapshot is still being copied behind
+  std::unique_ptr<Saver> saver_;  // last: it ends before the snapshots go
 };
 
 }  // namespace cairn

@@ -20,6 +20,10 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.save_dir = config.save;
   options.load = config.load;
   options.save_interval = config.save_interval;
+  options.lazy = config.save_mode == "lazy";
+  options.overlap = config.save_overlap == "skip"     ? SaveOverlap::kSkip
+                    : config.save_overlap == "double" ? SaveOverlap::kDouble
+                                                      : SaveOverlap::kWait;
   options.retention = {
       .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
   options.topology = topology;

@@ -13,10 +13,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank's votes are added up over the world. The base is above any number of ranks, so the two sums do not
-// mix.
-constexpr double kVoteStop = 1;
-constexpr double kVoteSaveNow = 2.0 * kMaxWorld;
+// What ranks want, as numbers that are added up over the world: each vote is a digit of a base above the
+// number of ranks, so the sums do not mix. Exact in a double up to 2^17 ranks.
+struct Votes {
+  bool stop = false;
+  bool save_now = false;
+  bool busy = false;
+
+  double Encode(int world) const {
+    const double base = world + 1.0;
+    return stop + base * (save_now + base * busy);
+  }
+  static Votes Decode(double sum, int world) {
+    const double base = world + 1.0;
+    return {std::fmod(sum, base) >= 1, std::fmod(std::floor(sum / base), base) >= 1, sum >= base * base};
+  }
+};
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -62,6 +74,7 @@ Status Trainer::Run() {
                             engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
                             at::get_num_threads()));
   CAIRN_RETURN_IF_ERROR(Resume());
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Prepare(engine_.Buffers()));
   while (!Finished()) {
     CAIRN_RETURN_IF_ERROR(Step());
     if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0)
@@ -97,8 +110,10 @@ Status Trainer::Step() {
   const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
   const double loss_scale = state_.loss_scale;
   const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote());
-  save_now_ = outcome.votes >= kVoteSaveNow;
-  stop_ = std::fmod(outcome.votes, kVoteSaveNow) >= kVoteStop;
+  const Votes agreed = Votes::Decode(outcome.votes, dims_.topology.world());
+  stop_ = agreed.stop;
+  save_now_ = agreed.save_now;
+  saver_busy_ = agreed.busy;
 
   ++state_.iteration;
   state_.consumed_samples += batch;
@@ -128,7 +143,8 @@ double Trainer::Vote() const {
       config_.exit_duration_in_mins > 0 && SecondsSince(start_) > config_.exit_duration_in_mins * 60;
   const bool asked = !config_.save_now_file.empty() && dims_.world_rank == 0 &&
                      access(config_.save_now_file.c_str(), F_OK) == 0;
-  return (StopRequested() || out_of_time ? kVoteStop : 0) + (asked ? kVoteSaveNow : 0);
+  return Votes{.stop = StopRequested() || out_of_time, .save_now = asked, .busy = hooks_ && hooks_->Busy()}
+      .Encode(dims_.topology.world());
 }
 
 Status Trainer::Evaluate() {
@@ -143,7 +159,7 @@ Status Trainer::Evaluate() {
 Status Trainer::Save(bool last) {
   if (!hooks_) return OkStatus();
   StateBuffers buffers = engine_.Buffers();
-  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_));
+  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_, saver_busy_));
   if (save_now_ && dims_.world_rank == 0) unlink(config_.save_now_file.c_str());
   return OkStatus();
 }

@@ -47,8 +47,9 @@ class Trainer {
   Engine engine_;
   DataLoaders data_;
   std::unique_ptr<TrainLog> log_;
-  bool stop_ = false;      // agreed by all ranks
-  bool save_now_ = false;  // agreed by all ranks
+  bool stop_ = false;        // agreed by all ranks
+  bool save_now_ = false;    // agreed by all ranks
+  bool saver_busy_ = false;  // agreed by all ranks
 };
 
 }  // namespace cairn

@@ -91,9 +91,11 @@ struct TrainConfig {
   std::string save;
   std::string load;
   int64_t save_interval = 0;
-  int64_t keep_last = 0;    // 0: all
-  int64_t keep_every = 0;   // keep steps that this divides; 0: none
-  int64_t keep_tokens = 0;  // keep one step for each so many tokens; 0: none
+  std::string save_mode = "lazy";     // or "copy"
+  std::string save_overlap = "wait";  // "skip", "double"
+  int64_t keep_last = 0;              // 0: all
+  int64_t keep_every = 0;             // keep steps that this divides; 0: none
+  int64_t keep_tokens = 0;            // keep one step for each so many tokens; 0: none
   std::string save_now_file;
 
   // Logs.

@@ -57,6 +57,10 @@ Status CheckChoices(const TrainConfig& c) {
   if (c.lr_decay_style != "constant" && c.lr_decay_style != "linear" && c.lr_decay_style != "cosine")
     return InvalidArgument("--lr-decay-style is '{}'; it must be constant, linear or cosine",
                            c.lr_decay_style);
+  if (c.save_mode != "lazy" && c.save_mode != "copy")
+    return InvalidArgument("--save-mode is '{}'; known are lazy, copy", c.save_mode);
+  if (c.save_overlap != "wait" && c.save_overlap != "skip" && c.save_overlap != "double")
+    return InvalidArgument("--save-overlap is '{}'; known are wait, skip, double", c.save_overlap);
   if (!c.recompute_granularity.empty() && c.recompute_granularity != "full")
     return InvalidArgument("--recompute-granularity is '{}'; only 'full' is known", c.recompute_granularity);
   if (c.zero_stage < 0 || c.zero_stage > 1)

@@ -1,0 +1,54 @@
+// Loads the newest good step into a training's memory, on any topology.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/step_reader.h"
+#include "runtime/checkpoint_hooks.h"
+#include "runtime/control_plane.h"
+
+namespace cairn {
+
+struct ResumePlaces {
+  std::string save_dir;  // run directory of this training; empty: it saves nothing
+  std::string load;      // CKPT to start from where save_dir has no step yet; may be empty
+};
+
+struct Resumed {
+  TrainState state;
+  std::string run;  // of the step; empty where this training becomes a run of its own
+};
+
+class Resumer {
+ public:
+  using DeviceCopy = std::function<void(void* to, const void* from, size_t bytes)>;  // host to device
+
+  Resumer(ResumePlaces places, const Topology& topology, DeviceCopy device_copy, ControlPlane& control)
+      : places_(std::move(places)),
+        topology_(topology),
+        device_copy_(std::move(device_copy)),
+        control_(control) {}
+
+  // Collective; nothing where there is no step yet. See CheckpointHooks::Resume.
+  Result<std::optional<Resumed>> Run(StateBuffers& buffers);
+
+ private:
+  Result<std::vector<std::string>> Candidates();
+  Status LoadStep(const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  Status LoadParts(StepReader& step, StateBuffers& buffers);
+  void LoadRng(StepReader& step, StateBuffers& buffers);
+
+  const ResumePlaces places_;
+  const Topology topology_;
+  const DeviceCopy device_copy_;
+  ControlPlane& control_;
+  FileSystem& fs_ = FileSystem::Posix();
+};
+
+// The random state of one rank: a tensor that only the same rank of the same topology loads.
+TensorEntry RngTensor(const Topology& topology, int rank, size_t bytes);
+
+}  // namespace cairn

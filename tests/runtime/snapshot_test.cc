@@ -1,0 +1,115 @@
+#include "runtime/snapshot.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "ckpt/shard_image.h"
+#include "ckpt/verify.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+const StepIdentity kIdentity{"0123456789abcdef0123456789abcdef", 5};
+
+// A big and some small tensors in two parts of live memory.
+class SnapshotTest : public testing::Test {
+ protected:
+  SnapshotTest() {
+    std::mt19937_64 random(1);
+    for (auto& part : parts_) {
+      part.resize(kRows * 1024 * 4 + 4096);
+      for (auto& byte : part) byte = static_cast<std::byte>(random());
+    }
+    for (uint64_t i = 0; i < 6; ++i) {
+      const uint64_t rows = i == 2 ? kRows : i + 1;
+      tensors_.push_back(
+          {{.name = fmt::format("t{}", i), .shape = {rows, 1024}}, Role::kMaster, Dtype::kF32});
+      pieces_.push_back({.tensor = static_cast<uint32_t>(i),
+                         .file = 0,
+                         .box = Box::Whole({rows, 1024}),
+                         .range = {0, rows * 1024},
+                         .chunks = {}});
+      sources_.push_back({i % 2, i * 100});
+    }
+  }
+
+  std::unique_ptr<Snapshot> Make() {
+    auto plan = ShardPlan::Make("shard-00000.h5", {}, tensors_, pieces_);
+    EXPECT_TRUE(plan.ok());
+    auto snapshot = Snapshot::Make(std::move(plan).value(), sources_, {});
+    EXPECT_TRUE(snapshot.ok());
+    return std::move(snapshot).value();
+  }
+  std::vector<Snapshot::Base> Bases() const { return {{parts_[0].data()}, {parts_[1].data()}}; }
+
+  void ExpectImageHolds(Snapshot& snapshot, const std::vector<std::byte> (&expected)[2]) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const auto bytes = snapshot.plan().piece(i).stored_bytes;
+      EXPECT_EQ(std::memcmp(snapshot.image().data() + snapshot.plan().OffsetOf(i),
+                            expected[sources_[i].part].data() + sources_[i].offset, bytes),
+                0)
+          << i;
+    }
+  }
+
+  // Writes the image, and checks each digest against the file.
+  void ExpectAVerifiedFile(Snapshot& snapshot, const std::string& directory) {
+    FileSystem& fs = FileSystem::Posix();
+    if (!snapshot.takes_digests()) snapshot.plan().Bind(kIdentity);
+    const auto receipt = WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
+                                         {.write_bytes = 1 << 20,
+                                          .take_digests = !snapshot.takes_digests(),
+                                          .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+    ASSERT_TRUE(receipt.ok()) << receipt.status().message();
+    VerifyReport report;
+    ASSERT_TRUE(
+        VerifyShard(fs, directory, receipt->file, receipt->catalog, 0, kIdentity.run, kIdentity.step, report)
+            .ok());
+    EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
+    EXPECT_EQ(report.bytes_checked, receipt->file.bytes);
+  }
+
+  static constexpr uint64_t kRows = 5000;  // 20 MB: several chunks
+  std::vector<std::byte> parts_[2];
+  std::vector<TensorEntry> tensors_;
+  std::vector<Piece> pieces_;
+  std::vector<Snapshot::Source> sources_;
+};
+
+TEST_F(SnapshotTest, AtOnceAndBehindGiveTheSameFile) {
+  const auto snapshot = Make();
+  const TempDir temp;
+  for (int round = 0; round < 4; ++round) {
+    const TempDir directory;
+    if (round % 2 == 0)
+      snapshot->CopyNow(kIdentity, Bases());
+    else
+      snapshot->CopyBehind(kIdentity, Bases());
+    ExpectAVerifiedFile(*snapshot, directory.path());
+    snapshot->Complete();
+    ExpectImageHolds(*snapshot, parts_);
+  }
+}
+
+// What the optimizer changes after Complete() is not in the snapshot; the file is still being written then.
+TEST_F(SnapshotTest, CompleteFreesTheLiveMemoryWhileTheFileIsWritten) {
+  const auto snapshot = Make();
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<std::byte> before[2] = {parts_[0], parts_[1]};
+    const TempDir directory(TempDir::Place::kMemory);
+    snapshot->CopyBehind(kIdentity, Bases());
+    std::thread writer([&] { ExpectAVerifiedFile(*snapshot, directory.path()); });
+    snapshot->Complete();
+    for (auto& part : parts_) std::memset(part.data(), round, part.size());
+    writer.join();
+    ExpectImageHolds(*snapshot, before);
+    parts_[0] = before[1];
+    parts_[1] = before[0];
+  }
+}
+
+}  // namespace
+}  // namespace cairn
