@@ -75,7 +75,7 @@ class Limits {
     for (const int threads : {1, 2})
       Add(fmt::format("page_cache_read_{}", threads), [this, threads, &file]() -> Result<double> {
         CAIRN_RETURN_IF_ERROR(MakeWarm(file));
-        return RawRead(file, target_, {.depth = threads, .direct = false});
+        return Read(file, {.depth = threads, .direct = false});
       });
   }
 
@@ -95,7 +95,7 @@ class Limits {
     const auto add = [&](Engine engine, int depth, const char* name) {
       Add(fmt::format("direct_read_{}_{}", name, depth), [this, &file, engine, depth]() -> Result<double> {
         CAIRN_RETURN_IF_ERROR(MakeCold(file));
-        return RawRead(file, target_, {.engine = engine, .depth = depth});
+        return Read(file, {.engine = engine, .depth = depth});
       });
     };
     for (const int depth : {1, 4, 8}) add(Engine::kThreads, depth, "threads");
@@ -103,8 +103,16 @@ class Limits {
   }
 
   const std::vector<Contender>& contenders() const { return contenders_; }
+  uint64_t compared_bytes() const { return compared_; }
 
  private:
+  Result<double> Read(const std::string& file, const RawTransfer& how) {
+    CAIRN_ASSIGN_OR_RETURN(const double seconds, RawRead(file, target_, how));
+    if (!std::ranges::equal(target_, source_)) return Corrupt("{}: read other bytes than were written", file);
+    compared_ += target_.size();
+    return seconds;
+  }
+
   template <typename Run>
   static Result<double> Timed(const Run& run) {
     const Stopwatch watch;
@@ -135,13 +143,14 @@ class Limits {
   const BenchOptions& options_;
   std::span<std::byte> source_;
   std::span<std::byte> target_;
+  uint64_t compared_ = 0;
   std::byte sink_{};  // keeps the compiler from leaving work out
   std::vector<Contender> contenders_;
 };
 
 }  // namespace
 
-Result<Samples> MeasureLimits(const BenchOptions& options) {
+Result<BenchResult> MeasureLimits(const BenchOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(options, 3 * options.bytes, 5 * options.bytes));
   CAIRN_ASSIGN_OR_RETURN(WarmBuffer source, WarmBuffer::Make(options.bytes));
   CAIRN_ASSIGN_OR_RETURN(WarmBuffer target, WarmBuffer::Make(options.bytes));
@@ -160,7 +169,8 @@ Result<Samples> MeasureLimits(const BenchOptions& options) {
     limits.AddDirectWrites();
     limits.AddDirectReads(cold.path());
   }
-  return RunRounds(limits.contenders(), options.rounds, TellOnTerminal());
+  CAIRN_ASSIGN_OR_RETURN(Samples samples, RunRounds(limits.contenders(), options.rounds, TellOnTerminal()));
+  return BenchResult{std::move(samples), {}, limits.compared_bytes()};
 }
 
 }  // namespace cairn

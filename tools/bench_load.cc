@@ -12,14 +12,13 @@ namespace {
 // A step on disk, and the two ways to read it.
 class LoadBench {
  public:
+  // All reads go into `scratch`, whose size is the shard's.
   LoadBench(std::string run_dir, const BenchState& state, std::span<std::byte> scratch)
       : run_dir_(std::move(run_dir)), state_(state), scratch_(scratch), loaded_(state) {
     loaded_.memory = scratch.first(state.memory_bytes);
   }
   ~LoadBench() { (void)RemoveRun(run_dir_); }
 
-  // `scratch` is the arena first, the target of all reads later.
-  Status Prepare() { return SaveState(run_dir_, state_, scratch_).status(); }
   std::string shard() const { return JoinPath(SavedStep(run_dir_), ShardName(0)); }
   // Whether a cold read can be timed here: not where files live in memory.
   bool CanBeCold() const { return MakeCold(shard()).ok(); }
@@ -42,10 +41,13 @@ class LoadBench {
                 if (std::memcmp(state_.bytes_of(i).data(), loaded_.bytes_of(i).data(),
                                 state_.bytes_of(i).size()) != 0)
                   return Corrupt("{}: tensor {} was loaded wrong", shard(), DisplayName(state_.tensors[i]));
+              compared_ += state_.tensor_bytes;
               samples.Add(name, state_.tensor_bytes, seconds);
               return OkStatus();
             }};
   }
+
+  uint64_t compared_bytes() const { return compared_; }
 
  private:
   Status Bring(bool warm) const { return warm ? MakeWarm(shard()) : MakeCold(shard()); }
@@ -54,6 +56,7 @@ class LoadBench {
   const BenchState& state_;
   std::span<std::byte> scratch_;
   BenchState loaded_;
+  uint64_t compared_ = 0;
 };
 
 }  // namespace
@@ -61,15 +64,14 @@ class LoadBench {
 Result<BenchResult> MeasureLoad(const BenchOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckRoom(options, options.bytes / 10 * 12, options.bytes / 10 * 33));
   BenchState state = GptLikeState(options.bytes);
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t arena_bytes, ArenaBytes(state));
   CAIRN_ASSIGN_OR_RETURN(WarmBuffer memory, WarmBuffer::Make(state.memory_bytes));
-  CAIRN_ASSIGN_OR_RETURN(WarmBuffer scratch, WarmBuffer::Make(arena_bytes));
   state.memory = memory.bytes();
   FillWithNoise(memory.bytes(), 1);
+  CAIRN_ASSIGN_OR_RETURN(StateSaver saver, StateSaver::Make(state));
 
   const ScratchFile run(options.dir);
-  LoadBench bench(run.path(), state, scratch.bytes());
-  CAIRN_RETURN_IF_ERROR(bench.Prepare());
+  LoadBench bench(run.path(), state, saver.image());
+  CAIRN_RETURN_IF_ERROR(saver.Save(run.path(), false).status());
   CAIRN_ASSIGN_OR_RETURN(const bool direct, TakesDirect(options.dir));
   const bool cold = direct && bench.CanBeCold();
   std::vector<Contender> contenders = {
@@ -92,7 +94,7 @@ Result<BenchResult> MeasureLoad(const BenchOptions& options) {
     goals.push_back(BandwidthGoal("load_cold_ratio", "verified load, file not in memory / " + raw.name,
                                   *samples.Find("load_cold"), raw, 0.98));
   }
-  return BenchResult{std::move(samples), std::move(goals)};
+  return BenchResult{std::move(samples), std::move(goals), bench.compared_bytes()};
 }
 
 }  // namespace cairn

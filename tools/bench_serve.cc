@@ -57,15 +57,13 @@ void Answer(const ordered_json& answer) {
 
 class Server {
  public:
-  Server(const BenchState& state, std::span<std::byte> arena) : state_(state), arena_(arena) {}
+  Server(const BenchState& state, StateSaver& saver) : state_(state), saver_(saver), arena_(saver.image()) {}
 
   Result<ordered_json> Handle(const std::string& what, const std::string& path) {
-    if (what == "save") {
-      CAIRN_ASSIGN_OR_RETURN(const SaveSeconds s, SaveState(path, state_, arena_));
-      return ordered_json{{"stall", s.plan + s.copy},
-                          {"flush", s.flush},
-                          {"commit", s.commit},
-                          {"durable", s.plan + s.copy + s.flush + s.commit}};
+    if (what == "save" || what == "save_lazy") {
+      CAIRN_ASSIGN_OR_RETURN(const SaveSeconds s, saver_.Save(path, what == "save_lazy"));
+      return ordered_json{
+          {"stall", s.stall}, {"flush", s.flush}, {"commit", s.commit}, {"durable", s.durable}};
     }
     if (what == "load") return Seconds(LoadState(path, state_));
     if (what == "raw_read") return Seconds(Read(path, {.engine = Engine(), .direct = true}));
@@ -102,6 +100,7 @@ class Server {
   }
 
   const BenchState& state_;
+  StateSaver& saver_;
   std::span<std::byte> arena_;
 };
 
@@ -114,10 +113,9 @@ Status ServeBench(const std::string& checkpoint, const std::string& memory_file)
   for (uint32_t i = 0; i < state.tensors.size(); ++i)
     CAIRN_RETURN_IF_ERROR(
         step.reader->ReadBox(i, Box::Whole(state.tensors[i].spec.shape), state.bytes_of(i)));
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t arena_bytes, ArenaBytes(state));
-  CAIRN_ASSIGN_OR_RETURN(WarmBuffer arena, WarmBuffer::Make(arena_bytes));
+  CAIRN_ASSIGN_OR_RETURN(StateSaver saver, StateSaver::Make(state));
   Answer(Describe(state));
-  Server server(state, arena.bytes());
+  Server server(state, saver);
   for (std::string line; std::getline(std::cin, line);) {
     const size_t space = std::min(line.find(' '), line.size());
     CAIRN_ASSIGN_OR_RETURN(

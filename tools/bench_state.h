@@ -7,6 +7,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/step_reader.h"
+#include "runtime/snapshot.h"
 
 namespace cairn {
 
@@ -29,24 +30,42 @@ BenchState GptLikeState(uint64_t bytes);
 // The tensors of a step, in its catalog's order. Memory is not set yet.
 BenchState StateLike(const StepReader& step);
 
-// Seconds of one save of a state by one writer, by ckpt's own path.
+// Seconds of one save of a state by one writer.
 struct SaveSeconds {
-  double plan = 0;    // where each byte will lie
-  double copy = 0;    // the state into the arena: what a trainer waits for
-  double flush = 0;   // the arena into a durable shard, digests taken
-  double commit = 0;  // index, manifest, rename: until the step exists
+  double stall = 0;    // what the trainer waited
+  double flush = 0;    // the arena into a durable shard; in lazy mode it waits for the copy and overlaps it
+  double commit = 0;   // index, manifest, rename: until the step exists
+  double durable = 0;  // from the start until then
 };
 
-// Commits `state` as RUN/step-00000001. `arena` holds the snapshot; see ArenaBytes.
-Result<SaveSeconds> SaveState(const std::string& run_dir, const BenchState& state,
-                              std::span<std::byte> arena);
-Result<uint64_t> ArenaBytes(const BenchState& state);
-std::string SavedStep(const std::string& run_dir);  // the directory that SaveState leaves
+// Saves a state again and again by the trainer's own path, as one rank would: the snapshot's memory and plan
+// are made once.
+class StateSaver {
+ public:
+  static Result<StateSaver> Make(const BenchState& state);
 
+  // Commits the state as RUN/step-00000001. `lazy`: the copy runs while this thread computes something else
+  // for ten times as long as a memcpy would take, as under a forward and backward.
+  Result<SaveSeconds> Save(const std::string& run_dir, bool lazy);
+
+  // The snapshot's memory; anybody's between saves.
+  std::span<std::byte> image() { return snapshot_->image(); }
+
+ private:
+  StateSaver(const BenchState& state, std::unique_ptr<Snapshot> snapshot)
+      : state_(&state), snapshot_(std::move(snapshot)) {}
+  Status Flush(const std::string& run_dir, SaveSeconds& seconds);
+
+  const BenchState* state_;
+  std::unique_ptr<Snapshot> snapshot_;
+};
+
+std::string SavedStep(const std::string& run_dir);  // the directory that Save leaves
 Status RemoveRun(const std::string& run_dir);
 
-// Reads every file of the step from its disk and checks every byte. Errors: Corrupt with the first problem.
-Status VerifySaved(const std::string& step_dir);
+// Reads every file of the step from its disk and checks every byte. How many. Errors: Corrupt with the first
+// problem.
+Result<uint64_t> VerifySaved(const std::string& step_dir);
 
 // Opens the step and reads every tensor, verified, into `state.memory`. Seconds in all. Errors: Corrupt where
 // it holds other tensors than the state.

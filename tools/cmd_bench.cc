@@ -12,11 +12,6 @@ namespace {
 
 using Measure = Result<BenchResult> (*)(const BenchOptions&);
 
-Result<BenchResult> Limits(const BenchOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(Samples samples, MeasureLimits(options));
-  return BenchResult{std::move(samples), {}};
-}
-
 struct Job {
   const char* name;
   const char* what;
@@ -28,7 +23,7 @@ constexpr Job kJobs[] = {
     {"limits", "what this machine gives: memory, page cache, disk, digests",
      "as_found: pages that the machine gave back to its host are needed again; recycled: others just freed "
      "as many.",
-     Limits},
+     MeasureLimits},
     {"save", "our snapshot and flush against memcpy and a raw O_DIRECT writer",
      "flush_ratio and stall_ratio with their goals. What is written is read back and verified before its "
      "time counts.",
@@ -44,6 +39,7 @@ Result<int> Run(const Job& job, const BenchOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const BenchResult result, job.measure(options));
   nlohmann::ordered_json report = {{"bench", job.name}, {"bytes", options.bytes}};
   report["machine"] = std::move(machine);
+  report["verified_bytes"] = result.verified_bytes;
   PrintReport(options, std::move(report), result.samples, result.goals);
   return kExitDone;
 }

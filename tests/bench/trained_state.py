@@ -80,6 +80,7 @@ class Shared:
             flat = torch.frombuffer(self.memory, dtype=DTYPES[t["dtype"]], count=math.prod(t["shape"]), offset=t["offset"])
             self.tensors[t["role"] + "/" + t["name"]] = flat.view(t["shape"])
         self.bytes = sum(t.nbytes for t in self.tensors.values())
+        self.checked_bytes = 0
         self.digests = {key: digest(t) for key, t in self.tensors.items()}
 
     def answer(self):
@@ -104,5 +105,6 @@ class Shared:
             if digest(tensor) != self.digests[key]:
                 raise SystemExit(f"{key} was not read back as it was saved")
             seen.add(key)
+            self.checked_bytes += self.tensors[key].nbytes
         if seen != set(self.digests):
             raise SystemExit(f"{len(self.digests) - len(seen)} tensors were not read back")
