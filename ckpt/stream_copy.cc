@@ -9,28 +9,26 @@
 #include <cstring>
 
 namespace cairn {
+namespace {
 
+constexpr size_t kLineBytes = 64;
+
+}  // namespace
+
+void StreamCopy(std::byte* to, std::span<const std::byte> from) {
+  const std::byte* source = from.data();
+  size_t left = from.size();
 #ifdef __SSE2__
-
-void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) {
-  constexpr size_t kLine = 64, kVector = sizeof(__m128i);
-  const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
-  std::memcpy(to, from, head);
-  size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {  // whole lines, so that none is written in parts
-    __m128i line[kLine / kVector];
-    std::memcpy(line, from + at, kLine);
-    for (size_t i = 0; i < kLine / kVector; ++i)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, line[i]);
-  }
-  std::memcpy(to + at, from + at, bytes - at);
-  _mm_sfence();  // these stores are not ordered by locks
-}
-
-#else
-
-void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
-
+  const size_t head = std::min(left, -reinterpret_cast<uintptr_t>(to) % kLineBytes);
+  std::memcpy(to, source, head);
+  to += head, source += head, left -= head;
+  for (; left >= kLineBytes; to += kLineBytes, source += kLineBytes, left -= kLineBytes)
+    for (size_t i = 0; i < kLineBytes; i += sizeof(__m128i))
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i)));
+  _mm_sfence();  // before another thread is told that the bytes are there
 #endif
+  std::memcpy(to, source, left);
+}
 
 }  // namespace cairn

@@ -1,14 +1,13 @@
-// A copy past the caches, for memory that nobody reads soon.
-//
-// memcpy does so only beyond a size that the C library takes from the shared cache (190 MB on one machine),
-// so that tensors of a few megabytes were copied at half the speed: each line of the target was read first.
+// Memory copies past the cache, for bytes that are not read again soon.
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 namespace cairn {
 
-// Like memcpy. Visible to other threads by the usual means once it has returned.
-void StreamCopy(std::byte* to, const std::byte* from, size_t bytes);
+// memcpy with stores that do not bring the target's lines into the cache first: two memory transfers a byte
+// instead of three. `to` and `from` do not overlap.
+void StreamCopy(std::byte* to, std::span<const std::byte> from);
 
 }  // namespace cairn

@@ -1,10 +1,15 @@
 #include "runtime/saver.h"
 
+#include <algorithm>
+#include <bit>
+
+#include "ckpt/byte_codec.h"
 #include "ckpt/layout.h"
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
 #include "runtime/background_thread.h"
 #include "runtime/rank_message.h"
+#include "runtime/watchdog.h"
 
 namespace cairn {
 namespace {
@@ -12,6 +17,21 @@ namespace {
 std::string StagingDir(const SaverOptions& options, const Save& save) {
   return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
 }
+
+double SecondsSince(Save::Clock::time_point start) {
+  return std::chrono::duration<double>(Save::Clock::now() - start).count();
+}
+
+// What a rank tells rank 0 of its shard: how long it took, and the receipt.
+std::string EncodeWritten(const Save& save, const ShardReceipt& receipt) {
+  ByteWriter out;
+  out.Put(std::bit_cast<uint64_t>(save.written_seconds));
+  out.PutRaw(receipt.Encode());
+  return std::move(out).Take();
+}
+
+constexpr double kSlowSeconds = 1;
+constexpr double kSlowTimesMedian = 4;
 
 }  // namespace
 
@@ -58,14 +78,14 @@ void Saver::Work() {
 
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
-  const std::string blob =
-      receipt.ok() ? EncodeOutcome(OkStatus(), receipt->Encode()) : EncodeOutcome(receipt.status());
+  save.written_seconds = SecondsSince(save.started);
+  const std::string blob = EncodeOutcome(receipt.status(), receipt.ok() ? EncodeWritten(save, *receipt) : "");
   CAIRN_ASSIGN_OR_RETURN(const auto blobs, control_->GatherToRoot(blob, "shard receipts"));
   const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::string told,
                          control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
   CAIRN_RETURN_IF_ERROR(DecodeOutcome(told).status());
-  save.durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save.started).count();
+  save.durable_seconds = SecondsSince(save.started);
   if (options_.retention.enabled()) Retire(save, *receipt);
   return OkStatus();
 }
@@ -86,19 +106,34 @@ Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blo
   const Status status = [&]() -> Status {
     std::vector<TensorEntry> tensors = *save.tensors;
     std::vector<ShardReceipt> receipts;
+    std::vector<double> seconds;
     for (size_t rank = 0; rank < blobs.size(); ++rank) {
       const Result<std::string> payload = DecodeOutcome(blobs[rank]);
       if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
-      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(*payload));
+      ByteReader in(*payload);
+      seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
+      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));
       for (const TensorEntry& tensor : receipt.catalog.tensors)
         if (tensor.role == Role::kRng) tensors.push_back(tensor);
       receipts.push_back(std::move(receipt));
     }
+    NameSlowRank(save, seconds);
     CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, tensors, receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
   }();
   if (!status.ok()) AbandonPartial(fs_, directory);
   return status;
+}
+
+// One slow disk or node holds up every commit; whoever runs the training wants to know which.
+void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const double median = sorted[sorted.size() / 2], slowest = sorted.back();
+  if (slowest < kSlowSeconds || slowest < kSlowTimesMedian * median) return;
+  const auto rank = static_cast<int>(std::ranges::find(seconds, slowest) - seconds.begin());
+  Say(fmt::format("checkpoint of iteration {}: {} took {:.1f} s to write its shard, the median rank {:.1f} s",
+                  save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
 // What older steps are deleted for must be more than written: each rank reads its own shard back first.

@@ -38,7 +38,8 @@ struct Save {
   Clock::time_point started;
   double stall_seconds = 0;  // the trainer's
   std::atomic<bool> done = false;
-  double durable_seconds = 0;  // from the start
+  double written_seconds = 0;  // this rank's shard, from the start
+  double durable_seconds = 0;  // the step, from the start
   Status status;
 };
 
@@ -55,6 +56,7 @@ class Saver {
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(Save& save);
   Status CommitAtRoot(const Save& save, const std::vector<std::string>& blobs);
+  void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
   void Retire(const Save& save, const ShardReceipt& receipt);
   Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
 

@@ -108,7 +108,7 @@ void Snapshot::CopyBytes(const Source& source, uint64_t offset, std::byte* to, u
   if (base.on_gpu)
     device_copy_(to, from, bytes);
   else if (bytes > kInCacheBytes)
-    StreamCopy(to, from, bytes);
+    StreamCopy(to, {from, bytes});
   else
     std::memcpy(to, from, bytes);
 }

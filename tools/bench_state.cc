@@ -209,11 +209,13 @@ Result<double> LoadState(const std::string& step_dir, const BenchState& state) {
   const std::vector<TensorEntry>& tensors = reader->catalog().tensors;
   if (tensors.size() != state.tensors.size())
     return Corrupt("{} holds {} tensors, the state has {}", step_dir, tensors.size(), state.tensors.size());
+  std::vector<ReadRequest> requests;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].bytes() != state.tensors[i].bytes())
+    if (tensors[i] != state.tensors[i])
       return Corrupt("{}: tensor {} is not the state's", step_dir, DisplayName(tensors[i]));
-    CAIRN_RETURN_IF_ERROR(reader->ReadBox(i, Box::Whole(tensors[i].spec.shape), state.bytes_of(i)));
+    requests.push_back({i, Box::Whole(tensors[i].spec.shape), state.bytes_of(i)});
   }
+  CAIRN_RETURN_IF_ERROR(reader->Load(requests));
   return watch.Seconds();
 }
 

@@ -14,7 +14,7 @@ TEST(StreamCopyTest, CopiesEveryLengthAtEveryAlignmentAndNothingElse) {
     for (size_t bytes = 0; bytes < 260; ++bytes) {
       std::vector<std::byte> to(512);
       const size_t from_at = (to_at * 5 + bytes) % 64;
-      StreamCopy(to.data() + to_at, from.data() + from_at, bytes);
+      StreamCopy(to.data() + to_at, {from.data() + from_at, bytes});
       for (size_t i = 0; i < to.size(); ++i) {
         const bool inside = i >= to_at && i < to_at + bytes;
         ASSERT_EQ(to[i], inside ? from[from_at + i - to_at] : std::byte{})

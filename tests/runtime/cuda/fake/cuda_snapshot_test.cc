@@ -1,0 +1,133 @@
+// cuda_snapshot.cc's streams, events and slots over a CUDA runtime made of threads (fake_cuda.h).
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/cuda/snapshot_window.h"
+#include "tests/runtime/cuda/fake/fake_cuda.h"
+#include "tests/runtime/cuda/random_pieces.h"
+#include "tests/runtime/cuda/snapshot_twin.h"
+
+extern "C" void CairnNewCudaSnapshot(const cairn::CudaSnapshotOptions&, cairn::Status*,
+                                     cairn::DeviceSnapshot**);
+
+namespace cairn {
+namespace {
+
+Result<std::unique_ptr<DeviceSnapshot>> New(const CudaSnapshotOptions& options) {
+  Status status;
+  DeviceSnapshot* snapshot = nullptr;
+  CairnNewCudaSnapshot(options, &status, &snapshot);
+  if (!status.ok()) return status;
+  return std::unique_ptr<DeviceSnapshot>(snapshot);
+}
+
+// State, and what HostSnapshot makes of it.
+struct Expected {
+  explicit Expected(RandomPieces from) : made(std::move(from)), arena(made.arena_bytes, kGarbage) {
+    const auto host = NewHostSnapshot();
+    EXPECT_TRUE(host->SetArena(arena).ok());
+    EXPECT_TRUE(host->Begin(made.At(made.data.data())).ok());
+    digests = host->Wait().value();
+  }
+  RandomPieces made;
+  std::vector<std::byte> arena;
+  SnapshotDigests digests;
+};
+
+// The trainer around a snapshot: the compute stream makes the state just before Begin and spoils it just
+// behind the fence, whatever the streams are at by then.
+Result<SnapshotDigests> Train(DeviceSnapshot& snapshot, const RandomPieces& made,
+                              std::vector<std::byte>& device) {
+  const std::vector<std::byte> spoil(made.data.size(), kGarbage);
+  EXPECT_EQ(cudaMemcpyAsync(device.data(), made.data.data(), device.size(), cudaMemcpyHostToDevice, nullptr),
+            cudaSuccess);
+  CAIRN_RETURN_IF_ERROR(snapshot.Begin(made.At(device.data())));
+  EXPECT_TRUE(snapshot.FenceSources().ok());
+  EXPECT_EQ(cudaMemcpyAsync(device.data(), spoil.data(), device.size(), cudaMemcpyHostToDevice, nullptr),
+            cudaSuccess);
+  auto digests = snapshot.Wait();
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  return digests;
+}
+
+TEST(CudaSnapshotTest, HoldsTheStateBetweenBeginAndFenceWhateverTheStreamsPace) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 12; ++round) {
+    const Expected expected(MakeRandomPieces(30, 24 << 20, random));
+    auto snapshot = New({.slot_bytes = kChunkBytes + random() % 3 * kPageBytes, .slots = 2 + round % 3});
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+    std::vector<std::byte> arena(expected.arena.size(), kGarbage), device(expected.made.data.size());
+    ASSERT_TRUE((*snapshot)->SetArena(arena).ok());
+    for (int save = 0; save < 2; ++save) {
+      const auto digests = Train(**snapshot, expected.made, device);
+      ASSERT_TRUE(digests.ok()) << digests.status().message();
+      EXPECT_EQ(*digests, expected.digests) << "round " << round;
+      EXPECT_TRUE(arena == expected.arena) << "round " << round;
+      std::ranges::fill(arena, kGarbage);
+    }
+  }
+}
+
+TEST(CudaSnapshotTest, EveryFailureOfACudaCallIsTold) {
+  std::mt19937_64 random(2);
+  RandomPieces made;
+  made.data = RandomBytes(3 * kChunkBytes + 100, random);
+  made.pieces = {{nullptr, made.data.size(), 0, 5}};
+  made.arena_bytes = 3 * kChunkBytes + kPageBytes;
+  const Expected expected(made);
+  std::vector<std::byte> arena(made.arena_bytes), device(made.data);
+  std::unique_ptr<DeviceSnapshot> last;
+  const auto all = [&]() -> Result<SnapshotDigests> {
+    last.reset();
+    CAIRN_ASSIGN_OR_RETURN(last, New({.slot_bytes = kChunkBytes}));
+    CAIRN_RETURN_IF_ERROR(last->SetArena(arena));
+    CAIRN_RETURN_IF_ERROR(last->Begin(made.At(device.data())));
+    const Status fenced = last->FenceSources();
+    auto digests = last->Wait();
+    return fenced.ok() ? std::move(digests) : fenced;
+  };
+  fake_cuda::FailCall(0);
+  ASSERT_TRUE(all().ok());
+  const int64_t calls = fake_cuda::Calls();
+  ASSERT_GT(calls, 60);
+  for (int64_t call = 1; call <= calls; ++call) {
+    fake_cuda::FailCall(call);
+    const auto digests = all();
+    fake_cuda::FailCall(0);
+    ASSERT_FALSE(digests.ok()) << "call " << call;
+    EXPECT_TRUE(digests.status().message().find("unknown error") != std::string::npos)
+        << digests.status().message();
+    // The next snapshot works, whatever the failed one left behind, and that one touches its arena no more.
+    std::ranges::fill(arena, kGarbage);
+    std::vector<std::byte> next_arena(arena);
+    if (last == nullptr || !last->SetArena(next_arena).ok()) continue;
+    ASSERT_TRUE(last->Begin(made.At(device.data())).ok());
+    EXPECT_EQ(last->Wait().value(), expected.digests) << "after the failure of call " << call;
+    EXPECT_TRUE(next_arena == expected.arena);
+    EXPECT_TRUE(std::ranges::count(arena, kGarbage) == static_cast<int64_t>(arena.size())) << "call " << call;
+  }
+}
+
+TEST(CudaSnapshotTest, RefusesWhatCannotBe) {
+  fake_cuda::FailCall(0);
+  EXPECT_EQ(New({.slot_bytes = kChunkBytes - kPageBytes}).status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(New({.slots = 1}).status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(New({.device = 1}).status().kind(), StatusKind::kNotSupported);
+  auto snapshot = New({.slot_bytes = kChunkBytes});
+  ASSERT_TRUE(snapshot.ok());
+  std::vector<std::byte> state(kPageBytes), arena(kPageBytes);
+  EXPECT_EQ((*snapshot)->Wait().status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ((*snapshot)->Begin({{state.data(), 1, 0, 0}}).kind(), StatusKind::kInvalidArgument);  // no arena
+  EXPECT_TRUE((*snapshot)->FenceSources().ok());
+  ASSERT_TRUE((*snapshot)->SetArena(arena).ok());
+  ASSERT_TRUE((*snapshot)->Begin({{state.data(), 1, 0, 0}}).ok());
+  EXPECT_EQ((*snapshot)->Begin({}).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ((*snapshot)->SetArena({}).kind(), StatusKind::kInvalidArgument);
+  EXPECT_TRUE((*snapshot)->Wait().ok());
+  ASSERT_TRUE((*snapshot)->Begin({}).ok());  // destroyed under way
+}
+
+}  // namespace
+}  // namespace cairn
