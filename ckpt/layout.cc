@@ -38,6 +38,8 @@ std::optional<std::string> ParseMarkedDirName(std::string_view name) {
   return std::string(name.substr(dot + 1, dash - dot - 1));
 }
 
+std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}", kLatestName, nonce); }
+
 std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
 
 std::string TensorPath(const TensorEntry& entry) {

@@ -30,6 +30,9 @@ std::string DeletingDirName(int64_t step, std::string_view nonce);
 // What follows the step in such a name ("partial", "superseded", "deleting"); nothing for other names.
 std::optional<std::string> ParseMarkedDirName(std::string_view name);
 
+// "latest.<nonce>": the next `latest`, until it is renamed.
+std::string LatestTempName(std::string_view nonce);
+
 // "shard-00003.h5"
 std::string ShardName(int writer);
 

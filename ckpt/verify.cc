@@ -45,7 +45,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    VerifyReport& report) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
-  std::vector<std::byte> window(kChunkBytes);
+  std::vector<std::byte> window(std::min(kChunkBytes, file.bytes));
   Hasher frame;
   uint64_t frame_offset = 0;
   for (const Region& region : RegionsOf(catalog, file_index, file.bytes)) {

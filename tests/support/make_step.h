@@ -95,6 +95,8 @@ struct StepRecipe {
   uint64_t seed = 1;
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;
+  std::string nonce = "test";  // of this saver's names
+  int writes_in_flight = 2;
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -177,12 +179,12 @@ inline std::vector<std::byte> GatherPiece(const Piece& piece, const TensorEntry&
 
 // Writes RUN/step-N; makes RUN where it is missing.
 inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
-  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, "test"));
+  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, recipe.nonce));
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial));
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
-  WriteRing ring(fs, {.buffer_bytes = 64 << 10});
+  WriteRing ring(fs, {.buffer_bytes = 64 << 10, .in_flight = recipe.writes_in_flight});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
@@ -197,7 +199,7 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
     receipts.push_back(std::move(receipt));
   }
   CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));
-  return PublishStep(fs, run_dir, recipe.step, "test");
+  return PublishStep(fs, run_dir, recipe.step, recipe.nonce);
 }
 
 }  // namespace cairn
