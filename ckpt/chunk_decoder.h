@@ -15,9 +15,17 @@ struct ChunkPlace {
   uint64_t stored_bytes = 0;  // there
   uint64_t bytes = 0;         // decoded
   FlatRange elements;         // of the row-major order of the piece's box
+  bool encoded = false;       // false: the stored bytes are the elements
 };
 // `element_bytes`: of the tensor's dtype. Requires chunk < piece.chunks.size().
 ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes);
+
+// Fills `out` with the elements of a chunk, for which it has the size. No decoder sees bytes that do not
+// match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
+// that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
+// threads. Errors: Corrupt with a message that goes on from "tensor NAME".
+Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
+                   std::span<const std::byte> stored, std::span<std::byte> out);
 
 // Verifies chunks of one step. Safe from several threads.
 class ChunkDecoder {

@@ -41,6 +41,8 @@ std::string TensorPath(const TensorEntry& entry);
 // "/exp_avg/layers.0.mlp.up.weight@512,0+128": the piece of a shard that starts at this offset of the tensor,
 // and where it is a flat range, at this element of the box.
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range);
+// The same of elements [begin, ...) of a compressed piece: there every dataset is a vector.
+std::string PackedPath(const TensorEntry& entry, const Box& box, uint64_t begin);
 inline constexpr const char* kCatalogPath = "/cairn/catalog";
 
 // A plain file name: not empty, no '/', no NUL, not "." or "..". Names that come from a manifest are held to

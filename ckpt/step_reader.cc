@@ -6,6 +6,17 @@
 #include "ckpt/layout.h"
 
 namespace cairn {
+namespace {
+
+// Where the last byte of a piece ends in its file.
+uint64_t EndOf(const Piece& piece) {
+  uint64_t end = piece.file_offset + piece.stored_bytes;
+  for (const StoredChunk& chunk : piece.stored) end = std::max(end, chunk.file_offset + chunk.bytes);
+  return end;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::string& directory) {
   std::unique_ptr<StepReader> reader(new StepReader(fs, directory));
   const std::string path = JoinPath(directory, kManifestName);
@@ -47,7 +58,7 @@ Status StepReader::ReadCatalog() {
     file_bytes.push_back(entry == manifest_.files.end() ? 0 : entry->bytes);
   }
   for (const Piece& piece : catalog_.pieces) {
-    if (piece.file_offset + piece.stored_bytes > file_bytes[piece.file])
+    if (EndOf(piece) > file_bytes[piece.file])
       return Corrupt("{}: tensor {} lies outside of {}", path, DisplayName(catalog_.tensors[piece.tensor]),
                      catalog_.files[piece.file]);
   }
@@ -88,8 +99,7 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   while (!out.empty()) {
     const uint64_t index = piece_offset / kChunkBytes;
     const uint64_t in_chunk = piece_offset % kChunkBytes;
-    const uint64_t chunk_bytes =
-        std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes);
+    const uint64_t chunk_bytes = PlaceOf(piece, index).bytes;
     const size_t count = std::min<uint64_t>(out.size(), chunk_bytes - in_chunk);
     if (count == chunk_bytes) {
       CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, out.first(count)));
@@ -103,14 +113,24 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   return OkStatus();
 }
 
+ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
+  const Piece& p = catalog_.pieces[piece];
+  return PlaceOfChunk(p, chunk, SizeOf(catalog_.tensors[p.tensor].dtype));
+}
+
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
   const Piece& piece = catalog_.pieces[index_of_piece];
-  const ChunkPlace place = PlaceOfChunk(piece, index, SizeOf(catalog_.tensors[piece.tensor].dtype));
+  const ChunkPlace place = PlaceOf(index_of_piece, index);
   const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, out));
+  if (place.encoded) stored_.resize(place.stored_bytes);
+  const std::span<std::byte> stored = place.encoded ? stored_ : out;
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored));
   bytes_read_ += place.stored_bytes;
-  return decoder.Decode(piece, index, out, {});
+  if (!place.encoded) return decoder.Decode(piece, index, stored, {});
+  return decoder.Decode(piece, index, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
+    std::memcpy(out.data() + offset, bytes.data(), bytes.size());
+  });
 }
 
 Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions& options) {
@@ -132,7 +152,7 @@ Result<const StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t 
     if (cache_.size() < cached_chunks_) cache_.emplace_back();
     found = std::prev(cache_.end());
     found->piece = SIZE_MAX;  // nothing, should the read fail
-    found->bytes.resize(std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes));
+    found->bytes.resize(PlaceOf(piece, index).bytes);
     CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, found->bytes));
     found->piece = piece;
     found->index = index;

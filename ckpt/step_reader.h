@@ -62,6 +62,7 @@ class StepReader {
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
   Result<const Chunk*> CachedChunk(size_t piece, uint64_t index);
@@ -73,6 +74,7 @@ class StepReader {
   OpenFiles files_;
   std::list<Chunk> cache_;  // most recently used first
   size_t cached_chunks_ = 16;
+  std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;
 };
 

@@ -130,10 +130,14 @@ Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers&
   }
   CAIRN_ASSIGN_OR_RETURN(ShardPlan plan,
                          ShardPlan::Make(ShardName(control_->rank()), {run_, 0}, tensors, std::move(pieces)));
-  return Snapshot::Make(std::move(plan), std::move(sources),
-                        [this](void* to, const void* from, size_t bytes) {
-                          options_.device_copy(to, from, bytes, /*to_device=*/false);
-                        });
+  std::unique_ptr<DeviceSnapshot> device;
+  if (options_.device_snapshot && options_.lazy) {
+    CAIRN_ASSIGN_OR_RETURN(device, options_.device_snapshot());
+  }
+  const auto copy = [this](void* to, const void* from, size_t bytes) {
+    options_.device_copy(to, from, bytes, /*to_device=*/false);
+  };
+  return Snapshot::Make(std::move(plan), std::move(sources), copy, std::move(device));
 }
 
 void Checkpointer::TellPlan() const {

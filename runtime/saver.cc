@@ -98,7 +98,7 @@ Result<ShardReceipt> Saver::WriteShard(Save& save) {
   return WriteShardImage(fs_, directory, snapshot.plan(), snapshot.image(),
                          {.direct = options_.direct,
                           .take_digests = !snapshot.takes_digests(),
-                          .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+                          .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
 }
 
 Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {

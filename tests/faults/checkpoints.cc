@@ -18,7 +18,6 @@ StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed) {
   recipe.weights = Dtype::kF32;
   recipe.optimizer = false;
   recipe.rng_bytes = 0;
-  recipe.writes_in_flight = 1;  // the same operations in the same order each time
   recipe.step = step;
   recipe.seed = seed;
   return recipe;

@@ -5,6 +5,9 @@
 // system calls below return (EINTR, short transfers) is in system_calls.cc.
 #include "tests/faults/errors.h"
 
+#include <atomic>
+#include <thread>
+
 #include "tests/faults/goal.h"
 #include "tests/faults/system_calls.h"
 #include "tests/support/temp_dir.h"

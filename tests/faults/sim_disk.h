@@ -72,6 +72,8 @@ class SimDisk final : public FileSystem {
   Status RemoveDir(const std::string& path) override;
   Status SyncDir(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
+  // One thread: the same work gives the same journal.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
 
  private:
   friend class SimFile;

@@ -12,6 +12,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/layout.h"
+#include "ckpt/packed_shard_writer.h"
 #include "ckpt/placement.h"
 
 namespace cairn {
@@ -95,8 +96,8 @@ struct StepRecipe {
   uint64_t seed = 1;
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;
+  bool packed = false;         // by PackedShardWriter
   std::string nonce = "test";  // of this saver's names
-  int writes_in_flight = 2;
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -184,19 +185,32 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
-  WriteRing ring(fs, {.buffer_bytes = 64 << 10, .in_flight = recipe.writes_in_flight});
+  WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));
-    CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                           ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
-                                               pieces, Direct::kOff));
-    for (size_t i = 0; i < pieces.size(); ++i)
-      CAIRN_RETURN_IF_ERROR(
-          writer->Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
-    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer->Finish());
-    receipts.push_back(std::move(receipt));
+    const auto write = [&](auto& writer) -> Status {
+      for (size_t i = 0; i < pieces.size(); ++i)
+        CAIRN_RETURN_IF_ERROR(
+            writer.Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
+      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer.Finish());
+      receipts.push_back(std::move(receipt));
+      return OkStatus();
+    };
+    if (recipe.packed) {
+      CAIRN_ASSIGN_OR_RETURN(
+          const auto writer,
+          PackedShardWriter::Create(fs, ring, partial,
+                                    ShardContents(ShardName(rank), info.identity, tensors, pieces),
+                                    {.direct = Direct::kOff}));
+      CAIRN_RETURN_IF_ERROR(write(*writer));
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(const auto writer,
+                             ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
+                                                 pieces, Direct::kOff));
+      CAIRN_RETURN_IF_ERROR(write(*writer));
+    }
   }
   CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));
   return PublishStep(fs, run_dir, recipe.step, recipe.nonce);
