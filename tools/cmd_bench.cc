@@ -2,10 +2,13 @@
 
 #include <memory>
 
+#include "tools/bench_codec.h"
 #include "tools/bench_limits.h"
 #include "tools/bench_save.h"
 #include "tools/bench_serve.h"
 #include "tools/exit_code.h"
+#include "tools/progress.h"
+#include "tools/text_table.h"
 
 namespace cairn {
 namespace {
@@ -34,40 +37,84 @@ constexpr Job kJobs[] = {
      MeasureLoad},
 };
 
-Result<int> Run(const Job& job, const BenchOptions& options) {
+Result<nlohmann::ordered_json> Facts(const char* name, const BenchOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json machine, MachineFacts(options.dir));
+  return nlohmann::ordered_json{{"bench", name}, {"bytes", options.bytes}, {"machine", std::move(machine)}};
+}
+
+Result<int> Run(const Job& job, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json report, Facts(job.name, options));
   CAIRN_ASSIGN_OR_RETURN(const BenchResult result, job.measure(options));
-  nlohmann::ordered_json report = {{"bench", job.name}, {"bytes", options.bytes}};
-  report["machine"] = std::move(machine);
   report["verified_bytes"] = result.verified_bytes;
   PrintReport(options, std::move(report), result.samples, result.goals);
   return kExitDone;
 }
 
+Result<int> RunCodec(const std::string& checkpoint, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json report, Facts("codec", options));
+  CAIRN_ASSIGN_OR_RETURN(const CodecBench bench, MeasureCheckpointCodec(options, checkpoint));
+  report["verified_bytes"] = bench.result.verified_bytes;
+  TextTable table({"class", "bytes", "stored", "fraction"});
+  for (const CodecClass& each : bench.classes) {
+    const double fraction = static_cast<double>(each.stored_bytes) / static_cast<double>(each.bytes);
+    report["classes"][each.name] = {
+        {"bytes", each.bytes}, {"stored_bytes", each.stored_bytes}, {"fraction", fraction}};
+    table.Add({each.name, HumanBytes(static_cast<double>(each.bytes)),
+               HumanBytes(static_cast<double>(each.stored_bytes)), fmt::format("{:.4f}", fraction)});
+  }
+  PrintReport(options, std::move(report), bench.result.samples, {});
+  if (options.json) return kExitDone;
+  fmt::print("\n");
+  table.Print();
+  return kExitDone;
+}
+
+void AddCommonFlags(CLI::App* command, const std::shared_ptr<BenchOptions>& options) {
+  command->add_option("--rounds", options->rounds, "figures are medians of this many (default 5)")
+      ->check(CLI::Range(1, 1000))
+      ->option_text("N");
+  command->add_flag("--json", options->json, "print all figures as JSON");
+}
+
 void AddJob(CLI::App& bench, const Job& job, Verb& verb) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* command = bench.add_subcommand(job.name, job.what);
+  AddCommonFlags(command, options);
   command->add_option("--bytes", options->bytes, "size of what is moved, like 4GB (default 1GiB)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE");
   command->add_option("--dir", options->dir, "directory whose disk is measured (default: this one)")
       ->check(CLI::ExistingDirectory)
       ->option_text("DIR");
-  command->add_option("--rounds", options->rounds, "figures are medians of this many (default 5)")
-      ->check(CLI::Range(1, 1000))
-      ->option_text("N");
   command
       ->add_option("--settle", options->settle,
                    "seconds that freed memory is given to go back to the host before it counts as found "
                    "(default 10, for small sizes 0)")
       ->check(CLI::Range(0.0, 600.0))
       ->option_text("SECONDS");
-  command->add_flag("--json", options->json, "print all figures as JSON");
   command->footer(fmt::format(
       "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn bench {} --bytes 4GB --dir /scratch", job.name))));
   command->callback([options, &job, &verb] {
     options->bytes = std::max<uint64_t>(options->bytes / kBenchUnit, 1) * kBenchUnit;
     verb = [options, &job] { return Run(job, *options); };
+  });
+}
+
+void AddCodec(CLI::App& bench, Verb& verb) {
+  const auto options = std::make_shared<BenchOptions>();
+  const auto checkpoint = std::make_shared<std::string>();
+  CLI::App* command = bench.add_subcommand("codec", "what compression makes of a checkpoint's tensors");
+  command->add_option("CKPT", *checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
+  AddCommonFlags(command, options);
+  command->add_option("--bytes", options->bytes, "at most so many of each class of tensors (default 1GiB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  command->footer(
+      "One thread. NAME_in is encoding, NAME_out decoding, both in bytes of the tensors; what is encoded is "
+      "decoded and compared.\n\n" +
+      HelpFooter("cairn bench codec runs/gpt"));
+  command->callback([options, checkpoint, &verb] {
+    verb = [options, checkpoint] { return RunCodec(*checkpoint, *options); };
   });
 }
 
@@ -98,6 +145,7 @@ void AddBenchCommand(CLI::App& app, Verb& verb) {
   bench->require_subcommand(1);
   bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
   for (const Job& job : kJobs) AddJob(*bench, job, verb);
+  AddCodec(*bench, verb);
   AddServe(*bench, verb);
 }
 

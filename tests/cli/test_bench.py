@@ -67,6 +67,19 @@ class BenchTest(CliTest):
         loads = sum(name in report["series"] for name in ("load_warm", "load_cold"))
         self.assertEqual(report["verified_bytes"], 2 * loads * report["series"]["load_warm"]["bytes"])
 
+    def test_codec(self):
+        step = self.make_step("--hidden", "64", "--ffn", "256")
+        report = self.json("bench", "codec", step, "--rounds", "2")
+        self.assertEqual(set(report["classes"]), {"weight_bf16", "master_fp32", "exp_avg_fp32", "exp_avg_sq_fp32"})
+        for name, each in report["classes"].items():
+            self.assertAlmostEqual(each["fraction"], each["stored_bytes"] / each["bytes"])
+            self.assertLessEqual(each["stored_bytes"], each["bytes"])
+            for way in ("in", "out"):
+                series = report["series"][f"{name}_{way}"]
+                self.assertEqual((series["bytes"], len(series["seconds"])), (each["bytes"], 2))
+        self.assertEqual(report["classes"]["master_fp32"]["bytes"], 2 * report["classes"]["weight_bf16"]["bytes"])
+        self.assertEqual(report["verified_bytes"], 2 * sum(each["bytes"] for each in report["classes"].values()))
+
     def test_a_table_for_people(self):
         self.cairn("bench", "save", *SMALL, "--dir", self.dir, says=["flush_ratio", ">= 0.98", "memcpy"])
 
