@@ -50,7 +50,11 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   checkpointer->nonce_ = names.substr(32);
   const CheckpointerOptions& o = checkpointer->options_;
   if (!o.save_dir.empty())
-    checkpointer->saver_ = std::make_unique<Saver>(SaverOptions{o.save_dir, o.retention, o.direct},
+    checkpointer->saver_ = std::make_unique<Saver>(SaverOptions{.save_dir = o.save_dir,
+                                                                .retention = o.retention,
+                                                                .direct = o.direct,
+                                                                .codec = o.codec,
+                                                                .codec_threads = o.codec_threads},
                                                    checkpointer->control_->Create("saves"));
   return checkpointer;
 }

@@ -33,6 +33,8 @@ struct CheckpointerOptions {
   int64_t save_interval = 0;  // steps; 0: only when forced
   bool lazy = true;           // snapshots are copied under the next forward and backward
   SaveOverlap overlap = SaveOverlap::kWait;
+  CodecMode codec = CodecMode::kNone;
+  int codec_threads = 2;
   RetentionPolicy retention;
   Topology topology;
   nlohmann::json model;  // for the manifest

@@ -24,6 +24,10 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.overlap = config.save_overlap == "skip"     ? SaveOverlap::kSkip
                     : config.save_overlap == "double" ? SaveOverlap::kDouble
                                                       : SaveOverlap::kWait;
+  options.codec = config.save_codec == "zstd"   ? CodecMode::kZstd
+                  : config.save_codec == "auto" ? CodecMode::kAuto
+                                                : CodecMode::kNone;
+  options.codec_threads = config.save_codec_threads;
   options.retention = {
       .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
   options.topology = topology;

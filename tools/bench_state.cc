@@ -170,10 +170,11 @@ Status StateSaver::Flush(const std::string& run_dir, SaveSeconds& seconds) {
   const std::string partial = JoinPath(run_dir, PartialDirName(kIdentity.step, kNonce));
   const Stopwatch flush;
   if (!snapshot_->takes_digests()) snapshot_->plan().Bind(kIdentity);
-  CAIRN_ASSIGN_OR_RETURN(const ShardReceipt receipt,
-                         WriteShardImage(fs, partial, snapshot_->plan(), snapshot_->image(),
-                                         {.take_digests = !snapshot_->takes_digests(),
-                                          .wait_for = [this](uint64_t end) { snapshot_->WaitFor(end); }}));
+  CAIRN_ASSIGN_OR_RETURN(
+      const ShardReceipt receipt,
+      WriteShardImage(fs, partial, snapshot_->plan(), snapshot_->image(),
+                      {.take_digests = !snapshot_->takes_digests(),
+                       .wait_for = [this](uint64_t end) { return snapshot_->WaitFor(end); }}));
   seconds.flush = flush.Seconds();
   const Stopwatch commit;
   const StepInfo info{kIdentity, {}, state_->model, {{"iteration", kIdentity.step}}};
