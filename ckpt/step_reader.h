@@ -30,7 +30,7 @@ class StepReader {
   static Result<std::unique_ptr<StepReader>> Open(FileSystem& fs, const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
-  const Catalog& catalog() const { return catalog_; }
+  const StepCatalog& catalog() const { return catalog_; }
   const std::string& directory() const { return directory_; }
 
   // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
@@ -58,7 +58,9 @@ class StepReader {
 
   StepReader(FileSystem& fs, std::string directory)
       : fs_(fs), directory_(std::move(directory)), files_(fs, directory_) {}
+  Status CheckFileSizes() const;
   Status ReadCatalog();
+  Status CheckPlaces() const;
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
@@ -69,7 +71,7 @@ class StepReader {
   FileSystem& fs_;
   std::string directory_;
   Manifest manifest_;
-  Catalog catalog_;
+  StepCatalog catalog_;
   OpenFiles files_;
   std::list<Chunk> cache_;  // most recently used first
   size_t cached_chunks_ = 16;

@@ -13,21 +13,26 @@ struct Region {
   uint64_t chunk;
 };
 
-std::vector<Region> RegionsOf(const Catalog& catalog, uint32_t file, uint64_t file_bytes) {
-  std::vector<const Piece*> pieces;
-  for (const Piece& piece : catalog.pieces)
-    if (piece.file == file) pieces.push_back(&piece);
-  std::ranges::sort(pieces, {}, &Piece::file_offset);
+std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    if (catalog.pieces.FileOf(i) == file) pieces.push_back(catalog.pieces[i]);
+  std::ranges::stable_sort(pieces, {}, &Piece::file_offset);
+  return pieces;
+}
+
+// `pieces` are those of the file, in order of offset.
+std::vector<Region> RegionsOf(const std::vector<Piece>& pieces, uint64_t file_bytes) {
   std::vector<Region> regions;
   uint64_t at = 0;
-  for (const Piece* piece : pieces) {
-    if (at < piece->file_offset) regions.push_back({at, piece->file_offset, nullptr, 0});
-    for (uint64_t chunk = 0; chunk < piece->chunks.size(); ++chunk) {
-      const uint64_t begin = piece->file_offset + chunk * kChunkBytes;
+  for (const Piece& piece : pieces) {
+    if (at < piece.file_offset) regions.push_back({at, piece.file_offset, nullptr, 0});
+    for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+      const uint64_t begin = piece.file_offset + chunk * kChunkBytes;
       regions.push_back(
-          {begin, std::min(begin + kChunkBytes, piece->file_offset + piece->stored_bytes), piece, chunk});
+          {begin, std::min(begin + kChunkBytes, piece.file_offset + piece.stored_bytes), &piece, chunk});
     }
-    at = std::max(at, piece->file_offset + piece->stored_bytes);
+    at = std::max(at, piece.file_offset + piece.stored_bytes);
   }
   if (at < file_bytes) regions.push_back({at, file_bytes, nullptr, 0});
   return regions;
@@ -41,14 +46,15 @@ std::string ToString(const Problem& p) {
 }
 
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
   std::vector<std::byte> window(kChunkBytes);
   Hasher frame;
   uint64_t frame_offset = 0;
-  for (const Region& region : RegionsOf(catalog, file_index, file.bytes)) {
+  const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
+  for (const Region& region : RegionsOf(pieces, file.bytes)) {
     for (uint64_t at = region.begin; at < region.end;) {
       const std::span bytes(window.data(), std::min<uint64_t>(window.size(), region.end - at));
       CAIRN_RETURN_IF_ERROR(handle->ReadAt(at, bytes));
@@ -75,7 +81,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
                         const std::function<void(uint64_t)>& progress) {
   VerifyReport report;
-  const Catalog& catalog = step.catalog();
+  const StepCatalog& catalog = step.catalog();
   for (const ManifestFile& file : step.manifest().files) {
     const auto found = std::ranges::find(catalog.files, file.name);
     const auto index =

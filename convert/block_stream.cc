@@ -152,7 +152,7 @@ Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint6
   }
 }
 
-std::vector<uint32_t> AllTensors(const Catalog& catalog) {
+std::vector<uint32_t> AllTensors(const TensorTable& catalog) {
   std::vector<uint32_t> tensors(catalog.tensors.size());
   std::iota(tensors.begin(), tensors.end(), 0);
   return tensors;

@@ -53,6 +53,6 @@ Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint6
                     const std::function<Status(const Block&)>& visit);
 
 // 0, 1, ..., as many as the catalog has tensors.
-std::vector<uint32_t> AllTensors(const Catalog& catalog);
+std::vector<uint32_t> AllTensors(const TensorTable& catalog);
 
 }  // namespace cairn

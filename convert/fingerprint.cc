@@ -101,7 +101,7 @@ Digest TensorFingerprint::Finish(const TensorEntry& tensor) const {
                               static_cast<uint64_t>(sum_ >> 64), static_cast<uint64_t>(sum_)));
 }
 
-StepFingerprint::StepFingerprint(const Catalog& catalog) : tensors_(catalog.tensors) {
+StepFingerprint::StepFingerprint(const TensorTable& catalog) : tensors_(catalog.tensors) {
   for (const TensorEntry& tensor : tensors_) sums_.emplace_back(tensor);
 }
 

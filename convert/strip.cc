@@ -58,7 +58,7 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
 }
 
 Result<StripPlan> PlanStrip(const StepReader& source, const StripOptions& options) {
-  const Catalog& catalog = source.catalog();
+  const StepCatalog& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
   const std::vector<ParameterSpec> parameters = catalog.Parameters();

@@ -93,7 +93,7 @@ class ValueChecker {
   }
 
   StepReader& step_;
-  const Catalog& catalog_;
+  const StepCatalog& catalog_;
   const uint64_t block_bytes_;
   const std::function<void(uint64_t)>& progress_;
   VerifyReport report_;
@@ -115,7 +115,7 @@ VerifyReport CheckValues(StepReader& step, uint64_t max_memory,
   return ValueChecker(step, max_memory, progress).Check();
 }
 
-StoredAt LocateElement(const Catalog& catalog, uint32_t tensor, uint64_t index) {
+StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {
   const TensorEntry& entry = catalog.tensors[tensor];
   const Dims point = PointOf(entry.spec.shape, index);
   const Box element{point, Dims::Filled(point.rank(), 1)};

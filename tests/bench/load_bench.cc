@@ -30,7 +30,7 @@ struct Flags {
 class Bench {
  public:
   Bench(const Flags& flags, std::unique_ptr<StepReader> step) : flags_(flags), step_(std::move(step)) {
-    const Catalog& catalog = step_->catalog();
+    const StepCatalog& catalog = step_->catalog();
     uint64_t bytes = 0;
     for (const TensorEntry& tensor : catalog.tensors) bytes += tensor.bytes();
     // Touched once: what is measured is the load, not the machine's first use of a page.
