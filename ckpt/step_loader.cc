@@ -17,7 +17,7 @@ constexpr size_t kHugePageBytes = 2 << 20;
 constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
 constexpr uint64_t kMinMapBytes = 256 << 10;    // below it a mapping costs more than a copy
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
-constexpr size_t kStreamRunBytes = 4 << 10;     // shorter runs are copied through the cache
+constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
 
 uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 
@@ -340,11 +340,13 @@ Status StepLoader::DeliverChunk(const ChunkRef& ref, uint64_t extent_begin,
   const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const auto stored = extent_bytes.subspan(place.offset - extent_begin, place.stored_bytes);
   bytes_read_ += stored.size();
-  return decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
+  const Status status = decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, auto bytes) {
     const uint64_t first = place.elements.begin + offset / element_bytes;
     const FlatRange elements{first, first + bytes.size() / element_bytes};
     for (const Need& need : needs) Scatter(piece, elements, bytes, element_bytes, requests_[need.request]);
   });
+  StreamFence();
+  return status;
 }
 
 }  // namespace cairn

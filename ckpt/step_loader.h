@@ -40,7 +40,8 @@ inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
 class StepLoader {
  public:
   // All must outlive the loader.
-  StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files, const LoadOptions& options);
+  StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
+             const LoadOptions& options);
 
   // Errors: InvalidArgument (a box outside of its tensor, an `out` of the wrong size), Corrupt naming file,
   // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.

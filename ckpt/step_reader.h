@@ -42,8 +42,8 @@ class StepReader {
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
 
   // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
-  // A block of rows meets as many pieces side by side as TP has ranks: below one chunk each, chunks are read
-  // again.
+  // A block of rows meets as many pieces side by side as TP has ranks: with fewer chunks than that and one
+  // more, chunks are read again.
   void SetCacheBytes(uint64_t bytes);
 
   // Bytes read from shards so far.

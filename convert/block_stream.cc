@@ -11,6 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
+constexpr uint64_t kMaxReaderCacheBytes = 64 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
   uint64_t volume = 1;
@@ -111,6 +112,8 @@ class ReadAhead {
 uint64_t BlockBytesFor(uint64_t max_memory) {
   return std::clamp(max_memory / 16, kMinBlockBytes, kMaxBlockBytes);
 }
+
+uint64_t ReaderCacheFor(uint64_t max_memory) { return std::min(max_memory / 2, kMaxReaderCacheBytes); }
 
 BlockCursor::BlockCursor(const Dims& shape, uint64_t max_elements)
     : shape_(shape), at_(Dims::Filled(shape.rank(), 0)), done_(shape.Volume() == 0) {

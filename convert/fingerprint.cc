@@ -132,6 +132,7 @@ std::string StepFingerprint::FirstDifference(const StepFingerprint& other) const
 Result<Fingerprints> FingerprintOf(StepReader& step, uint64_t max_memory,
                                    const std::function<void(uint64_t)>& progress) {
   StepFingerprint sums(step.catalog());
+  step.SetCacheBytes(ReaderCacheFor(max_memory));
   uint64_t done = 0;
   CAIRN_RETURN_IF_ERROR(
       StreamBlocks(step, AllTensors(step.catalog()), BlockBytesFor(max_memory), [&](const Block& b) {

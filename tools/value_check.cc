@@ -22,7 +22,9 @@ struct Fault {
 class ValueChecker {
  public:
   ValueChecker(StepReader& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
-      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {}
+      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {
+    step_.SetCacheBytes(ReaderCacheFor(max_memory));
+  }
 
   VerifyReport Check() {
     const TensorLookup lookup(catalog_);
