@@ -1,6 +1,5 @@
 // The catalog as bytes. FORMAT.md, "Catalog", is the specification; this file follows its tables.
 #include <algorithm>
-#include <unordered_set>
 
 #include "ckpt/byte_codec.h"
 #include "ckpt/catalog.h"
@@ -61,17 +60,42 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   }
 }
 
+// `box` lies inside a tensor of this shape.
+bool Fits(const Box& box, const Dims& shape) {
+  for (int i = 0; i < shape.rank(); ++i)
+    if (box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i]) return false;
+  return true;
+}
+
+// What a StepCatalog knows besides its pieces. Pieces come in order of their tensors.
+void NotePiece(Catalog&, const Piece&) {}
+void NotePiece(StepCatalog& catalog, const Piece& piece) {
+  catalog.first_pieces.resize(piece.tensor + 1, catalog.pieces.size());
+  uint64_t& end = catalog.file_ends[piece.file];
+  end = std::max(end, EndOf(piece));
+}
+void NoteFiles(Catalog&) {}
+void NoteFiles(StepCatalog& catalog) { catalog.file_ends.resize(catalog.files.size()); }
+void NoteEnd(Catalog&, TensorIndex) {}
+void NoteEnd(StepCatalog& catalog, TensorIndex index) {
+  catalog.index = std::move(index);
+  catalog.first_pieces.resize(catalog.tensors.size() + 1, catalog.pieces.size());
+}
+
 // Reads one catalog; every failure names the offset and the record.
+template <typename AnyCatalog>
 class Decoder {
  public:
-  explicit Decoder(std::string_view bytes) : in_(bytes) {}
+  explicit Decoder(ByteReader bytes) : in_(bytes) {}
 
-  Result<Catalog> Decode() {
+  Result<AnyCatalog> Decode() {
     CAIRN_RETURN_IF_ERROR(Header());
     for (uint32_t i = 0; i < tensor_count_; ++i) CAIRN_RETURN_IF_ERROR(Tensor());
     for (uint32_t i = 0; i < file_count_; ++i) CAIRN_RETURN_IF_ERROR(FileName());
+    NoteFiles(catalog_);
     for (uint64_t i = 0; i < piece_count_; ++i) CAIRN_RETURN_IF_ERROR(OnePiece());
     if (in_.left() != 0) return Bad("bytes are left over");
+    NoteEnd(catalog_, std::move(index_));
     return std::move(catalog_);
   }
 
@@ -93,6 +117,7 @@ class Decoder {
       return Bad("counts exceed the catalog's size");
     catalog_.tensors.reserve(tensor_count_);
     catalog_.pieces.reserve(piece_count_);
+    index_ = TensorIndex(tensor_count_);
     return OkStatus();
   }
 
@@ -119,8 +144,9 @@ class Decoder {
         tensor.spec.tp_unit == 0 || tensor.spec.pad_multiple > (uint64_t{1} << 32) ||
         tensor.spec.layer < kBeforeLayers)
       return Bad("bad placement of a tensor");
-    if (!names_.insert(DisplayName(tensor)).second) return Bad("tensor listed twice: " + DisplayName(tensor));
     catalog_.tensors.push_back(std::move(tensor));
+    if (!index_.Add(catalog_, static_cast<uint32_t>(catalog_.tensors.size() - 1)))
+      return Bad("tensor listed twice: " + DisplayName(catalog_.tensors.back()));
     return OkStatus();
   }
 
@@ -131,7 +157,8 @@ class Decoder {
   }
 
   Status OnePiece() {
-    Piece piece;
+    Piece& piece = piece_;
+    const uint32_t last_tensor = piece.tensor;
     piece.tensor = in_.Get<uint32_t>();
     piece.file = in_.Get<uint32_t>();
     piece.file_offset = in_.Get<uint64_t>();
@@ -150,8 +177,7 @@ class Decoder {
     piece.range.end = in_.Get<uint64_t>();
     const auto chunks = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated piece table");
-    if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
-      return Bad("piece outside of tensor " + DisplayName(tensor));
+    if (!Fits(piece.box, tensor.spec.shape)) return Bad("piece outside of tensor " + DisplayName(tensor));
     if (piece.range.begin >= piece.range.end || piece.range.end > piece.box.Volume())
       return Bad("piece outside of its box");
     const uint64_t decoded_bytes = DecodedBytes(piece, tensor.dtype);
@@ -165,9 +191,9 @@ class Decoder {
     piece.chunks.resize(chunks);
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
     if (piece.codec != Codec::kNone) CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
-    if (!catalog_.pieces.empty() && catalog_.pieces.back().tensor > piece.tensor)
-      return Bad("pieces out of order");
-    catalog_.pieces.push_back(std::move(piece));
+    if (last_tensor > piece.tensor) return Bad("pieces out of order");
+    NotePiece(catalog_, piece);
+    catalog_.pieces.push_back(piece);
     return OkStatus();
   }
 
@@ -197,14 +223,29 @@ class Decoder {
   }
 
   ByteReader in_;
-  Catalog catalog_;
-  std::unordered_set<std::string> names_;
+  AnyCatalog catalog_;
+  TensorIndex index_;
+  Piece piece_;  // the last one
   uint32_t tensor_count_ = 0;
   uint32_t file_count_ = 0;
   uint64_t piece_count_ = 0;
 };
 
 }  // namespace
+
+StepCatalog PackCatalog(const Catalog& catalog) {
+  StepCatalog packed;
+  static_cast<TensorTable&>(packed) = catalog;
+  TensorIndex index(packed.tensors.size());
+  for (uint32_t i = 0; i < packed.tensors.size(); ++i) index.Add(packed, i);
+  NoteFiles(packed);
+  for (const Piece& piece : catalog.pieces) {
+    NotePiece(packed, piece);
+    packed.pieces.push_back(piece);
+  }
+  NoteEnd(packed, std::move(index));
+  return packed;
+}
 
 std::string EncodeCatalog(const Catalog& catalog) {
   ByteWriter out;
@@ -230,6 +271,8 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   return bytes;
 }
 
-Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder(bytes).Decode(); }
+Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder<Catalog>(ByteReader(bytes)).Decode(); }
+
+Result<StepCatalog> DecodeStepCatalog(ByteReader bytes) { return Decoder<StepCatalog>(bytes).Decode(); }
 
 }  // namespace cairn

@@ -10,7 +10,8 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSliceBytes = 128 << 10;  // read from memory once: digested, then used out of the cache
+constexpr uint64_t kSliceBytes =
+    512 << 10;  // read from memory once: digested, then used out of the second-level cache
 
 }  // namespace
 

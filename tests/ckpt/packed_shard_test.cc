@@ -69,8 +69,8 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
     if (expected.empty()) expected = file;
     EXPECT_TRUE(file == expected) << threads;
     VerifyReport report;
-    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, receipt->catalog, 0,
-                            kIdentity.run, kIdentity.step, report)
+    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, PackCatalog(receipt->catalog),
+                            0, kIdentity.run, kIdentity.step, report)
                     .ok());
     EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
     EXPECT_EQ(report.bytes_checked, file.size());
@@ -97,7 +97,7 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   ASSERT_TRUE(receipt.ok()) << receipt.status().message();
   EXPECT_GT(waited, plan->catalog_offset() - kPageBytes);
   VerifyReport report;
-  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, receipt->catalog, 0, kIdentity.run,
+  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, PackCatalog(receipt->catalog), 0, kIdentity.run,
                           kIdentity.step, report)
                   .ok());
   EXPECT_TRUE(report.problems.empty());
