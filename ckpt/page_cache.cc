@@ -53,24 +53,29 @@ std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t 
   return CachedByMincore(fd, begin, range.bytes);
 }
 
-Result<MappedRange> MappedRange::Map(const File& file, uint64_t offset, uint64_t bytes) {
+Result<MappedFile> MappedFile::Map(const File& file, uint64_t bytes) {
   if (file.descriptor() < 0) return NotSupported("{}: not a file to map", file.path());
-  const uint64_t begin = PageDown(offset);
-  const uint64_t length = offset + bytes - begin;
-  void* base = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file.descriptor(), static_cast<off_t>(begin));
+  void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (base == MAP_FAILED) return PosixError("map", file.path(), errno);
-  MappedRange range(base, length);
-  if (::madvise(base, length, MADV_POPULATE_READ) != 0) {
-    if (errno == EFAULT)
-      return Corrupt("{} ends before byte {}; the file was truncated", file.path(), offset + bytes);
-    return NotSupported("map {}: {}", file.path(), strerror(errno));
-  }
-  range.bytes_ = {static_cast<const std::byte*>(base) + (offset - begin), bytes};
-  return range;
+  MappedFile mapped;
+  mapped.base_ = base;
+  mapped.bytes_ = bytes;
+  mapped.path_ = file.path();
+  return mapped;
 }
 
-MappedRange::~MappedRange() {
-  if (base_ != nullptr) ::munmap(base_, length_);
+MappedFile::~MappedFile() {
+  if (base_ != nullptr) ::munmap(base_, bytes_);
+}
+
+Result<std::span<const std::byte>> MappedFile::Range(uint64_t offset, uint64_t bytes) const {
+  auto* const base = static_cast<std::byte*>(base_);
+  const uint64_t begin = PageDown(offset);
+  if (::madvise(base + begin, offset + bytes - begin, MADV_POPULATE_READ) == 0)
+    return std::span<const std::byte>(base + offset, bytes);
+  if (errno == EFAULT)
+    return Corrupt("{} ends before byte {}; the file was truncated", path_, offset + bytes);
+  return NotSupported("map {}: {}", path_, strerror(errno));
 }
 
 }  // namespace cairn

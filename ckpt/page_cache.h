@@ -16,28 +16,34 @@ namespace cairn {
 // cannot be told.
 std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t bytes);
 
-// Bytes of a file in place, read-only.
+// A file in place, read-only.
 //
-// All pages are there before Map() returns, so that a file that is too short is an error and not a signal.
-// Only a file that is cut short while it is mapped still kills the process (SIGBUS): keep mappings short, and
-// to files that nobody writes. Removing the file does no harm.
-class MappedRange {
+// All pages of a range are there before Range() returns, so that a file that is too short is an error and not
+// a signal. Only a file that is cut short while a range of it is in use still kills the process (SIGBUS): not
+// for files that others write. Removing the file does no harm.
+class MappedFile {
  public:
-  // Errors: NotSupported (no descriptor, or an old kernel), Corrupt where the file ends before, IoError.
-  static Result<MappedRange> Map(const File& file, uint64_t offset, uint64_t bytes);
-  MappedRange(MappedRange&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), length_(other.length_), bytes_(other.bytes_) {}
-  MappedRange& operator=(MappedRange&&) = delete;
-  ~MappedRange();
+  // The first `bytes` of it. Errors: NotSupported (no descriptor), IoError.
+  static Result<MappedFile> Map(const File& file, uint64_t bytes);
+  MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(base_, other.base_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~MappedFile();
 
-  std::span<const std::byte> bytes() const { return bytes_; }
+  // Requires offset + bytes <= those mapped. Errors: NotSupported (an old kernel), Corrupt where the file
+  // ends before.
+  Result<std::span<const std::byte>> Range(uint64_t offset, uint64_t bytes) const;
 
  private:
-  MappedRange(void* base, size_t length) : base_(base), length_(length) {}
+  MappedFile() = default;
 
-  void* base_;  // page-aligned
-  size_t length_;
-  std::span<const std::byte> bytes_;
+  void* base_ = nullptr;
+  uint64_t bytes_ = 0;
+  std::string path_;
 };
 
 }  // namespace cairn

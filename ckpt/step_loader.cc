@@ -146,13 +146,24 @@ class StepLoader::Worker {
   Status DeliverCached(const Extent& extent, File& file) {
     const uint64_t bytes = extent.end - extent.begin;
     if (bytes >= kMinMapBytes) {
-      const Result<MappedRange> mapped = MappedRange::Map(file, extent.begin, bytes);
-      if (mapped.ok()) return Deliver(extent, mapped->bytes());
+      const Result<std::span<const std::byte>> mapped = MapRange(extent, file);
+      if (mapped.ok()) return Deliver(extent, *mapped);
       if (mapped.status().kind() != StatusKind::kNotSupported) return Named(mapped.status(), extent);
     }
     const std::span<std::byte> stored = cached_.Get(bytes);
     const Status status = file.ReadAt(extent.begin, stored);
     return status.ok() ? Deliver(extent, stored) : Named(status, extent);
+  }
+
+  // Files come one after the other: the last one stays mapped, since each removal of a mapping stops all
+  // threads.
+  Result<std::span<const std::byte>> MapRange(const Extent& extent, const File& file) {
+    if (!mapped_ || mapped_file_ != extent.file) {
+      mapped_.reset();
+      CAIRN_ASSIGN_OR_RETURN(mapped_, MappedFile::Map(file, loader_.file_bytes_[extent.file]));
+      mapped_file_ = extent.file;
+    }
+    return mapped_->Range(extent.begin, extent.end - extent.begin);
   }
 
   void StartRead(Extent extent, std::shared_ptr<File> file) {
@@ -199,6 +210,8 @@ class StepLoader::Worker {
   std::vector<Slot> slots_;  // one more than reads in flight: the one that is being delivered
   std::vector<Slot*> free_;
   PageBuffer cached_;
+  std::optional<MappedFile> mapped_;
+  uint32_t mapped_file_ = 0;
   std::unique_ptr<IoQueue> queue_;  // last: it waits for reads into the slots
 };
 
