@@ -1,6 +1,7 @@
 #include "ckpt/verify.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace cairn {
 namespace {
@@ -17,7 +18,12 @@ std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < catalog.pieces.size(); ++i)
     if (catalog.pieces.FileOf(i) == file) pieces.push_back(catalog.pieces[i]);
-  std::ranges::stable_sort(pieces, {}, &Piece::file_offset);
+  return pieces;
+}
+std::vector<Piece> PiecesOfFile(const Catalog& catalog, uint32_t file) {
+  std::vector<Piece> pieces;
+  std::ranges::copy_if(catalog.pieces, std::back_inserter(pieces),
+                       [&](const Piece& piece) { return piece.file == file; });
   return pieces;
 }
 
@@ -45,15 +51,17 @@ std::string ToString(const Problem& p) {
                      p.tensor.empty() ? "" : "tensor " + p.tensor + ": ", p.what);
 }
 
-Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report) {
+namespace {
+
+Status VerifyPieces(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                    const TensorTable& catalog, std::vector<Piece> pieces, const std::string& run,
+                    int64_t step, VerifyReport& report) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
   std::vector<std::byte> window(kChunkBytes);
   Hasher frame;
   uint64_t frame_offset = 0;
-  const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
+  std::ranges::stable_sort(pieces, {}, &Piece::file_offset);
   for (const Region& region : RegionsOf(pieces, file.bytes)) {
     for (uint64_t at = region.begin; at < region.end;) {
       const std::span bytes(window.data(), std::min<uint64_t>(window.size(), region.end - at));
@@ -76,6 +84,20 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
     report.problems.push_back(
         {path, frame_offset, "", "the file's own structure (not a tensor's data) does not match its digest"});
   return OkStatus();
+}
+
+}  // namespace
+
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report) {
+  return VerifyPieces(fs, directory, file, catalog, PiecesOfFile(catalog, file_index), run, step, report);
+}
+
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report) {
+  return VerifyPieces(fs, directory, file, catalog, PiecesOfFile(catalog, file_index), run, step, report);
 }
 
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,

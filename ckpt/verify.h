@@ -28,6 +28,9 @@ struct VerifyReport {
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report);
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report);
 
 // Every byte of every file of a step. `progress` is told the bytes done; may be empty. An unreadable file is
 // a problem of the report, not an error.
