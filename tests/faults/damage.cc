@@ -71,7 +71,7 @@ bool Has(const std::string& text, const std::string& part) { return text.find(pa
 
 // The first problem of one file, as cairn verify finds it.
 std::optional<Problem> FirstProblem(Patient& patient, const ManifestFile& file) {
-  const Catalog& catalog = patient.step().catalog();
+  const auto& catalog = patient.step().catalog();
   const auto index =
       static_cast<uint32_t>(std::ranges::find(catalog.files, file.name) - catalog.files.begin());
   VerifyReport report;
@@ -179,7 +179,7 @@ std::string Exchange(Patient& patient, const Swap& swap) {
       };
       if (std::ranges::none_of(report.problems, named)) return name + " or its tensors are not named";
     }
-    const Catalog& catalog = (*opened)->catalog();
+    const auto& catalog = (*opened)->catalog();
     for (const Piece& piece : catalog.pieces)
       if (instead.contains(catalog.files[piece.file]) && LoadTensor(patient.disk(), piece.tensor).ok())
         return "not noticed by the loader";
