@@ -21,6 +21,9 @@ class FailingFileSystem final : public WrappedFileSystem {
  public:
   FailingFileSystem(FileSystem& base, const Failure& failure) : WrappedFileSystem(base), failure_(failure) {}
 
+  // One thread: the calls come in the same order each time.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
+
   void Heal() { healed_ = true; }
   bool fired() const { return fired_; }
   // Of the call that failed first.

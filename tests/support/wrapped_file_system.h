@@ -81,9 +81,6 @@ class WrappedFileSystem : public FileSystem {
     return Get<uint64_t>({FsCall::Kind::kFreeBytes, path}, [&] { return base_.FreeBytes(path); });
   }
 
-  // One thread: the calls come in the same order each time.
-  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
-
  protected:
   // Every call: `run` does it. May be called from several threads.
   virtual Status Do(const FsCall& call, const std::function<Status()>& run) = 0;

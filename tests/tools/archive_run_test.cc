@@ -9,6 +9,7 @@
 #include "ckpt/layout.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wrapped_file_system.h"
 #include "tools/archive_delete.h"
 #include "tools/archive_restore.h"
 #include "tools/tar_file_system.h"
@@ -27,70 +28,17 @@ void FlipByte(const std::string& path, uint64_t offset) {
 }
 
 // Lets so many changes of the disk through and no more, as for a process that was killed there.
-class StoppingFileSystem final : public FileSystem {
+class StoppingFileSystem final : public WrappedFileSystem {
  public:
-  explicit StoppingFileSystem(int changes) : left_(changes) {}
+  explicit StoppingFileSystem(int changes) : WrappedFileSystem(Posix()), left_(changes) {}
 
-  Result<std::unique_ptr<File>> OpenForRead(const std::string& p, Direct d) override {
-    return Posix().OpenForRead(p, d);
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (!call.changes() || call.kind == FsCall::Kind::kAllocate || left_-- > 0) return run();
+    return IoError("stopped here");
   }
-  Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct) override {
-    CAIRN_RETURN_IF_ERROR(Spend());
-    CAIRN_ASSIGN_OR_RETURN(auto file, Posix().Create(path, direct));
-    return std::unique_ptr<File>(std::make_unique<StoppingFile>(*this, std::move(file)));
-  }
-  Result<FileInfo> Stat(const std::string& path) override { return Posix().Stat(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return Posix().List(path); }
-  Status MakeDir(const std::string& p) override {
-    return Do([&] { return Posix().MakeDir(p); });
-  }
-  Status Rename(const std::string& a, const std::string& b) override {
-    return Do([&] { return Posix().Rename(a, b); });
-  }
-  Status Exchange(const std::string& a, const std::string& b) override {
-    return Do([&] { return Posix().Exchange(a, b); });
-  }
-  Status RemoveFile(const std::string& p) override {
-    return Do([&] { return Posix().RemoveFile(p); });
-  }
-  Status RemoveDir(const std::string& p) override {
-    return Do([&] { return Posix().RemoveDir(p); });
-  }
-  Status SyncDir(const std::string& p) override {
-    return Do([&] { return Posix().SyncDir(p); });
-  }
-  Result<uint64_t> FreeBytes(const std::string& path) override { return Posix().FreeBytes(path); }
 
  private:
-  class StoppingFile final : public File {
-   public:
-    StoppingFile(StoppingFileSystem& fs, std::unique_ptr<File> base) : fs_(fs), base_(std::move(base)) {}
-    Status WriteAt(uint64_t at, std::span<const std::byte> bytes) override {
-      return fs_.Do([&] { return base_->WriteAt(at, bytes); });
-    }
-    Status ReadAt(uint64_t at, std::span<std::byte> bytes) override { return base_->ReadAt(at, bytes); }
-    Status Allocate(uint64_t bytes) override { return base_->Allocate(bytes); }
-    Status Sync() override {
-      return fs_.Do([&] { return base_->Sync(); });
-    }
-    Status Close() override {
-      return fs_.Do([&] { return base_->Close(); });
-    }
-    bool direct() const override { return base_->direct(); }
-    const std::string& path() const override { return base_->path(); }
-
-   private:
-    StoppingFileSystem& fs_;
-    std::unique_ptr<File> base_;
-  };
-
-  Status Spend() { return left_-- > 0 ? OkStatus() : IoError("stopped here"); }
-  template <typename Change>
-  Status Do(Change change) {
-    CAIRN_RETURN_IF_ERROR(Spend());
-    return change();
-  }
-
   std::atomic<int> left_;
 };
 
