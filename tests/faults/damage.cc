@@ -54,12 +54,12 @@ class Patient {
   std::string* File(const std::string& name) { return disk_->MutableBytes(JoinPath(directory(), name)); }
 
   // What one byte of a file belongs to.
-  const Piece* PieceAt(const std::string& file, uint64_t offset) const {
+  std::optional<Piece> PieceAt(const std::string& file, uint64_t offset) const {
     for (const Piece& piece : step_->catalog().pieces)
       if (step_->catalog().files[piece.file] == file && offset >= piece.file_offset &&
           offset < piece.file_offset + piece.stored_bytes)
-        return &piece;
-    return nullptr;
+        return piece;
+    return std::nullopt;
   }
 
  private:
@@ -102,7 +102,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
   const auto file = std::ranges::find(manifest.files, name, &ManifestFile::name);
   const std::optional<Problem> problem = FirstProblem(patient, *file);
   if (!problem) return "not noticed";
-  const Piece* piece = patient.PieceAt(name, bit / 8);
+  const std::optional<Piece> piece = patient.PieceAt(name, bit / 8);
   const std::string tensor = piece ? DisplayName(patient.step().catalog().tensors[piece->tensor]) : "";
   const uint64_t offset = piece ? piece->file_offset : problem->offset;  // every piece here is one chunk
   if (problem->file != path || problem->tensor != tensor || problem->offset != offset)
