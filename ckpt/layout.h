@@ -32,6 +32,8 @@ std::optional<std::string> ParseMarkedDirName(std::string_view name);
 
 // "shard-00003.h5"
 std::string ShardName(int writer);
+// "shard-00003.parity": what the writer keeps of its group's parity.
+std::string ParityName(int writer);
 
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
 std::string TensorPath(const TensorEntry& entry);
