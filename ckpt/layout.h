@@ -14,6 +14,7 @@ namespace cairn {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kIndexName = "index.h5";
 inline constexpr std::string_view kLatestName = "latest";
+inline constexpr std::string_view kRunName = ".run";
 inline constexpr std::string_view kLockName = ".lock";
 
 // "step-00001000"

@@ -169,11 +169,11 @@ Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int mem
   return ring.Drain();
 }
 
-// The number at the start of `text`, which is then what follows it.
-std::optional<int> TakeNumber(std::string_view& text) {
-  int value = 0;
+// The number at the start of `text`, which is then what follows it; -1 where there is none.
+int TakeNumber(std::string_view& text) {
+  int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return std::nullopt;
+  if (error != std::errc()) return -1;
   text.remove_prefix(end - text.data());
   return value;
 }
@@ -182,22 +182,20 @@ std::optional<int> TakeNumber(std::string_view& text) {
 
 Result<Redundancy> ParseRedundancy(std::string_view text) {
   if (text.empty()) return Redundancy{};
+  const bool is_xor = text.starts_with("xor:"), is_rs = text.starts_with("rs:");
   std::string_view rest = text.substr(std::min(text.size(), text.find(':') + 1));
-  const bool is_xor = text.starts_with("xor:");
-  const std::optional<int> group = TakeNumber(rest);
-  std::optional<int> parity = 1;
-  if (!is_xor && rest.starts_with(',')) {
+  const int group = TakeNumber(rest);
+  int parity = is_xor ? 1 : -1;
+  if (is_rs && rest.starts_with(',')) {
     rest.remove_prefix(1);
     parity = TakeNumber(rest);
-  } else if (!is_xor) {
-    parity.reset();
   }
-  if (!(is_xor || text.starts_with("rs:")) || !group || !parity || !rest.empty())
+  if (!(is_xor || is_rs) || group < 0 || parity < 0 || !rest.empty())
     return InvalidArgument("redundancy '{}' is none of xor:K and rs:K,M", text);
-  if (*parity < 1 || *group <= *parity || *group > kMaxCodeBlocks)
+  if (parity < 1 || group <= parity || group > kMaxCodeBlocks)
     return InvalidArgument("redundancy {}: K is at most {}, and M at least 1 and below K", text,
                            kMaxCodeBlocks);
-  return Redundancy{*group, *parity};
+  return Redundancy{group, parity};
 }
 
 ParityGroup::ParityGroup(StepIdentity identity, std::vector<Member> members, ErasureCode code)

@@ -1,5 +1,5 @@
-// Every message starts with the session's number and its kind. A rank that is still leaving a session may find
-// messages of the next one, and keeps them.
+// Every message starts with the session's number and its kind. A rank that is still leaving a session may
+// find messages of the next one, and keeps them.
 #include "runtime/peer_files.h"
 
 #include <chrono>

@@ -1,9 +1,9 @@
 #include "runtime/saver.h"
 
 #include "ckpt/layout.h"
+#include "ckpt/shard_copy.h"
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
-#include "runtime/background_thread.h"
 #include "runtime/rank_message.h"
 
 namespace cairn {
@@ -15,46 +15,16 @@ std::string StagingDir(const SaverOptions& options, const Save& save) {
 
 }  // namespace
 
+void Save::Finish(Status outcome) {
+  status = std::move(outcome);
+  done = true;
+  done.notify_all();
+}
+
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
-    : options_(std::move(options)), control_(std::move(control)), thread_([this] { Work(); }) {}
-
-Saver::~Saver() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void Saver::Start(std::shared_ptr<Save> save) {
-  {
-    const std::lock_guard lock(mutex_);
-    saves_.push_back(std::move(save));
-  }
-  changed_.notify_all();
-}
-
-void Saver::Wait(const Save& save) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return save.done.load(); });
-}
-
-void Saver::Work() {
-  BecomeBackgroundThread();
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stop_ || !saves_.empty(); });
-    if (saves_.empty()) return;
-    const std::shared_ptr<Save> save = std::move(saves_.front());
-    saves_.pop_front();
-    lock.unlock();
-    save->status = Flush(*save);
-    lock.lock();
-    save->done = true;
-    changed_.notify_all();
-  }
-}
+    : options_(std::move(options)),
+      control_(std::move(control)),
+      queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
 
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
@@ -70,30 +40,44 @@ Status Saver::Flush(Save& save) {
   return OkStatus();
 }
 
-Result<ShardReceipt> Saver::WriteShard(Save& save) {
-  Snapshot& snapshot = *save.snapshot;
-  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   const std::string directory = StagingDir(options_, save);
   CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
-  return WriteShardImage(fs_, directory, snapshot.plan(), snapshot.image(),
-                         {.direct = options_.direct,
+  if (save.local_step.empty()) return WriteSnapshot(fs_, directory, save, options_.direct);
+  CAIRN_RETURN_IF_ERROR(
+      CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
+  return save.receipt;
+}
+
+Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
+                                   Direct direct) {
+  Snapshot& snapshot = *save.snapshot;
+  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+  return WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
+                         {.direct = direct,
                           .take_digests = !snapshot.takes_digests(),
                           .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+}
+
+Result<std::vector<ShardReceipt>> DecodeReceipts(const std::vector<std::string>& blobs,
+                                                 std::vector<TensorEntry>& tensors) {
+  std::vector<ShardReceipt> receipts;
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    const Result<std::string> payload = DecodeOutcome(blobs[rank]);
+    if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(*payload));
+    for (const TensorEntry& tensor : receipt.catalog.tensors)
+      if (tensor.role == Role::kRng) tensors.push_back(tensor);
+    receipts.push_back(std::move(receipt));
+  }
+  return receipts;
 }
 
 Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {
   const std::string directory = StagingDir(options_, save);
   const Status status = [&]() -> Status {
     std::vector<TensorEntry> tensors = *save.tensors;
-    std::vector<ShardReceipt> receipts;
-    for (size_t rank = 0; rank < blobs.size(); ++rank) {
-      const Result<std::string> payload = DecodeOutcome(blobs[rank]);
-      if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
-      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(*payload));
-      for (const TensorEntry& tensor : receipt.catalog.tensors)
-        if (tensor.role == Role::kRng) tensors.push_back(tensor);
-      receipts.push_back(std::move(receipt));
-    }
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShardReceipt> receipts, DecodeReceipts(blobs, tensors));
     CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, tensors, receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
   }();
