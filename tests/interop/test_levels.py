@@ -66,7 +66,11 @@ class Levels(Case):
         self.assertEqual({i: unbroken[i] for i in after}, after)
 
     def files(self, step):
-        return {name: open(os.path.join(step, name), "rb").read() for name in sorted(os.listdir(step))}
+        contents = {}
+        for name in sorted(os.listdir(step)):
+            with open(os.path.join(step, name), "rb") as file:
+                contents[name] = file.read()
+        return contents
 
     def lose_and_rebuild(self, redundancy, lost):
         before = self.crash("--redundancy", redundancy, after=4)
@@ -138,7 +142,8 @@ class Levels(Case):
                    "--exit-interval", "8")
         shutil.rmtree(steps(self.path("run"))[-1])  # 8 was forced, so that it is in --save too
         shutil.rmtree(self.path("node3"))
-        after = self.train("second", (1, 1, 2, 1), *self.flags(*flags), "--train-iters", "100000", "--exit-interval", "10")
+        after = self.train("second", (1, 2, 2, 1), *self.flags(*flags), "--train-iters", "100000", "--exit-interval", "10")
+        self.assertIn("local step 8: rebuilding shard-00003.h5", self.output)
         self.assertIn("resumed from local step 8", self.output)
         unbroken = self.train("unbroken", MESH, *flags, "--train-iters", "100000", "--exit-interval", "10")
         self.assertEqual(sorted(after), [9, 10])
