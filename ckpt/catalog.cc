@@ -63,6 +63,25 @@ Status CheckTensorCoverage(const Catalog& catalog, uint32_t index, std::vector<P
 
 }  // namespace
 
+std::string_view Name(Codec codec) {
+  switch (codec) {
+    case Codec::kNone:
+      return "none";
+    case Codec::kShuffleZstd:
+      return "shuffle+zstd";
+  }
+  return "?";
+}
+
+std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {
+  const uint64_t chunk = kChunkBytes / SizeOf(dtype);
+  const uint64_t middle = piece.range.begin + piece.range.size() / chunk * chunk;
+  std::vector<FlatRange> parts;
+  if (middle > piece.range.begin) parts.push_back({piece.range.begin, middle});
+  if (middle < piece.range.end) parts.push_back({middle, piece.range.end});
+  return parts;
+}
+
 uint64_t Catalog::bytes() const {
   uint64_t sum = 0;
   for (const TensorEntry& tensor : tensors) sum += tensor.bytes();

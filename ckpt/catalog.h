@@ -4,6 +4,7 @@
 // Encoded form: FORMAT.md, "Catalog".
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,7 +15,20 @@
 
 namespace cairn {
 
-enum class Codec : uint8_t { kNone = 0 };
+enum class Codec : uint8_t {
+  kNone = 0,         // the elements as they are, one behind the other
+  kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
+};
+std::string_view Name(Codec codec);  // "none", "shuffle+zstd"; "?" for no Codec
+
+// Where a chunk of a piece lies that was stored by itself.
+struct StoredChunk {
+  uint64_t file_offset = 0;  // bytes
+  uint32_t bytes = 0;
+  bool encoded = false;  // false: the chunk's elements as they are
+  Digest digest{};       // of the stored bytes, with the seed of the chunk
+  bool operator==(const StoredChunk&) const = default;
+};
 
 // A box of one tensor, or a flat range of its row-major order, and where the bytes lie.
 struct Piece {
@@ -23,12 +37,22 @@ struct Piece {
   Box box;
   FlatRange
       range;  // elements of the box's row-major order; [0, box.Volume()) where the piece is the whole box
-  uint64_t file_offset = 0;  // bytes
+  uint64_t file_offset = 0;  // bytes; with a codec, of its first chunk
   uint64_t stored_bytes = 0;
   Codec codec = Codec::kNone;
   std::vector<Digest> chunks;  // one per kChunkBytes of the decoded bytes; empty where the format has none
+  std::vector<StoredChunk> stored;  // of each chunk; empty without a codec
   bool operator==(const Piece&) const = default;
 };
+
+inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.range.size() * SizeOf(dtype); }
+// Of chunk `chunk` of a piece of `decoded_bytes`.
+inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
+  return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
+}
+// The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
+// that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.
+std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype);
 
 struct Catalog {
   std::vector<TensorEntry> tensors;

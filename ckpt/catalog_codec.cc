@@ -1,4 +1,5 @@
 // The catalog as bytes. FORMAT.md, "Catalog", is the specification; this file follows its tables.
+#include <algorithm>
 #include <unordered_set>
 
 #include "ckpt/byte_codec.h"
@@ -9,10 +10,20 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kMagic = "CAIRNCAT";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kPlainVersion = 1;  // no piece has a codec: what readers before version 2 take
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kEncodedBit = uint32_t{1} << 31;
 constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
 constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
 constexpr uint64_t kMinPieceBytes = 4 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
+constexpr uint64_t kStoredChunkBytes = 8 + 4 + sizeof(Digest);
+static_assert(kChunkBytes < kEncodedBit);
+
+uint32_t VersionFor(const Catalog& catalog) {
+  const bool plain = std::ranges::all_of(
+      catalog.pieces, [](Codec c) { return c == Codec::kNone; }, &Piece::codec);
+  return plain ? kPlainVersion : kVersion;
+}
 
 void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
   out.PutText(tensor.spec.name);
@@ -27,6 +38,10 @@ void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
   out.Put(static_cast<int32_t>(tensor.spec.layer));
 }
 
+void PutDigest(ByteWriter& out, const Digest& digest) {
+  out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
 void PutPiece(ByteWriter& out, const Piece& piece) {
   out.Put(piece.tensor);
   out.Put(piece.file);
@@ -38,8 +53,12 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   out.Put(piece.range.begin);
   out.Put(piece.range.end);
   out.Put(static_cast<uint32_t>(piece.chunks.size()));
-  for (const Digest& digest : piece.chunks)
-    out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  for (const Digest& digest : piece.chunks) PutDigest(out, digest);
+  for (const StoredChunk& chunk : piece.stored) {
+    out.Put(chunk.file_offset);
+    out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
+    PutDigest(out, chunk.digest);
+  }
 }
 
 // Reads one catalog; every failure names the offset and the record.
@@ -63,7 +82,7 @@ class Decoder {
     if (in_.GetRaw(kMagic.size()) != kMagic) return Bad("not a Cairn catalog");
     const auto version = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated header");
-    if (version != kVersion)
+    if (version != kPlainVersion && version != kVersion)
       return NotSupported("catalog version {}, this program reads {}; use a newer cairn", version, kVersion);
     tensor_count_ = in_.Get<uint32_t>();
     file_count_ = in_.Get<uint32_t>();
@@ -121,7 +140,8 @@ class Decoder {
     if (!in_.ok()) return Bad("truncated piece table");
     if (piece.tensor >= catalog_.tensors.size() || piece.file >= catalog_.files.size())
       return Bad("piece of an unknown tensor or file");
-    if (codec != 0)
+    piece.codec = static_cast<Codec>(codec);
+    if (Name(piece.codec) == "?")
       return NotSupported("catalog at byte {}: codec {} is unknown; use a newer cairn", in_.offset(), codec);
     const TensorEntry& tensor = catalog_.tensors[piece.tensor];
     piece.box.offset = in_.GetDims(tensor.spec.shape.rank());
@@ -134,17 +154,45 @@ class Decoder {
       return Bad("piece outside of tensor " + DisplayName(tensor));
     if (piece.range.begin >= piece.range.end || piece.range.end > piece.box.Volume())
       return Bad("piece outside of its box");
-    if (piece.stored_bytes != piece.range.size() * SizeOf(tensor.dtype))
+    const uint64_t decoded_bytes = DecodedBytes(piece, tensor.dtype);
+    if (piece.codec == Codec::kNone && piece.stored_bytes != decoded_bytes)
       return Bad("piece of the wrong size");
-    if (piece.file_offset > INT64_MAX - piece.stored_bytes) return Bad("piece behind the end of any file");
-    if (chunks != ChunkCount(piece.stored_bytes)) return Bad("wrong number of digests");
+    if (piece.file_offset > INT64_MAX || piece.stored_bytes > INT64_MAX - piece.file_offset)
+      return Bad("piece behind the end of any file");
+    if (chunks != ChunkCount(decoded_bytes)) return Bad("wrong number of digests");
     const std::string_view raw = in_.GetRaw(uint64_t{chunks} * sizeof(Digest));
     if (!in_.ok()) return Bad("truncated digests");
     piece.chunks.resize(chunks);
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
+    if (piece.codec != Codec::kNone) CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
     if (!catalog_.pieces.empty() && catalog_.pieces.back().tensor > piece.tensor)
       return Bad("pieces out of order");
     catalog_.pieces.push_back(std::move(piece));
+    return OkStatus();
+  }
+
+  // A chunk as it is has its own size, an encoded one less, so that nothing larger is ever read or decoded.
+  Status StoredChunks(Piece& piece, uint64_t decoded_bytes) {
+    if (piece.chunks.size() > in_.left() / kStoredChunkBytes) return Bad("truncated chunk table");
+    piece.stored.resize(piece.chunks.size());
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < piece.stored.size(); ++i) {
+      StoredChunk& chunk = piece.stored[i];
+      chunk.file_offset = in_.Get<uint64_t>();
+      const auto bytes = in_.Get<uint32_t>();
+      chunk.bytes = bytes & ~kEncodedBit;
+      chunk.encoded = (bytes & kEncodedBit) != 0;
+      const std::string_view raw = in_.GetRaw(sizeof(Digest));
+      std::memcpy(chunk.digest.data(), raw.data(), sizeof(Digest));
+      const uint64_t decoded = DecodedChunkBytes(decoded_bytes, i);
+      if (chunk.encoded ? chunk.bytes == 0 || chunk.bytes >= decoded : chunk.bytes != decoded)
+        return Bad("chunk of the wrong size");
+      if (chunk.file_offset > static_cast<uint64_t>(INT64_MAX) - chunk.bytes)
+        return Bad("chunk behind the end of any file");
+      sum += chunk.bytes;
+    }
+    if (sum != piece.stored_bytes || piece.stored[0].file_offset != piece.file_offset)
+      return Bad("piece that is not its chunks");
     return OkStatus();
   }
 
@@ -161,7 +209,7 @@ class Decoder {
 std::string EncodeCatalog(const Catalog& catalog) {
   ByteWriter out;
   out.PutRaw(kMagic);
-  out.Put(kVersion);
+  out.Put(VersionFor(catalog));
   out.Put(static_cast<uint32_t>(catalog.tensors.size()));
   out.Put(static_cast<uint32_t>(catalog.files.size()));
   out.Put(static_cast<uint64_t>(catalog.pieces.size()));
@@ -177,7 +225,8 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
     bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank();
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
   for (const Piece& p : catalog.pieces)
-    bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * ChunkCount(p.stored_bytes);
+    bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size() +
+             kStoredChunkBytes * p.stored.size();
   return bytes;
 }
 

@@ -8,10 +8,11 @@ namespace {
 
 // `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
 Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
-  const std::string temporary = JoinPath(run_dir, fmt::format("{}.{}", kLatestName, nonce));
+  const std::string temporary = JoinPath(run_dir, LatestTempName(nonce));
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, temporary, StepDirName(step) + "\n"));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(temporary, JoinPath(run_dir, kLatestName)));
-  return fs.SyncDir(run_dir);
+  const Status renamed = fs.Rename(temporary, JoinPath(run_dir, kLatestName));
+  if (!renamed.ok()) (void)fs.RemoveFile(temporary);  // or it would be in the way of the next one
+  return renamed.ok() ? fs.SyncDir(run_dir) : renamed;
 }
 
 }  // namespace
@@ -74,10 +75,14 @@ Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, con
   const std::string partial = JoinPath(run_dir, PartialDirName(step, nonce));
   const std::string final_name = JoinPath(run_dir, StepDirName(step));
   if (fs.Stat(final_name).ok()) {
-    // The new step takes the name in one move; the old one is then under the partial name, from where it
-    // steps aside.
-    CAIRN_RETURN_IF_ERROR(fs.Exchange(partial, final_name));
-    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, JoinPath(run_dir, SupersededDirName(step, nonce))));
+    // They change places in one move. The old step must not bear the partial name for even a moment: before
+    // the move is durable, a cleaner would remove files from under the name that comes back. So the new one
+    // leaves that name first.
+    const std::string aside = JoinPath(run_dir, SupersededDirName(step, nonce));
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, aside));
+    const Status exchanged = fs.Exchange(aside, final_name);
+    if (!exchanged.ok()) (void)fs.Rename(aside, partial);
+    CAIRN_RETURN_IF_ERROR(exchanged);
   } else {
     CAIRN_RETURN_IF_ERROR(fs.Rename(partial, final_name));
   }

@@ -40,7 +40,7 @@ Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& in
                 const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts);
 
 // Renames the sealed RUN/step-N.partial-NONCE to RUN/step-N and syncs RUN. A step-N that is there already is
-// kept beside it as step-N.superseded-NONCE.
+// kept beside it as step-N.superseded-NONCE, the name that the new one takes first, to change places with it.
 Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce);
 
 // Removes a partial directory after a failure, as far as it goes.

@@ -2,6 +2,9 @@
 
 #define XXH_STATIC_LINKING_ONLY  // for the size of a state
 #include <xxhash.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h>  // AVX2 and AVX-512 where the processor has them
+#endif
 
 #include <cstring>
 #include <new>

@@ -1,5 +1,7 @@
 #include "ckpt/file_system.h"
 
+#include <algorithm>
+
 namespace cairn {
 
 std::string JoinPath(std::string_view directory, std::string_view name) {
@@ -10,8 +12,10 @@ std::string JoinPath(std::string_view directory, std::string_view name) {
 Status MakeDirs(FileSystem& fs, const std::string& path) {
   if (path.empty() || fs.Stat(path).ok()) return OkStatus();
   const size_t slash = path.find_last_of('/');
-  if (slash != std::string::npos && slash > 0) CAIRN_RETURN_IF_ERROR(MakeDirs(fs, path.substr(0, slash)));
-  return fs.MakeDir(path);
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  if (slash != std::string::npos && slash > 0) CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(path));
+  return fs.SyncDir(parent);
 }
 
 Status RemoveTree(FileSystem& fs, const std::string& path) {

@@ -87,7 +87,8 @@ class FileSystem {
 
 // "a/b"
 std::string JoinPath(std::string_view directory, std::string_view name);
-// Creates `path` and the directories above it that are missing.
+// Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
+// loss takes away again is lost.
 Status MakeDirs(FileSystem& fs, const std::string& path);
 // Removes a directory of plain files, files first.
 Status RemoveTree(FileSystem& fs, const std::string& path);

@@ -37,6 +37,30 @@ struct H5DatasetSpec {
 // Errors: IoError with HDF5's own message.
 Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets);
 
+// A chunk of a dataset that is on disk already.
+struct H5Chunk {
+  uint64_t offset = 0;  // of the file
+  uint32_t bytes = 0;
+  bool encoded = false;  // shuffled and zstd; else the elements as they are
+};
+
+// A vector in chunks of chunk_elements, shuffled and compressed by zstd (registered filter 32015). `elements`
+// is a multiple of chunk_elements.
+struct H5PackedDataset {
+  std::string path;
+  Dtype dtype = Dtype::kU8;
+  uint64_t elements = 0;
+  uint64_t chunk_elements = 0;
+  std::vector<H5Chunk> chunks;
+};
+
+inline constexpr uint64_t kH5HeadBytes = 64 << 10;  // room that packed files leave for HDF5 before the data
+
+// A file around data that was written before: `datasets` and then `last`, whose data lies at `last_offset`,
+// all within [kH5HeadBytes, data_end). data_end is a multiple of kPageBytes. The layout's offsets are empty.
+Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, const H5DatasetSpec& last,
+                                uint64_t last_offset, uint64_t data_end);
+
 // Creates an HDF5 file in memory, lets `fill` (given the hid_t of the file) add to it, and lays it out. For
 // index files.
 Result<H5Layout> BuildH5(const std::function<Status(int64_t file, H5Layout& layout)>& fill);

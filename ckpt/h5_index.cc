@@ -1,5 +1,7 @@
 #include "ckpt/h5_index.h"
 
+#include <algorithm>
+
 #include "ckpt/file_system.h"
 #include "ckpt/h5_handle.h"
 #include "ckpt/h5_image.h"
@@ -21,22 +23,38 @@ void Select(const H5Handle& space, const Sizes& offset, const Sizes& extent) {
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, offset.data(), nullptr, extent.data(), nullptr);
 }
 
-// Maps each box of a piece to where it lies in the piece's dataset.
+bool AddSource(const Catalog& catalog, const Piece& piece, const std::string& path, const H5Handle& source,
+               const H5Handle& create_list, const H5Handle& whole) {
+  return H5Pset_virtual(create_list.get(), whole.get(), catalog.files[piece.file].c_str(), path.c_str(),
+                        source.get()) >= 0;
+}
+
+// Maps each box of a flat range of the piece to where it lies in a vector.
+bool MapVector(const Catalog& catalog, const Piece& piece, FlatRange range, const std::string& path,
+               const H5Handle& create_list, const H5Handle& whole) {
+  const H5Handle source = Space({range.size()});
+  for (const Segment& segment : Decompose(piece.box, range)) {
+    Select(whole, ToSizes(segment.box.offset), ToSizes(segment.box.extent));
+    Select(source, {segment.begin}, {segment.box.Volume()});
+    if (!AddSource(catalog, piece, path, source, create_list, whole)) return false;
+  }
+  return true;
+}
+
+// Maps a piece to the datasets that hold it.
 bool MapPiece(const Catalog& catalog, const Piece& piece, const H5Handle& create_list,
               const H5Handle& whole) {
   const TensorEntry& tensor = catalog.tensors[piece.tensor];
-  const bool is_box = piece.range.size() == piece.box.Volume();
-  const H5Handle source = Space(is_box ? ToSizes(piece.box.extent) : Sizes{piece.range.size()});
-  const std::string path = PiecePath(tensor, piece.box, piece.range);
-  for (const Segment& segment :
-       is_box ? std::vector<Segment>{{piece.box, 0}} : Decompose(piece.box, piece.range)) {
-    Select(whole, ToSizes(segment.box.offset), ToSizes(segment.box.extent));
-    if (!is_box) Select(source, {segment.begin}, {segment.box.Volume()});
-    if (H5Pset_virtual(create_list.get(), whole.get(), catalog.files[piece.file].c_str(), path.c_str(),
-                       source.get()) < 0)
-      return false;
+  if (piece.codec != Codec::kNone) {
+    return std::ranges::all_of(PackedParts(piece, tensor.dtype), [&](FlatRange part) {
+      return MapVector(catalog, piece, part, PackedPath(tensor, piece.box, part.begin), create_list, whole);
+    });
   }
-  return true;
+  const std::string path = PiecePath(tensor, piece.box, piece.range);
+  if (piece.range.size() != piece.box.Volume())
+    return MapVector(catalog, piece, piece.range, path, create_list, whole);
+  Select(whole, ToSizes(piece.box.offset), ToSizes(piece.box.extent));
+  return AddSource(catalog, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
 }
 
 Status AddTensor(int64_t file, const Catalog& catalog, uint32_t index) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "ckpt/h5_handle.h"
 
@@ -73,7 +74,24 @@ herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, void* 
   return 0;
 }
 
-herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, const void* buffer) {
+// With placed data. The first block of metadata, with the superblock, lies before the data and all others
+// behind it. The end of allocation is never that of the first block, which HDF5 would go on to extend.
+haddr_t AllocateAround(H5FD_t* file, H5FD_mem_t type, hid_t, hsize_t size) {
+  MemoryFile& self = *Self(file);
+  PlacedData& placed = *self.pages->placed;
+  if (type == H5FD_MEM_DRAW) {
+    const haddr_t address = std::exchange(placed.next, 0);
+    return address >= placed.begin && address + size <= placed.end ? address : HADDR_UNDEF;
+  }
+  const bool first = self.end_of_allocation == 0;
+  if (first && size > placed.begin) return HADDR_UNDEF;
+  const haddr_t address = first ? 0 : self.end_of_allocation;
+  SetEndOfAllocation(file, type, first ? placed.end : address + size);
+  return address;
+}
+
+herr_t Write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t offset, size_t size, const void* buffer) {
+  if (type == H5FD_MEM_DRAW && Self(file)->pages->placed) return 0;
   ForEachPage(offset, size, [&](uint64_t page, uint64_t in_page, size_t count, size_t done) {
     auto& bytes = Self(file)->pages->pages[page];  // a new page is zeros
     std::memcpy(bytes.data() + in_page, static_cast<const char*>(buffer) + done, count);
@@ -81,30 +99,34 @@ herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, const
   return 0;
 }
 
-H5FD_class_t MakeClass() {
+H5FD_class_t MakeClass(bool placed) {
   H5FD_class_t driver{};
-  driver.name = "cairn_sparse_memory";
+  driver.name = placed ? "cairn_placed_memory" : "cairn_sparse_memory";
   driver.maxaddr = INT64_MAX;
   driver.fc_degree = H5F_CLOSE_STRONG;
   driver.fapl_size = sizeof(DriverInfo);
   driver.open = Open;
   driver.close = Close;
   driver.query = Query;
+  if (placed) driver.alloc = AllocateAround;
   driver.get_eoa = EndOfAllocation;
   driver.set_eoa = SetEndOfAllocation;
   driver.get_eof = EndOfFile;
   driver.read = Read;
   driver.write = Write;
-  const H5FD_mem_t one_free_list[] = H5FD_FLMAP_SINGLE;
-  std::copy(std::begin(one_free_list), std::end(one_free_list), driver.fl_map);
+  // Raw data must not land in space that metadata gave back.
+  const H5FD_mem_t one_free_list[] = H5FD_FLMAP_SINGLE, two_free_lists[] = H5FD_FLMAP_DICHOTOMY;
+  const auto& free_lists = placed ? two_free_lists : one_free_list;
+  std::copy(std::begin(free_lists), std::end(free_lists), driver.fl_map);
   return driver;
 }
 
 }  // namespace
 
 Status UseSparseMemory(hid_t access_list, SparsePages* pages) {
-  static const H5FD_class_t driver_class = MakeClass();
-  static const hid_t driver = H5FDregister(&driver_class);
+  static const H5FD_class_t classes[] = {MakeClass(false), MakeClass(true)};
+  static const hid_t drivers[] = {H5FDregister(&classes[0]), H5FDregister(&classes[1])};
+  const hid_t driver = drivers[pages->placed.has_value()];
   const DriverInfo info{pages};
   if (driver < 0 || H5Pset_driver(access_list, driver, &info) < 0)
     return H5Error("register the memory driver");

@@ -38,6 +38,8 @@ std::optional<std::string> ParseMarkedDirName(std::string_view name) {
   return std::string(name.substr(dot + 1, dash - dot - 1));
 }
 
+std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}", kLatestName, nonce); }
+
 std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
 std::string ParityName(int writer) { return fmt::format("shard-{:05}.parity", writer); }
 
@@ -46,10 +48,13 @@ std::string TensorPath(const TensorEntry& entry) {
 }
 
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range) {
-  std::string path = TensorPath(entry);
-  path += fmt::format("@{}", fmt::join(box.offset.begin(), box.offset.end(), ","));
-  if (range.size() != box.Volume()) path += fmt::format("+{}", range.begin);
-  return path;
+  if (range.size() != box.Volume()) return PackedPath(entry, box, range.begin);
+  return fmt::format("{}@{}", TensorPath(entry), fmt::join(box.offset.begin(), box.offset.end(), ","));
+}
+
+std::string PackedPath(const TensorEntry& entry, const Box& box, uint64_t begin) {
+  return fmt::format("{}@{}+{}", TensorPath(entry), fmt::join(box.offset.begin(), box.offset.end(), ","),
+                     begin);
 }
 
 bool IsPlainFileName(std::string_view name) {

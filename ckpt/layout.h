@@ -31,6 +31,9 @@ std::string DeletingDirName(int64_t step, std::string_view nonce);
 // What follows the step in such a name ("partial", "superseded", "deleting"); nothing for other names.
 std::optional<std::string> ParseMarkedDirName(std::string_view name);
 
+// "latest.<nonce>": the next `latest`, until it is renamed.
+std::string LatestTempName(std::string_view nonce);
+
 // "shard-00003.h5"
 std::string ShardName(int writer);
 // "shard-00003.parity": what the writer keeps of its group's parity.
@@ -41,6 +44,8 @@ std::string TensorPath(const TensorEntry& entry);
 // "/exp_avg/layers.0.mlp.up.weight@512,0+128": the piece of a shard that starts at this offset of the tensor,
 // and where it is a flat range, at this element of the box.
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range);
+// The same of elements [begin, ...) of a compressed piece: there every dataset is a vector.
+std::string PackedPath(const TensorEntry& entry, const Box& box, uint64_t begin);
 inline constexpr const char* kCatalogPath = "/cairn/catalog";
 
 // A plain file name: not empty, no '/', no NUL, not "." or "..". Names that come from a manifest are held to

@@ -16,6 +16,18 @@
 namespace cairn {
 namespace {
 
+// Signals ask a training to save; they must not make that save fail.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+int OpenUninterrupted(const std::string& path, int flags) {
+  return Uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
 class PosixFile final : public File {
  public:
   PosixFile(int fd, std::string path, bool direct) : fd_(fd), path_(std::move(path)), direct_(direct) {}
@@ -39,9 +51,11 @@ class PosixFile final : public File {
 
   Status Allocate(uint64_t bytes) override {
     const auto length = static_cast<off_t>(bytes);
-    if (bytes > 0 && ::fallocate(fd_, 0, 0, length) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
+    const auto reserve = [&] { return ::fallocate(fd_, 0, 0, length); };
+    if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
       return PosixError("reserve space for", path_, errno);
-    return ::ftruncate(fd_, length) == 0 ? OkStatus() : PosixError("set the size of", path_, errno);
+    return Uninterrupted([&] { return ::ftruncate(fd_, length); }) == 0 ? OkStatus()
+                                                                        : PosixError("set the size of", path_, errno);
   }
 
   Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }
@@ -80,7 +94,7 @@ Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, in
   int fd = -1;
   bool is_direct = direct != Direct::kOff;
   if (is_direct) {
-    fd = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
+    fd = OpenUninterrupted(path, flags | O_DIRECT);
     if (fd < 0 && errno == EINVAL && direct == Direct::kAuto) {
       is_direct = false;
       flags &= ~O_EXCL;  // Linux may have created the file before it refused the flag
@@ -88,7 +102,7 @@ Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, in
       return PosixError(what, path, errno);
     }
   }
-  if (fd < 0) fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (fd < 0) fd = OpenUninterrupted(path, flags);
   if (fd < 0) return PosixError(what, path, errno);
   return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
 }
@@ -150,7 +164,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Status SyncDir(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = OpenUninterrupted(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return PosixError("open", path, errno);
     PosixFile directory(fd, path, false);
     return directory.Sync();

@@ -27,10 +27,17 @@ Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_di
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  for (; !steps.empty(); steps.pop_back()) {
-    auto reader = StepReader::Open(fs, JoinPath(run_dir, StepDirName(steps.back())));
+  for (size_t left = steps.size(); left > 0; --left) {
+    auto reader = StepReader::Open(fs, JoinPath(run_dir, StepDirName(steps[left - 1])));
     if (reader.ok()) return reader;
-    skipped(reader.status());
+    // A training that saves meanwhile may have retired what was listed; then there is a newer step.
+    CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> now, ListSteps(fs, run_dir));
+    if (!now.empty() && now.back() > steps.back()) {
+      steps = std::move(now);
+      left = steps.size() + 1;
+    } else {
+      skipped(reader.status());
+    }
   }
   return NotFound("{}: no committed step here", run_dir);
 }
@@ -61,11 +68,18 @@ RunLock::~RunLock() {
 }
 
 Status CleanLeftovers(FileSystem& fs, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
-  for (const std::string& name : names) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(run_dir));
+  std::erase_if(names, [](const std::string& name) {
     const std::optional<std::string> mark = ParseMarkedDirName(name);
-    if (mark == "partial" || mark == "deleting")
-      CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, name)));
+    return mark != "partial" && mark != "deleting" && !name.starts_with(LatestTempName(""));
+  });
+  if (names.empty()) return OkStatus();
+  // The names first: what a process renamed just before it was killed may bear its old name again after a power
+  // loss, and must then have all its files.
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(run_dir, name);
+    CAIRN_RETURN_IF_ERROR(ParseMarkedDirName(name) ? RemoveTree(fs, path) : fs.RemoveFile(path));
   }
   return OkStatus();
 }

@@ -14,7 +14,8 @@ namespace cairn {
 // Steps with a committed name, ascending. An empty list where the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest step that opens, walking back past damaged ones; `skipped` is told of each of those.
+// The newest step that opens, walking back past damaged ones; `skipped` is told of each of those. Finds one
+// also while a training saves and retires steps.
 // Errors: NotFound where there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped);
@@ -36,8 +37,9 @@ class RunLock {
   int fd_ = -1;
 };
 
-// Removes what killed savers and prunes left behind: directories marked partial and deleting. Call with the
-// lock held. A directory without a mark is never touched, whatever it lacks.
+// Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
+// `latest` files; once what they were renamed from is durable. Call with the lock held. A directory without a
+// mark is never touched, whatever it lacks.
 Status CleanLeftovers(FileSystem& fs, const std::string& run_dir);
 
 struct RetentionPolicy {

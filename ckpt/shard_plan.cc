@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ckpt/byte_codec.h"
+#include "ckpt/chunk_decoder.h"
 #include "ckpt/layout.h"
 
 namespace cairn {
@@ -59,60 +60,37 @@ Result<ShardReceipt> ShardReceipt::Decode(std::string_view bytes) {
   return receipt;
 }
 
-Result<ShardPlan> ShardPlan::Make(const std::string& name, const StepIdentity& identity,
-                                  const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
-  ShardPlan plan;
-  Catalog& catalog = plan.catalog_;
-  catalog.files = {name};
-  plan.sorted_at_ = Compact(catalog, tensors, std::move(pieces));
-  std::vector<H5DatasetSpec> datasets;
-  for (Piece& piece : catalog.pieces) {
-    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+ShardContents::ShardContents(const std::string& name, const StepIdentity& identity,
+                             const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
+  catalog_.files = {name};
+  sorted_at_ = Compact(catalog_, tensors, std::move(pieces));
+  for (Piece& piece : catalog_.pieces) {
     piece.file = 0;
-    piece.stored_bytes = piece.range.size() * SizeOf(tensor.dtype);
-    piece.chunks.assign(ChunkCount(piece.stored_bytes), Digest{});
-    datasets.push_back({PiecePath(tensor, piece.box, piece.range), tensor.dtype, DatasetShape(piece)});
+    piece.chunks.assign(ChunkCount(DecodedBytes(piece, catalog_.tensors[piece.tensor].dtype)), Digest{});
   }
-  datasets.push_back({kCatalogPath, Dtype::kU8, {EncodedCatalogBytes(catalog)}});
-  CAIRN_ASSIGN_OR_RETURN(plan.layout_, LayOutH5(datasets));
-  for (size_t i = 0; i < catalog.pieces.size(); ++i) catalog.pieces[i].file_offset = plan.layout_.offsets[i];
-  plan.Bind(identity);
-  return plan;
+  Bind(identity);
 }
 
-void ShardPlan::Bind(const StepIdentity& identity) {
+void ShardContents::Bind(const StepIdentity& identity) {
   seeds_.resize(piece_count());
   for (size_t i = 0; i < seeds_.size(); ++i)
     seeds_[i] = PieceSeed(identity.run, identity.step, tensor(i), piece(i).box, piece(i).range);
 }
 
-uint64_t ShardPlan::ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }
-
-void ShardPlan::SetDigest(size_t given, uint64_t chunk, const Digest& digest) {
-  catalog_.pieces[sorted_at_[given]].chunks[chunk] = digest;
-}
-
-std::string ShardPlan::EncodeOwnCatalog() const {
-  std::string blob = EncodeCatalog(catalog_);
-  blob.resize(PageUp(blob.size()), '\0');
-  return blob;
-}
-
-ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
-  return {{name(), file_bytes(), FrameDigest(own_catalog)}, catalog_};
-}
-
-// Digests what no piece covers, in order of offset.
-Digest ShardPlan::FrameDigest(std::string_view own_catalog) const {
+Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
+                   std::string_view own_catalog) {
   std::map<uint64_t, std::string_view> extents;
-  for (const H5Extent& extent : layout_.metadata) extents.emplace(extent.offset, extent.bytes);
-  extents.emplace(catalog_offset(), own_catalog);
+  for (const H5Extent& extent : layout.metadata) extents.emplace(extent.offset, extent.bytes);
+  extents.emplace(catalog_offset, own_catalog);
 
-  std::vector<std::pair<uint64_t, uint64_t>> data;  // [begin, end) of each piece
-  for (const Piece& piece : catalog_.pieces)
-    data.emplace_back(piece.file_offset, piece.file_offset + piece.stored_bytes);
+  std::vector<std::pair<uint64_t, uint64_t>> data;  // [begin, end) of each chunk
+  for (const Piece& piece : shard.pieces)
+    for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+      const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(shard.tensors[piece.tensor].dtype));
+      data.emplace_back(place.offset, place.offset + place.stored_bytes);
+    }
   std::sort(data.begin(), data.end());
-  data.emplace_back(layout_.file_bytes, layout_.file_bytes);
+  data.emplace_back(layout.file_bytes, layout.file_bytes);
   Hasher hasher;
   const std::string zeros(kPageBytes, '\0');
   uint64_t at = 0;
@@ -134,6 +112,37 @@ Digest ShardPlan::FrameDigest(std::string_view own_catalog) const {
     at = end;
   }
   return hasher.Finish();
+}
+
+Result<ShardPlan> ShardPlan::Make(const std::string& name, const StepIdentity& identity,
+                                  const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces) {
+  ShardPlan plan(ShardContents(name, identity, tensors, std::move(pieces)));
+  Catalog& catalog = plan.contents_.catalog();
+  std::vector<H5DatasetSpec> datasets;
+  for (Piece& piece : catalog.pieces) {
+    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    piece.stored_bytes = DecodedBytes(piece, tensor.dtype);
+    datasets.push_back({PiecePath(tensor, piece.box, piece.range), tensor.dtype, DatasetShape(piece)});
+  }
+  datasets.push_back({kCatalogPath, Dtype::kU8, {EncodedCatalogBytes(catalog)}});
+  CAIRN_ASSIGN_OR_RETURN(plan.layout_, LayOutH5(datasets));
+  for (size_t i = 0; i < catalog.pieces.size(); ++i) catalog.pieces[i].file_offset = plan.layout_.offsets[i];
+  return plan;
+}
+
+void ShardPlan::SetDigest(size_t given, uint64_t chunk, const Digest& digest) {
+  contents_.piece(given).chunks[chunk] = digest;
+}
+
+std::string ShardPlan::EncodeOwnCatalog() const {
+  std::string blob = EncodeCatalog(contents_.catalog());
+  blob.resize(PageUp(blob.size()), '\0');
+  return blob;
+}
+
+ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
+  const Catalog& catalog = contents_.catalog();
+  return {{name(), file_bytes(), FrameDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog};
 }
 
 }  // namespace cairn

@@ -35,6 +35,37 @@ struct ShardReceipt {
   static Result<ShardReceipt> Decode(std::string_view bytes);
 };
 
+// What a shard holds: its own catalog, which is filled in while it is written. Pieces are addressed by their
+// index as given, from 0.
+class ShardContents {
+ public:
+  // Of `pieces`, tensor (into `tensors`), box and range are read. Tensors that no piece names are left out.
+  ShardContents(const std::string& name, const StepIdentity& identity,
+                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+
+  const Catalog& catalog() const { return catalog_; }  // pieces sorted
+  Catalog& catalog() { return catalog_; }
+  const std::string& name() const { return catalog_.files[0]; }
+  size_t piece_count() const { return sorted_at_.size(); }
+  Piece& piece(size_t given) { return catalog_.pieces[sorted_at_[given]]; }
+  const Piece& piece(size_t given) const { return catalog_.pieces[sorted_at_[given]]; }
+  const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
+
+  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  void Bind(const StepIdentity& identity);
+  uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }
+
+ private:
+  Catalog catalog_;
+  std::vector<size_t> sorted_at_;  // given index -> index in catalog_.pieces
+  std::vector<uint64_t> seeds_;    // of each piece, as given
+};
+
+// The digest of what no piece of the shard covers, in order of offset: `metadata`, the shard's own encoded
+// catalog at `catalog_offset`, and zeros.
+Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
+                   std::string_view own_catalog);
+
 class ShardPlan {
  public:
   // Of `pieces`, tensor (into `tensors`), box and range are read; the rest is filled in. Tensors that no
@@ -42,19 +73,20 @@ class ShardPlan {
   static Result<ShardPlan> Make(const std::string& name, const StepIdentity& identity,
                                 const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
 
-  const std::string& name() const { return catalog_.files[0]; }
+  const ShardContents& contents() const { return contents_; }
+  const std::string& name() const { return contents_.name(); }
   uint64_t file_bytes() const { return layout_.file_bytes; }  // a multiple of kPageBytes
-  size_t piece_count() const { return catalog_.pieces.size(); }
+  size_t piece_count() const { return contents_.piece_count(); }
 
   // Of the given pieces, by their index as given: place and name. Offsets are multiples of kPageBytes.
-  const Piece& piece(size_t given) const { return catalog_.pieces[sorted_at_[given]]; }
-  const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
+  const Piece& piece(size_t given) const { return contents_.piece(given); }
+  const TensorEntry& tensor(size_t given) const { return contents_.tensor(given); }
   uint64_t OffsetOf(size_t given) const { return piece(given).file_offset; }
 
   // Another checkpoint of the same pieces: digests are then taken with its identity.
-  void Bind(const StepIdentity& identity);
+  void Bind(const StepIdentity& identity) { contents_.Bind(identity); }
   // Digests of chunks of a piece; safe from several threads for different chunks.
-  uint64_t ChunkSeed(size_t given, uint64_t chunk) const;
+  uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return contents_.ChunkSeed(given, chunk); }
   void SetDigest(size_t given, uint64_t chunk, const Digest& digest);
 
   // The bytes that HDF5 wrote, by offset. Everything outside of them, of the pieces and of the shard's own
@@ -68,11 +100,9 @@ class ShardPlan {
   ShardReceipt Receipt(std::string_view own_catalog) const;
 
  private:
-  Digest FrameDigest(std::string_view own_catalog) const;
+  explicit ShardPlan(ShardContents contents) : contents_(std::move(contents)) {}
 
-  Catalog catalog_;                // pieces sorted; what the shard says of itself
-  std::vector<size_t> sorted_at_;  // given index -> index in catalog_.pieces
-  std::vector<uint64_t> seeds_;    // of each piece, as given
+  ShardContents contents_;
   H5Layout layout_;
 };
 

@@ -8,8 +8,12 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kCachedChunks =
-    16;  // 64 MiB: a block of rows meets as many pieces side by side as TP has ranks
+// Where the last byte of a piece ends in its file.
+uint64_t EndOf(const Piece& piece) {
+  uint64_t end = piece.file_offset + piece.stored_bytes;
+  for (const StoredChunk& chunk : piece.stored) end = std::max(end, chunk.file_offset + chunk.bytes);
+  return end;
+}
 
 }  // namespace
 
@@ -48,21 +52,17 @@ Status StepReader::ReadCatalog() {
   Result<Catalog> catalog = DecodeCatalog(blob);
   if (!catalog.ok()) return catalog.status().WithContext(path);
   catalog_ = std::move(catalog).value();
+  std::vector<uint64_t> file_bytes;  // of each file of the catalog; 0: the manifest has none of that name
+  for (const std::string& name : catalog_.files) {
+    const auto entry = std::ranges::find(manifest_.files, name, &ManifestFile::name);
+    file_bytes.push_back(entry == manifest_.files.end() ? 0 : entry->bytes);
+  }
   for (const Piece& piece : catalog_.pieces) {
-    const auto entry = std::ranges::find(manifest_.files, catalog_.files[piece.file], &ManifestFile::name);
-    if (entry == manifest_.files.end() || piece.file_offset + piece.stored_bytes > entry->bytes)
+    if (EndOf(piece) > file_bytes[piece.file])
       return Corrupt("{}: tensor {} lies outside of {}", path, DisplayName(catalog_.tensors[piece.tensor]),
                      catalog_.files[piece.file]);
   }
   return OkStatus();
-}
-
-Result<File*> StepReader::Shard(uint32_t file) {
-  auto& shard = shards_[file];
-  if (!shard) {
-    CAIRN_ASSIGN_OR_RETURN(shard, fs_.OpenForRead(JoinPath(directory_, catalog_.files[file])));
-  }
-  return shard.get();
 }
 
 Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
@@ -99,8 +99,7 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   while (!out.empty()) {
     const uint64_t index = piece_offset / kChunkBytes;
     const uint64_t in_chunk = piece_offset % kChunkBytes;
-    const uint64_t chunk_bytes =
-        std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes);
+    const uint64_t chunk_bytes = PlaceOf(piece, index).bytes;
     const size_t count = std::min<uint64_t>(out.size(), chunk_bytes - in_chunk);
     if (count == chunk_bytes) {
       CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, out.first(count)));
@@ -114,30 +113,46 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
   return OkStatus();
 }
 
+ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
+  const Piece& p = catalog_.pieces[piece];
+  return PlaceOfChunk(p, chunk, SizeOf(catalog_.tensors[p.tensor].dtype));
+}
+
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
   const Piece& piece = catalog_.pieces[index_of_piece];
-  const TensorEntry& tensor = catalog_.tensors[piece.tensor];
-  CAIRN_ASSIGN_OR_RETURN(File * file, Shard(piece.file));
-  const uint64_t offset = piece.file_offset + index * kChunkBytes;
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(offset, out));
-  bytes_read_ += out.size();
-  const uint64_t seed = PieceSeed(manifest_.run, manifest_.step, tensor, piece.box, piece.range) + index;
-  if (DigestOf(out, seed) != piece.chunks[index])
-    return Corrupt(
-        "{} at byte {}: tensor {} does not match its digest; the file is damaged or belongs to another "
-        "checkpoint",
-        file->path(), offset, DisplayName(tensor));
-  return OkStatus();
+  const ChunkPlace place = PlaceOf(index_of_piece, index);
+  const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
+  if (place.encoded) stored_.resize(place.stored_bytes);
+  const std::span<std::byte> stored = place.encoded ? stored_ : out;
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored));
+  bytes_read_ += place.stored_bytes;
+  if (!place.encoded) return decoder.Decode(piece, index, stored, {});
+  return decoder.Decode(piece, index, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
+    std::memcpy(out.data() + offset, bytes.data(), bytes.size());
+  });
+}
+
+Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions& options) {
+  StepLoader loader(manifest_, catalog_, files_, options);
+  const Status status = loader.Load(requests);
+  bytes_read_ += loader.bytes_read();
+  return status;
+}
+
+void StepReader::SetCacheBytes(uint64_t bytes) {
+  cached_chunks_ = std::max<size_t>(1, bytes / kChunkBytes);
+  if (cache_.size() > cached_chunks_) cache_.resize(cached_chunks_);
 }
 
 Result<const StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index) {
   auto found =
       std::ranges::find_if(cache_, [&](const Chunk& c) { return c.piece == piece && c.index == index; });
   if (found == cache_.end()) {
-    if (cache_.size() < kCachedChunks) cache_.emplace_back();
+    if (cache_.size() < cached_chunks_) cache_.emplace_back();
     found = std::prev(cache_.end());
     found->piece = SIZE_MAX;  // nothing, should the read fail
-    found->bytes.resize(std::min(kChunkBytes, catalog_.pieces[piece].stored_bytes - index * kChunkBytes));
+    found->bytes.resize(PlaceOf(piece, index).bytes);
     CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, found->bytes));
     found->piece = piece;
     found->index = index;

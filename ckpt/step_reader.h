@@ -2,17 +2,24 @@
 //
 // Opening reads the manifest and the catalog only. Reading verifies every chunk that it touches against its
 // digest before any of it is used. Shards are opened when first needed, never through HDF5.
+//
+// Load() fills many boxes with several threads: for whoever wants the state. ReadBox() reads one box after
+// the other within a fixed window of memory: for streams. Both belong to one thread at a time; what the
+// reader knows (manifest, catalog, directory) may be read by any number of threads meanwhile.
 #pragma once
 
 #include <list>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include "ckpt/catalog.h"
+#include "ckpt/chunk_decoder.h"
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
+#include "ckpt/open_files.h"
+#include "ckpt/step_loader.h"
 
 namespace cairn {
 
@@ -31,6 +38,14 @@ class StepReader {
   // disk.
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out);
 
+  // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
+  Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
+
+  // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
+  // A block of rows meets as many pieces side by side as TP has ranks: below one chunk each, chunks are read
+  // again.
+  void SetCacheBytes(uint64_t bytes);
+
   // Bytes read from shards so far.
   uint64_t bytes_read() const { return bytes_read_; }
 
@@ -41,12 +56,13 @@ class StepReader {
     std::vector<std::byte> bytes;
   };
 
-  StepReader(FileSystem& fs, std::string directory) : fs_(fs), directory_(std::move(directory)) {}
+  StepReader(FileSystem& fs, std::string directory)
+      : fs_(fs), directory_(std::move(directory)), files_(fs, directory_) {}
   Status ReadCatalog();
-  Result<File*> Shard(uint32_t file);
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
   Result<const Chunk*> CachedChunk(size_t piece, uint64_t index);
@@ -55,9 +71,10 @@ class StepReader {
   std::string directory_;
   Manifest manifest_;
   Catalog catalog_;
-  std::unordered_map<uint32_t, std::unique_ptr<File>> shards_;
-  std::list<Chunk>
-      cache_;  // most recently used first; chunks that one read used in part and the next may go on with
+  OpenFiles files_;
+  std::list<Chunk> cache_;  // most recently used first
+  size_t cached_chunks_ = 16;
+  std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ckpt/chunk_decoder.h"
+
 namespace cairn {
 namespace {
 
@@ -14,20 +16,21 @@ struct Region {
 };
 
 std::vector<Region> RegionsOf(const Catalog& catalog, uint32_t file, uint64_t file_bytes) {
-  std::vector<const Piece*> pieces;
-  for (const Piece& piece : catalog.pieces)
-    if (piece.file == file) pieces.push_back(&piece);
-  std::ranges::sort(pieces, {}, &Piece::file_offset);
+  std::vector<Region> chunks;
+  for (const Piece& piece : catalog.pieces) {
+    if (piece.file != file) continue;
+    for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+      const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
+      chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
+    }
+  }
+  std::ranges::sort(chunks, {}, &Region::begin);
   std::vector<Region> regions;
   uint64_t at = 0;
-  for (const Piece* piece : pieces) {
-    if (at < piece->file_offset) regions.push_back({at, piece->file_offset, nullptr, 0});
-    for (uint64_t chunk = 0; chunk < piece->chunks.size(); ++chunk) {
-      const uint64_t begin = piece->file_offset + chunk * kChunkBytes;
-      regions.push_back(
-          {begin, std::min(begin + kChunkBytes, piece->file_offset + piece->stored_bytes), piece, chunk});
-    }
-    at = std::max(at, piece->file_offset + piece->stored_bytes);
+  for (const Region& chunk : chunks) {
+    if (at < chunk.begin) regions.push_back({at, chunk.begin, nullptr, 0});
+    regions.push_back(chunk);
+    at = std::max(at, chunk.end);
   }
   if (at < file_bytes) regions.push_back({at, file_bytes, nullptr, 0});
   return regions;
@@ -45,7 +48,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
-  std::vector<std::byte> window(kChunkBytes);
+  std::vector<std::byte> window(std::min(kChunkBytes, file.bytes)), decoded;
   Hasher frame;
   uint64_t frame_offset = 0;
   for (const Region& region : RegionsOf(catalog, file_index, file.bytes)) {
@@ -60,8 +63,12 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
         const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
         const uint64_t seed =
             PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
-        if (DigestOf(bytes, seed) != region.piece->chunks[region.chunk])
-          report.problems.push_back({path, at, DisplayName(tensor), "does not match its digest"});
+        const uint64_t element_bytes = SizeOf(tensor.dtype);
+        const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
+        if (place.encoded) decoded.resize(place.bytes);
+        const Status status = DecodeChunk(*region.piece, region.chunk, element_bytes, seed, bytes,
+                                          place.encoded ? std::span(decoded) : bytes);
+        if (!status.ok()) report.problems.push_back({path, at, DisplayName(tensor), status.message()});
       }
       at += bytes.size();
     }

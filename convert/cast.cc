@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "convert/simd.h"
+#include "ckpt/simd.h"
 
 namespace cairn {
 namespace {

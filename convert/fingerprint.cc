@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "convert/simd.h"
+#include "ckpt/simd.h"
 
 namespace cairn {
 namespace {

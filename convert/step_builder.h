@@ -69,11 +69,11 @@ class StepBuilder {
   std::optional<RunLock> lock_;
   std::optional<PartialDir> partial_;
   int stage_ = 0;
+  std::unique_ptr<WriteRing> ring_;  // outlives the shards, which drain it before their files close
   std::vector<std::unique_ptr<ShardWriter>> shards_;
   std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
   std::vector<std::byte> gather_;
   std::vector<ShardReceipt> receipts_;
-  std::unique_ptr<WriteRing> ring_;  // after the shards: it is drained before their files close
 };
 
 // Bytes of a native step's files, as near as can be told without laying them out: data, a page for each

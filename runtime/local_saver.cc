@@ -25,13 +25,17 @@ void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
   if (!status.ok() && save->durable) return saver_.Start(save);
   if (status.ok()) {
     save->durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save->started).count();
-    if (save->durable) {
+    if (save->durable && saver_.copies_local_steps()) {
       save->drain = DrainOf(*save);
       drains_.push_back(save->drain);
       saver_.Start(save->drain);
     }
     const Status retired = Retire(*save);
     if (!retired.ok()) Say("old local steps not removed: " + retired.message());
+    if (save->durable && !save->drain) {
+      save->local_step.clear();
+      return saver_.Start(save);
+    }
   }
   save->Finish(status);
 }
@@ -61,15 +65,12 @@ Status LocalSaver::Commit(Save& save) {
 
 // Collective: what rank 0 makes of all receipts, on every rank.
 Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& receipt) {
-  const std::string blob =
-      receipt.ok() ? EncodeOutcome(OkStatus(), receipt->Encode()) : EncodeOutcome(receipt.status());
-  const auto blobs = control_->GatherToRoot(blob, "local shard receipts");
+  const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
   const auto make = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(blobs.status());
     if (control_->rank() != 0) return std::string();
-    std::vector<TensorEntry> tensors = *save.tensors;
-    CAIRN_ASSIGN_OR_RETURN(const auto receipts, DecodeReceipts(*blobs, tensors));
-    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(save.info, tensors, receipts));
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
+    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(save.info, written.tensors, written.receipts));
     ByteWriter out;
     out.Put(static_cast<uint64_t>(seal.index.size()));
     out.PutRaw(seal.index);

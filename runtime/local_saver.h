@@ -2,7 +2,8 @@
 //
 // Every rank writes its shard into its own directory, computes its share of the parity of its group from the
 // others' snapshots, and publishes the step there; the snapshot's memory is then free. A save that is wanted
-// in the run directory is copied on from there by the saver (saver.h), beside the next local saves. Where a
+// in the run directory is copied on from there by the saver (saver.h), beside the next local saves; where it
+// is to be compressed, from the snapshot. Where a
 // local save fails on any rank, that one goes to the run directory from the snapshot; one that is wanted only
 // locally fails: writing each of these to the run directory would cost the training what the user did not
 // ask for.

@@ -1,10 +1,16 @@
 #include "runtime/saver.h"
 
+#include <algorithm>
+#include <bit>
+
+#include "ckpt/byte_codec.h"
 #include "ckpt/layout.h"
+#include "ckpt/packed_shard_writer.h"
 #include "ckpt/shard_copy.h"
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
 #include "runtime/rank_message.h"
+#include "runtime/watchdog.h"
 
 namespace cairn {
 namespace {
@@ -12,6 +18,13 @@ namespace {
 std::string StagingDir(const SaverOptions& options, const Save& save) {
   return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
 }
+
+double SecondsSince(Save::Clock::time_point start) {
+  return std::chrono::duration<double>(Save::Clock::now() - start).count();
+}
+
+constexpr double kSlowSeconds = 1;
+constexpr double kSlowTimesMedian = 4;
 
 }  // namespace
 
@@ -24,18 +37,19 @@ void Save::Finish(Status outcome) {
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)),
       control_(std::move(control)),
+      codec_(options_.codec, options_.codec_threads),
       queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
 
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
-  const std::string blob =
-      receipt.ok() ? EncodeOutcome(OkStatus(), receipt->Encode()) : EncodeOutcome(receipt.status());
-  CAIRN_ASSIGN_OR_RETURN(const auto blobs, control_->GatherToRoot(blob, "shard receipts"));
+  save.written_seconds = SecondsSince(save.started);
+  CAIRN_ASSIGN_OR_RETURN(const auto blobs,
+                         control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts"));
   const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::string told,
                          control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
   CAIRN_RETURN_IF_ERROR(DecodeOutcome(told).status());
-  save.durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save.started).count();
+  save.durable_seconds = SecondsSince(save.started);
   if (options_.retention.enabled()) Retire(save, *receipt);
   return OkStatus();
 }
@@ -43,10 +57,23 @@ Status Saver::Flush(Save& save) {
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   const std::string directory = StagingDir(options_, save);
   CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
-  if (save.local_step.empty()) return WriteSnapshot(fs_, directory, save, options_.direct);
-  CAIRN_RETURN_IF_ERROR(
-      CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
-  return save.receipt;
+  if (!save.local_step.empty()) {
+    CAIRN_RETURN_IF_ERROR(
+        CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
+    return save.receipt;
+  }
+  Snapshot& snapshot = *save.snapshot;
+  if (codec_.mode() != CodecMode::kNone) {
+    CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
+    if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+    if (codec_.ShouldCompress(snapshot))
+      return WritePackedImage(fs_, directory, snapshot.plan(), snapshot.image(),
+                              {.pack = {.direct = options_.direct, .threads = options_.codec_threads}});
+  }
+  const auto start = Save::Clock::now();
+  Result<ShardReceipt> receipt = WriteSnapshot(fs_, directory, save, options_.direct);
+  codec_.NoteFlush(snapshot.plan().file_bytes(), SecondsSince(start));
+  return receipt;
 }
 
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
@@ -56,33 +83,54 @@ Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory,
   return WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
                          {.direct = direct,
                           .take_digests = !snapshot.takes_digests(),
-                          .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+                          .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
 }
 
-Result<std::vector<ShardReceipt>> DecodeReceipts(const std::vector<std::string>& blobs,
-                                                 std::vector<TensorEntry>& tensors) {
-  std::vector<ShardReceipt> receipts;
+std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt) {
+  if (!receipt.ok()) return EncodeOutcome(receipt.status());
+  ByteWriter out;
+  out.Put(std::bit_cast<uint64_t>(save.written_seconds));
+  out.PutRaw(receipt->Encode());
+  return EncodeOutcome(OkStatus(), std::move(out).Take());
+}
+
+Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs) {
+  WrittenShards written;
+  written.tensors = *save.tensors;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
     const Result<std::string> payload = DecodeOutcome(blobs[rank]);
     if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
-    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(*payload));
+    ByteReader in(*payload);
+    written.seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));
     for (const TensorEntry& tensor : receipt.catalog.tensors)
-      if (tensor.role == Role::kRng) tensors.push_back(tensor);
-    receipts.push_back(std::move(receipt));
+      if (tensor.role == Role::kRng) written.tensors.push_back(tensor);
+    written.receipts.push_back(std::move(receipt));
   }
-  return receipts;
+  return written;
 }
 
 Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {
   const std::string directory = StagingDir(options_, save);
   const Status status = [&]() -> Status {
-    std::vector<TensorEntry> tensors = *save.tensors;
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShardReceipt> receipts, DecodeReceipts(blobs, tensors));
-    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, tensors, receipts));
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, blobs));
+    NameSlowRank(save, written.seconds);
+    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, written.tensors, written.receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
   }();
   if (!status.ok()) AbandonPartial(fs_, directory);
   return status;
+}
+
+// One slow disk or node holds up every commit; whoever runs the training wants to know which.
+void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const double median = sorted[sorted.size() / 2], slowest = sorted.back();
+  if (slowest < kSlowSeconds || slowest < kSlowTimesMedian * median) return;
+  const auto rank = static_cast<int>(std::ranges::find(seconds, slowest) - seconds.begin());
+  Say(fmt::format("checkpoint of iteration {}: {} took {:.1f} s to write its shard, the median rank {:.1f} s",
+                  save.info.identity.step, Watchdog::Describe(rank), slowest, median));
 }
 
 // What older steps are deleted for must be more than written: each rank reads its own shard back first.

@@ -13,6 +13,7 @@
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
 #include "runtime/control_plane.h"
+#include "runtime/save_codec.h"
 #include "runtime/save_queue.h"
 #include "runtime/snapshot.h"
 
@@ -22,6 +23,8 @@ struct SaverOptions {
   std::string save_dir;  // run directory
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
+  CodecMode codec = CodecMode::kNone;
+  int codec_threads = 2;  // of each rank, that compress
 };
 
 // One save on its way. The saver's until Finish().
@@ -43,33 +46,44 @@ struct Save {
   Clock::time_point started;
   double stall_seconds = 0;  // the trainer's
   std::atomic<bool> done = false;
-  double durable_seconds = 0;  // from the start
+  double written_seconds = 0;  // this rank's shard, from the start
+  double durable_seconds = 0;  // the step, from the start
   Status status;
 };
 
 // Writes the snapshot of a save as this rank's shard into a directory.
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
                                    Direct direct);
-// The receipts that EncodeOutcome()d blobs hold, by rank; their random states join `tensors`.
-Result<std::vector<ShardReceipt>> DecodeReceipts(const std::vector<std::string>& blobs,
-                                                 std::vector<TensorEntry>& tensors);
+// What ranks tell rank 0 of their shards: receipts, or why there is none, and how long it took.
+struct WrittenShards {
+  std::vector<TensorEntry> tensors;  // of the model, and all random states
+  std::vector<ShardReceipt> receipts;
+  std::vector<double> seconds;
+};
+std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt);
+// Blobs by rank. Errors: that of a rank, named.
+Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
 
 class Saver {
  public:
   Saver(SaverOptions options, std::unique_ptr<ControlPlane> control);
 
   void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+  // Whether local steps can be copied on as they are; else saves are compressed from their snapshots.
+  bool copies_local_steps() const { return options_.codec == CodecMode::kNone; }
 
  private:
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
   Status CommitAtRoot(const Save& save, const std::vector<std::string>& blobs);
+  void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
   void Retire(const Save& save, const ShardReceipt& receipt);
   Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
 
   const SaverOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
+  SaveCodec codec_;
   SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };
 

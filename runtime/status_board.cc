@@ -170,6 +170,13 @@ bool StatusBoard::Died(int rank) const {
          kill(r.pid, 0) != 0 && errno == ESRCH;
 }
 
+bool StatusBoard::Halted(int rank) const {
+  const Row& r = row(rank);
+  if (r.pid == 0 || r.finished != 0 || ProcessStart(r.pid) != r.process_start) return false;
+  const char state = ProcessState(r.pid);
+  return state == 'T' || state == 't';
+}
+
 std::string StatusBoard::Describe(int rank) const {
   const Row& r = row(rank);
   if (!Knows(rank)) return fmt::format("rank {} (host {})", rank, hosts_[rank]);

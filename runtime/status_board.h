@@ -52,8 +52,9 @@ class StatusBoard {
   int size() const { return static_cast<int>(hosts_.size()); }
   bool Knows(int rank) const;  // it has published on this host
   bool Arrived(int rank, int group_id, uint64_t sequence) const;
-  bool Waits(int rank) const;  // it is in some operation
-  bool Died(int rank) const;   // its process is gone without Finish()
+  bool Waits(int rank) const;   // it is in some operation
+  bool Died(int rank) const;    // its process is gone without Finish()
+  bool Halted(int rank) const;  // its process is stopped by a signal or a debugger
   // "rank 3 (pid 77, host a, stopped by a signal), last seen in step 17, for 12.0 s in all-reduce of dp/grad
   // bucket 2"
   std::string Describe(int rank) const;

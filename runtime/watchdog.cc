@@ -44,7 +44,8 @@ constexpr std::chrono::seconds kLauncherGrace{
     3};  // for the launcher to stop the ranks, before we do it by force
 constexpr std::chrono::milliseconds kPeerGrace{1000};  // for a rank that sees another one stop
 constexpr double kCheckSeconds = 0.5;                  // between looks at the other ranks
-constexpr size_t kNamedRanks = 4;                      // more would bury the message
+constexpr int kHaltedChecks = 10;  // a rank that is found halted so many times in a row is worth a line
+constexpr size_t kNamedRanks = 4;  // more would bury the message
 
 struct Adopted {
   Watchdog::Scope scope;
@@ -59,6 +60,7 @@ struct Core {
   Watchdog::Options options;
   std::thread thread;
   double clock_seconds = 0;
+  int halted_checks = 0;      // times in a row that the neighbour was found so
   std::list<Entry*> entries;  // oldest first
   std::list<Adopted> adopted;
 };
@@ -153,6 +155,19 @@ void EndByForce(std::chrono::milliseconds grace, int status) {
   std::abort();  // not reached
 }
 
+// A rank that somebody has stopped holds up all others until the deadline. Its neighbour on the host says so,
+// once, long before; each looks after one, so that the cost does not grow with the ranks of a host.
+void WatchNeighbour(Core& core) {
+  const StatusBoard& board = *core.options.board;
+  int neighbour = (core.options.rank + 1) % board.size();
+  while (neighbour != core.options.rank && !board.Knows(neighbour))
+    neighbour = (neighbour + 1) % board.size();
+  core.halted_checks = board.Halted(neighbour) ? core.halted_checks + 1 : 0;
+  if (core.halted_checks != kHaltedChecks) return;
+  WriteLine(fmt::format("rank {}: {} holds up the others; all ranks stop when an operation has waited {} s",
+                        core.options.rank, board.Describe(neighbour), core.options.timeout_seconds));
+}
+
 void CheckPeers(Core& core) {
   const StatusBoard& board = *core.options.board;
   if (core.stopping) return;
@@ -160,6 +175,7 @@ void CheckPeers(Core& core) {
     std::this_thread::sleep_for(kPeerGrace);
     _exit(kExitStopped);
   }
+  WatchNeighbour(core);
   for (int rank = 0; rank < board.size(); ++rank)
     if (board.Died(rank)) {
       std::this_thread::sleep_for(kPeerGrace);  // the launcher has seen it too, and may end us

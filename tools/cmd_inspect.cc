@@ -97,11 +97,12 @@ class Inspector {
   }
 
   void PrintSlices() const {
-    TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes"});
+    TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes", "codec"});
     ForEachSlice([&](const TensorEntry& tensor, const Piece& piece) {
       table.Add({DisplayName(tensor), ToString(piece.box),
                  fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
-                 std::to_string(piece.file_offset), std::to_string(piece.stored_bytes)});
+                 std::to_string(piece.file_offset), std::to_string(piece.stored_bytes),
+                 std::string(Name(piece.codec))});
     });
     fmt::print("\n");
     table.Print();
@@ -155,7 +156,8 @@ class Inspector {
             {"range", {piece.range.begin, piece.range.end}},
             {"file", catalog_.files[piece.file]},
             {"file_offset", piece.file_offset},
-            {"bytes", piece.stored_bytes}};
+            {"bytes", piece.stored_bytes},
+            {"codec", Name(piece.codec)}};
   }
 
   const InspectOptions& options_;

@@ -25,7 +25,8 @@ std::vector<ChunkAt> ChooseChunks(const Catalog& catalog, uint64_t budget_bytes)
   size_t count = 0;
   while (count < chunks.size() && (count == 0 || bytes < budget_bytes)) {
     const Piece& piece = catalog.pieces[chunks[count].piece];
-    bytes += std::min(kChunkBytes, piece.stored_bytes - chunks[count].chunk * kChunkBytes);
+    bytes +=
+        PlaceOfChunk(piece, chunks[count].chunk, SizeOf(catalog.tensors[piece.tensor].dtype)).stored_bytes;
     ++count;
   }
   chunks.resize(count);
@@ -83,8 +84,8 @@ VerifyReport CheckSample(StepReader& step, const SampleSize& size,
     report.bytes_checked += step.bytes_read() - before;
     if (!status.ok())
       report.problems.push_back(
-          {JoinPath(step.directory(), catalog.files[piece.file]), piece.file_offset + at.chunk * kChunkBytes,
-           DisplayName(tensor),
+          {JoinPath(step.directory(), catalog.files[piece.file]),
+           PlaceOfChunk(piece, at.chunk, element_bytes).offset, DisplayName(tensor),
            status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
     if (progress) progress(report.bytes_checked);
   }

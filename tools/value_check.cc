@@ -124,8 +124,10 @@ StoredAt LocateElement(const Catalog& catalog, uint32_t tensor, uint64_t index) 
     const Piece& piece = catalog.pieces[i];
     if (!Contains(piece.box, element)) continue;
     const uint64_t flat = FlatIndex(piece.box, point);
-    if (flat >= piece.range.begin && flat < piece.range.end)
-      return {piece.file, piece.file_offset + (flat - piece.range.begin) * SizeOf(entry.dtype)};
+    if (flat < piece.range.begin || flat >= piece.range.end) continue;
+    const uint64_t byte = (flat - piece.range.begin) * SizeOf(entry.dtype);
+    const ChunkPlace place = PlaceOfChunk(piece, byte / kChunkBytes, SizeOf(entry.dtype));
+    return {piece.file, place.offset + (place.encoded ? 0 : byte % kChunkBytes)};
   }
   return {};
 }

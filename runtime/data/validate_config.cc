@@ -39,6 +39,7 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"save-interval", double(c.save_interval), 0},
       Bound{"save-local-interval", double(c.save_local_interval), 0},
       Bound{"keep-last-local", double(c.keep_last_local), 1},
+      Bound{"save-codec-threads", double(c.save_codec_threads), 1},
       Bound{"exit-interval", double(c.exit_interval), 0},
       Bound{"exit-duration-in-mins", c.exit_duration_in_mins, 0},
       Bound{"hidden-dropout", c.hidden_dropout, 0},
@@ -69,6 +70,8 @@ Status CheckChoices(const TrainConfig& c) {
   if (c.save_local.empty() && (!c.redundancy.empty() || c.save_local_interval > 0))
     return InvalidArgument("--redundancy and --save-local-interval need --save-local");
   CAIRN_RETURN_IF_ERROR(ParseRedundancy(c.redundancy).status());
+  if (c.save_codec != "none" && c.save_codec != "zstd" && c.save_codec != "auto")
+    return InvalidArgument("--save-codec is '{}'; known are none, zstd, auto", c.save_codec);
   if (!c.recompute_granularity.empty() && c.recompute_granularity != "full")
     return InvalidArgument("--recompute-granularity is '{}'; only 'full' is known", c.recompute_granularity);
   if (c.zero_stage < 0 || c.zero_stage > 1)

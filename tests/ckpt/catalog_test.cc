@@ -29,29 +29,73 @@ Catalog Example() {
   return catalog;
 }
 
+// The same, the second piece compressed and the third stored as it is by a compressing writer.
+Catalog PackedExample() {
+  Catalog catalog = Example();
+  for (const size_t i : {1, 2}) {
+    Piece& piece = catalog.pieces[i];
+    const bool encoded = i == 1;
+    piece.codec = Codec::kShuffleZstd;
+    piece.file_offset = 65'536 + i;
+    if (encoded) piece.stored_bytes -= 3;
+    piece.stored = {{piece.file_offset, static_cast<uint32_t>(piece.stored_bytes), encoded,
+                     DigestOf(std::string_view("stored"))}};
+  }
+  return catalog;
+}
+
 TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
-  const std::string bytes = EncodeCatalog(Example());
-  EXPECT_EQ(bytes.size(), EncodedCatalogBytes(Example()));
-  const auto decoded = DecodeCatalog(bytes);
-  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(*decoded, Example());
+  for (const Catalog& catalog : {Example(), PackedExample()}) {
+    const std::string bytes = EncodeCatalog(catalog);
+    EXPECT_EQ(bytes.size(), EncodedCatalogBytes(catalog));
+    const auto decoded = DecodeCatalog(bytes);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(*decoded, catalog);
+    EXPECT_TRUE(CheckCoverage(*decoded).ok());
+  }
+}
+
+TEST(CatalogTest, OnlyCodecsNeedANewerReader) {
+  EXPECT_EQ(EncodeCatalog(Example())[8], 1);
+  EXPECT_EQ(EncodeCatalog(PackedExample())[8], 2);
 }
 
 TEST(CatalogTest, EveryTruncationIsCorrupt) {
-  const std::string bytes = EncodeCatalog(Example());
-  for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
-  EXPECT_EQ(DecodeCatalog(bytes + "x").status().kind(), StatusKind::kCorrupt);
+  for (const Catalog& catalog : {Example(), PackedExample()}) {
+    const std::string bytes = EncodeCatalog(catalog);
+    for (size_t size = 0; size < bytes.size(); ++size)
+      EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
+    EXPECT_EQ(DecodeCatalog(bytes + "x").status().kind(), StatusKind::kCorrupt);
+  }
 }
 
 TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
-  const std::string bytes = EncodeCatalog(Example());
-  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-    std::string flipped = bytes;
-    flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    const auto decoded = DecodeCatalog(flipped);
-    if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ, structure holds
+  for (const Catalog& catalog : {Example(), PackedExample()}) {
+    const std::string bytes = EncodeCatalog(catalog);
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      std::string flipped = bytes;
+      flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      const auto decoded = DecodeCatalog(flipped);
+      if (decoded.ok()) (void)CheckCoverage(*decoded);  // digests and names may differ, structure holds
+    }
   }
+}
+
+// What a decoder would have to read or fill is held to the chunk's size before anything is allocated.
+TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
+  const auto decode = [](auto change) {
+    Catalog catalog = PackedExample();
+    change(catalog.pieces[1]);
+    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
+  };
+  EXPECT_EQ(decode([](Piece&) {}), StatusKind::kOk);
+  for (const uint32_t bytes : {0u, 24u, 1u << 30})
+    EXPECT_EQ(decode([=](Piece& p) { p.stored_bytes = p.stored[0].bytes = bytes; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Piece& p) { p.stored[0].encoded = false; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Piece& p) { p.stored_bytes += 1; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Piece& p) { p.file_offset += 1; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Piece& p) { p.file_offset = p.stored[0].file_offset = UINT64_MAX - 8; }),
+            StatusKind::kCorrupt);
 }
 
 TEST(CatalogTest, CountsBeyondTheBytesAreRefusedBeforeAllocation) {

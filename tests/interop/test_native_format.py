@@ -1,7 +1,11 @@
 """A second reader of the native format, written from ckpt/FORMAT.md alone; and h5py on index.h5.
 
-Both read a step made by make_step and must agree with each other, digest by digest.
+Both read a step made by make_step and must agree with each other, digest by digest; plain, and compressed, where h5py
+decodes through the filters of hdf5plugin and the second reader through zstd's own library.
 """
+
+import ctypes
+import ctypes.util
 
 import glob
 import json
@@ -12,6 +16,7 @@ import tempfile
 import unittest
 
 import h5py
+import hdf5plugin  # noqa: F401  registers the zstd filter
 import numpy as np
 import xxhash
 
@@ -23,6 +28,18 @@ ROLES = {1: "weight", 2: "master", 3: "exp_avg", 4: "exp_avg_sq", 5: "rng"}
 
 def digest(data, seed=0):
     return xxhash.xxh3_128_digest(data, seed=seed % 2**64)
+
+
+ZSTD = ctypes.CDLL(ctypes.util.find_library("zstd") or "libzstd.so.1")
+ZSTD.ZSTD_decompress.restype = ctypes.c_size_t
+ZSTD.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+
+
+def unpack(stored, decoded_bytes, size):
+    """zstd, then HDF5's shuffle backwards."""
+    planes = ctypes.create_string_buffer(decoded_bytes)
+    assert ZSTD.ZSTD_decompress(planes, decoded_bytes, stored, len(stored)) == decoded_bytes
+    return np.frombuffer(planes, np.uint8).reshape(size, -1).T.tobytes()
 
 
 def encode(manifest):
@@ -52,7 +69,9 @@ class Cursor:
 
 def decode_catalog(data):
     c = Cursor(data)
-    assert c.raw(8) == b"CAIRNCAT" and c.get("I") == 1
+    assert c.raw(8) == b"CAIRNCAT"
+    version = c.get("I")
+    assert version in (1, 2)
     counts = c.get("I"), c.get("I"), c.get("Q")
     tensors, files, pieces = [], [], []
     for _ in range(counts[0]):
@@ -68,8 +87,9 @@ def decode_catalog(data):
         box = c.dims(rank), c.dims(rank)
         span = c.get("Q"), c.get("Q")
         chunks = [c.raw(16) for _ in range(c.get("I"))]
-        assert codec == 0
-        pieces.append((tensor, file, offset, stored, box, span, chunks))
+        assert codec in (0, 1) and (codec == 0 or version == 2)
+        table = [(c.get("Q"), c.get("I"), c.raw(16)) for _ in chunks] if codec == 1 else None
+        pieces.append((tensor, file, offset, stored, box, span, chunks, table))
     assert c.at == len(data)
     return tensors, files, pieces
 
@@ -81,11 +101,35 @@ def piece_seed(manifest, tensor, box, span):
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
-class NativeFormat(unittest.TestCase):
+def read_piece(file, piece, size, seed):
+    """Its elements and the extents of the file that hold them; every digest checked."""
+    _, _, offset, stored, _, span, chunks, table = piece
+    total = (span[1] - span[0]) * size
+    if table is None:
+        assert stored == total
+        table = [(offset + at, min(CHUNK, total - at), chunks[at // CHUNK]) for at in range(0, total, CHUNK)]
+    else:
+        assert offset == table[0][0] and stored == sum(bits & 0x7fffffff for _, bits, _ in table)
+    elements, extents = b"", []
+    for i, (begin, bits, stored_digest) in enumerate(table):
+        bytes_, encoded = bits & 0x7fffffff, bits >> 31
+        data = file[begin:begin + bytes_]
+        assert digest(data, seed + i) == stored_digest
+        decoded = min(CHUNK, total - i * CHUNK)
+        data = unpack(data, decoded, size) if encoded else data
+        assert len(data) == decoded and digest(data, seed + i) == chunks[i]
+        elements += data
+        extents.append((begin, begin + bytes_))
+    return elements, extents
+
+
+class NativeFormat:
+    flags = ["--tp", "2", "--pp", "2", "--dp", "3"]
+
     @classmethod
     def setUpClass(cls):
         cls.temp = tempfile.TemporaryDirectory()
-        subprocess.run([os.environ["CAIRN_MAKE_STEP"], cls.temp.name + "/run", "--tp", "2", "--pp", "2", "--dp", "3"], check=True)
+        subprocess.run([os.environ["CAIRN_MAKE_STEP"], cls.temp.name + "/run", *cls.flags], check=True)
         (cls.step,) = glob.glob(cls.temp.name + "/run/step-*")
 
     @classmethod
@@ -113,13 +157,14 @@ class NativeFormat(unittest.TestCase):
         tensors, files, pieces = decode_catalog(blob)
         out = {f"/{t['role']}/{t['name']}": np.full(t["shape"] + [t["dtype"][1]], 255, np.uint8) for t in tensors}
         covered = {file: [] for file in files}
-        for index, file, offset, stored, box, span, chunks in pieces:
+        self.encoded = 0
+        for piece in pieces:
+            index, file, box, span = piece[0], piece[1], piece[4], piece[5]
             tensor = tensors[index]
-            data = self.read(files[file])[offset:offset + stored]
-            covered[files[file]].append((offset, offset + stored))
-            seed = piece_seed(manifest, tensor, box, span)
-            self.assertEqual([digest(data[i * CHUNK:(i + 1) * CHUNK], seed + i) for i in range(len(chunks))], chunks)
             size = tensor["dtype"][1]
+            data, extents = read_piece(self.read(files[file]), piece, size, piece_seed(manifest, tensor, box, span))
+            covered[files[file]] += extents
+            self.encoded += sum(bits >> 31 for _, bits, _ in piece[7] or [])
             view = out[f"/{tensor['role']}/{tensor['name']}"][tuple(slice(o, o + e) for o, e in zip(*box))]
             whole = view.reshape(-1, size).copy()
             whole[span[0]:span[1]] = np.frombuffer(data, np.uint8).reshape(-1, size)
@@ -150,23 +195,62 @@ class NativeFormat(unittest.TestCase):
                     theirs = dataset[...].astype(ours.dtype).reshape(-1)
                     np.testing.assert_array_equal(theirs, ours)
 
-    def test_h5py_sees_model_state_and_the_shards_own_datasets(self):
+    def test_h5py_sees_model_and_state(self):
         manifest = self.manifest()
         with h5py.File(os.path.join(self.step, "index.h5")) as index:
             self.assertEqual(index["model"].attrs["num_layers"], manifest["model"]["num_layers"])
             self.assertEqual(index["state"].attrs["iteration"], manifest["state"]["iteration"])
             architecture = index["model"].attrs["architecture"]
             self.assertEqual(architecture if isinstance(architecture, str) else architecture.decode(), "gpt2")
+
+
+class PlainShards(NativeFormat, unittest.TestCase):
+    def test_h5py_sees_the_shards_own_datasets(self):
         with h5py.File(os.path.join(self.step, "shard-00000.h5")) as shard:
             tensors, files, pieces = decode_catalog(shard["/cairn/catalog"][...].tobytes())
             self.assertEqual(files, ["shard-00000.h5"])
-            for index, _, offset, stored, box, span, _ in pieces:
+            for index, _, offset, stored, box, span, _, table in pieces:
+                self.assertIsNone(table)
                 path = f"/{tensors[index]['role']}/{tensors[index]['name']}@{','.join(map(str, box[0]))}"
                 if span[1] - span[0] != int(np.prod(box[1])):
                     path += f"+{span[0]}"
                 self.assertEqual(shard[path].id.get_offset(), offset)
                 self.assertEqual(shard[path].id.get_storage_size(), stored)
                 self.assertEqual(offset % 4096, 0)
+
+
+class PackedShards(NativeFormat, unittest.TestCase):
+    """Pieces of no chunk, of one and of several with a rest, boxes and flat ranges."""
+
+    flags = ["--tp", "2", "--pp", "1", "--dp", "2", "--zero", "1", "--vocab", "70000", "--hidden", "64", "--packed"]
+
+    def test_chunks_are_encoded_where_it_pays(self):
+        self.tensors_from_pieces()
+        self.assertGreater(self.encoded, 10)
+        with h5py.File(os.path.join(self.step, "shard-00000.h5")) as shard:
+            paths = [path for path in shard["exp_avg"] if path.startswith("embedding.word.weight@")]
+            self.assertEqual(len(paths), 2, "whole chunks and the rest")
+            for path in paths:
+                dataset = shard["exp_avg"][path]
+                filters = dataset.id.get_create_plist()
+                self.assertEqual([filters.get_filter(i)[0] for i in range(filters.get_nfilters())], [2, 32015])
+                self.assertEqual(dataset.size % dataset.chunks[0], 0)
+
+    def test_the_verbs_take_it(self):
+        def cairn(*args):
+            return subprocess.run([os.environ["CAIRN"], *args], check=True, capture_output=True, text=True).stdout
+
+        cairn("verify", self.step)
+        cairn("reshape", self.step, self.temp.name + "/wide", "--tp", "1", "--dp", "4")
+        (wide,) = glob.glob(self.temp.name + "/wide/step-*")
+        self.assertEqual(*[json.loads(cairn("fingerprint", step, "--json"))["fingerprint"] for step in (self.step, wide)])
+        cairn("strip", self.step, self.temp.name + "/release", "--dtype", "fp16")
+        self.assertIn('"shuffle+zstd"', cairn("inspect", self.step, "--slices", "--json"))
+
+    def test_h5dump_lists_the_shard(self):
+        done = subprocess.run(["h5dump", "-H", "-p", os.path.join(self.step, "shard-00000.h5")], check=True,
+                              capture_output=True, text=True)
+        self.assertIn("FILTER_ID 32015", done.stdout)
 
 
 if __name__ == "__main__":

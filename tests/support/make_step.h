@@ -12,6 +12,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/layout.h"
+#include "ckpt/packed_shard_writer.h"
 #include "ckpt/placement.h"
 
 namespace cairn {
@@ -95,6 +96,8 @@ struct StepRecipe {
   uint64_t seed = 1;
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;
+  bool packed = false;         // by PackedShardWriter
+  std::string nonce = "test";  // of this saver's names
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -177,7 +180,7 @@ inline std::vector<std::byte> GatherPiece(const Piece& piece, const TensorEntry&
 
 // Writes RUN/step-N; makes RUN where it is missing.
 inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
-  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, "test"));
+  const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, recipe.nonce));
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial));
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
@@ -187,17 +190,30 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));
-    CAIRN_ASSIGN_OR_RETURN(const auto writer,
-                           ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
-                                               pieces, Direct::kOff));
-    for (size_t i = 0; i < pieces.size(); ++i)
-      CAIRN_RETURN_IF_ERROR(
-          writer->Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
-    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer->Finish());
-    receipts.push_back(std::move(receipt));
+    const auto write = [&](auto& writer) -> Status {
+      for (size_t i = 0; i < pieces.size(); ++i)
+        CAIRN_RETURN_IF_ERROR(
+            writer.Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
+      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer.Finish());
+      receipts.push_back(std::move(receipt));
+      return OkStatus();
+    };
+    if (recipe.packed) {
+      CAIRN_ASSIGN_OR_RETURN(
+          const auto writer,
+          PackedShardWriter::Create(fs, ring, partial,
+                                    ShardContents(ShardName(rank), info.identity, tensors, pieces),
+                                    {.direct = Direct::kOff}));
+      CAIRN_RETURN_IF_ERROR(write(*writer));
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(const auto writer,
+                             ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
+                                                 pieces, Direct::kOff));
+      CAIRN_RETURN_IF_ERROR(write(*writer));
+    }
   }
   CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));
-  return PublishStep(fs, run_dir, recipe.step, "test");
+  return PublishStep(fs, run_dir, recipe.step, recipe.nonce);
 }
 
 }  // namespace cairn

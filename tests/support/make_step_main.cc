@@ -18,7 +18,8 @@ struct Flags {
   uint64_t seed = 1;
   int64_t step = 100;
   std::string run = "0123456789abcdef0123456789abcdef";
-  std::string nan;        // display name of a tensor whose last element becomes NaN
+  std::string nan;  // display name of a tensor whose last element becomes NaN
+  bool packed = false;
   std::string unrounded;  // display name of a 16-bit weight whose last element is not its master's
 };
 
@@ -40,6 +41,11 @@ std::vector<std::byte> ValuesFor(const TensorEntry& tensor, const Flags& flags) 
 Status Write(const Flags& flags) {
   StepRecipe recipe = RecipeOf(flags.model, flags.topology);
   recipe.weights = ParseDtype(flags.dtype).value();
+  if (flags.packed) {
+    recipe.topology = flags.topology;
+    recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run, recipe.packed = true;
+    return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
+  }
   const StepInfo info{{flags.run, flags.step},
                       flags.topology,
                       recipe.model,
@@ -83,6 +89,7 @@ int main(int argc, char** argv) {
   app.add_option("--step", flags.step);
   app.add_option("--run", flags.run);
   app.add_option("--nan", flags.nan);
+  app.add_flag("--packed", flags.packed, "compressed, of random values only");
   app.add_option("--unrounded", flags.unrounded);
   CLI11_PARSE(app, argc, argv);
   const cairn::Status status = cairn::Write(flags);

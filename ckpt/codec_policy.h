@@ -1,0 +1,29 @@
+// Whether compressing pays: a sample is measured, and one comparison decides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace cairn {
+
+// What the codec did with some bytes, on one thread.
+struct CodecSpeed {
+  uint64_t bytes = 0;
+  uint64_t stored_bytes = 0;  // chunks that do not pay count as they are
+  double encode_seconds = 0;
+  double decode_seconds = 0;
+  CodecSpeed& operator+=(const CodecSpeed& other);
+};
+
+// Encodes and decodes `bytes` in chunks, each timed by itself. Aborts where a chunk does not come back as it
+// was, so that no figure stands for wrong bytes.
+CodecSpeed MeasureCodec(std::span<const std::byte> bytes, size_t element_bytes);
+
+// True where a flush takes less time compressed: while threads encode, the disk writes what is encoded, so
+// the slower of the two sets the pace. `disk_bytes_per_second` is what the disk takes of uncompressed bytes,
+// `threads` those that encode. A gain of less than 5 % counts as none: it is within the error of the
+// measurement and costs processor time.
+bool CompressionPays(double disk_bytes_per_second, const CodecSpeed& sample, int threads);
+
+}  // namespace cairn

@@ -1,0 +1,236 @@
+#include "ckpt/packed_shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "ckpt/layout.h"
+#include "ckpt/plane_codec.h"
+
+namespace cairn {
+
+Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                                     const std::string& directory,
+                                                                     ShardContents contents,
+                                                                     const PackOptions& options) {
+  uint64_t most = kH5HeadBytes;
+  for (size_t i = 0; i < contents.piece_count(); ++i)
+    most += DecodedBytes(contents.piece(i), contents.tensor(i).dtype);
+  std::unique_ptr<PackedShardWriter> writer(new PackedShardWriter(ring, std::move(contents), options));
+  CAIRN_ASSIGN_OR_RETURN(writer->file_,
+                         fs.Create(JoinPath(directory, writer->contents_.name()), options.direct));
+  CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(PageUp(most)));
+  for (int i = 0; i < std::max(1, options.threads); ++i)
+    writer->workers_.emplace_back([w = writer.get()] { w->Work(); });
+  return writer;
+}
+
+PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options)
+    : ring_(ring),
+      contents_(std::move(contents)),
+      max_queued_(2 * std::max(1, options.threads)),
+      cursors_(contents_.piece_count()) {
+  for (Piece& piece : contents_.catalog().pieces) {
+    piece.codec = Codec::kShuffleZstd;
+    piece.stored_bytes = 0;
+    piece.stored.assign(piece.chunks.size(), {});
+  }
+}
+
+PackedShardWriter::~PackedShardWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  (void)ring_.Drain();  // writes in flight refer to the file
+}
+
+Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes) {
+  return Append(piece, bytes, false);
+}
+Status PackedShardWriter::AppendStable(size_t piece, std::span<const std::byte> bytes) {
+  return Append(piece, bytes, true);
+}
+
+Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes, bool stable) {
+  CAIRN_RETURN_IF_ERROR(ring_.error());
+  Cursor& cursor = cursors_[piece];
+  const uint64_t end = DecodedBytes(contents_.piece(piece), contents_.tensor(piece).dtype);
+  if (bytes.size() > end - cursor.appended)
+    return InvalidArgument("{}: more bytes than tensor {} has here", file_->path(),
+                           DisplayName(contents_.tensor(piece)));
+  while (!bytes.empty()) {
+    const uint64_t chunk = cursor.appended / kChunkBytes;
+    const uint64_t chunk_bytes = DecodedChunkBytes(end, chunk);
+    const uint64_t done = cursor.appended % kChunkBytes;
+    const size_t count = std::min<uint64_t>(bytes.size(), chunk_bytes - done);
+    if (stable && count == chunk_bytes) {
+      Enqueue(piece, chunk, bytes.first(count), {});
+    } else {
+      if (done == 0) cursor.open = TakeBuffer();
+      cursor.open.insert(cursor.open.end(), bytes.begin(), bytes.begin() + count);
+      const std::span<const std::byte> filled(cursor.open);
+      if (filled.size() == chunk_bytes) Enqueue(piece, chunk, filled, std::move(cursor.open));
+    }
+    cursor.appended += count;
+    bytes = bytes.subspan(count);
+  }
+  return OkStatus();
+}
+
+PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return {};
+  Buffer buffer = std::move(free_.back());
+  free_.pop_back();
+  buffer.clear();
+  return buffer;
+}
+
+void PackedShardWriter::Enqueue(size_t piece, uint64_t chunk, std::span<const std::byte> bytes,
+                                Buffer memory) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return jobs_.size() < max_queued_; });
+  jobs_.push_back({next_number_++, piece, chunk, bytes, std::move(memory)});
+  changed_.notify_all();
+}
+
+// Encodes next to the other workers, then waits for its turn to write.
+void PackedShardWriter::Work() {
+  PlaneEncoder encoder;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    changed_.notify_all();
+    lock.unlock();
+    const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
+    const Digest digest = DigestOf(job.bytes, seed);
+    std::span<const std::byte> stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
+    StoredChunk place{.encoded = !stored.empty()};
+    if (!place.encoded) stored = job.bytes;
+    place.digest = place.encoded ? DigestOf(stored, seed) : digest;
+    lock.lock();
+    contents_.piece(job.piece).chunks[job.chunk] = digest;
+    changed_.wait(lock, [&] { return next_placed_ == job.number; });
+    Place(job, place, stored);
+    if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
+    ++next_placed_;
+    changed_.notify_all();
+  }
+}
+
+void PackedShardWriter::Place(const Job& job, const StoredChunk& place, std::span<const std::byte> stored) {
+  Piece& piece = contents_.piece(job.piece);
+  StoredChunk& chunk = piece.stored[job.chunk];
+  chunk = place;
+  chunk.file_offset = at_;
+  chunk.bytes = static_cast<uint32_t>(stored.size());
+  if (job.chunk == 0) piece.file_offset = at_;
+  piece.stored_bytes += stored.size();
+  Write(stored);
+}
+
+void PackedShardWriter::Write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (!buffer_) buffer_ = ring_.Acquire();
+    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - buffer_->size);
+    std::memcpy(buffer_->data() + buffer_->size, bytes.data(), count);
+    buffer_->size += count;
+    at_ += count;
+    bytes = bytes.subspan(count);
+    if (buffer_->size == ring_.buffer_bytes()) Flush();
+  }
+}
+
+// Pads with zeros to the end of the page.
+void PackedShardWriter::Flush() {
+  if (!buffer_) return;
+  const uint64_t begin = at_ - buffer_->size;
+  const uint64_t padded = PageUp(buffer_->size);
+  std::memset(buffer_->data() + buffer_->size, 0, padded - buffer_->size);
+  at_ += padded - buffer_->size;
+  buffer_->size = padded;
+  ring_.Submit(file_.get(), begin, std::move(buffer_));
+}
+
+void PackedShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
+  at_ = offset;
+  Write(std::as_bytes(std::span(bytes)));
+  Flush();
+}
+
+void PackedShardWriter::WaitForJobs() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return next_placed_ == next_number_; });
+}
+
+Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t catalog_bytes) {
+  const Catalog& catalog = contents_.catalog();
+  std::vector<H5PackedDataset> datasets;
+  for (const Piece& piece : catalog.pieces) {
+    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    auto next = piece.stored.begin();
+    for (const FlatRange part : PackedParts(piece, tensor.dtype)) {
+      H5PackedDataset dataset{PackedPath(tensor, piece.box, part.begin),
+                              tensor.dtype,
+                              part.size(),
+                              std::min(part.size(), kChunkBytes / SizeOf(tensor.dtype)),
+                              {}};
+      for (uint64_t i = 0; i < dataset.elements / dataset.chunk_elements; ++i, ++next)
+        dataset.chunks.push_back({next->file_offset, next->bytes, next->encoded});
+      datasets.push_back(std::move(dataset));
+    }
+  }
+  return LayOutPackedH5(datasets, {kCatalogPath, Dtype::kU8, {catalog_bytes}}, catalog_offset,
+                        catalog_offset + PageUp(catalog_bytes));
+}
+
+Result<ShardReceipt> PackedShardWriter::Finish() {
+  WaitForJobs();  // from here on the workers rest
+  for (size_t i = 0; i < cursors_.size(); ++i) {
+    const uint64_t end = DecodedBytes(contents_.piece(i), contents_.tensor(i).dtype);
+    if (cursors_[i].appended != end)
+      return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
+                             DisplayName(contents_.tensor(i)), cursors_[i].appended, end);
+  }
+  Flush();
+  const uint64_t catalog_offset = at_;
+  std::string own_catalog = EncodeCatalog(contents_.catalog());
+  Result<H5Layout> layout = LayOut(catalog_offset, own_catalog.size());
+  if (!layout.ok()) return layout.status().WithContext(file_->path());
+  own_catalog.resize(PageUp(own_catalog.size()));
+  WriteExtent(catalog_offset, own_catalog);
+  for (const H5Extent& extent : layout->metadata) WriteExtent(extent.offset, extent.bytes);
+  CAIRN_RETURN_IF_ERROR(ring_.Drain());
+  CAIRN_RETURN_IF_ERROR(file_->Allocate(layout->file_bytes));
+  CAIRN_RETURN_IF_ERROR(file_->Sync());
+  CAIRN_RETURN_IF_ERROR(file_->Close());
+  const Digest frame = FrameDigest(contents_.catalog(), *layout, catalog_offset, own_catalog);
+  return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog()};
+}
+
+Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directory, const ShardPlan& plan,
+                                      std::span<const std::byte> image, const PackImageOptions& options) {
+  WriteRing ring(fs, options.ring);
+  CAIRN_ASSIGN_OR_RETURN(const auto writer,
+                         PackedShardWriter::Create(fs, ring, directory, plan.contents(), options.pack));
+  std::vector<size_t> order(plan.piece_count());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t i) { return plan.OffsetOf(i); });
+  for (const size_t i : order) {
+    const uint64_t begin = plan.OffsetOf(i), bytes = plan.piece(i).stored_bytes;
+    for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
+      const uint64_t count = std::min(kChunkBytes, bytes - at);
+      if (options.wait_for) options.wait_for(begin + at + count);
+      CAIRN_RETURN_IF_ERROR(writer->AppendStable(i, image.subspan(begin + at, count)));
+    }
+  }
+  return writer->Finish();
+}
+
+}  // namespace cairn

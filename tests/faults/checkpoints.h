@@ -1,0 +1,33 @@
+// The small checkpoints that the fault tests save, and what is found of them afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/run_dir.h"
+#include "tests/support/make_step.h"
+
+namespace cairn {
+
+// A handful of tensors in two layers, cut across tensor, pipeline and data parallel ranks.
+StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed);
+
+// What a step holds: the same for the same run, step and values, whatever the topology.
+struct Content {
+  int64_t step = 0;
+  Digest values{};
+  bool operator==(const Content&) const = default;
+};
+Content ContentOf(const StepRecipe& recipe);
+
+// Reads all of a step, as a resume on any topology and `cairn verify` do: every byte of every file against
+// its digest, every tensor. Errors: those of StepReader; Corrupt with the first problem.
+Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir);
+
+// What a training finds that starts in `run_dir`: the newest step that can be read, walking back past others,
+// which `damaged` names. Nothing where there is none.
+std::optional<Content> Resume(FileSystem& fs, const std::string& run_dir,
+                              std::vector<std::string>* damaged = nullptr);
+
+}  // namespace cairn

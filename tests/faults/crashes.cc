@@ -1,0 +1,49 @@
+// Goals kill_points and power_loss.
+#include "tests/faults/aftermath.h"
+#include "tests/faults/goal.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kKillPoints = 12'000;
+constexpr uint64_t kKillPointsLong = 200'000;
+constexpr uint64_t kPowerLosses = 100'000;
+constexpr uint64_t kPowerLossesLong = 1'000'000;
+
+// Data is written into directories that nobody reads: what happens to the names is tried more often.
+int Weight(const Recording& recording, size_t at) {
+  if (at == recording.journal.size()) return 4;
+  const DiskOp::Kind kind = recording.journal[at]->kind;
+  return kind == DiskOp::Kind::kWrite || kind == DiskOp::Kind::kResize || kind == DiskOp::Kind::kClose ? 1 : 4;
+}
+
+using Attempt = std::function<std::string(const Recording&, size_t at, SimDisk::Random&)>;
+
+// Seed S is operation S of all recordings in a row, modulo their number, so that no operation is left out.
+void ForEachOperation(const GoalOptions& options, uint64_t states, Tally& tally, const Attempt& attempt) {
+  const TempDir locks(TempDir::Place::kMemory);
+  const auto recordings = RecordAll(AllScenarios(locks.path()));
+  if (!recordings.ok()) return tally.Add(0, recordings.status().message());
+  std::vector<std::pair<const Recording*, size_t>> moments;
+  for (const Recording& recording : *recordings)
+    for (size_t at = 0; at <= recording.journal.size(); ++at)
+      for (int i = 0; i < Weight(recording, at); ++i) moments.emplace_back(&recording, at);
+  ForEachSeed(options, states, tally, [&](uint64_t seed) {
+    SimDisk::Random random(seed);
+    const auto& [recording, at] = moments[seed % moments.size()];
+    return attempt(*recording, at, random);
+  });
+}
+
+}  // namespace
+
+void RunKillPoints(const GoalOptions& options, Tally& tally) {
+  ForEachOperation(options, options.long_form ? kKillPointsLong : kKillPoints, tally, TryKill);
+}
+
+void RunPowerLoss(const GoalOptions& options, Tally& tally) {
+  ForEachOperation(options, options.long_form ? kPowerLossesLong : kPowerLosses, tally, TryPowerLoss);
+}
+
+}  // namespace cairn

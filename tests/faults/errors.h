@@ -1,0 +1,16 @@
+// One failure in one scenario; shared by the goal and by the mutants that it must catch.
+#pragma once
+
+#include "tests/faults/failing_file_system.h"
+#include "tests/faults/scenario.h"
+
+namespace cairn {
+
+// What a mutant puts between the work and the failing disk.
+using FsWrapper = std::function<std::unique_ptr<FileSystem>(FileSystem&)>;
+
+// The complaint, or nothing. `fired` tells whether there were so many calls; `wrapper` may be empty.
+std::string TryFailure(const Scenario& scenario, const Failure& failure, const FsWrapper& wrapper,
+                       SimDisk::Random& random, bool& fired);
+
+}  // namespace cairn

@@ -1,0 +1,53 @@
+#include "tests/faults/failing_file_system.h"
+
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+using Kind = FsCall::Kind;
+
+bool NeedsSpace(Kind kind) {
+  return kind == Kind::kCreate || kind == Kind::kMakeDir || kind == Kind::kWrite || kind == Kind::kAllocate;
+}
+
+bool IsHint(const std::string& path) { return path.find("/" + LatestTempName("")) != std::string::npos; }
+
+constexpr const char* kNames[] = {"open",    "create",    "stat",  "list", "mkdir",    "rename", "exchange", "unlink",
+                                  "rmdir",   "fsync dir", "statfs", "write", "read",    "allocate", "fsync",  "close"};
+
+}  // namespace
+
+bool FailingFileSystem::Fails(const FsCall& call) {
+  if (healed_) return false;
+  const int64_t index = calls_++;
+  if (index == failure_.at) return true;
+  return failure_.lasting && index > failure_.at &&
+         (failure_.kind != StatusKind::kNoSpace || NeedsSpace(call.kind));
+}
+
+Status FailingFileSystem::Do(const FsCall& call, const std::function<Status()>& run) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (call.kind == Kind::kCreate) condemned_.erase(call.path);  // a new file
+    if (call.kind == Kind::kSync && condemned_.contains(call.path)) synced_again_ = call.path;
+    const bool hint = in_hint_ || IsHint(call.path);
+    in_hint_ = hint && call.kind != Kind::kSyncDir;
+    if (Fails(call)) {
+      if (!fired_) {
+        fired_ = true;
+        what_ = fmt::format("{} {}", kNames[static_cast<int>(call.kind)], call.path);
+        path_ = call.path;
+        must_surface_ = call.changes() && !hint && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
+      }
+      if (call.kind == Kind::kSync) condemned_.insert(call.path);
+      // A write that fails may have done half its work.
+      if (call.kind == Kind::kWrite && call.bytes.size() >= 2 * kPageBytes)
+        (void)call.file->WriteAt(call.offset, call.bytes.first(kPageBytes));
+      return {failure_.kind, fmt::format("{} {}: injected", kNames[static_cast<int>(call.kind)], call.path)};
+    }
+  }
+  return run();
+}
+
+}  // namespace cairn

@@ -1,0 +1,50 @@
+// One goal of the fault tests: so many states tried, each by a seed that alone brings it back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+struct GoalOptions {
+  std::optional<uint64_t> seed;  // this state only, and loudly
+  bool long_form = false;
+};
+
+class Tally {
+ public:
+  // A state and what is wrong with it; empty: it passed. Safe from several threads.
+  void Add(uint64_t seed, const std::string& complaint);
+
+  uint64_t tried() const { return tried_; }
+  uint64_t passed() const { return tried_ - failed_; }
+  std::optional<uint64_t> failing_seed() const { return failing_seed_; }     // the smallest
+  const std::vector<std::string>& complaints() const { return complaints_; }  // the first few
+
+ private:
+  std::atomic<uint64_t> tried_ = 0;
+  std::atomic<uint64_t> failed_ = 0;
+  std::mutex mutex_;
+  std::optional<uint64_t> failing_seed_;
+  std::vector<std::string> complaints_;
+};
+
+// Tries seeds 0 to `states` - 1, or the one that the options name, on all cores. `attempt` returns the
+// complaint.
+void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
+                 const std::function<std::string(uint64_t seed)>& attempt);
+
+// The goals. Each fails its tally where its own set-up fails.
+void RunKillPoints(const GoalOptions& options, Tally& tally);
+void RunPowerLoss(const GoalOptions& options, Tally& tally);
+void RunErrors(const GoalOptions& options, Tally& tally);
+void RunDamage(const GoalOptions& options, Tally& tally);
+void RunReaders(const GoalOptions& options, Tally& tally);
+void RunMutants(const GoalOptions& options, Tally& tally);
+
+}  // namespace cairn

@@ -1,0 +1,314 @@
+#include "tests/faults/scenario.h"
+
+#include <algorithm>
+#include <map>
+#include <filesystem>
+
+#include "convert/reshape.h"
+#include "tools/archive_delete.h"
+#include "tools/archive_restore.h"
+#include "tools/archive_source.h"
+
+namespace cairn {
+namespace {
+
+constexpr int64_t kFirstStep = 100;
+
+std::string Text(const std::optional<Content>& content) {
+  if (!content) return "nothing";
+  return fmt::format("step {} with values {}", content->step, ToHex(content->values).substr(0, 8));
+}
+
+bool Among(const std::optional<Content>& found, const std::vector<std::optional<Content>>& allowed) {
+  return std::ranges::find(allowed, found) != allowed.end();
+}
+
+// A disk with these steps in `run_dir`; without any, not even the directory.
+std::unique_ptr<SimDisk> DiskWith(const std::string& run_dir, const std::vector<StepRecipe>& steps) {
+  SimDisk disk;
+  // The directories above, and real ones of the same names for the locks.
+  (void)MakeDirs(disk, std::filesystem::path(run_dir).parent_path().string());
+  std::filesystem::create_directories(run_dir);
+  for (const StepRecipe& step : steps)
+    if (!MakeStep(disk, run_dir, step).ok()) return nullptr;
+  return disk.Settled();
+}
+
+// ---- Saving and pruning ----
+
+// One training: what its run directory held when it began, what it saves, how many steps it keeps.
+struct Session {
+  std::string run_dir;
+  std::vector<StepRecipe> before;
+  std::vector<StepRecipe> saves;
+  int64_t keep_last = 0;
+  bool walks_back = false;  // past damage that is there from the beginning
+};
+
+Status SaveAll(FileSystem& fs, const Session& session, const std::function<void()>& reported) {
+  for (const StepRecipe& recipe : session.saves) {
+    const Status saved = MakeStep(fs, session.run_dir, recipe);
+    if (!saved.ok())  // as the trainer does
+      AbandonPartial(fs, JoinPath(session.run_dir, PartialDirName(recipe.step, recipe.nonce)));
+    CAIRN_RETURN_IF_ERROR(saved);
+    reported();
+    CAIRN_RETURN_IF_ERROR(
+        ApplyRetention(fs, session.run_dir, {.keep_last = session.keep_last}, recipe.nonce));
+  }
+  return OkStatus();
+}
+
+// The versions of the state in the order in which they were committed; the first `committed` of them surely.
+std::vector<std::optional<Content>> VersionsOf(const Session& session) {
+  std::vector<std::optional<Content>> versions{std::nullopt};
+  if (!session.before.empty()) versions = {ContentOf(session.before.back())};
+  for (const StepRecipe& save : session.saves) versions.push_back(ContentOf(save));
+  return versions;
+}
+
+// Steps that the policy keeps, besides the newest, are whole; with the values that were saved last or are
+// being saved.
+std::string CheckKept(FileSystem& fs, const Session& session,
+                      const std::vector<std::optional<Content>>& versions, size_t reported) {
+  std::map<int64_t, std::vector<std::optional<Content>>, std::greater<>> kept;  // newest first
+  for (size_t i = 0; i <= reported; ++i)
+    if (versions[i]) kept[versions[i]->step] = {versions[i]};
+  if (reported + 1 < versions.size() && kept.contains(versions[reported + 1]->step))
+    kept[versions[reported + 1]->step].push_back(versions[reported + 1]);
+  int64_t left = session.keep_last == 0 ? INT64_MAX : session.keep_last;
+  for (const auto& [step, contents] : kept) {
+    if (left-- == 0) break;
+    if (step == kept.begin()->first) continue;
+    const Result<Content> found = ReadWhole(fs, JoinPath(session.run_dir, StepDirName(step)));
+    if (!found.ok()) return fmt::format("a step that is kept is gone: {}", found.status().message());
+    if (!Among(*found, contents)) return fmt::format("step {} holds other values", step);
+  }
+  return "";
+}
+
+Scenario SaveScenario(std::string name, Session session) {
+  Scenario scenario{.name = std::move(name), .disk = DiskWith(session.run_dir, session.before)};
+  if (session.walks_back) {  // its newest step lost a byte long ago
+    const std::string shard = JoinPath(
+        JoinPath(session.run_dir, StepDirName(session.before.back().step)), ShardName(0));
+    scenario.disk->MutableBytes(shard)->pop_back();
+    scenario.disk = scenario.disk->Settled();
+    session.before.pop_back();
+  }
+  const auto versions = VersionsOf(session);
+  scenario.act = [session](FileSystem& fs, const std::function<void()>& reported) {
+    return SaveAll(fs, session, reported);
+  };
+  scenario.check = [session, versions](FileSystem& fs, size_t reported) -> std::string {
+    std::vector<std::string> damaged;
+    const auto found = Resume(fs, session.run_dir, &damaged);
+    const std::vector allowed(versions.begin() + reported,
+                              std::min(versions.begin() + reported + 2, versions.end()));
+    if (!Among(found, allowed))
+      return fmt::format("found {}, expected {} or newer", Text(found), Text(allowed[0]));
+    if (!damaged.empty() && !session.walks_back) return "damaged under a committed name: " + damaged[0];
+    return CheckKept(fs, session, versions, reported);
+  };
+  scenario.clean = [session](FileSystem& fs) {
+    return fs.Stat(session.run_dir).ok() ? CleanLeftovers(fs, session.run_dir) : OkStatus();
+  };
+  scenario.redo = [session](FileSystem& fs) -> std::string {
+    StepRecipe next = session.saves.back();
+    next.step += 1000;
+    next.seed += 1000;
+    next.nonce = "again";
+    const Session again{.run_dir = session.run_dir, .saves = {next}, .keep_last = 1};
+    if (const Status saved = SaveAll(fs, again, [] {}); !saved.ok()) return saved.message();
+    const auto found = Resume(fs, session.run_dir);
+    return found == ContentOf(next) ? "" : "the save that followed is not what is found: " + Text(found);
+  };
+  return scenario;
+}
+
+// ---- Reshape ----
+
+Scenario ReshapeScenario(const std::string& root, const Topology& from, const Topology& to) {
+  const std::string source = JoinPath(root, "source"), target = JoinPath(root, "target");
+  const StepRecipe recipe = SmallRecipe(from, kFirstStep, 1);
+  const Content content = ContentOf(recipe);
+  Scenario scenario{.name = fmt::format("reshape {} to {}", ToString(from), ToString(to)),
+                    .disk = DiskWith(source, {recipe})};
+  std::filesystem::create_directories(target);
+  const auto reshape = [=](FileSystem& fs) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const auto reader, OpenNewestStep(fs, source, [](const Status&) {}));
+    return Reshape(fs, *reader, target, {.target = to, .writer = {.jobs = 1}}).status();
+  };
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(reshape(fs));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
+    if (Resume(fs, source) != content) return "the source is gone";
+    std::vector<std::string> damaged;
+    const auto found = Resume(fs, target, &damaged);
+    if (!damaged.empty()) return "damaged under a committed name: " + damaged[0];
+    return found == content || (!found && reported == 0) ? "" : "found " + Text(found) + " in the target";
+  };
+  scenario.clean = [=](FileSystem& fs) {
+    return fs.Stat(target).ok() ? CleanLeftovers(fs, target) : OkStatus();
+  };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    const Status again = reshape(fs);
+    if (!again.ok() && again.kind() != StatusKind::kAlreadyExists) return again.message();
+    return Resume(fs, target) == content ? "" : "reshaped again, and nothing there";
+  };
+  return scenario;
+}
+
+// ---- Archive ----
+
+// Wholly verified members of the store; a complaint where one pretends to be and is not.
+std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven) {
+  proven = 0;
+  const auto members = ListStore(fs, store);
+  if (!members.ok()) return "";
+  for (const ArchiveMember& member : *members) {
+    if (member.state == MemberState::kStored) continue;  // nobody said that it was
+    const VerifyReport report = VerifyMember(fs, store, member);
+    if (!report.problems.empty()) return "the store: " + ToString(report.problems.front());
+    ++proven;
+  }
+  return "";
+}
+
+Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string& store,
+                   const std::function<void()>& reported) {
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, store));
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, OpenNewestStep(fs, run_dir, [](const Status&) {}));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs, store, DescribeSource(*step)));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
+                                                       : StoreStep(fs, *step, store, {}));
+  reported();
+  return DeleteSource(fs, step->directory(), store, copy);
+}
+
+Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
+  const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
+  const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
+  const Content content = ContentOf(recipe);
+  Scenario scenario{.name = "archive and delete " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(StoreNewest(fs, run_dir, store, reported));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
+    if (reported > 0) return proven == 1 ? "" : "the store lost what it had proven";
+    std::vector<std::string> damaged;
+    const bool whole = Resume(fs, run_dir, &damaged) == content;
+    return whole || proven == 1 ? "" : "neither the source nor a proven copy";
+  };
+  scenario.clean = [=](FileSystem& fs) { return CleanLeftovers(fs, run_dir); };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    const Status again = StoreNewest(fs, run_dir, store, [] {});
+    if (!again.ok() && again.kind() != StatusKind::kNotFound) return again.message();
+    size_t proven = 0;
+    const std::string trouble = CheckStore(fs, store, proven);
+    return trouble.empty() && proven == 1 ? "" : "archived again, and nothing there: " + trouble;
+  };
+  return scenario;
+}
+
+Scenario RestoreScenario(const std::string& root, const Topology& topology) {
+  const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store"),
+                    back = JoinPath(root, "back");
+  const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
+  const Content content = ContentOf(recipe);
+  Scenario scenario{.name = "restore " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
+  scenario.disk = scenario.disk->Settled();
+  const auto restore = [=](FileSystem& fs) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, store, ""));
+    return RestoreTar(fs, store, member.tar, JoinPath(back, StepDirName(kFirstStep)), {});
+  };
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(restore(fs));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
+    if (proven != 1) return "the store lost its step";
+    std::vector<std::string> damaged;
+    const auto found = Resume(fs, back, &damaged);
+    if (!damaged.empty()) return "damaged under a committed name: " + damaged[0];
+    return found == content || (!found && reported == 0) ? "" : "restored " + Text(found);
+  };
+  scenario.clean = [=](FileSystem& fs) {
+    return fs.Stat(back).ok() ? CleanLeftovers(fs, back) : OkStatus();
+  };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    const Status again = restore(fs);
+    if (!again.ok() && again.kind() != StatusKind::kAlreadyExists) return again.message();
+    return Resume(fs, back) == content ? "" : "restored again, and nothing there";
+  };
+  return scenario;
+}
+
+}  // namespace
+
+size_t Recording::ReportedBefore(size_t at) const {
+  return std::ranges::count_if(reports, [&](size_t report) { return report <= at; });
+}
+
+std::string Recording::Describe(size_t at) const {
+  return fmt::format("{}, at operation {} of {} ({})", scenario.name, at, journal.size(),
+                     at < journal.size() ? ToString(*journal[at]) : "the end");
+}
+
+Result<Recording> Record(Scenario scenario) {
+  if (!scenario.disk) return Aborted("{}: cannot set up", scenario.name);
+  Recording recording{.scenario = std::move(scenario)};
+  const auto disk = recording.scenario.disk->Settled();
+  const Status status =
+      recording.scenario.act(*disk, [&] { recording.reports.push_back(disk->operations()); });
+  if (!status.ok()) return status.WithContext(recording.scenario.name);
+  recording.journal = disk->journal();
+  const std::string trouble = recording.scenario.check(*disk, recording.reports.size());
+  if (!trouble.empty()) return Corrupt("{}, undisturbed: {}", recording.scenario.name, trouble);
+  return recording;
+}
+
+std::vector<Scenario> SaveScenarios(const std::string& lock_dir) {
+  std::vector<Scenario> scenarios;
+  const auto root = [&] { return JoinPath(lock_dir, fmt::format("save-{}", scenarios.size())); };
+  for (const Topology& topology : {Topology{2, 1, 1, 0}, Topology{1, 2, 2, 1}}) {
+    const auto step = [&](int64_t step, uint64_t seed) { return SmallRecipe(topology, step, seed); };
+    const auto add = [&](const std::string& what, Session session) {
+      session.run_dir = JoinPath(root(), "run");
+      scenarios.push_back(SaveScenario(fmt::format("{} ({})", what, ToString(topology)), session));
+    };
+    add("first saves of a run", {.saves = {step(100, 1), step(110, 2)}});
+    add("saves that keep one step",
+        {.before = {step(90, 1), step(100, 2)}, .saves = {step(110, 3), step(120, 4)}, .keep_last = 1});
+    add("saves that keep two steps",
+        {.before = {step(100, 1)}, .saves = {step(110, 2), step(120, 3)}, .keep_last = 2});
+    add("a step saved again",
+        {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3), step(110, 4)}, .keep_last = 2});
+    add("a damaged step saved again",
+        {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3)}, .walks_back = true});
+  }
+  return scenarios;
+}
+
+std::vector<Scenario> AllScenarios(const std::string& lock_dir) {
+  std::vector<Scenario> scenarios = SaveScenarios(lock_dir);
+  const auto root = [&] { return JoinPath(lock_dir, fmt::format("other-{}", scenarios.size())); };
+  scenarios.push_back(ReshapeScenario(root(), {2, 1, 1, 0}, {1, 2, 1, 0}));
+  scenarios.push_back(ReshapeScenario(root(), {1, 2, 1, 0}, {2, 1, 2, 1}));
+  scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}));
+  scenarios.push_back(RestoreScenario(root(), {2, 1, 1, 0}));
+  return scenarios;
+}
+
+}  // namespace cairn

@@ -1,0 +1,48 @@
+// What is done to a disk while it fails: saves, prunes, reshapes, archives; each done once, undisturbed, and
+// recorded. And what must be found afterwards, whatever happened to it at whichever operation.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/faults/checkpoints.h"
+#include "tests/faults/sim_disk.h"
+
+namespace cairn {
+
+struct Scenario {
+  std::string name;
+  // Before it began: the base of the journal.
+  std::unique_ptr<SimDisk> disk;
+  // What the user asks for: run on any file system, it reports each success through `reported`. Ends early on
+  // errors.
+  std::function<Status(FileSystem& fs, const std::function<void()>& reported)> act;
+  // Empty where `fs` holds what it must after `reported` successes were reported, else the complaint.
+  std::function<std::string(FileSystem& fs, size_t reported)> check;
+  // What the next start does before anything else.
+  std::function<Status(FileSystem& fs)> clean;
+  // Does it all again from where it stands, as a user would, and says what is missing then.
+  std::function<std::string(FileSystem& fs)> redo;
+};
+
+// A scenario and the operations that it took.
+struct Recording {
+  Scenario scenario;
+  SimDisk::Journal journal;
+  std::vector<size_t> reports;  // lengths of the journal when the first, second, ... success was reported
+
+  // How many successes had been reported before operation `at`.
+  size_t ReportedBefore(size_t at) const;
+  std::string Describe(size_t at) const;
+};
+Result<Recording> Record(Scenario scenario);
+
+// All of them, over several topologies. Real lock files are made in `lock_dir`, an existing empty directory:
+// locks are not kept through FileSystem, so the paths on the simulated disk are those of real directories.
+std::vector<Scenario> AllScenarios(const std::string& lock_dir);
+// Saves and prunes only: what the mutants are tried with.
+std::vector<Scenario> SaveScenarios(const std::string& lock_dir);
+
+}  // namespace cairn
