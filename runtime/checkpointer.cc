@@ -204,6 +204,11 @@ void Checkpointer::TellPlan() const {
       options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
       static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9,
       options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine());
+  if (local_saver_)
+    fmt::print(" each first to {} on its node{}\n", options_.local.dir,
+               place_->group.empty() ? ", without redundancy"
+                                     : fmt::format(", where any {} of {} ranks may lose theirs",
+                                                   place_->parity, place_->group.size()));
   fflush(stdout);
 }
 
