@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/stream_copy.h"
 #include "runtime/background_thread.h"
 
 namespace cairn {
@@ -54,7 +55,7 @@ void Snapshot::Begin(const StepIdentity& identity, std::vector<Base> bases, bool
   std::ranges::fill(is_copied_, 0);
 }
 
-// Whole pieces: a large memcpy goes past the cache, which a copy in chunks does not.
+// Whole pieces go past the cache: the trainer waits, and the writer reads them from memory anyway.
 void Snapshot::CopyNow(const StepIdentity& identity, std::vector<Base> bases) {
   Begin(identity, std::move(bases), false);
   for (size_t i = 0; i < sources_.size(); ++i)
@@ -163,6 +164,8 @@ void Snapshot::CopyBytes(const Source& source, uint64_t offset, std::byte* to, u
   const std::byte* from = base.data + source.offset + offset;
   if (base.on_gpu)
     device_copy_(to, from, bytes);
+  else if (bytes > kInCacheBytes)
+    StreamCopy(to, {from, bytes});
   else
     std::memcpy(to, from, bytes);
 }

@@ -25,12 +25,23 @@
 namespace cairn {
 
 struct DiskOp {
-  enum class Kind { kCreate, kMakeDir, kRename, kExchange, kRemove, kSyncDir, kWrite, kResize, kSync, kClose };
+  enum class Kind {
+    kCreate,
+    kMakeDir,
+    kRename,
+    kExchange,
+    kRemove,
+    kSyncDir,
+    kWrite,
+    kResize,
+    kSync,
+    kClose
+  };
   Kind kind;
-  int inode = 0;                             // the file, or the entry's target
-  int directory = 0;                         // that holds `name`
-  std::string name;                          // of the entry
-  int directory2 = 0;                        // rename and exchange: where to
+  int inode = 0;       // the file, or the entry's target
+  int directory = 0;   // that holds `name`
+  std::string name;    // of the entry
+  int directory2 = 0;  // rename and exchange: where to
   std::string name2;
   int inode2 = -1;                           // exchange: what was there
   uint64_t offset = 0;                       // write; resize: the new size

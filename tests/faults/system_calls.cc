@@ -15,9 +15,23 @@
 namespace cairn {
 namespace {
 
-enum class Call { kOpen, kWrite, kRead, kSync, kClose, kAllocate, kResize, kUring, kRename, kExchange, kUnlink, kMakeDir, kCount };
-constexpr const char* kNames[] = {"open",      "pwrite", "pread",     "fsync",  "close", "fallocate", "ftruncate", "io_uring",
-                                  "rename", "renameat2", "unlink", "mkdir"};
+enum class Call {
+  kOpen,
+  kWrite,
+  kRead,
+  kSync,
+  kClose,
+  kAllocate,
+  kResize,
+  kUring,
+  kRename,
+  kExchange,
+  kUnlink,
+  kMakeDir,
+  kCount
+};
+constexpr const char* kNames[] = {"open",      "pwrite",   "pread",  "fsync",     "close",  "fallocate",
+                                  "ftruncate", "io_uring", "rename", "renameat2", "unlink", "mkdir"};
 constexpr int kShort = -1;  // instead of an errno: half of the transfer
 
 // Which call of a kind goes wrong, and how. Counted from the arming on; off again after it.
@@ -134,7 +148,8 @@ int __wrap_ftruncate(int fd, off_t bytes) {
 }
 // Refused, so that transfers go through pread and pwrite, unless it is io_uring's turn.
 int __wrap_io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
-  return cairn::TheInjector().call() == Call::kUring ? __real_io_uring_queue_init(entries, ring, flags) : -ENOSYS;
+  return cairn::TheInjector().call() == Call::kUring ? __real_io_uring_queue_init(entries, ring, flags)
+                                                     : -ENOSYS;
 }
 // Spoils the last submission on its way to the kernel, which then cuts it short or refuses it (EBADF).
 int __wrap_io_uring_submit(io_uring* ring) {
@@ -169,8 +184,8 @@ namespace {
 // What must be so after a call of this kind went wrong.
 bool MustSucceed(Call call, int error) {
   if (error == kShort) return true;
-  const bool retried = call == Call::kOpen || call == Call::kWrite || call == Call::kRead || call == Call::kAllocate ||
-                       call == Call::kUring;
+  const bool retried = call == Call::kOpen || call == Call::kWrite || call == Call::kRead ||
+                       call == Call::kAllocate || call == Call::kUring;
   return error == EINTR && retried;
 }
 

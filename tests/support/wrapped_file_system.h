@@ -12,8 +12,22 @@ namespace cairn {
 
 struct FsCall {
   enum class Kind {
-    kOpenForRead, kCreate, kStat, kList, kMakeDir, kRename, kExchange, kRemoveFile, kRemoveDir, kSyncDir,
-    kFreeBytes, kWrite, kRead, kAllocate, kSync, kClose
+    kOpenForRead,
+    kCreate,
+    kStat,
+    kList,
+    kMakeDir,
+    kRename,
+    kExchange,
+    kRemoveFile,
+    kRemoveDir,
+    kSyncDir,
+    kFreeBytes,
+    kWrite,
+    kRead,
+    kAllocate,
+    kSync,
+    kClose
   };
   Kind kind;
   const std::string& path;
