@@ -39,12 +39,11 @@ Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
   return merged;
 }
 
-Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
-                const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts) {
+Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
+                          const std::vector<ShardReceipt>& receipts) {
   CAIRN_ASSIGN_OR_RETURN(const Catalog catalog, MergeReceipts(tensors, receipts));
-  CAIRN_ASSIGN_OR_RETURN(const H5Index index, BuildIndex(catalog, info.model, info.state));
+  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state));
   const std::string blob = EncodeCatalog(catalog);
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kIndexName), index.bytes));
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,
                     .topology = info.topology,
@@ -57,8 +56,19 @@ Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& in
                     .catalog_digest = DigestOf(blob)};
   for (const ShardReceipt& receipt : receipts) manifest.files.push_back(receipt.file);
   manifest.files.push_back({std::string(kIndexName), index.bytes.size(), DigestOf(index.bytes)});
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), EncodeManifest(manifest)));
+  return StepSeal{std::move(index.bytes), EncodeManifest(manifest)};
+}
+
+Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal) {
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kIndexName), seal.index));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), seal.manifest));
   return fs.SyncDir(directory);
+}
+
+Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
+                const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts) {
+  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, tensors, receipts));
+  return WriteSeal(fs, directory, seal);
 }
 
 Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {

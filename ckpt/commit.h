@@ -25,6 +25,16 @@ struct StepInfo {
 Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
                               const std::vector<ShardReceipt>& receipts);
 
+// The files that make shards a step, as bytes: for steps that do not lie in one directory.
+struct StepSeal {
+  std::string index;
+  std::string manifest;
+};
+Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
+                          const std::vector<ShardReceipt>& receipts);
+// Index, manifest, and the directory's entries, in this order.
+Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal);
+
 // Writes index and manifest into `directory` and syncs it. `receipts` are in order of writer.
 Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
                 const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts);

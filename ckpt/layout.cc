@@ -41,6 +41,7 @@ std::optional<std::string> ParseMarkedDirName(std::string_view name) {
 std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}", kLatestName, nonce); }
 
 std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
+std::string ParityName(int writer) { return fmt::format("shard-{:05}.parity", writer); }
 
 std::string TensorPath(const TensorEntry& entry) {
   return fmt::format("/{}/{}", Name(entry.role), entry.spec.name);

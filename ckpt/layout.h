@@ -14,6 +14,7 @@ namespace cairn {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kIndexName = "index.h5";
 inline constexpr std::string_view kLatestName = "latest";
+inline constexpr std::string_view kRunName = ".run";
 inline constexpr std::string_view kLockName = ".lock";
 
 // "step-00001000"
@@ -35,6 +36,8 @@ std::string LatestTempName(std::string_view nonce);
 
 // "shard-00003.h5"
 std::string ShardName(int writer);
+// "shard-00003.parity": what the writer keeps of its group's parity.
+std::string ParityName(int writer);
 
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
 std::string TensorPath(const TensorEntry& entry);

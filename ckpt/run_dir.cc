@@ -100,6 +100,22 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
   return retire;
 }
 
+// The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
+Status RetireStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
+  const std::string doomed = JoinPath(run_dir, DeletingDirName(step, nonce));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(run_dir, StepDirName(step)), doomed));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  return RemoveTree(fs, doomed);
+}
+
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
+  for (const std::string& name : names)
+    if (ParseMarkedDirName(name) == "superseded")
+      CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, name)));
+  return OkStatus();
+}
+
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
                       const std::string& nonce) {
   if (!policy.enabled()) return OkStatus();
@@ -112,18 +128,9 @@ Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const Retentio
     const Result<Manifest> manifest = DecodeManifest(*text);
     if (manifest.ok()) facts.push_back({step, IntField(manifest->state, "consumed_tokens")});
   }
-  for (int64_t step : StepsToRetire(facts, policy)) {
-    // The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
-    const std::string doomed = JoinPath(run_dir, DeletingDirName(step, nonce));
-    CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(run_dir, StepDirName(step)), doomed));
-    CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-    CAIRN_RETURN_IF_ERROR(RemoveTree(fs, doomed));
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
-  for (const std::string& name : names)
-    if (ParseMarkedDirName(name) == "superseded")
-      CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, name)));
-  return OkStatus();
+  for (int64_t step : StepsToRetire(facts, policy))
+    CAIRN_RETURN_IF_ERROR(RetireStep(fs, run_dir, step, nonce));
+  return RemoveSuperseded(fs, run_dir);
 }
 
 }  // namespace cairn

@@ -58,6 +58,11 @@ struct StepFacts {
 // `steps` is ascending.
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
 
+// Removes a committed step, for good and whole.
+Status RetireStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce);
+// Removes superseded steps.
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir);
+
 // Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
 // and verified. A step that does not open is not counted and never deleted.
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,

@@ -53,7 +53,7 @@ std::string ToString(const Problem& p) {
 
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report) {
+                   VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
   std::vector<std::byte> window(std::min(kChunkBytes, file.bytes)), decoded;
@@ -65,6 +65,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
       const std::span bytes(window.data(), std::min<uint64_t>(window.size(), region.end - at));
       CAIRN_RETURN_IF_ERROR(handle->ReadAt(at, bytes));
       report.bytes_checked += bytes.size();
+      if (sink) sink(bytes);
       if (region.piece == nullptr) {
         frame.Update(bytes);
       } else {

@@ -24,10 +24,11 @@ struct VerifyReport {
 };
 
 // One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
-// are those of `catalog` that lie in catalog.files[file].
+// are those of `catalog` that lie in catalog.files[file]. `sink`, where there is one, is given all bytes of
+// the file in order.
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report);
+                   VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink = {});
 
 // Every byte of every file of a step. `progress` is told the bytes done; may be empty. An unreadable file is
 // a problem of the report, not an error.

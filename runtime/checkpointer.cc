@@ -40,8 +40,9 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   std::string names;
   if (checkpointer->control_->rank() == 0) {
     status = checkpointer->Open();
-    names = RandomHex(16) +
-            RandomHex(4);  // of the run, should it be new, and of this session's partial directories
+    const Result<std::string> run = status.ok() ? checkpointer->RunOfDirectory(RandomHex(16)) : status;
+    status = run.status();
+    if (run.ok()) names = *run + RandomHex(4);  // the latter: of this session's partial directories
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
                                                      EncodeOutcome(status, names), "run directory"));
@@ -56,7 +57,47 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
                                                                 .codec = o.codec,
                                                                 .codec_threads = o.codec_threads},
                                                    checkpointer->control_->Create("saves"));
+  CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
+}
+
+// Local steps lie under their run's identity, so it must be known before there is any step.
+Result<std::string> Checkpointer::RunOfDirectory(const std::string& fresh) {
+  if (options_.local.dir.empty()) return fresh;
+  const std::string path = JoinPath(options_.save_dir, kRunName);
+  const Result<std::string> known = ReadSmallFile(fs_, path, fresh.size() + 1);
+  if (known.ok()) {
+    const std::string run = known->substr(0, fresh.size());
+    if (*known == run + "\n" && run.find_first_not_of("0123456789abcdef") == std::string::npos &&
+        run.size() == fresh.size())
+      return run;
+    return Corrupt("{}: not the identity of a run; remove it, and local checkpoints are not resumed from",
+                   path);
+  }
+  if (known.status().kind() != StatusKind::kNotFound) return known.status();
+  const auto newest = OpenNewestStep(fs_, options_.save_dir, [](const Status&) {});
+  const std::string run = newest.ok() ? (*newest)->manifest().run : fresh;
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs_, path, run + "\n"));
+  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(options_.save_dir));
+  return run;
+}
+
+// A missing local directory costs the local level, not the training.
+Status Checkpointer::OpenLocal() {
+  if (options_.local.dir.empty()) return OkStatus();
+  Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, run_, nonce_, *control_);
+  if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
+    if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
+    if (control_->rank() == 0)
+      Say(fmt::format("no local checkpoints: {}; all go straight to {}", opened.message(),
+                      options_.save_dir));
+    return OkStatus();
+  }
+  place_ = *std::move(place);
+  peers_ = std::make_unique<PeerFiles>(fs_, control_->NewMailbox("local files"), control_->timeout_seconds());
+  local_saver_ = std::make_unique<LocalSaver>(*place_, options_.direct, *saver_,
+                                              control_->Create("local saves"), *peers_);
+  return OkStatus();
 }
 
 Status Checkpointer::Open() {
@@ -67,16 +108,26 @@ Status Checkpointer::Open() {
 }
 
 Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
+  std::optional<LocalSteps> local;
+  if (place_) {
+    local.emplace(fs_, *place_, nonce_, *control_, *peers_);
+    CAIRN_RETURN_IF_ERROR(local->Survey());
+  }
   Resumer resumer(
-      {options_.save_dir, options_.load}, options_.topology,
+      {options_.save_dir, options_.load, local ? &*local : nullptr}, options_.topology,
       [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
       *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
+  // Newer ones were found wanting; this training goes on without them.
+  if (local)
+    CAIRN_RETURN_IF_ERROR(
+        local->SetAsideNewerThan(resumed && !resumed->run.empty() ? resumed->state.iteration : -1));
   if (!resumed) return std::optional<TrainState>();
   if (!resumed->run.empty()) {
     run_ = resumed->run;
     newest_saved_ = resumed->state.iteration;
   }
+  if (!resumed->durable) undrained_ = resumed->state;
   return std::optional(resumed->state);
 }
 
@@ -90,6 +141,7 @@ Status Checkpointer::Prepare(const StateBuffers& buffers) {
   CAIRN_RETURN_IF_ERROR(reserved);
   if (!all) return NoSpace("another rank has no memory for its snapshot");
   if (control_->rank() == 0) TellPlan();
+  if (undrained_) Begin(slots_[0], *undrained_, buffers, /*durable=*/true);
   return OkStatus();
 }
 
@@ -152,6 +204,11 @@ void Checkpointer::TellPlan() const {
       options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
       static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9,
       options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine());
+  if (local_saver_)
+    fmt::print(" each first to {} on its node{}\n", options_.local.dir,
+               place_->group.empty() ? ", without redundancy"
+                                     : fmt::format(", where any {} of {} ranks may lose theirs",
+                                                   place_->parity, place_->group.size()));
   fflush(stdout);
 }
 
@@ -163,15 +220,17 @@ bool Checkpointer::Busy() const {
 
 Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) {
   CollectDone();
-  const bool due = options_.save_interval > 0 && state.iteration % options_.save_interval == 0;
-  if (options_.save_dir.empty() || !(due || force) || state.iteration == newest_saved_) return OkStatus();
+  const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
+  const bool durable = force || is_due(options_.save_interval);
+  const bool local = local_saver_ && is_due(options_.local_interval);
+  if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
   if (busy && !force && options_.overlap == SaveOverlap::kSkip) {
     if (control_->rank() == 0)
       Say(fmt::format("checkpoint of iteration {} skipped: the one before is still being written",
                       state.iteration));
     return OkStatus();
   }
-  Begin(FreeSlot(), state, buffers);
+  Begin(FreeSlot(), state, buffers, durable);
   return OkStatus();
 }
 
@@ -185,7 +244,7 @@ Checkpointer::Slot& Checkpointer::FreeSlot() {
   return *oldest;
 }
 
-void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers) {
+void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable) {
   auto save = std::make_shared<Save>();
   save->started = Save::Clock::now();
   save->info = {.identity = {run_, state.iteration},
@@ -196,6 +255,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
   save->snapshot = slot.snapshot.get();
+  save->durable = durable;
   std::vector<Snapshot::Base> bases;
   for (const StateBuffers::Part& part : buffers.parts) bases.push_back({part.data, part.on_gpu});
   slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // changes at once, unlike the rest
@@ -209,7 +269,10 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
   save->stall_seconds = SecondsSince(save->started);
   newest_saved_ = state.iteration;
   slot.save = save;
-  saver_->Start(std::move(save));
+  if (local_saver_)
+    local_saver_->Start(std::move(save));
+  else
+    saver_->Start(std::move(save));
 }
 
 Status Checkpointer::BeforeOptimizerStep() {
@@ -224,26 +287,39 @@ Status Checkpointer::BeforeOptimizerStep() {
 void Checkpointer::CollectDone() {
   for (Slot& slot : slots_)
     if (slot.save && slot.save->done) Collect(slot);
+  for (; !drains_.empty() && drains_.front()->done; drains_.pop_front()) Report(*drains_.front());
 }
 
 void Checkpointer::Collect(Slot& slot) {
   if (copying_ == &slot) (void)BeforeOptimizerStep();
-  saver_->Wait(*slot.save);
+  slot.save->Wait();
   const std::shared_ptr<Save> save = std::move(slot.save);
-  const int64_t step = save->info.identity.step;
-  last_outcome_ = save->status;
-  if (!save->status.ok()) {
+  Report(*save);
+  if (save->drain) drains_.push_back(save->drain);
+}
+
+// A save that is on its way on from a local step is reported as such, and again when it is in save_dir. How
+// local saves fail is the local saver's to tell.
+void Checkpointer::Report(const Save& save) {
+  const int64_t step = save.info.identity.step;
+  if (save.durable && !save.drain && step >= last_collected_) {
+    last_collected_ = step;
+    last_outcome_ = save.status;
+  }
+  if (!save.status.ok()) {
     ++failed_saves_;
     newest_saved_ = -1;
-    if (control_->rank() == 0)
+    if (control_->rank() == 0 && save.durable)
       Say(
           fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training goes on, the next "
                       "interval tries again",
-                      step, failed_saves_, save->status.message()));
+                      step, failed_saves_, save.status.message()));
   } else if (control_->rank() == 0) {
+    const bool local = save.drain || !save.durable;
     fmt::print(
-        " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, durable after {:.3f} s)\n",
-        step, options_.save_dir, save->stall_seconds, save->durable_seconds);
+        " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, {} after {:.3f} s)\n",
+        step, local ? options_.local.dir : options_.save_dir, save.stall_seconds, local ? "safe" : "durable",
+        save.durable_seconds);
     fflush(stdout);
   }
 }
@@ -251,6 +327,11 @@ void Checkpointer::Collect(Slot& slot) {
 Status Checkpointer::Finish() {
   for (Slot& slot : slots_)
     if (slot.save) Collect(slot);
+  for (const auto& drain : drains_) {
+    drain->Wait();
+    Report(*drain);
+  }
+  drains_.clear();
   return last_outcome_.ok() ? last_outcome_ : last_outcome_.WithContext("the last checkpoint was not saved");
 }
 

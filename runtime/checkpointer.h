@@ -16,6 +16,7 @@
 #include "ckpt/run_dir.h"
 #include "runtime/checkpoint_hooks.h"
 #include "runtime/control_plane.h"
+#include "runtime/local_saver.h"
 #include "runtime/saver.h"
 
 namespace cairn {
@@ -28,10 +29,12 @@ enum class SaveOverlap {
 };
 
 struct CheckpointerOptions {
-  std::string save_dir;       // run directory; empty: never saves
-  std::string load;           // CKPT to start from where save_dir has no step yet; may be empty
-  int64_t save_interval = 0;  // steps; 0: only when forced
-  bool lazy = true;           // snapshots are copied under the next forward and backward
+  std::string save_dir;        // run directory; empty: never saves
+  std::string load;            // CKPT to start from where save_dir has no step yet; may be empty
+  int64_t save_interval = 0;   // steps; 0: only when forced
+  LocalOptions local;          // node-local steps, which every save goes through
+  int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
+  bool lazy = true;            // snapshots are copied under the next forward and backward
   SaveOverlap overlap = SaveOverlap::kWait;
   CodecMode codec = CodecMode::kNone;
   int codec_threads = 2;
@@ -72,13 +75,16 @@ class Checkpointer : public CheckpointHooks {
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
   Status Open();
+  Result<std::string> RunOfDirectory(const std::string& fresh);
+  Status OpenLocal();
 
   Status Reserve(const StateBuffers& buffers);
   Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
   void TellPlan() const;
   Slot& FreeSlot();
-  void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers);
+  void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
   void Collect(Slot& slot);  // waits for its save, reports how it went
+  void Report(const Save& save);
   void CollectDone();
 
   CheckpointerOptions options_;
@@ -89,12 +95,19 @@ class Checkpointer : public CheckpointHooks {
   std::string nonce_;
   int64_t saves_ = 0;
   int64_t failed_saves_ = 0;
-  int64_t newest_saved_ = -1;  // iteration of the last save begun
-  Status last_outcome_;        // of the save collected last
+  int64_t newest_saved_ = -1;            // iteration of the last save begun
+  std::optional<TrainState> undrained_;  // resumed from a local step that save_dir has not
+  int64_t last_collected_ = -1;          // the newest durable save of which this is known:
+  Status last_outcome_;
   std::shared_ptr<const std::vector<TensorEntry>> tensors_;
   std::deque<Slot> slots_;
-  Slot* copying_ = nullptr;       // its snapshot is still being copied behind
-  std::unique_ptr<Saver> saver_;  // last: it ends before the snapshots go
+  Slot* copying_ = nullptr;                   // its snapshot is still being copied behind
+  std::deque<std::shared_ptr<Save>> drains_;  // on their way from local steps to save_dir
+  std::unique_ptr<PeerFiles> peers_;
+  std::optional<LocalPlace> place_;  // nothing: no local steps
+  // Last: they end before the snapshots go, and the one that hands on to the other ends first.
+  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<LocalSaver> local_saver_;
 };
 
 }  // namespace cairn

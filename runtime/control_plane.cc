@@ -62,6 +62,10 @@ std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name, doub
   return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds);
 }
 
+std::shared_ptr<Mailbox> ControlPlane::NewMailbox(const std::string& name) const {
+  return mailbox_->Duplicate(name);
+}
+
 Status ControlPlane::Flush(double deadline, std::string_view what) {
   Backoff backoff(kLongestSleepNs);
   while (!mailbox_->Delivered()) {

@@ -36,6 +36,10 @@ class ControlPlane {
   std::unique_ptr<ControlPlane> Create(const std::string& name) const;
   std::unique_ptr<ControlPlane> Create(const std::string& name, double timeout_seconds) const;
 
+  // A mailbox of its own over the same ranks, likewise.
+  std::shared_ptr<Mailbox> NewMailbox(const std::string& name) const;
+  double timeout_seconds() const { return timeout_seconds_; }
+
   // On rank 0 all blobs by rank; elsewhere an empty vector, as soon as the blob has left.
   Result<std::vector<std::string>> GatherToRoot(std::string blob, std::string_view what);
 

@@ -20,6 +20,10 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.save_dir = config.save;
   options.load = config.load;
   options.save_interval = config.save_interval;
+  options.local = {.dir = config.save_local,
+                   .redundancy = ParseRedundancy(config.redundancy).value(),  // validated
+                   .keep_last = config.keep_last_local};
+  options.local_interval = config.save_local_interval;
   options.lazy = config.save_mode == "lazy";
   options.overlap = config.save_overlap == "skip"     ? SaveOverlap::kSkip
                     : config.save_overlap == "double" ? SaveOverlap::kDouble

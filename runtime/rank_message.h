@@ -8,9 +8,19 @@
 
 namespace cairn {
 
+class ControlPlane;
+
 std::string EncodeOutcome(const Status& status, std::string_view payload = {});
 // The payload, or the status that was sent. Errors: Corrupt where it is neither.
 Result<std::string> DecodeOutcome(std::string_view blob);
+
+// True for failures that another step, or a rebuilt one, may not have: damage, not a request that no step can
+// meet.
+bool IsDamage(StatusKind kind);
+
+// Collective: OK on all ranks where `mine` is on all, else on all of them the failure of one rank, named; one
+// that is no damage where there is such.
+Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
 
 // A line on stderr under the program's name.
 void Say(const std::string& line);

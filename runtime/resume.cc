@@ -9,11 +9,6 @@
 namespace cairn {
 namespace {
 
-// True for failures that another step may not have: damage, not a request that no step can meet.
-bool IsDamage(StatusKind kind) {
-  return kind == StatusKind::kCorrupt || kind == StatusKind::kNotFound || kind == StatusKind::kIoError;
-}
-
 FlatRange Overlap(FlatRange a, FlatRange b) {
   const uint64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -30,80 +25,113 @@ TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
   return entry;
 }
 
-// Step directories to try, best first. The run directory itself wins over --load, so that the same command
-// line goes on where it was when it is started again.
-Result<std::vector<std::string>> Resumer::Candidates() {
-  std::vector<std::string> directories;
+// Steps to try, best first: the newest, and of equals the local one. They win over --load, so that the same
+// command line goes on where it was when it is started again.
+Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
+  std::vector<Candidate> candidates;
   const auto add_steps = [&](const std::string& run_dir) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
-    for (; !steps.empty(); steps.pop_back())
-      directories.push_back(JoinPath(run_dir, StepDirName(steps.back())));
+    std::vector<int64_t> local = places_.local != nullptr && run_dir == places_.save_dir
+                                     ? places_.local->steps()
+                                     : std::vector<int64_t>();
+    while (!steps.empty() || !local.empty()) {
+      if (steps.empty() || (!local.empty() && local.back() >= steps.back())) {
+        const bool drained = !steps.empty() && local.back() == steps.back();
+        candidates.push_back({.local_step = local.back(), .drained = drained});
+        local.pop_back();
+      } else {
+        candidates.push_back({.directory = JoinPath(run_dir, StepDirName(steps.back()))});
+        steps.pop_back();
+      }
+    }
     return OkStatus();
   };
   if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(add_steps(places_.save_dir));
-  if (!directories.empty() || places_.load.empty()) return directories;
+  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
+  if (has_steps || places_.load.empty()) return candidates;
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
   if (!info.is_directory)
     return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
-  if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) return std::vector{places_.load};
+  if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
+    candidates.push_back({.directory = places_.load});
+    return candidates;
+  }
+  const size_t before = candidates.size();
   CAIRN_RETURN_IF_ERROR(add_steps(places_.load));
-  if (directories.empty()) return NotFound("{}: no committed step here", places_.load);
-  return directories;
+  if (candidates.size() == before) return NotFound("{}: no committed step here", places_.load);
+  return candidates;
 }
 
-// Rank 0 proposes one directory after the other; a step counts only where every rank could load its part of
-// it.
+// Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
+// directory, or nothing.
+Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
+  std::string text;
+  if (proposal.ok() && proposal->local_step >= 0)
+    text = fmt::format("{}{}", proposal->drained ? 'l' : 'L', proposal->local_step);
+  if (proposal.ok() && !proposal->directory.empty()) text = "D" + proposal->directory;
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::string told,
+      control_.BroadcastFromRoot(EncodeOutcome(proposal.status(), text), "step to resume from"));
+  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  Candidate agreed;
+  if (text.starts_with('D'))
+    agreed.directory = text.substr(1);
+  else if (!text.empty())
+    agreed = {.local_step = std::atoll(text.c_str() + 1), .drained = text[0] == 'l'};
+  return agreed;
+}
+
+// Rank 0 proposes one step after the other; one counts only where every rank could load its part of it. Where
+// there are none but local ones, and too much of them is lost, there is nothing left to resume from.
 Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   const bool root = control_.rank() == 0;
-  Status failure;
-  std::vector<std::string> candidates;
-  if (root) {
-    Result<std::vector<std::string>> found = Candidates();
-    failure = found.status();
-    if (found.ok()) candidates = std::move(found).value();
-  }
+  Result<std::vector<Candidate>> found = root ? Candidates() : std::vector<Candidate>();
+  const std::vector<Candidate> candidates = found.ok() ? *found : std::vector<Candidate>();
+  Status failure = found.status();
+  const bool only_local =
+      std::ranges::all_of(candidates, [](const Candidate& c) { return c.local_step >= 0; });
   for (size_t i = 0;; ++i) {
-    if (failure.ok() && !candidates.empty() && i == candidates.size())
+    if (failure.ok() && !only_local && i == candidates.size())
       failure = Corrupt(
           "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
           places_.save_dir.empty() ? places_.load : places_.save_dir, candidates.size());
-    const std::string proposal = i < candidates.size() ? candidates[i] : "";
-    CAIRN_ASSIGN_OR_RETURN(
-        const std::string told,
-        control_.BroadcastFromRoot(EncodeOutcome(failure, proposal), "step to resume from"));
-    CAIRN_ASSIGN_OR_RETURN(const std::string directory, DecodeOutcome(told));
-    if (directory.empty()) return std::optional<Resumed>();
+    CAIRN_ASSIGN_OR_RETURN(const Candidate candidate, Agreed(!failure.ok() ? Result<Candidate>(failure)
+                                                             : i < candidates.size() ? candidates[i]
+                                                                                     : Candidate()));
+    if (candidate.local_step < 0 && candidate.directory.empty()) return std::optional<Resumed>();
     Resumed resumed;
-    const Status status = LoadStep(directory, buffers, resumed);
-    CAIRN_ASSIGN_OR_RETURN(const auto blobs,
-                           control_.GatherToRoot(EncodeOutcome(status), "outcome of the load"));
-    Status worst;
-    for (const std::string& blob : blobs) {
-      const Status other = DecodeOutcome(blob).status();
-      if (!other.ok() && (worst.ok() || !IsDamage(other.kind()))) worst = other;
-    }
-    if (root && !worst.ok() && !IsDamage(worst.kind())) failure = worst;
-    if (root && !worst.ok() && IsDamage(worst.kind())) Say("skipping a damaged step: " + worst.message());
-    CAIRN_ASSIGN_OR_RETURN(const std::string verdict,
-                           control_.BroadcastFromRoot(EncodeOutcome(worst), "verdict on the load"));
-    const Status agreed = DecodeOutcome(verdict).status();
+    const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
+    const std::string what =
+        candidate.local_step >= 0 ? fmt::format("local step {}", candidate.local_step) : candidate.directory;
     if (agreed.ok()) {
-      if (root) Say(fmt::format("resumed from {} (iteration {})", directory, resumed.state.iteration));
+      if (root) Say(fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
       return std::optional(std::move(resumed));
     }
     if (!IsDamage(agreed.kind())) return agreed;
+    if (root) Say("skipping a damaged step: " + agreed.message());
   }
 }
 
-Status Resumer::LoadStep(const std::string& directory, StateBuffers& buffers, Resumed& resumed) {
-  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, directory));
+Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed) {
+  if (candidate.local_step < 0) return LoadStep(fs_, candidate.directory, buffers, resumed);
+  resumed.from_local = true;
+  resumed.durable = candidate.drained;
+  return places_.local->Load(candidate.local_step, [&](FileSystem& fs, const std::string& directory) {
+    return LoadStep(fs, directory, buffers, resumed);
+  });
+}
+
+Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers,
+                         Resumed& resumed) {
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   Result<TrainState> loaded = TrainState::FromJson(step->manifest().state);
   if (!loaded.ok()) return loaded.status().WithContext(directory);
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = *loaded;
   const bool goes_on =
-      !places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration));
+      resumed.from_local ||
+      (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
   if (goes_on) resumed.run = step->manifest().run;  // another run directory, or none yet, is a run of its own
   return OkStatus();
 }

@@ -9,17 +9,21 @@
 #include "ckpt/step_reader.h"
 #include "runtime/checkpoint_hooks.h"
 #include "runtime/control_plane.h"
+#include "runtime/local_steps.h"
 
 namespace cairn {
 
 struct ResumePlaces {
-  std::string save_dir;  // run directory of this training; empty: it saves nothing
-  std::string load;      // CKPT to start from where save_dir has no step yet; may be empty
+  std::string save_dir;         // run directory of this training; empty: it saves nothing
+  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
+  LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
 };
 
 struct Resumed {
   TrainState state;
-  std::string run;  // of the step; empty where this training becomes a run of its own
+  bool from_local = false;
+  bool durable = true;  // false: a local step that is not in save_dir
+  std::string run;      // of the step; empty where this training becomes a run of its own
 };
 
 class Resumer {
@@ -36,8 +40,16 @@ class Resumer {
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
 
  private:
-  Result<std::vector<std::string>> Candidates();
-  Status LoadStep(const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  struct Candidate {
+    int64_t local_step = -1;  // a local one, or
+    bool drained = false;     // (which is in save_dir, too)
+    std::string directory;
+  };
+
+  Result<std::vector<Candidate>> Candidates();
+  Result<Candidate> Agreed(const Result<Candidate>& proposal);
+  Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
+  Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
   Status LoadParts(StepReader& step, StateBuffers& buffers);
   void LoadRng(StepReader& step, StateBuffers& buffers);
 

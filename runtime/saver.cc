@@ -6,9 +6,9 @@
 #include "ckpt/byte_codec.h"
 #include "ckpt/layout.h"
 #include "ckpt/packed_shard_writer.h"
+#include "ckpt/shard_copy.h"
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
-#include "runtime/background_thread.h"
 #include "runtime/rank_message.h"
 #include "runtime/watchdog.h"
 
@@ -23,68 +23,28 @@ double SecondsSince(Save::Clock::time_point start) {
   return std::chrono::duration<double>(Save::Clock::now() - start).count();
 }
 
-// What a rank tells rank 0 of its shard: how long it took, and the receipt.
-std::string EncodeWritten(const Save& save, const ShardReceipt& receipt) {
-  ByteWriter out;
-  out.Put(std::bit_cast<uint64_t>(save.written_seconds));
-  out.PutRaw(receipt.Encode());
-  return std::move(out).Take();
-}
-
 constexpr double kSlowSeconds = 1;
 constexpr double kSlowTimesMedian = 4;
 
 }  // namespace
 
+void Save::Finish(Status outcome) {
+  status = std::move(outcome);
+  done = true;
+  done.notify_all();
+}
+
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)),
       control_(std::move(control)),
       codec_(options_.codec, options_.codec_threads),
-      thread_([this] { Work(); }) {}
-
-Saver::~Saver() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void Saver::Start(std::shared_ptr<Save> save) {
-  {
-    const std::lock_guard lock(mutex_);
-    saves_.push_back(std::move(save));
-  }
-  changed_.notify_all();
-}
-
-void Saver::Wait(const Save& save) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return save.done.load(); });
-}
-
-void Saver::Work() {
-  BecomeBackgroundThread();
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stop_ || !saves_.empty(); });
-    if (saves_.empty()) return;
-    const std::shared_ptr<Save> save = std::move(saves_.front());
-    saves_.pop_front();
-    lock.unlock();
-    save->status = Flush(*save);
-    lock.lock();
-    save->done = true;
-    changed_.notify_all();
-  }
-}
+      queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
 
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
-  const std::string blob = EncodeOutcome(receipt.status(), receipt.ok() ? EncodeWritten(save, *receipt) : "");
-  CAIRN_ASSIGN_OR_RETURN(const auto blobs, control_->GatherToRoot(blob, "shard receipts"));
+  CAIRN_ASSIGN_OR_RETURN(const auto blobs,
+                         control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts"));
   const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::string told,
                          control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
@@ -94,45 +54,68 @@ Status Saver::Flush(Save& save) {
   return OkStatus();
 }
 
-Result<ShardReceipt> Saver::WriteShard(Save& save) {
-  Snapshot& snapshot = *save.snapshot;
-  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   const std::string directory = StagingDir(options_, save);
   CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
+  if (!save.local_step.empty()) {
+    CAIRN_RETURN_IF_ERROR(
+        CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
+    return save.receipt;
+  }
+  Snapshot& snapshot = *save.snapshot;
   if (codec_.mode() != CodecMode::kNone) {
     CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
+    if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
     if (codec_.ShouldCompress(snapshot))
       return WritePackedImage(fs_, directory, snapshot.plan(), snapshot.image(),
                               {.pack = {.direct = options_.direct, .threads = options_.codec_threads}});
   }
   const auto start = Save::Clock::now();
-  Result<ShardReceipt> receipt = WriteShardImage(
-      fs_, directory, snapshot.plan(), snapshot.image(),
-      {.direct = options_.direct, .take_digests = !snapshot.takes_digests(), .wait_for = [&](uint64_t end) {
-         return snapshot.WaitFor(end);
-       }});
+  Result<ShardReceipt> receipt = WriteSnapshot(fs_, directory, save, options_.direct);
   codec_.NoteFlush(snapshot.plan().file_bytes(), SecondsSince(start));
   return receipt;
+}
+
+Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
+                                   Direct direct) {
+  Snapshot& snapshot = *save.snapshot;
+  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+  return WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
+                         {.direct = direct,
+                          .take_digests = !snapshot.takes_digests(),
+                          .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
+}
+
+std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt) {
+  if (!receipt.ok()) return EncodeOutcome(receipt.status());
+  ByteWriter out;
+  out.Put(std::bit_cast<uint64_t>(save.written_seconds));
+  out.PutRaw(receipt->Encode());
+  return EncodeOutcome(OkStatus(), std::move(out).Take());
+}
+
+Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs) {
+  WrittenShards written;
+  written.tensors = *save.tensors;
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    const Result<std::string> payload = DecodeOutcome(blobs[rank]);
+    if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
+    ByteReader in(*payload);
+    written.seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));
+    for (const TensorEntry& tensor : receipt.catalog.tensors)
+      if (tensor.role == Role::kRng) written.tensors.push_back(tensor);
+    written.receipts.push_back(std::move(receipt));
+  }
+  return written;
 }
 
 Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {
   const std::string directory = StagingDir(options_, save);
   const Status status = [&]() -> Status {
-    std::vector<TensorEntry> tensors = *save.tensors;
-    std::vector<ShardReceipt> receipts;
-    std::vector<double> seconds;
-    for (size_t rank = 0; rank < blobs.size(); ++rank) {
-      const Result<std::string> payload = DecodeOutcome(blobs[rank]);
-      if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
-      ByteReader in(*payload);
-      seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
-      CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));
-      for (const TensorEntry& tensor : receipt.catalog.tensors)
-        if (tensor.role == Role::kRng) tensors.push_back(tensor);
-      receipts.push_back(std::move(receipt));
-    }
-    NameSlowRank(save, seconds);
-    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, tensors, receipts));
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, blobs));
+    NameSlowRank(save, written.seconds);
+    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, written.tensors, written.receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
   }();
   if (!status.ok()) AbandonPartial(fs_, directory);

@@ -1,23 +1,20 @@
 // Makes snapshots durable, one after the other, beside the training.
 //
-// Every rank's thread writes its shard and sends its receipt to rank 0, which seals and publishes the step
-// and tells all how it went. Older steps are retired only after every rank has read its part of the new one
-// back. All ranks hand over the same saves in the same order.
+// Every rank's thread writes its shard (or copies it from where a local step has it) and sends its receipt to
+// rank 0, which seals and publishes the step and tells all how it went. Older steps are retired only after
+// every rank has read its part of the new one back. All ranks hand over the same saves in the same order.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
 #include "runtime/control_plane.h"
 #include "runtime/save_codec.h"
+#include "runtime/save_queue.h"
 #include "runtime/snapshot.h"
 
 namespace cairn {
@@ -30,14 +27,22 @@ struct SaverOptions {
   int codec_threads = 2;  // of each rank, that compress
 };
 
-// One save on its way. The saver's until `done`.
+// One save on its way. The saver's until Finish().
 struct Save {
   using Clock = std::chrono::steady_clock;
+
+  // By the saver: `outcome` is known, the snapshot's memory free.
+  void Finish(Status outcome);
+  void Wait() const { done.wait(false); }
 
   StepInfo info;
   std::string nonce;
   std::shared_ptr<const std::vector<TensorEntry>> tensors;  // of the model, without random states
   Snapshot* snapshot = nullptr;
+  bool durable = true;     // is to go to the run directory, not only to a local one
+  std::string local_step;  // not empty: this rank's shard is a file there, as `receipt` says
+  ShardReceipt receipt;
+  std::shared_ptr<Save> drain;  // goes on from the local step that this save has become
   Clock::time_point started;
   double stall_seconds = 0;  // the trainer's
   std::atomic<bool> done = false;
@@ -46,18 +51,30 @@ struct Save {
   Status status;
 };
 
+// Writes the snapshot of a save as this rank's shard into a directory.
+Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
+                                   Direct direct);
+// What ranks tell rank 0 of their shards: receipts, or why there is none, and how long it took.
+struct WrittenShards {
+  std::vector<TensorEntry> tensors;  // of the model, and all random states
+  std::vector<ShardReceipt> receipts;
+  std::vector<double> seconds;
+};
+std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt);
+// Blobs by rank. Errors: that of a rank, named.
+Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);
+
 class Saver {
  public:
   Saver(SaverOptions options, std::unique_ptr<ControlPlane> control);
-  ~Saver();  // finishes what it was given
 
-  void Start(std::shared_ptr<Save> save);
-  void Wait(const Save& save);
+  void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+  // Whether local steps can be copied on as they are; else saves are compressed from their snapshots.
+  bool copies_local_steps() const { return options_.codec == CodecMode::kNone; }
 
  private:
-  void Work();
   Status Flush(Save& save);
-  Result<ShardReceipt> WriteShard(Save& save);
+  Result<ShardReceipt> WriteShard(const Save& save);
   Status CommitAtRoot(const Save& save, const std::vector<std::string>& blobs);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
   void Retire(const Save& save, const ShardReceipt& receipt);
@@ -67,11 +84,7 @@ class Saver {
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
   SaveCodec codec_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Save>> saves_;
-  bool stop_ = false;
-  std::thread thread_;
+  SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };
 
 }  // namespace cairn

@@ -91,6 +91,10 @@ struct TrainConfig {
   std::string save;
   std::string load;
   int64_t save_interval = 0;
+  std::string save_local;           // "{rank}" stands for the rank; empty: no local level
+  int64_t save_local_interval = 0;  // 0: only saves that are due for `save` too
+  std::string redundancy;           // "", "xor:K" or "rs:K,M"
+  int64_t keep_last_local = 2;
   std::string save_mode = "lazy";     // or "copy"
   std::string save_overlap = "wait";  // "skip", "double"
   std::string save_codec = "none";    // "zstd", "auto"

@@ -1,6 +1,7 @@
 // What can be known to be wrong before any data is read or any rank waits for another.
 #include <array>
 
+#include "ckpt/parity_file.h"
 #include "runtime/data/train_config.h"
 
 namespace cairn {
@@ -36,6 +37,8 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"eval-interval", double(c.eval_interval), 0},
       Bound{"eval-iters", double(c.eval_iters), 1},
       Bound{"save-interval", double(c.save_interval), 0},
+      Bound{"save-local-interval", double(c.save_local_interval), 0},
+      Bound{"keep-last-local", double(c.keep_last_local), 1},
       Bound{"save-codec-threads", double(c.save_codec_threads), 1},
       Bound{"exit-interval", double(c.exit_interval), 0},
       Bound{"exit-duration-in-mins", c.exit_duration_in_mins, 0},
@@ -62,6 +65,11 @@ Status CheckChoices(const TrainConfig& c) {
     return InvalidArgument("--save-mode is '{}'; known are lazy, copy", c.save_mode);
   if (c.save_overlap != "wait" && c.save_overlap != "skip" && c.save_overlap != "double")
     return InvalidArgument("--save-overlap is '{}'; known are wait, skip, double", c.save_overlap);
+  if (c.save.empty() && !c.save_local.empty())
+    return InvalidArgument("--save-local needs --save: the last checkpoint ends up there");
+  if (c.save_local.empty() && (!c.redundancy.empty() || c.save_local_interval > 0))
+    return InvalidArgument("--redundancy and --save-local-interval need --save-local");
+  CAIRN_RETURN_IF_ERROR(ParseRedundancy(c.redundancy).status());
   if (c.save_codec != "none" && c.save_codec != "zstd" && c.save_codec != "auto")
     return InvalidArgument("--save-codec is '{}'; known are none, zstd, auto", c.save_codec);
   if (!c.recompute_granularity.empty() && c.recompute_granularity != "full")

@@ -114,6 +114,7 @@ TEST_F(SnapshotTest, ADeviceThatFailsIsAnErrorOfThatSaveAlone) {
     Status SetArena(std::span<std::byte> arena) override { return host_->SetArena(arena); }
     Status Begin(std::vector<SnapshotPiece> pieces) override { return host_->Begin(std::move(pieces)); }
     Status FenceSources() override { return host_->FenceSources(); }
+    void WaitFor(uint64_t arena_end) override { host_->WaitFor(arena_end); }
     Result<SnapshotDigests> Wait() override {
       Result<SnapshotDigests> result = host_->Wait();
       return failures_-- > 0 ? IoError("the device fell off the bus") : std::move(result);

@@ -1,0 +1,38 @@
+// Where a rank keeps its local steps, and with whom it shares a directory and a code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/parity_file.h"
+#include "runtime/control_plane.h"
+
+namespace cairn {
+
+struct LocalOptions {
+  std::string dir;  // node-local; "{rank}" in it stands for the rank; empty: no local steps
+  Redundancy redundancy;
+  int64_t keep_last = 2;
+};
+
+struct LocalPlace {
+  std::string run_dir;       // DIR/RUN_ID of this rank; it exists
+  std::vector<int> sharers;  // ranks that see this directory, ascending, this one among them
+  bool leader = false;       // the first of them: does what is done once a directory
+  std::vector<int> group;    // ranks under one code, ascending, likewise; empty: no redundancy
+  int parity = 0;
+  int64_t keep_last = 2;
+};
+
+// Collective; removes leftovers of killed saves. `nonce` is that of the session. Errors: those of any rank's
+// directory, the same on all ranks.
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run,
+                                  const std::string& nonce, ControlPlane& control);
+
+// Cuts the ranks into groups of at most `redundancy.group` (of more where a group would otherwise not exceed
+// its parity), evenly. Ranks of the same host come as far apart as can be, so that a lost node costs a group
+// as few members as possible. Errors: InvalidArgument where there are too few ranks. Pure.
+Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& host_of_rank,
+                                                    const Redundancy& redundancy);
+
+}  // namespace cairn
