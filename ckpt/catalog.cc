@@ -69,6 +69,8 @@ std::string_view Name(Codec codec) {
       return "none";
     case Codec::kShuffleZstd:
       return "shuffle+zstd";
+    case Codec::kMasterLow:
+      return "master-low";
   }
   return "?";
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ckpt/digest.h"
+#include "ckpt/split_master.h"
 #include "ckpt/tensor.h"
 
 namespace cairn {
@@ -18,15 +19,17 @@ namespace cairn {
 enum class Codec : uint8_t {
   kNone = 0,         // the elements as they are, one behind the other
   kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
+  kMasterLow = 2,    // of an fp32 master, what its bf16 weight does not say (split_master.h)
 };
-std::string_view Name(Codec codec);  // "none", "shuffle+zstd"; "?" for no Codec
+std::string_view Name(Codec codec);  // "none", "shuffle+zstd", "master-low"; "?" for no Codec
 
 // Where a chunk of a piece lies that was stored by itself.
 struct StoredChunk {
   uint64_t file_offset = 0;  // bytes
   uint32_t bytes = 0;
-  bool encoded = false;  // false: the chunk's elements as they are
+  bool encoded = false;  // false: the chunk's elements as they are; with kMasterLow, always true
   Digest digest{};       // of the stored bytes, with the seed of the chunk
+  std::vector<MasterException> exceptions;  // with kMasterLow
   bool operator==(const StoredChunk&) const = default;
 };
 
@@ -50,6 +53,9 @@ inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.ran
 inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
   return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
 }
+// More of them in one chunk, and the master is stored whole: one element in 1024.
+inline constexpr size_t kMaxMasterExceptions = 1024;
+
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype);

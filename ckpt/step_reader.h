@@ -10,6 +10,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ class StepReader {
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  Status ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out);
+  bool IsSplit(uint32_t tensor) const;
   ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
@@ -72,7 +75,8 @@ class StepReader {
   Manifest manifest_;
   Catalog catalog_;
   OpenFiles files_;
-  std::list<Chunk> cache_;  // most recently used first
+  std::optional<TensorLookup> lookup_;  // made when first needed
+  std::list<Chunk> cache_;              // most recently used first
   size_t cached_chunks_ = 16;
   std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;
