@@ -53,8 +53,8 @@ inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.ran
 inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
   return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
 }
-// More of them in one chunk, and the master is stored whole: one element in 1024.
-inline constexpr size_t kMaxMasterExceptions = 1024;
+// More of them in a chunk of so many elements, and the master is stored whole.
+inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
 
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.

@@ -215,7 +215,7 @@ class Decoder {
 
   Status Exceptions(uint64_t elements, std::vector<MasterException>& exceptions) {
     const auto count = in_.Get<uint32_t>();
-    if (count > kMaxMasterExceptions || count > in_.left() / kExceptionBytes)
+    if (count > MaxMasterExceptions(elements) || count > in_.left() / kExceptionBytes)
       return Bad("too many exceptions");
     for (uint32_t i = 0; i < count; ++i) {
       const auto index = in_.Get<uint32_t>();

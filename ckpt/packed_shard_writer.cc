@@ -108,7 +108,7 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
   for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
     const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
     if (!SplitMaster(weight_of(chunk, part.size()), part, std::span(low).first(part.size() / 2),
-                     kMaxMasterExceptions, exceptions))
+                     MaxMasterExceptions(part.size() / 4), exceptions))
       return AppendStable(master, bytes);
   }
   piece.codec = Codec::kMasterLow;
@@ -147,7 +147,7 @@ void PackedShardWriter::Work() {
     std::span<const std::byte> stored;
     if (!job.weight.empty()) {
       low.resize(job.weight.size());
-      SplitMaster(job.weight, job.bytes, low, kMaxMasterExceptions, place.exceptions);
+      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), place.exceptions);
       stored = low;
     } else if (encode_) {
       stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));

@@ -120,7 +120,7 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
   EXPECT_EQ(with({{10, 1}}), StatusKind::kOk);
   EXPECT_EQ(with({{11, 1}}), StatusKind::kCorrupt);
   EXPECT_EQ(with({{5, 1}, {5, 1}}), StatusKind::kCorrupt);
-  EXPECT_EQ(with(std::vector<MasterException>(kMaxMasterExceptions + 1)), StatusKind::kCorrupt);
+  EXPECT_EQ(with(std::vector<MasterException>(MaxMasterExceptions(11) + 1)), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Catalog& c) { c.tensors[1].role = Role::kExpAvg; }), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].encoded = false; }), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].bytes += 2, c.pieces[3].stored_bytes += 2; }),
