@@ -74,8 +74,8 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir) {
     return mark != "partial" && mark != "deleting" && !name.starts_with(LatestTempName(""));
   });
   if (names.empty()) return OkStatus();
-  // The names first: what a process renamed just before it was killed may bear its old name again after a power
-  // loss, and must then have all its files.
+  // The names first: what a process renamed just before it was killed may bear its old name again after a
+  // power loss, and must then have all its files.
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);

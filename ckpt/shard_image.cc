@@ -83,7 +83,7 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   const uint64_t data_end = plan.catalog_offset();
   for (uint64_t at = 0; at < data_end;) {
     const uint64_t end = std::min(data_end, at + options.write_bytes);
-    if (options.wait_for) options.wait_for(end);
+    if (options.wait_for) CAIRN_RETURN_IF_ERROR(options.wait_for(end));
     CAIRN_RETURN_IF_ERROR(writer.Write(at, end));
     for (; next != chunks.end() && next->end <= end; ++next)
       if (options.take_digests)

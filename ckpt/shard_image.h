@@ -19,8 +19,9 @@ struct ImageWriteOptions {
   IoQueueOptions queue;
   uint64_t write_bytes = 8 << 20;  // one write; a multiple of kPageBytes
   bool take_digests = true;        // false: the plan has those of all pieces once `wait_for` returned
-  // Returns when the pieces' bytes before this offset of the image are there. Empty: they all are.
-  std::function<void(uint64_t end)> wait_for;
+  // Returns when the pieces' bytes before this offset of the image are there; an error ends the write. Empty:
+  // they all are.
+  std::function<Status(uint64_t end)> wait_for;
 };
 
 // Creates and syncs `directory`/plan.name(). The bytes between the pieces are filled in here.

@@ -33,12 +33,16 @@ struct CheckpointerOptions {
   int64_t save_interval = 0;  // steps; 0: only when forced
   bool lazy = true;           // snapshots are copied under the next forward and backward
   SaveOverlap overlap = SaveOverlap::kWait;
+  CodecMode codec = CodecMode::kNone;
+  int codec_threads = 2;
   RetentionPolicy retention;
   Topology topology;
   nlohmann::json model;  // for the manifest
   Direct direct = Direct::kAuto;
   // Device memory to host and back; used for parts with on_gpu only.
   std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
+  // For lazy copies off a GPU; empty: by device_copy.
+  std::function<Result<std::unique_ptr<DeviceSnapshot>>()> device_snapshot;
 };
 
 class Checkpointer : public CheckpointHooks {

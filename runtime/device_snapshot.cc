@@ -45,6 +45,7 @@ class HostSnapshot final : public DeviceSnapshot {
   }
 
   Status FenceSources() override { return OkStatus(); }
+  void WaitFor(uint64_t) override {}
 
   Result<SnapshotDigests> Wait() override {
     if (!digests_) return InvalidArgument("snapshot: none was begun");

@@ -27,7 +27,8 @@ struct SnapshotPiece {
 // Of each piece its chunks' digests, as Piece::chunks of ckpt/catalog.h has them.
 using SnapshotDigests = std::vector<std::vector<Digest>>;
 
-// One snapshot at a time: Begin, FenceSources before the state changes, Wait.
+// One snapshot at a time: the trainer calls Begin, and FenceSources before the state changes; the same thread
+// or another then WaitFor, as often as it likes, and Wait.
 class DeviceSnapshot {
  public:
   virtual ~DeviceSnapshot() = default;
@@ -47,15 +48,18 @@ class DeviceSnapshot {
   // On a GPU the caller waits only while reads are still to be enqueued. No error of the snapshot shows here.
   virtual Status FenceSources() = 0;
 
-  // Waits until the arena holds all pieces. Any one thread may call it, once a Begin. After an error what the
-  // arena holds is undefined; the next Begin starts afresh.
+  // Returns when the pieces' bytes before this offset of the arena are there, or the snapshot has failed,
+  // which Wait() tells.
+  virtual void WaitFor(uint64_t arena_end) = 0;
+
+  // Waits until the arena holds all pieces; once a Begin. After an error what the arena holds is undefined,
+  // and nothing writes to it any more; the next Begin starts afresh.
   virtual Result<SnapshotDigests> Wait() = 0;
 };
 
 struct CudaSnapshotOptions {
   int device = 0;
-  void* compute_stream =
-      nullptr;  // a cudaStream_t; null: the default stream, which is libtorch's own default
+  void* compute_stream = nullptr;     // a cudaStream_t; null: the default stream, libtorch's too
   uint64_t slot_bytes = 64ull << 20;  // of device memory a slot, at least kChunkBytes
   int slots = 2;                      // one is packed while another is copied
 };

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kExitTrouble = 2;
 
-CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& topology) {
+CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& topology, int device) {
   CheckpointerOptions options;
   options.save_dir = config.save;
   options.load = config.load;
@@ -24,6 +24,10 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.overlap = config.save_overlap == "skip"     ? SaveOverlap::kSkip
                     : config.save_overlap == "double" ? SaveOverlap::kDouble
                                                       : SaveOverlap::kWait;
+  options.codec = config.save_codec == "zstd"   ? CodecMode::kZstd
+                  : config.save_codec == "auto" ? CodecMode::kAuto
+                                                : CodecMode::kNone;
+  options.codec_threads = config.save_codec_threads;
   options.retention = {
       .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
   options.topology = topology;
@@ -35,6 +39,9 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
     };
     view(to, to_device).copy_(view(from, !to_device));
   };
+  // The device is this rank's current one; libtorch computes on its default stream.
+  if (config.device == "cuda")
+    options.device_snapshot = [device] { return NewCudaSnapshot({.device = device}); };
   return options;
 }
 
@@ -43,7 +50,8 @@ Status Train(const TrainConfig& config, const Topology& topology, Transport& tra
   const ParallelDims dims = MakeParallelDims(topology, transport);
   std::unique_ptr<Checkpointer> checkpointer;
   if (!config.save.empty() || !config.load.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology),
+    const int device = at::Device(transport.device()).index();
+    CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology, device),
                                                               transport.NewControlPlane("checkpoints")));
   }
   CAIRN_ASSIGN_OR_RETURN(

@@ -110,6 +110,7 @@ Status Resumer::LoadStep(const std::string& directory, StateBuffers& buffers, Re
 
 Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
   const TensorLookup lookup(step.catalog());
+  std::vector<ReadRequest> requests;
   std::vector<std::byte> host;
   for (const StateBuffers::Part& part : buffers.parts) {
     for (const LocalParameter& local : buffers.layout.parameters) {
@@ -132,14 +133,17 @@ Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
         const size_t bytes = segment.box.Volume() * SizeOf(part.dtype);
         std::byte* target =
             part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype);
-        if (part.on_gpu) host.resize(bytes);
-        CAIRN_RETURN_IF_ERROR(
-            step.ReadBox(*tensor, segment.box, {part.on_gpu ? host.data() : target, bytes}));
-        if (part.on_gpu) device_copy_(target, host.data(), bytes);
+        if (!part.on_gpu) {
+          requests.push_back({*tensor, segment.box, {target, bytes}});
+          continue;
+        }
+        host.resize(bytes);
+        CAIRN_RETURN_IF_ERROR(step.ReadBox(*tensor, segment.box, host));
+        device_copy_(target, host.data(), bytes);
       }
     }
   }
-  return OkStatus();
+  return step.Load(requests);
 }
 
 void Resumer::LoadRng(StepReader& step, StateBuffers& buffers) {

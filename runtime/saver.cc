@@ -5,6 +5,7 @@
 
 #include "ckpt/byte_codec.h"
 #include "ckpt/layout.h"
+#include "ckpt/packed_shard_writer.h"
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
 #include "runtime/background_thread.h"
@@ -36,7 +37,10 @@ constexpr double kSlowTimesMedian = 4;
 }  // namespace
 
 Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
-    : options_(std::move(options)), control_(std::move(control)), thread_([this] { Work(); }) {}
+    : options_(std::move(options)),
+      control_(std::move(control)),
+      codec_(options_.codec, options_.codec_threads),
+      thread_([this] { Work(); }) {}
 
 Saver::~Saver() {
   {
@@ -95,10 +99,20 @@ Result<ShardReceipt> Saver::WriteShard(Save& save) {
   if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
   const std::string directory = StagingDir(options_, save);
   CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
-  return WriteShardImage(fs_, directory, snapshot.plan(), snapshot.image(),
-                         {.direct = options_.direct,
-                          .take_digests = !snapshot.takes_digests(),
-                          .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+  if (codec_.mode() != CodecMode::kNone) {
+    CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
+    if (codec_.ShouldCompress(snapshot))
+      return WritePackedImage(fs_, directory, snapshot.plan(), snapshot.image(),
+                              {.pack = {.direct = options_.direct, .threads = options_.codec_threads}});
+  }
+  const auto start = Save::Clock::now();
+  Result<ShardReceipt> receipt = WriteShardImage(
+      fs_, directory, snapshot.plan(), snapshot.image(),
+      {.direct = options_.direct, .take_digests = !snapshot.takes_digests(), .wait_for = [&](uint64_t end) {
+         return snapshot.WaitFor(end);
+       }});
+  codec_.NoteFlush(snapshot.plan().file_bytes(), SecondsSince(start));
+  return receipt;
 }
 
 Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {

@@ -17,6 +17,7 @@
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
 #include "runtime/control_plane.h"
+#include "runtime/save_codec.h"
 #include "runtime/snapshot.h"
 
 namespace cairn {
@@ -25,6 +26,8 @@ struct SaverOptions {
   std::string save_dir;  // run directory
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
+  CodecMode codec = CodecMode::kNone;
+  int codec_threads = 2;  // of each rank, that compress
 };
 
 // One save on its way. The saver's until `done`.
@@ -63,6 +66,7 @@ class Saver {
   const SaverOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
+  SaveCodec codec_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Save>> saves_;

@@ -5,6 +5,8 @@
 // - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
+// What lies on a GPU is copied behind by a DeviceSnapshot (device_snapshot.h), which digests it there; the
+// trainer then only fences its stream.
 #pragma once
 
 #include <condition_variable>
@@ -17,6 +19,7 @@
 
 #include "ckpt/shard_plan.h"
 #include "runtime/arena.h"
+#include "runtime/device_snapshot.h"
 
 namespace cairn {
 
@@ -34,17 +37,19 @@ class Snapshot {
     bool on_gpu = false;
   };
 
-  // `sources`: one a piece of the plan, as given to it. Errors: NoSpace where the memory is not to be had.
-  static Result<std::unique_ptr<Snapshot>> Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy);
+  // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU and copied behind;
+  // where there is none, `copy` is used. Errors: NoSpace where the memory is not to be had.
+  static Result<std::unique_ptr<Snapshot>> Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
+                                                std::unique_ptr<DeviceSnapshot> device = nullptr);
   ~Snapshot();
 
   // For one save at a time: `bases` must stay as they are until the copy is complete.
   void CopyNow(const StepIdentity& identity, std::vector<Base> bases);
   void CopyBehind(const StepIdentity& identity, std::vector<Base> bases);
-  // Returns when everything is copied; the caller's thread takes part.
+  // Returns when the trainer may change what `bases` point to; the caller's thread takes part in the copy.
   void Complete();
-  // Returns when the pieces' bytes before this offset of the image are there.
-  void WaitFor(uint64_t image_end);
+  // Returns when the pieces' bytes before this offset of the image are there. Errors: the GPU's.
+  Status WaitFor(uint64_t image_end);
 
   ShardPlan& plan() { return plan_; }
   std::span<std::byte> image() { return {arena_.data(), plan_.file_bytes()}; }
@@ -59,7 +64,12 @@ class Snapshot {
     uint64_t bytes;
   };
 
-  Snapshot(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy);
+  Snapshot(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
+           std::unique_ptr<DeviceSnapshot> device);
+  bool OnDevice(size_t piece) const { return device_ && bases_[sources_[piece].part].on_gpu; }
+  std::vector<size_t> PiecesOnDevice() const;  // in order of place
+  Status BeginOnDevice();
+  void AwaitDevice();
   void Begin(const StepIdentity& identity, std::vector<Base> bases, bool behind);
   void CopyChunks();
   void CopyChunk(const Chunk& chunk, Hasher& hasher);
@@ -70,6 +80,7 @@ class Snapshot {
   const std::vector<Source> sources_;
   const DeviceCopy device_copy_;
   Arena arena_;
+  const std::unique_ptr<DeviceSnapshot> device_;  // after the arena, which it has pinned
   std::vector<Chunk> chunks_;
 
   // Of the save under way.
@@ -83,6 +94,8 @@ class Snapshot {
   size_t next_ = 0;              // chunk to take
   size_t copied_ = 0;            // all chunks before this one are there
   std::vector<char> is_copied_;  // by chunk
+  Status begun_;                 // on the device
+  Status status_;                // of the device's copy
 };
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tools/cmd_archive.h"
+#include "tools/cmd_bench.h"
 #include "tools/cmd_data.h"
 #include "tools/cmd_fingerprint.h"
 #include "tools/cmd_inspect.h"
@@ -28,7 +29,8 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {AddTrainCommand,   AddDataCommand,   AddLsCommand,
                                     AddInspectCommand, AddVerifyCommand, AddFingerprintCommand,
-                                    AddReshapeCommand, AddStripCommand,  AddArchiveCommand};
+                                    AddReshapeCommand, AddStripCommand,  AddArchiveCommand,
+                                    AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

@@ -17,6 +17,15 @@
 namespace cairn {
 namespace {
 
+constexpr uint64_t kAll = ~uint64_t{0};
+
+// For threads that wait for the value.
+template <typename T>
+void Tell(std::atomic<T>& value, T now) {
+  value = now;
+  value.notify_all();
+}
+
 class CudaSnapshot final : public DeviceSnapshot {
  public:
   static Status New(const CudaSnapshotOptions& options, std::unique_ptr<DeviceSnapshot>& out);
@@ -25,6 +34,7 @@ class CudaSnapshot final : public DeviceSnapshot {
   Status SetArena(std::span<std::byte> arena) override;
   Status Begin(std::vector<SnapshotPiece> pieces) override;
   Status FenceSources() override;
+  void WaitFor(uint64_t arena_end) override;
   Result<SnapshotDigests> Wait() override;
 
  private:
@@ -60,6 +70,7 @@ class CudaSnapshot final : public DeviceSnapshot {
 
   std::vector<SnapshotPiece> pieces_;
   std::atomic<bool> reads_enqueued_ = true;  // false while the thread still has windows to enqueue
+  std::atomic<uint64_t> copied_ = kAll;      // the arena holds the pieces' bytes before this offset
   std::future<Result<SnapshotDigests>> run_;
 };
 
@@ -128,6 +139,7 @@ Status CudaSnapshot::Begin(std::vector<SnapshotPiece> pieces) {
   CAIRN_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(kernels_.get(), sources_ready_.get(), 0));
   pieces_ = std::move(pieces);
   reads_enqueued_ = false;
+  copied_ = 0;
   run_ = std::async(std::launch::async, [this] { return Run(); });
   return OkStatus();
 }
@@ -139,6 +151,10 @@ Status CudaSnapshot::FenceSources() {
   return OkStatus();
 }
 
+void CudaSnapshot::WaitFor(uint64_t arena_end) {
+  for (uint64_t copied = copied_; copied < arena_end; copied = copied_) copied_.wait(copied);
+}
+
 Result<SnapshotDigests> CudaSnapshot::Wait() {
   if (!run_.valid()) return InvalidArgument("snapshot: none was begun");
   return run_.get();
@@ -147,15 +163,16 @@ Result<SnapshotDigests> CudaSnapshot::Wait() {
 Result<SnapshotDigests> CudaSnapshot::Run() {
   SnapshotDigests digests(pieces_.size());
   Status status = Stream(digests);
-  reads_enqueued_ = true;  // also after an error, or the trainer would wait for ever
-  reads_enqueued_.notify_all();
+  Tell(reads_enqueued_, true);  // also after an error, or the trainer would wait for ever
   for (Slot& slot : slots_)
     if (status.ok()) status = Collect(slot, digests);
+  if (!status.ok()) {  // what is still in flight writes into memory that the next snapshot uses
+    (void)cudaStreamSynchronize(kernels_.get());
+    (void)cudaStreamSynchronize(copies_.get());
+    for (Slot& slot : slots_) slot.window = {};
+  }
+  Tell(copied_, kAll);
   if (status.ok()) return digests;
-  // What is still in flight writes into memory that the next snapshot uses.
-  (void)cudaStreamSynchronize(kernels_.get());
-  (void)cudaStreamSynchronize(copies_.get());
-  for (Slot& slot : slots_) slot.window = {};
   return status.WithContext("snapshot from the GPU");
 }
 
@@ -208,6 +225,7 @@ Status CudaSnapshot::Collect(Slot& slot, SnapshotDigests& digests) {
   CAIRN_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.copied.get()));
   CAIRN_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.digested.get()));
   AppendDigests(slot.window, pieces_, slot.digests.get(), arena_.data(), digests);
+  Tell(copied_, slot.window.runs.back().arena_offset + slot.window.runs.back().bytes);
   slot.window = {};
   return OkStatus();
 }

@@ -93,6 +93,8 @@ struct TrainConfig {
   int64_t save_interval = 0;
   std::string save_mode = "lazy";     // or "copy"
   std::string save_overlap = "wait";  // "skip", "double"
+  std::string save_codec = "none";    // "zstd", "auto"
+  int save_codec_threads = 2;
   int64_t keep_last = 0;              // 0: all
   int64_t keep_every = 0;             // keep steps that this divides; 0: none
   int64_t keep_tokens = 0;            // keep one step for each so many tokens; 0: none

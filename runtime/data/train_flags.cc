@@ -101,6 +101,12 @@ const Flag kFlags[] = {
     {kCheckpoints, "save-overlap",
      "Where a save is due before the last one is durable: wait, skip it, or double the snapshot's memory",
      &C::save_overlap},
+    {kCheckpoints, "save-codec",
+     "none, zstd (exponents and the like compressed, opened by HDF5 with its zstd filter), or auto: only "
+     "while "
+     "the disk is what a save waits for",
+     &C::save_codec},
+    {kCheckpoints, "save-codec-threads", "Threads of each rank that compress", &C::save_codec_threads},
     {kCheckpoints, "keep-last", "Checkpoints to keep, newest first; 0 keeps all", &C::keep_last},
     {kCheckpoints, "keep-every", "Also keep steps that this divides", &C::keep_every},
     {kCheckpoints, "keep-tokens", "Also keep one step for each so many tokens", &C::keep_tokens},

@@ -36,6 +36,7 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"eval-interval", double(c.eval_interval), 0},
       Bound{"eval-iters", double(c.eval_iters), 1},
       Bound{"save-interval", double(c.save_interval), 0},
+      Bound{"save-codec-threads", double(c.save_codec_threads), 1},
       Bound{"exit-interval", double(c.exit_interval), 0},
       Bound{"exit-duration-in-mins", c.exit_duration_in_mins, 0},
       Bound{"hidden-dropout", c.hidden_dropout, 0},
@@ -61,6 +62,8 @@ Status CheckChoices(const TrainConfig& c) {
     return InvalidArgument("--save-mode is '{}'; known are lazy, copy", c.save_mode);
   if (c.save_overlap != "wait" && c.save_overlap != "skip" && c.save_overlap != "double")
     return InvalidArgument("--save-overlap is '{}'; known are wait, skip, double", c.save_overlap);
+  if (c.save_codec != "none" && c.save_codec != "zstd" && c.save_codec != "auto")
+    return InvalidArgument("--save-codec is '{}'; known are none, zstd, auto", c.save_codec);
   if (!c.recompute_granularity.empty() && c.recompute_granularity != "full")
     return InvalidArgument("--recompute-granularity is '{}'; only 'full' is known", c.recompute_granularity);
   if (c.zero_stage < 0 || c.zero_stage > 1)

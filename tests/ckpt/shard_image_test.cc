@@ -75,6 +75,7 @@ TEST(ShardImage, IsTheFileThatTheStreamingWriterMakes) {
                 DigestOf(rest.first(std::min<size_t>(rest.size(), kChunkBytes)), plan->ChunkSeed(i, chunk)));
           }
         }
+        return OkStatus();
       };
       const auto receipt = WriteShardImage(fs, directory, *plan, image,
                                            {.queue = {.depth = 1 + variant, .uring = variant < 2},

@@ -18,7 +18,6 @@ StepRecipe SmallRecipe(const Topology& topology, int64_t step, uint64_t seed) {
   recipe.weights = Dtype::kF32;
   recipe.optimizer = false;
   recipe.rng_bytes = 0;
-  recipe.writes_in_flight = 1;  // the same operations in the same order each time
   recipe.step = step;
   recipe.seed = seed;
   return recipe;
@@ -30,19 +29,23 @@ Content ContentOf(const StepRecipe& recipe) {
   return {recipe.step, hasher.Finish()};
 }
 
+Result<Content> ReadTensors(StepReader& step) {
+  Hasher hasher;
+  std::vector<std::byte> bytes;
+  for (uint32_t t = 0; t < step.catalog().tensors.size(); ++t) {
+    const TensorEntry& tensor = step.catalog().tensors[t];
+    bytes.resize(tensor.bytes());
+    CAIRN_RETURN_IF_ERROR(step.ReadBox(t, Box::Whole(tensor.spec.shape), bytes));
+    hasher.Update(bytes);
+  }
+  return Content{step.manifest().step, hasher.Finish()};
+}
+
 Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, step_dir));
   const VerifyReport report = VerifyHash(fs, *step);
   if (!report.problems.empty()) return Corrupt("{}", ToString(report.problems.front()));
-  Hasher hasher;
-  std::vector<std::byte> bytes;
-  for (uint32_t t = 0; t < step->catalog().tensors.size(); ++t) {
-    const TensorEntry& tensor = step->catalog().tensors[t];
-    bytes.resize(tensor.bytes());
-    CAIRN_RETURN_IF_ERROR(step->ReadBox(t, Box::Whole(tensor.spec.shape), bytes));
-    hasher.Update(bytes);
-  }
-  return Content{step->manifest().step, hasher.Finish()};
+  return ReadTensors(*step);
 }
 
 std::optional<Content> Resume(FileSystem& fs, const std::string& run_dir, std::vector<std::string>* damaged) {

@@ -21,6 +21,9 @@ struct Content {
 };
 Content ContentOf(const StepRecipe& recipe);
 
+// Reads every tensor, verified. Errors: those of StepReader.
+Result<Content> ReadTensors(StepReader& step);
+
 // Reads all of a step, as a resume on any topology and `cairn verify` do: every byte of every file against
 // its digest, every tensor. Errors: those of StepReader; Corrupt with the first problem.
 Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir);

@@ -15,7 +15,8 @@ constexpr uint64_t kPowerLossesLong = 1'000'000;
 int Weight(const Recording& recording, size_t at) {
   if (at == recording.journal.size()) return 4;
   const DiskOp::Kind kind = recording.journal[at]->kind;
-  return kind == DiskOp::Kind::kWrite || kind == DiskOp::Kind::kResize || kind == DiskOp::Kind::kClose ? 1 : 4;
+  return kind == DiskOp::Kind::kWrite || kind == DiskOp::Kind::kResize || kind == DiskOp::Kind::kClose ? 1
+                                                                                                       : 4;
 }
 
 using Attempt = std::function<std::string(const Recording&, size_t at, SimDisk::Random&)>;

@@ -1,9 +1,12 @@
 // Goal errors: every call fails once, or fails from then on, as a disk that is full or gone.
 //
-// The failure is told, names the file and keeps its kind; what was committed is there, also after a power loss;
-// no file is synced again after a failed sync; and once the disk is well, the work can be done. What the
-// system calls below return (EINTR, short transfers) is in system_calls.cc.
+// The failure is told, names the file and keeps its kind; what was committed is there, also after a power
+// loss; no file is synced again after a failed sync; and once the disk is well, the work can be done. What
+// the system calls below return (EINTR, short transfers) is in system_calls.cc.
 #include "tests/faults/errors.h"
+
+#include <atomic>
+#include <thread>
 
 #include "tests/faults/goal.h"
 #include "tests/faults/system_calls.h"

@@ -13,8 +13,9 @@ bool NeedsSpace(Kind kind) {
 
 bool IsHint(const std::string& path) { return path.find("/" + LatestTempName("")) != std::string::npos; }
 
-constexpr const char* kNames[] = {"open",    "create",    "stat",  "list", "mkdir",    "rename", "exchange", "unlink",
-                                  "rmdir",   "fsync dir", "statfs", "write", "read",    "allocate", "fsync",  "close"};
+constexpr const char* kNames[] = {"open",     "create",   "stat",  "list",      "mkdir",  "rename",
+                                  "exchange", "unlink",   "rmdir", "fsync dir", "statfs", "write",
+                                  "read",     "allocate", "fsync", "close"};
 
 }  // namespace
 
@@ -38,7 +39,8 @@ Status FailingFileSystem::Do(const FsCall& call, const std::function<Status()>& 
         fired_ = true;
         what_ = fmt::format("{} {}", kNames[static_cast<int>(call.kind)], call.path);
         path_ = call.path;
-        must_surface_ = call.changes() && !hint && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
+        must_surface_ =
+            call.changes() && !hint && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
       }
       if (call.kind == Kind::kSync) condemned_.insert(call.path);
       // A write that fails may have done half its work.

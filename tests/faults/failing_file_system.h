@@ -13,7 +13,8 @@ namespace cairn {
 struct Failure {
   int64_t at = 0;  // calls before the one that fails
   StatusKind kind = StatusKind::kIoError;
-  bool lasting = false;  // the disk is gone from then on; with kNoSpace: full, so that only what needs space fails
+  bool lasting =
+      false;  // the disk is gone from then on; with kNoSpace: full, so that only what needs space fails
 };
 
 class FailingFileSystem final : public WrappedFileSystem {

@@ -19,9 +19,15 @@ void Tally::Add(uint64_t seed, const std::string& complaint) {
 
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt) {
-  if (options.seed) return tally.Add(*options.seed, attempt(*options.seed));
+  ForEachSeedOn(options, states, tally, [&] { return attempt; });
+}
+
+void ForEachSeedOn(const GoalOptions& options, uint64_t states, Tally& tally,
+                   const std::function<std::function<std::string(uint64_t seed)>()>& make) {
+  if (options.seed) return tally.Add(*options.seed, make()(*options.seed));
   std::atomic<uint64_t> next = 0;
   const auto work = [&] {
+    const auto attempt = make();
     for (uint64_t seed; (seed = next++) < states;) tally.Add(seed, attempt(seed));
   };
   std::vector<std::jthread> threads;

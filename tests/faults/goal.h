@@ -23,7 +23,7 @@ class Tally {
 
   uint64_t tried() const { return tried_; }
   uint64_t passed() const { return tried_ - failed_; }
-  std::optional<uint64_t> failing_seed() const { return failing_seed_; }     // the smallest
+  std::optional<uint64_t> failing_seed() const { return failing_seed_; }      // the smallest
   const std::vector<std::string>& complaints() const { return complaints_; }  // the first few
 
  private:
@@ -38,6 +38,10 @@ class Tally {
 // complaint.
 void ForEachSeed(const GoalOptions& options, uint64_t states, Tally& tally,
                  const std::function<std::string(uint64_t seed)>& attempt);
+
+// The same with something of its own for each thread: `make` is called by every one of them.
+void ForEachSeedOn(const GoalOptions& options, uint64_t states, Tally& tally,
+                   const std::function<std::function<std::string(uint64_t seed)>()>& make);
 
 // The goals. Each fails its tally where its own set-up fails.
 void RunKillPoints(const GoalOptions& options, Tally& tally);

@@ -17,6 +17,7 @@ struct Goal {
 };
 constexpr Goal kGoals[] = {
     {"kill_points", RunKillPoints}, {"power_loss", RunPowerLoss}, {"errors", RunErrors},
+    {"damage", RunDamage},          {"readers", RunReaders},      {"mutants", RunMutants},
 };
 
 bool Run(const Goal& goal, const GoalOptions& options) {
@@ -40,7 +41,8 @@ bool Run(const Goal& goal, const GoalOptions& options) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  CLI::App app("crashes, faults and damage, and what must be left after them; exit status 1 where a goal fails");
+  CLI::App app(
+      "crashes, faults and damage, and what must be left after them; exit status 1 where a goal fails");
   cairn::GoalOptions options;
   std::vector<std::string> names;
   for (const cairn::Goal& goal : cairn::kGoals) names.emplace_back(goal.name);

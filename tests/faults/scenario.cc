@@ -1,8 +1,8 @@
 #include "tests/faults/scenario.h"
 
 #include <algorithm>
-#include <map>
 #include <filesystem>
+#include <map>
 
 #include "convert/reshape.h"
 #include "tools/archive_delete.h"
@@ -42,7 +42,8 @@ struct Session {
   std::vector<StepRecipe> before;
   std::vector<StepRecipe> saves;
   int64_t keep_last = 0;
-  bool walks_back = false;  // past damage that is there from the beginning
+  bool walks_back = false;     // the newest step is damaged from the beginning
+  bool lost_manifest = false;  // the oldest step has none, from the beginning: nobody's to delete
 };
 
 Status SaveAll(FileSystem& fs, const Session& session, const std::function<void()>& reported) {
@@ -86,27 +87,53 @@ std::string CheckKept(FileSystem& fs, const Session& session,
   return "";
 }
 
+// No step under a committed name is half there, kept or not.
+std::string CheckNames(FileSystem& fs, const std::string& run_dir, const std::string& except) {
+  const auto steps = ListSteps(fs, run_dir);
+  if (!steps.ok()) return "";
+  for (const int64_t step : *steps) {
+    const std::string directory = JoinPath(run_dir, StepDirName(step));
+    if (directory == except) continue;
+    const Status opened = StepReader::Open(fs, directory).status();
+    if (!opened.ok()) return "damaged under a committed name: " + opened.message();
+  }
+  return "";
+}
+
 Scenario SaveScenario(std::string name, Session session) {
-  Scenario scenario{.name = std::move(name), .disk = DiskWith(session.run_dir, session.before)};
+  Scenario scenario{
+      .name = std::move(name), .run_dir = session.run_dir, .disk = DiskWith(session.run_dir, session.before)};
   if (session.walks_back) {  // its newest step lost a byte long ago
-    const std::string shard = JoinPath(
-        JoinPath(session.run_dir, StepDirName(session.before.back().step)), ShardName(0));
+    const std::string shard =
+        JoinPath(JoinPath(session.run_dir, StepDirName(session.before.back().step)), ShardName(0));
     scenario.disk->MutableBytes(shard)->pop_back();
     scenario.disk = scenario.disk->Settled();
     session.before.pop_back();
+  }
+  const std::string oldest =
+      session.before.empty() ? "" : JoinPath(session.run_dir, StepDirName(session.before.front().step));
+  if (session.lost_manifest) {
+    (void)scenario.disk->RemoveFile(JoinPath(oldest, kManifestName));
+    scenario.disk = scenario.disk->Settled();
   }
   const auto versions = VersionsOf(session);
   scenario.act = [session](FileSystem& fs, const std::function<void()>& reported) {
     return SaveAll(fs, session, reported);
   };
-  scenario.check = [session, versions](FileSystem& fs, size_t reported) -> std::string {
+  scenario.check = [session, versions, oldest](FileSystem& fs, size_t reported) -> std::string {
     std::vector<std::string> damaged;
     const auto found = Resume(fs, session.run_dir, &damaged);
     const std::vector allowed(versions.begin() + reported,
                               std::min(versions.begin() + reported + 2, versions.end()));
     if (!Among(found, allowed))
       return fmt::format("found {}, expected {} or newer", Text(found), Text(allowed[0]));
-    if (!damaged.empty() && !session.walks_back) return "damaged under a committed name: " + damaged[0];
+    if (!session.walks_back) {
+      if (!damaged.empty()) return "damaged under a committed name: " + damaged[0];
+      const std::string trouble = CheckNames(fs, session.run_dir, session.lost_manifest ? oldest : "");
+      if (!trouble.empty()) return trouble;
+    }
+    if (session.lost_manifest && !fs.Stat(JoinPath(oldest, ShardName(0))).ok())
+      return "a step without a manifest was deleted";
     return CheckKept(fs, session, versions, reported);
   };
   scenario.clean = [session](FileSystem& fs) {
@@ -132,6 +159,7 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
   const StepRecipe recipe = SmallRecipe(from, kFirstStep, 1);
   const Content content = ContentOf(recipe);
   Scenario scenario{.name = fmt::format("reshape {} to {}", ToString(from), ToString(to)),
+                    .run_dir = target,
                     .disk = DiskWith(source, {recipe})};
   std::filesystem::create_directories(target);
   const auto reshape = [=](FileSystem& fs) -> Status {
@@ -183,8 +211,8 @@ Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, store));
   CAIRN_ASSIGN_OR_RETURN(const auto step, OpenNewestStep(fs, run_dir, [](const Status&) {}));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs, store, DescribeSource(*step)));
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
-                                                       : StoreStep(fs, *step, store, {}));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                         stored ? ProveMember(fs, store, *stored, {}) : StoreStep(fs, *step, store, {}));
   reported();
   return DeleteSource(fs, step->directory(), store, copy);
 }
@@ -193,7 +221,9 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
   const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
   const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
   const Content content = ContentOf(recipe);
-  Scenario scenario{.name = "archive and delete " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  Scenario scenario{.name = "archive and delete " + ToString(topology),
+                    .run_dir = run_dir,
+                    .disk = DiskWith(run_dir, {recipe})};
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
     CAIRN_RETURN_IF_ERROR(StoreNewest(fs, run_dir, store, reported));
     reported();
@@ -223,7 +253,8 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
                     back = JoinPath(root, "back");
   const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
   const Content content = ContentOf(recipe);
-  Scenario scenario{.name = "restore " + ToString(topology), .disk = DiskWith(run_dir, {recipe})};
+  Scenario scenario{
+      .name = "restore " + ToString(topology), .run_dir = back, .disk = DiskWith(run_dir, {recipe})};
   if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
   scenario.disk = scenario.disk->Settled();
   const auto restore = [=](FileSystem& fs) -> Status {
@@ -244,9 +275,7 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
     if (!damaged.empty()) return "damaged under a committed name: " + damaged[0];
     return found == content || (!found && reported == 0) ? "" : "restored " + Text(found);
   };
-  scenario.clean = [=](FileSystem& fs) {
-    return fs.Stat(back).ok() ? CleanLeftovers(fs, back) : OkStatus();
-  };
+  scenario.clean = [=](FileSystem& fs) { return fs.Stat(back).ok() ? CleanLeftovers(fs, back) : OkStatus(); };
   scenario.redo = [=](FileSystem& fs) -> std::string {
     const Status again = restore(fs);
     if (!again.ok() && again.kind() != StatusKind::kAlreadyExists) return again.message();
@@ -295,6 +324,10 @@ std::vector<Scenario> SaveScenarios(const std::string& lock_dir) {
         {.before = {step(100, 1)}, .saves = {step(110, 2), step(120, 3)}, .keep_last = 2});
     add("a step saved again",
         {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3), step(110, 4)}, .keep_last = 2});
+    add("saves beside a step that lost its manifest", {.before = {step(90, 1), step(100, 2)},
+                                                       .saves = {step(110, 3)},
+                                                       .keep_last = 1,
+                                                       .lost_manifest = true});
     add("a damaged step saved again",
         {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3)}, .walks_back = true});
   }

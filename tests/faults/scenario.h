@@ -14,8 +14,8 @@ namespace cairn {
 
 struct Scenario {
   std::string name;
-  // Before it began: the base of the journal.
-  std::unique_ptr<SimDisk> disk;
+  std::string run_dir;            // where it saves
+  std::unique_ptr<SimDisk> disk;  // before it began: the base of the journal
   // What the user asks for: run on any file system, it reports each success through `reported`. Ends early on
   // errors.
   std::function<Status(FileSystem& fs, const std::function<void()>& reported)> act;

@@ -65,7 +65,8 @@ class SimFile final : public File {
 
   Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
     CAIRN_RETURN_IF_ERROR(CheckAligned(offset, bytes.data(), bytes.size()));
-    auto copy = std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    auto copy =
+        std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return Do({.kind = Kind::kWrite, .inode = inode_, .offset = offset, .bytes = std::move(copy)});
   }
 
@@ -98,7 +99,8 @@ class SimFile final : public File {
     return disk_.Do(std::move(op));
   }
   Status CheckAligned(uint64_t offset, const void* address, uint64_t size) const {
-    if (!direct_ || (offset | size | reinterpret_cast<uintptr_t>(address)) % kPageBytes == 0) return OkStatus();
+    if (!direct_ || (offset | size | reinterpret_cast<uintptr_t>(address)) % kPageBytes == 0)
+      return OkStatus();
     return IoError("{} at byte {}: Invalid argument (not aligned)", path_, offset);
   }
 
@@ -244,7 +246,8 @@ std::unique_ptr<SimDisk> SimDisk::AfterPowerLoss(const Journal& journal, size_t 
       Apply(tree, op);
     else if (op.kind == Kind::kCreate || op.kind == Kind::kMakeDir)
       MakeNode(tree, op);
-    if (story && (torn || !kept)) *story += fmt::format("{} {}: {}\n", torn ? "torn" : "lost", i, ToString(op));
+    if (story && (torn || !kept))
+      *story += fmt::format("{} {}: {}\n", torn ? "torn" : "lost", i, ToString(op));
   }
   return std::unique_ptr<SimDisk>(new SimDisk(std::move(tree)));
 }
@@ -335,10 +338,10 @@ Status SimDisk::MakeDir(const std::string& path) {
   if (place.inode >= 0)
     return tree_[place.inode].directory ? OkStatus() : AlreadyExists("mkdir {}: File exists", path);
   return DoLocked({.kind = Kind::kMakeDir,
-                      .inode = static_cast<int>(tree_.size()),
-                      .directory = place.directory,
-                      .name = place.name,
-                      .name2 = {}});
+                   .inode = static_cast<int>(tree_.size()),
+                   .directory = place.directory,
+                   .name = place.name,
+                   .name2 = {}});
 }
 
 Status SimDisk::Rename(const std::string& from, const std::string& to) {
@@ -349,11 +352,11 @@ Status SimDisk::Rename(const std::string& from, const std::string& to) {
   if (b.inode >= 0 && (tree_[b.inode].directory || tree_[a.inode].directory))
     return AlreadyExists("rename {} to {}: File exists", from, to);
   return DoLocked({.kind = Kind::kRename,
-                      .inode = a.inode,
-                      .directory = a.directory,
-                      .name = a.name,
-                      .directory2 = b.directory,
-                      .name2 = b.name});
+                   .inode = a.inode,
+                   .directory = a.directory,
+                   .name = a.name,
+                   .directory2 = b.directory,
+                   .name2 = b.name});
 }
 
 Status SimDisk::Exchange(const std::string& from, const std::string& to) {
@@ -362,12 +365,12 @@ Status SimDisk::Exchange(const std::string& from, const std::string& to) {
   CAIRN_ASSIGN_OR_RETURN(const Place b, Find(to));
   if (a.inode < 0 || b.inode < 0) return NoFile(a.inode < 0 ? from : to);
   return DoLocked({.kind = Kind::kExchange,
-                      .inode = a.inode,
-                      .directory = a.directory,
-                      .name = a.name,
-                      .directory2 = b.directory,
-                      .name2 = b.name,
-                      .inode2 = b.inode});
+                   .inode = a.inode,
+                   .directory = a.directory,
+                   .name = a.name,
+                   .directory2 = b.directory,
+                   .name2 = b.name,
+                   .inode2 = b.inode});
 }
 
 Status SimDisk::Remove(const std::string& path, bool directory) {
@@ -377,10 +380,10 @@ Status SimDisk::Remove(const std::string& path, bool directory) {
   if (tree_[place.inode].directory != directory) return IoError("remove {}: wrong kind of file", path);
   if (!tree_[place.inode].entries.empty()) return AlreadyExists("remove {}: Directory not empty", path);
   return DoLocked({.kind = Kind::kRemove,
-                      .inode = place.inode,
-                      .directory = place.directory,
-                      .name = place.name,
-                      .name2 = {}});
+                   .inode = place.inode,
+                   .directory = place.directory,
+                   .name = place.name,
+                   .name2 = {}});
 }
 
 Status SimDisk::RemoveFile(const std::string& path) { return Remove(path, false); }

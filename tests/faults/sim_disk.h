@@ -25,12 +25,23 @@
 namespace cairn {
 
 struct DiskOp {
-  enum class Kind { kCreate, kMakeDir, kRename, kExchange, kRemove, kSyncDir, kWrite, kResize, kSync, kClose };
+  enum class Kind {
+    kCreate,
+    kMakeDir,
+    kRename,
+    kExchange,
+    kRemove,
+    kSyncDir,
+    kWrite,
+    kResize,
+    kSync,
+    kClose
+  };
   Kind kind;
-  int inode = 0;                             // the file, or the entry's target
-  int directory = 0;                         // that holds `name`
-  std::string name;                          // of the entry
-  int directory2 = 0;                        // rename and exchange: where to
+  int inode = 0;       // the file, or the entry's target
+  int directory = 0;   // that holds `name`
+  std::string name;    // of the entry
+  int directory2 = 0;  // rename and exchange: where to
   std::string name2;
   int inode2 = -1;                           // exchange: what was there
   uint64_t offset = 0;                       // write; resize: the new size
@@ -72,6 +83,8 @@ class SimDisk final : public FileSystem {
   Status RemoveDir(const std::string& path) override;
   Status SyncDir(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
+  // One thread: the same work gives the same journal.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
 
  private:
   friend class SimFile;

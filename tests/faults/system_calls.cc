@@ -1,6 +1,7 @@
 #include "tests/faults/system_calls.h"
 
 #include <fcntl.h>
+#include <liburing.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +15,23 @@
 namespace cairn {
 namespace {
 
-enum class Call { kOpen, kWrite, kRead, kSync, kClose, kAllocate, kRename, kExchange, kUnlink, kMakeDir, kCount };
-constexpr const char* kNames[] = {"open",      "pwrite", "pread",     "fsync",  "close", "posix_fallocate",
-                                  "rename", "renameat2", "unlink", "mkdir"};
+enum class Call {
+  kOpen,
+  kWrite,
+  kRead,
+  kSync,
+  kClose,
+  kAllocate,
+  kResize,
+  kUring,
+  kRename,
+  kExchange,
+  kUnlink,
+  kMakeDir,
+  kCount
+};
+constexpr const char* kNames[] = {"open",      "pwrite",   "pread",  "fsync",     "close",  "fallocate",
+                                  "ftruncate", "io_uring", "rename", "renameat2", "unlink", "mkdir"};
 constexpr int kShort = -1;  // instead of an errno: half of the transfer
 
 // Which call of a kind goes wrong, and how. Counted from the arming on; off again after it.
@@ -41,6 +56,10 @@ class Injector {
     const std::lock_guard lock(mutex_);
     synced_again_ |= !S_ISDIR(st.st_mode) && condemned_.contains(st.st_ino);
     if (failed) condemned_.insert(st.st_ino);
+  }
+  Call call() {
+    const std::lock_guard lock(mutex_);
+    return call_;
   }
   bool fired() const { return fired_; }
   bool synced_again() const { return synced_again_; }
@@ -92,7 +111,10 @@ ssize_t __real_pwrite(int fd, const void* data, size_t bytes, off_t offset);
 ssize_t __real_pread(int fd, void* data, size_t bytes, off_t offset);
 int __real_fsync(int fd);
 int __real_close(int fd);
-int __real_posix_fallocate(int fd, off_t offset, off_t bytes);
+int __real_fallocate(int fd, int mode, off_t offset, off_t bytes);
+int __real_ftruncate(int fd, off_t bytes);
+int __real_io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags);
+int __real_io_uring_submit(io_uring* ring);
 int __real_rename(const char* from, const char* to);
 int __real_renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags);
 int __real_unlink(const char* path);
@@ -118,9 +140,29 @@ int __wrap_close(int fd) {
   const int result = __real_close(fd);  // a failed close closes all the same
   return result != 0 ? result : cairn::Through(Call::kClose, [] { return 0; });
 }
-int __wrap_posix_fallocate(int fd, off_t offset, off_t bytes) {
-  const int error = cairn::TheInjector().Next(Call::kAllocate);
-  return error > 0 ? error : __real_posix_fallocate(fd, offset, bytes);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  return cairn::Through(Call::kAllocate, [&] { return __real_fallocate(fd, mode, offset, bytes); });
+}
+int __wrap_ftruncate(int fd, off_t bytes) {
+  return cairn::Through(Call::kResize, [&] { return __real_ftruncate(fd, bytes); });
+}
+// Refused, so that transfers go through pread and pwrite, unless it is io_uring's turn.
+int __wrap_io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
+  return cairn::TheInjector().call() == Call::kUring ? __real_io_uring_queue_init(entries, ring, flags)
+                                                     : -ENOSYS;
+}
+// Spoils the last submission on its way to the kernel, which then cuts it short or refuses it (EBADF).
+int __wrap_io_uring_submit(io_uring* ring) {
+  const int error = cairn::TheInjector().Next(Call::kUring);
+  if (error == EINTR) return -EINTR;
+  if (error != 0) {
+    io_uring_sqe& last = ring->sq.sqes[(ring->sq.sqe_tail - 1) & ring->sq.ring_mask];
+    if (error == cairn::kShort)
+      last.len /= 2;
+    else
+      last.fd = -1;
+  }
+  return __real_io_uring_submit(ring);
 }
 int __wrap_rename(const char* from, const char* to) {
   return cairn::Through(Call::kRename, [&] { return __real_rename(from, to); });
@@ -142,7 +184,8 @@ namespace {
 // What must be so after a call of this kind went wrong.
 bool MustSucceed(Call call, int error) {
   if (error == kShort) return true;
-  const bool retried = call == Call::kOpen || call == Call::kWrite || call == Call::kRead || call == Call::kAllocate;
+  const bool retried = call == Call::kOpen || call == Call::kWrite || call == Call::kRead ||
+                       call == Call::kAllocate || call == Call::kUring;
   return error == EINTR && retried;
 }
 
@@ -198,14 +241,15 @@ void RunSystemCalls(uint64_t first_seed, const GoalOptions& options, Tally& tall
   uint64_t seed = first_seed;
   for (int kind = 0; kind < static_cast<int>(Call::kCount); ++kind) {
     const Call call = static_cast<Call>(kind);
-    const bool transfer = call == Call::kWrite || call == Call::kRead;
+    const bool transfer = call == Call::kWrite || call == Call::kRead || call == Call::kUring;
     for (const int error : {EIO, ENOSPC, EDQUOT, EINTR, kShort}) {
       if (error == kShort && !transfer) continue;
       bool fired = true;
       for (int64_t at = 0; fired; at += transfer ? 5 : 1) {
         const std::string trouble = TryCall(call, at, error, fired);
         if (fired && (!options.seed || *options.seed == seed)) tally.Add(seed, trouble);
-        if (at == 0 && !fired) tally.Add(seed, fmt::format("{} is never called", kNames[kind]));
+        if (at == 0 && !fired && call != Call::kUring)  // which some kernels refuse
+          tally.Add(seed, fmt::format("{} is never called", kNames[kind]));
         ++seed;
       }
     }

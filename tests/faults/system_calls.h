@@ -1,6 +1,7 @@
 // What the system calls below the real file system may return, put in at link time.
 //
-// The program is linked with --wrap for each call, so that posix_file_system.cc, unchanged, calls the ones here.
+// The program is linked with --wrap for each call, so that posix_file_system.cc, unchanged, calls the ones
+// here.
 #pragma once
 
 #include "tests/faults/goal.h"

@@ -143,6 +143,31 @@ class Interruptions(Case):
         self.kill_all(process)
 
 
+class SaveModes(Case):
+    """However a step is copied and stored, it is the same step."""
+
+    def test_copy_overlap_and_codec_change_nothing_of_what_is_saved(self):
+        mesh, flags = (1, 1, 2, 1), ["--bf16", "--train-iters", "6", "--save-interval", "2"]
+        expected = self.train("plain", mesh, *flags, "--save", self.path("plain"))
+        for name, *more in [("copy", "--save-mode", "copy"), ("double", "--save-overlap", "double"),
+                            ("zstd", "--save-codec", "zstd"), ("auto", "--save-codec", "auto")]:
+            with self.subTest(name):
+                self.assertEqual(self.train(name, mesh, *flags, "--save", self.path(name), *more), expected)
+                self.assertEqual(fingerprint(self.path(name)), fingerprint(self.path("plain")))
+                cairn("verify", self.path(name))
+        resumed = self.train("resumed", (2, 1, 1, 0), *flags, "--train-iters", "8", "--load", self.path("zstd"))
+        plain = self.train("resumed-plain", (2, 1, 1, 0), *flags, "--train-iters", "8", "--load", self.path("plain"))
+        self.assertEqual(resumed, plain)
+        self.assertEqual(sorted(resumed), [7, 8])
+
+    def test_a_save_that_comes_too_early_is_skipped_by_all_ranks_where_so_asked(self):
+        self.train("run", (1, 1, 2, 1), "--train-iters", "40", "--save", self.path("run"), "--save-interval", "1",
+                   "--save-overlap", "skip")
+        skipped = self.output.count("skipped: the one before is still being written")
+        self.assertEqual(len(steps(self.path("run"))), 40 - skipped)
+        self.assertEqual(steps(self.path("run"))[-1][-2:], "40")
+
+
 class Retention(Case):
     def test_keeps_the_last_and_every_nth(self):
         self.train("run", (1, 1, 2, 1), "--train-iters", "12", "--save", self.path("run"), "--save-interval", "2",

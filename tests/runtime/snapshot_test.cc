@@ -36,10 +36,10 @@ class SnapshotTest : public testing::Test {
     }
   }
 
-  std::unique_ptr<Snapshot> Make() {
+  std::unique_ptr<Snapshot> Make(std::unique_ptr<DeviceSnapshot> device = nullptr) {
     auto plan = ShardPlan::Make("shard-00000.h5", {}, tensors_, pieces_);
     EXPECT_TRUE(plan.ok());
-    auto snapshot = Snapshot::Make(std::move(plan).value(), sources_, {});
+    auto snapshot = Snapshot::Make(std::move(plan).value(), sources_, {}, std::move(device));
     EXPECT_TRUE(snapshot.ok());
     return std::move(snapshot).value();
   }
@@ -62,7 +62,7 @@ class SnapshotTest : public testing::Test {
     const auto receipt = WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
                                          {.write_bytes = 1 << 20,
                                           .take_digests = !snapshot.takes_digests(),
-                                          .wait_for = [&](uint64_t end) { snapshot.WaitFor(end); }});
+                                          .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
     ASSERT_TRUE(receipt.ok()) << receipt.status().message();
     VerifyReport report;
     ASSERT_TRUE(
@@ -92,6 +92,43 @@ TEST_F(SnapshotTest, AtOnceAndBehindGiveTheSameFile) {
     snapshot->Complete();
     ExpectImageHolds(*snapshot, parts_);
   }
+}
+
+// One part "on a GPU", whose place the host twin takes: its bytes and digests join those of the other part.
+TEST_F(SnapshotTest, ADevicesPartJoinsTheHosts) {
+  const auto snapshot = Make(NewHostSnapshot());
+  for (int round = 0; round < 3; ++round) {
+    const TempDir directory;
+    snapshot->CopyBehind(kIdentity, {{parts_[0].data(), true}, {parts_[1].data(), false}});
+    std::thread writer([&] { ExpectAVerifiedFile(*snapshot, directory.path()); });
+    snapshot->Complete();
+    writer.join();
+    ExpectImageHolds(*snapshot, parts_);
+  }
+}
+
+// A device that fails ends the write with its word, and the next snapshot works.
+TEST_F(SnapshotTest, ADeviceThatFailsIsAnErrorOfThatSaveAlone) {
+  class Failing : public DeviceSnapshot {
+   public:
+    Status SetArena(std::span<std::byte> arena) override { return host_->SetArena(arena); }
+    Status Begin(std::vector<SnapshotPiece> pieces) override { return host_->Begin(std::move(pieces)); }
+    Status FenceSources() override { return host_->FenceSources(); }
+    Result<SnapshotDigests> Wait() override {
+      Result<SnapshotDigests> result = host_->Wait();
+      return failures_-- > 0 ? IoError("the device fell off the bus") : std::move(result);
+    }
+
+   private:
+    std::unique_ptr<DeviceSnapshot> host_ = NewHostSnapshot();
+    int failures_ = 1;
+  };
+  const auto snapshot = Make(std::make_unique<Failing>());
+  snapshot->CopyBehind(kIdentity, {{parts_[0].data(), true}, {parts_[1].data(), true}});
+  const Status status = snapshot->WaitFor(snapshot->image().size());
+  EXPECT_EQ(status.message(), "the device fell off the bus");
+  snapshot->CopyBehind(kIdentity, {{parts_[0].data(), true}, {parts_[1].data(), true}});
+  ExpectAVerifiedFile(*snapshot, TempDir().path());
 }
 
 // What the optimizer changes after Complete() is not in the snapshot; the file is still being written then.

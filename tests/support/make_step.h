@@ -99,7 +99,6 @@ struct StepRecipe {
   bool packed = false;         // by PackedShardWriter
   bool split_master = false;   // packed; weights are then their masters rounded
   std::string nonce = "test";  // of this saver's names
-  int writes_in_flight = 2;
 };
 
 inline StepRecipe RecipeOf(const TinyGpt& model, const Topology& topology) {
@@ -201,7 +200,7 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
   for (size_t t = 0; recipe.split_master && t + 1 < tensors.size(); ++t)
     if (tensors[t].role == Role::kWeight) values[t] = Rounded(values[t + 1]);
-  WriteRing ring(fs, {.buffer_bytes = 64 << 10, .in_flight = recipe.writes_in_flight});
+  WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {

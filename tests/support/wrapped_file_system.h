@@ -12,8 +12,22 @@ namespace cairn {
 
 struct FsCall {
   enum class Kind {
-    kOpenForRead, kCreate, kStat, kList, kMakeDir, kRename, kExchange, kRemoveFile, kRemoveDir, kSyncDir,
-    kFreeBytes, kWrite, kRead, kAllocate, kSync, kClose
+    kOpenForRead,
+    kCreate,
+    kStat,
+    kList,
+    kMakeDir,
+    kRename,
+    kExchange,
+    kRemoveFile,
+    kRemoveDir,
+    kSyncDir,
+    kFreeBytes,
+    kWrite,
+    kRead,
+    kAllocate,
+    kSync,
+    kClose
   };
   Kind kind;
   const std::string& path;
@@ -66,6 +80,9 @@ class WrappedFileSystem : public FileSystem {
   Result<uint64_t> FreeBytes(const std::string& path) override {
     return Get<uint64_t>({FsCall::Kind::kFreeBytes, path}, [&] { return base_.FreeBytes(path); });
   }
+
+  // One thread: the calls come in the same order each time.
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions&) override { return NewThreadQueue(1); }
 
  protected:
   // Every call: `run` does it. May be called from several threads.

@@ -1,0 +1,16 @@
+// Takes the digest check out of the program, at link time: the mutant of a reader that believes what it
+// reads.
+#pragma once
+
+namespace cairn {
+
+// While it lives, all bytes have the same digest.
+class BlindDigests {
+ public:
+  BlindDigests();
+  ~BlindDigests();
+  BlindDigests(const BlindDigests&) = delete;
+  BlindDigests& operator=(const BlindDigests&) = delete;
+};
+
+}  // namespace cairn
