@@ -33,11 +33,22 @@ class ByteWriter {
   std::string bytes_;
 };
 
+// More bytes for a ByteReader that does not have all of them in memory.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  // A window that begins with `rest`, the unread end of the last one, and holds `need` bytes, or fewer where
+  // that cannot be. Ends the life of the last window.
+  virtual std::string_view More(std::string_view rest, uint64_t need) = 0;
+};
+
 // Reads what ByteWriter wrote. After the first read past the end every value is zero and ok() is false, so
 // that callers check once per record.
 class ByteReader {
  public:
-  explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
+  explicit ByteReader(std::string_view bytes) : bytes_(bytes), total_(bytes.size()) {}
+  // `total` bytes out of `source`. What GetRaw and GetText return lives until the next call.
+  ByteReader(ByteSource& source, uint64_t total) : source_(&source), total_(total) {}
 
   template <std::integral T>
   T Get() {
@@ -53,21 +64,32 @@ class ByteReader {
     return dims;
   }
   std::string_view GetRaw(uint64_t count) {
-    if (!ok_ || count > bytes_.size() - at_) {
+    if (!ok_ || count > left()) {
       ok_ = false;
       return {};
     }
+    if (count > bytes_.size() - at_ && !Refill(count)) return {};
     at_ += count;
     return bytes_.substr(at_ - count, count);
   }
 
   bool ok() const { return ok_; }
-  uint64_t offset() const { return at_; }
-  uint64_t left() const { return bytes_.size() - at_; }
+  uint64_t offset() const { return passed_ + at_; }
+  uint64_t left() const { return total_ - offset(); }
 
  private:
-  std::string_view bytes_;
-  uint64_t at_ = 0;
+  bool Refill(uint64_t count) {
+    passed_ += at_;
+    bytes_ = source_->More(bytes_.substr(at_), count);
+    at_ = 0;
+    return ok_ = bytes_.size() >= count;
+  }
+
+  std::string_view bytes_;  // the window
+  uint64_t at_ = 0;         // in the window
+  ByteSource* source_ = nullptr;
+  uint64_t passed_ = 0;  // before the window
+  uint64_t total_ = 0;
   bool ok_ = true;
 };
 

@@ -1,20 +1,20 @@
 #include "ckpt/catalog.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <tuple>
 #include <unordered_set>
 
 namespace cairn {
 namespace {
 
-std::string LookupKey(std::string_view name, Role role) { return fmt::format("{}/{}", Name(role), name); }
-
-std::string Describe(const Catalog& catalog, const Piece& piece) {
+std::string Describe(const TensorTable& catalog, const Piece& piece) {
   return fmt::format("tensor {} box {} elements {}:{} in {}", DisplayName(catalog.tensors[piece.tensor]),
                      ToString(piece.box), piece.range.begin, piece.range.end, catalog.files[piece.file]);
 }
 
-Status CheckPiece(const Catalog& catalog, const Piece& piece) {
+Status CheckPiece(const TensorTable& catalog, const Piece& piece) {
   const TensorEntry& tensor = catalog.tensors[piece.tensor];
   if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
     return Corrupt("{} lies outside the shape {}", Describe(catalog, piece), ToString(tensor.spec.shape));
@@ -28,12 +28,13 @@ Status CheckPiece(const Catalog& catalog, const Piece& piece) {
 
 struct PlacedBox {
   Box box;
-  const Piece* piece;
+  size_t piece;
 };
 
 // Volumes add up to the tensor's, and no two boxes meet: then every element is covered exactly once. Boxes
 // are swept in order of their first dimension, so that only those which share rows are compared.
-Status CheckTensorCoverage(const Catalog& catalog, uint32_t index, std::vector<PlacedBox>& boxes) {
+template <typename AnyCatalog>
+Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, std::vector<PlacedBox>& boxes) {
   const TensorEntry& tensor = catalog.tensors[index];
   const auto [first, last] = catalog.PiecesOfTensor(index);
   boxes.clear();
@@ -42,7 +43,7 @@ Status CheckTensorCoverage(const Catalog& catalog, uint32_t index, std::vector<P
     const Piece& piece = catalog.pieces[i];
     CAIRN_RETURN_IF_ERROR(CheckPiece(catalog, piece));
     covered += piece.range.size();
-    for (const Segment& segment : Decompose(piece.box, piece.range)) boxes.push_back({segment.box, &piece});
+    for (const Segment& segment : Decompose(piece.box, piece.range)) boxes.push_back({segment.box, i});
   }
   const auto begin_row = [](const PlacedBox& b) { return b.box.rank() == 0 ? 0 : b.box.offset[0]; };
   const auto end_row = [](const PlacedBox& b) {
@@ -53,12 +54,26 @@ Status CheckTensorCoverage(const Catalog& catalog, uint32_t index, std::vector<P
   for (size_t i = 0; i < boxes.size(); ++i)
     for (size_t j = i + 1; j < boxes.size() && begin_row(boxes[j]) < end_row(boxes[i]); ++j)
       if (Intersect(boxes[i].box, boxes[j].box))
-        return Corrupt("{} overlaps {}", Describe(catalog, *boxes[i].piece),
-                       Describe(catalog, *boxes[j].piece));
+        return Corrupt("{} overlaps {}", Describe(catalog, catalog.pieces[boxes[i].piece]),
+                       Describe(catalog, catalog.pieces[boxes[j].piece]));
   if (covered != tensor.spec.shape.Volume())
     return Corrupt("tensor {} of shape {} has a hole: its pieces hold {} of {} elements", DisplayName(tensor),
                    ToString(tensor.spec.shape), covered, tensor.spec.shape.Volume());
   return OkStatus();
+}
+
+template <typename AnyCatalog>
+Status CheckEveryTensor(const AnyCatalog& catalog) {
+  std::vector<PlacedBox> boxes;
+  for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
+    CAIRN_RETURN_IF_ERROR(CheckTensorCoverage(catalog, i, boxes));
+  return OkStatus();
+}
+
+uint32_t HashOf(std::string_view name, Role role) {
+  // The multiplication spreads the role, and what std::hash may leave even, over the upper bits.
+  const uint64_t both = std::hash<std::string_view>()(name) + static_cast<uint64_t>(role);
+  return static_cast<uint32_t>(both * 0x9e3779b97f4a7c15 >> 32);
 }
 
 }  // namespace
@@ -84,7 +99,7 @@ std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {
   return parts;
 }
 
-uint64_t Catalog::bytes() const {
+uint64_t TensorTable::bytes() const {
   uint64_t sum = 0;
   for (const TensorEntry& tensor : tensors) sum += tensor.bytes();
   return sum;
@@ -105,30 +120,51 @@ void Catalog::SortPieces() {
   });
 }
 
-std::vector<ParameterSpec> Catalog::Parameters() const {
+std::vector<ParameterSpec> TensorTable::Parameters() const {
   std::vector<ParameterSpec> specs;
   std::unordered_set<std::string_view> seen;
-  for (const TensorEntry& tensor : tensors)
-    if (tensor.role != Role::kRng && seen.insert(tensor.spec.name).second) specs.push_back(tensor.spec);
+  std::string_view last;  // the roles of a parameter follow each other as a rule
+  for (const TensorEntry& tensor : tensors) {
+    if (tensor.role == Role::kRng || tensor.spec.name == last) continue;
+    last = tensor.spec.name;
+    if (seen.insert(last).second) specs.push_back(tensor.spec);
+  }
   return specs;
 }
 
-TensorLookup::TensorLookup(const Catalog& catalog) {
-  for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
-    index_.emplace(LookupKey(catalog.tensors[i].spec.name, catalog.tensors[i].role), i);
+TensorIndex::TensorIndex(size_t capacity) : slots_(std::bit_ceil(2 * capacity + 1)) {}
+
+size_t TensorIndex::SlotOf(const TensorTable& table, std::string_view name, Role role, uint32_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.tensor == UINT32_MAX) return at;
+    if (slot.hash != hash) continue;
+    const TensorEntry& tensor = table.tensors[slot.tensor];
+    if (tensor.role == role && tensor.spec.name == name) return at;
+  }
 }
 
-Result<uint32_t> TensorLookup::Find(std::string_view name, Role role) const {
-  const auto found = index_.find(LookupKey(name, role));
-  if (found == index_.end()) return NotFound("the checkpoint has no {} of tensor {}", Name(role), name);
-  return found->second;
+bool TensorIndex::Add(const TensorTable& table, uint32_t index) {
+  const TensorEntry& tensor = table.tensors[index];
+  const uint32_t hash = HashOf(tensor.spec.name, tensor.role);
+  Slot& slot = slots_[SlotOf(table, tensor.spec.name, tensor.role, hash)];
+  if (slot.tensor != UINT32_MAX) return false;
+  slot = {hash, index};
+  return true;
 }
 
-Status CheckCoverage(const Catalog& catalog) {
-  std::vector<PlacedBox> boxes;
-  for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
-    CAIRN_RETURN_IF_ERROR(CheckTensorCoverage(catalog, i, boxes));
-  return OkStatus();
+Result<uint32_t> TensorIndex::Find(const TensorTable& table, std::string_view name, Role role) const {
+  const Slot& slot = slots_[SlotOf(table, name, role, HashOf(name, role))];
+  if (slot.tensor == UINT32_MAX) return NotFound("the checkpoint has no {} of tensor {}", Name(role), name);
+  return slot.tensor;
 }
+
+TensorLookup::TensorLookup(const TensorTable& table) : table_(table), index_(table.tensors.size()) {
+  for (uint32_t i = 0; i < table.tensors.size(); ++i) (void)index_.Add(table, i);
+}
+
+Status CheckCoverage(const Catalog& catalog) { return CheckEveryTensor(catalog); }
+Status CheckCoverage(const StepCatalog& catalog) { return CheckEveryTensor(catalog); }
 
 }  // namespace cairn

@@ -1,6 +1,5 @@
 // The catalog as bytes. FORMAT.md, "Catalog", is the specification; this file follows its tables.
 #include <algorithm>
-#include <unordered_set>
 
 #include "ckpt/byte_codec.h"
 #include "ckpt/catalog.h"
@@ -43,7 +42,7 @@ void PutDigest(ByteWriter& out, const Digest& digest) {
   out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
-void PutExceptions(ByteWriter& out, const std::vector<MasterException>& exceptions) {
+void PutExceptions(ByteWriter& out, std::span<const MasterException> exceptions) {
   out.Put(static_cast<uint32_t>(exceptions.size()));
   for (const MasterException& exception : exceptions) {
     out.Put(exception.index);
@@ -67,21 +66,46 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
     out.Put(chunk.file_offset);
     out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
     PutDigest(out, chunk.digest);
-    if (piece.codec == Codec::kMasterLow) PutExceptions(out, chunk.exceptions);
+    if (piece.codec == Codec::kMasterLow) PutExceptions(out, ExceptionsOf(piece, chunk));
   }
 }
 
+// `box` lies inside a tensor of this shape.
+bool Fits(const Box& box, const Dims& shape) {
+  for (int i = 0; i < shape.rank(); ++i)
+    if (box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i]) return false;
+  return true;
+}
+
+// What a StepCatalog knows besides its pieces. Pieces come in order of their tensors.
+void NotePiece(Catalog&, const Piece&) {}
+void NotePiece(StepCatalog& catalog, const Piece& piece) {
+  catalog.first_pieces.resize(piece.tensor + 1, catalog.pieces.size());
+  uint64_t& end = catalog.file_ends[piece.file];
+  end = std::max(end, EndOf(piece));
+}
+void NoteFiles(Catalog&) {}
+void NoteFiles(StepCatalog& catalog) { catalog.file_ends.resize(catalog.files.size()); }
+void NoteEnd(Catalog&, TensorIndex) {}
+void NoteEnd(StepCatalog& catalog, TensorIndex index) {
+  catalog.index = std::move(index);
+  catalog.first_pieces.resize(catalog.tensors.size() + 1, catalog.pieces.size());
+}
+
 // Reads one catalog; every failure names the offset and the record.
+template <typename AnyCatalog>
 class Decoder {
  public:
-  explicit Decoder(std::string_view bytes) : in_(bytes) {}
+  explicit Decoder(ByteReader bytes) : in_(bytes) {}
 
-  Result<Catalog> Decode() {
+  Result<AnyCatalog> Decode() {
     CAIRN_RETURN_IF_ERROR(Header());
     for (uint32_t i = 0; i < tensor_count_; ++i) CAIRN_RETURN_IF_ERROR(Tensor());
     for (uint32_t i = 0; i < file_count_; ++i) CAIRN_RETURN_IF_ERROR(FileName());
+    NoteFiles(catalog_);
     for (uint64_t i = 0; i < piece_count_; ++i) CAIRN_RETURN_IF_ERROR(OnePiece());
     if (in_.left() != 0) return Bad("bytes are left over");
+    NoteEnd(catalog_, std::move(index_));
     return std::move(catalog_);
   }
 
@@ -103,6 +127,7 @@ class Decoder {
       return Bad("counts exceed the catalog's size");
     catalog_.tensors.reserve(tensor_count_);
     catalog_.pieces.reserve(piece_count_);
+    index_ = TensorIndex(tensor_count_);
     return OkStatus();
   }
 
@@ -129,8 +154,9 @@ class Decoder {
         tensor.spec.tp_unit == 0 || tensor.spec.pad_multiple > (uint64_t{1} << 32) ||
         tensor.spec.layer < kBeforeLayers)
       return Bad("bad placement of a tensor");
-    if (!names_.insert(DisplayName(tensor)).second) return Bad("tensor listed twice: " + DisplayName(tensor));
     catalog_.tensors.push_back(std::move(tensor));
+    if (!index_.Add(catalog_, static_cast<uint32_t>(catalog_.tensors.size() - 1)))
+      return Bad("tensor listed twice: " + DisplayName(catalog_.tensors.back()));
     return OkStatus();
   }
 
@@ -141,7 +167,8 @@ class Decoder {
   }
 
   Status OnePiece() {
-    Piece piece;
+    Piece& piece = piece_;
+    const uint32_t last_tensor = piece.tensor;
     piece.tensor = in_.Get<uint32_t>();
     piece.file = in_.Get<uint32_t>();
     piece.file_offset = in_.Get<uint64_t>();
@@ -160,8 +187,7 @@ class Decoder {
     piece.range.end = in_.Get<uint64_t>();
     const auto chunks = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated piece table");
-    if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
-      return Bad("piece outside of tensor " + DisplayName(tensor));
+    if (!Fits(piece.box, tensor.spec.shape)) return Bad("piece outside of tensor " + DisplayName(tensor));
     if (piece.range.begin >= piece.range.end || piece.range.end > piece.box.Volume())
       return Bad("piece outside of its box");
     const uint64_t decoded_bytes = DecodedBytes(piece, tensor.dtype);
@@ -176,10 +202,12 @@ class Decoder {
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
     if (piece.codec == Codec::kMasterLow && (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32))
       return Bad("low halves of what is no fp32 master");
+    piece.stored.clear();
+    piece.exceptions.clear();
     if (piece.codec != Codec::kNone) CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
-    if (!catalog_.pieces.empty() && catalog_.pieces.back().tensor > piece.tensor)
-      return Bad("pieces out of order");
-    catalog_.pieces.push_back(std::move(piece));
+    if (last_tensor > piece.tensor) return Bad("pieces out of order");
+    NotePiece(catalog_, piece);
+    catalog_.pieces.push_back(piece);
     return OkStatus();
   }
 
@@ -187,7 +215,7 @@ class Decoder {
   // ever read or decoded.
   Status StoredChunks(Piece& piece, uint64_t decoded_bytes) {
     if (piece.chunks.size() > in_.left() / kStoredChunkBytes) return Bad("truncated chunk table");
-    piece.stored.resize(piece.chunks.size());
+    piece.stored.assign(piece.chunks.size(), {});
     uint64_t sum = 0;
     for (uint64_t i = 0; i < piece.stored.size(); ++i) {
       StoredChunk& chunk = piece.stored[i];
@@ -203,7 +231,7 @@ class Decoder {
         return Bad("chunk of the wrong size");
       if (is_low && (!chunk.encoded || chunk.bytes * uint64_t{2} != decoded))
         return Bad("chunk of the wrong size");
-      if (is_low) CAIRN_RETURN_IF_ERROR(Exceptions(decoded / 4, chunk.exceptions));
+      if (is_low) CAIRN_RETURN_IF_ERROR(Exceptions(decoded / 4, piece.exceptions, chunk));
       if (chunk.file_offset > static_cast<uint64_t>(INT64_MAX) - chunk.bytes)
         return Bad("chunk behind the end of any file");
       sum += chunk.bytes;
@@ -213,10 +241,12 @@ class Decoder {
     return OkStatus();
   }
 
-  Status Exceptions(uint64_t elements, std::vector<MasterException>& exceptions) {
+  Status Exceptions(uint64_t elements, std::vector<MasterException>& exceptions, StoredChunk& chunk) {
     const auto count = in_.Get<uint32_t>();
     if (count > MaxMasterExceptions(elements) || count > in_.left() / kExceptionBytes)
       return Bad("too many exceptions");
+    chunk.first_exception = static_cast<uint32_t>(exceptions.size());
+    chunk.exceptions = count;
     for (uint32_t i = 0; i < count; ++i) {
       const auto index = in_.Get<uint32_t>();
       if (index >= elements || (i > 0 && index <= exceptions.back().index))
@@ -227,14 +257,29 @@ class Decoder {
   }
 
   ByteReader in_;
-  Catalog catalog_;
-  std::unordered_set<std::string> names_;
+  AnyCatalog catalog_;
+  TensorIndex index_;
+  Piece piece_;  // the last one
   uint32_t tensor_count_ = 0;
   uint32_t file_count_ = 0;
   uint64_t piece_count_ = 0;
 };
 
 }  // namespace
+
+StepCatalog PackCatalog(const Catalog& catalog) {
+  StepCatalog packed;
+  static_cast<TensorTable&>(packed) = catalog;
+  TensorIndex index(packed.tensors.size());
+  for (uint32_t i = 0; i < packed.tensors.size(); ++i) index.Add(packed, i);
+  NoteFiles(packed);
+  for (const Piece& piece : catalog.pieces) {
+    NotePiece(packed, piece);
+    packed.pieces.push_back(piece);
+  }
+  NoteEnd(packed, std::move(index));
+  return packed;
+}
 
 std::string EncodeCatalog(const Catalog& catalog) {
   ByteWriter out;
@@ -257,12 +302,13 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   for (const Piece& p : catalog.pieces) {
     bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size() +
              kStoredChunkBytes * p.stored.size();
-    if (p.codec == Codec::kMasterLow)
-      for (const StoredChunk& chunk : p.stored) bytes += 4 + kExceptionBytes * chunk.exceptions.size();
+    if (p.codec == Codec::kMasterLow) bytes += 4 * p.stored.size() + kExceptionBytes * p.exceptions.size();
   }
   return bytes;
 }
 
-Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder(bytes).Decode(); }
+Result<Catalog> DecodeCatalog(std::string_view bytes) { return Decoder<Catalog>(ByteReader(bytes)).Decode(); }
+
+Result<StepCatalog> DecodeStepCatalog(ByteReader bytes) { return Decoder<StepCatalog>(bytes).Decode(); }
 
 }  // namespace cairn

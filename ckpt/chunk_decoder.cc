@@ -10,7 +10,8 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSliceBytes = 128 << 10;  // read from memory once: digested, then used out of the cache
+constexpr uint64_t kSliceBytes =
+    512 << 10;  // read from memory once: digested, then used out of the second-level cache
 
 }  // namespace
 
@@ -43,7 +44,7 @@ Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::s
                        std::span<const std::byte> weight, std::span<std::byte> out) {
   const StoredChunk& place = piece.stored[chunk];
   if (DigestOf(stored, seed) != place.digest) return Corrupt("does not match its digest");
-  JoinMaster(weight, stored, place.exceptions, out);
+  JoinMaster(weight, stored, ExceptionsOf(piece, place), out);
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
   return Corrupt("does not join with its weight to what its digest says");
 }

@@ -35,7 +35,7 @@ Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::s
 class ChunkDecoder {
  public:
   // All must outlive it. `directory` is for messages.
-  ChunkDecoder(const std::string& directory, const std::string& run, int64_t step, const Catalog& catalog)
+  ChunkDecoder(const std::string& directory, const std::string& run, int64_t step, const StepCatalog& catalog)
       : directory_(directory), run_(run), step_(step), catalog_(catalog) {}
 
   // Takes the decoded bytes of a chunk in order, in slices that are still in the cache: `offset` is that of
@@ -58,7 +58,7 @@ class ChunkDecoder {
   const std::string& directory_;
   const std::string& run_;
   const int64_t step_;
-  const Catalog& catalog_;
+  const StepCatalog& catalog_;
 };
 
 }  // namespace cairn

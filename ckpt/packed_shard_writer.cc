@@ -147,7 +147,7 @@ void PackedShardWriter::Work() {
     std::span<const std::byte> stored;
     if (!job.weight.empty()) {
       low.resize(job.weight.size());
-      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), place.exceptions);
+      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), job.exceptions);
       stored = low;
     } else if (encode_) {
       stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
@@ -158,7 +158,7 @@ void PackedShardWriter::Work() {
     lock.lock();
     contents_.piece(job.piece).chunks[job.chunk] = digest;
     changed_.wait(lock, [&] { return next_placed_ == job.number; });
-    Place(job, std::move(place), stored);
+    Place(job, place, stored);
     if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
     ++next_placed_;
     changed_.notify_all();
@@ -169,7 +169,10 @@ void PackedShardWriter::Place(const Job& job, StoredChunk place, std::span<const
   Piece& piece = contents_.piece(job.piece);
   place.file_offset = at_;
   place.bytes = static_cast<uint32_t>(stored.size());
-  piece.stored[job.chunk] = std::move(place);
+  place.first_exception = static_cast<uint32_t>(piece.exceptions.size());  // its chunks come in order
+  place.exceptions = static_cast<uint32_t>(job.exceptions.size());
+  piece.exceptions.insert(piece.exceptions.end(), job.exceptions.begin(), job.exceptions.end());
+  piece.stored[job.chunk] = place;
   if (job.chunk == 0) piece.file_offset = at_;
   piece.stored_bytes += stored.size();
   Write(stored);

@@ -63,8 +63,9 @@ class PackedShardWriter {
     size_t piece = 0;
     uint64_t chunk = 0;
     std::span<const std::byte> bytes;
-    std::span<const std::byte> weight;  // not empty: the low halves of `bytes` are stored
-    Buffer memory;                      // of `bytes`; empty where they are the caller's
+    std::span<const std::byte> weight;        // not empty: the low halves of `bytes` are stored
+    Buffer memory;                            // of `bytes`; empty where they are the caller's
+    std::vector<MasterException> exceptions;  // found while the low halves were taken
   };
 
   PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options);

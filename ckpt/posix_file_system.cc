@@ -54,8 +54,9 @@ class PosixFile final : public File {
     const auto reserve = [&] { return ::fallocate(fd_, 0, 0, length); };
     if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
       return PosixError("reserve space for", path_, errno);
-    return Uninterrupted([&] { return ::ftruncate(fd_, length); }) == 0 ? OkStatus()
-                                                                        : PosixError("set the size of", path_, errno);
+    return Uninterrupted([&] { return ::ftruncate(fd_, length); }) == 0
+               ? OkStatus()
+               : PosixError("set the size of", path_, errno);
   }
 
   Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }

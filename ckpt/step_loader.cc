@@ -17,7 +17,7 @@ constexpr size_t kHugePageBytes = 2 << 20;
 constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
 constexpr uint64_t kMinMapBytes = 256 << 10;    // below it a mapping costs more than a copy
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
-constexpr size_t kStreamRunBytes = 4 << 10;     // shorter runs are copied through the cache
+constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
 
 uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 
@@ -174,7 +174,7 @@ class StepLoader::Worker {
   std::span<std::byte> InPlace(const Extent& extent, uint64_t bytes, bool whole_pages) const {
     const ChunkRef& ref = extent.chunks.front();
     const std::span<const Need> needs = loader_.NeedsOfPiece(ref.need);
-    const Piece& piece = loader_.catalog_.pieces[needs.front().piece];
+    const Piece piece = loader_.catalog_.pieces[needs.front().piece];
     const ChunkPlace place = loader_.PlaceOf(piece, ref.chunk);
     if (extent.chunks.size() > 1 || place.bytes != bytes || piece.codec != Codec::kNone) return {};
     std::byte* target = loader_.WholeTarget(piece, place, needs);
@@ -189,7 +189,7 @@ class StepLoader::Worker {
   }
 
   Status Named(const Status& status, const Extent& extent) const {
-    const Piece& piece = loader_.catalog_.pieces[loader_.needs_[extent.chunks.front().need].piece];
+    const Piece piece = loader_.catalog_.pieces[loader_.needs_[extent.chunks.front().need].piece];
     return {status.kind(), fmt::format("{} (bytes of tensor {})", status.message(),
                                        DisplayName(loader_.catalog_.tensors[piece.tensor]))};
   }
@@ -202,7 +202,7 @@ class StepLoader::Worker {
   std::unique_ptr<IoQueue> queue_;  // last: it waits for reads into the slots
 };
 
-StepLoader::StepLoader(const Manifest& manifest, const Catalog& catalog, OpenFiles& files,
+StepLoader::StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
                        const LoadOptions& options)
     : manifest_(manifest),
       catalog_(catalog),
@@ -255,7 +255,7 @@ Status StepLoader::PlanRequest(uint32_t index) {
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   uint64_t found = 0;
   for (size_t i = first; i < last; ++i) {
-    const Piece& piece = catalog_.pieces[i];
+    const Piece piece = catalog_.pieces[i];
     const uint64_t volume = CommonVolume(piece, box);
     if (volume > 0) needs_.push_back({piece.file, piece.file_offset, i, index});
     found += volume;
@@ -279,7 +279,7 @@ ChunkPlace StepLoader::PlaceOf(const Piece& piece, uint64_t chunk) const {
 std::optional<StepLoader::ChunkRef> StepLoader::PeekChunk() {
   while (next_.need < needs_.size()) {
     const std::span<const Need> needs = NeedsOfPiece(next_.need);
-    const Piece& piece = catalog_.pieces[needs.front().piece];
+    const Piece piece = catalog_.pieces[needs.front().piece];
     for (; next_.chunk < piece.chunks.size(); ++next_.chunk) {
       const ChunkPlace place = PlaceOf(piece, next_.chunk);
       if (std::ranges::any_of(
@@ -297,7 +297,7 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
   while (status_.ok()) {
     const std::optional<ChunkRef> ref = PeekChunk();
     if (!ref) break;
-    const Piece& piece = catalog_.pieces[needs_[ref->need].piece];
+    const Piece piece = catalog_.pieces[needs_[ref->need].piece];
     const ChunkPlace place = PlaceOf(piece, ref->chunk);
     const uint64_t end = place.offset + place.stored_bytes;
     const bool joins = piece.file == extent.file && place.offset >= extent.end &&
@@ -335,16 +335,18 @@ std::byte* StepLoader::WholeTarget(const Piece& piece, const ChunkPlace& place,
 Status StepLoader::DeliverChunk(const ChunkRef& ref, uint64_t extent_begin,
                                 std::span<const std::byte> extent_bytes) {
   const std::span<const Need> needs = NeedsOfPiece(ref.need);
-  const Piece& piece = catalog_.pieces[needs.front().piece];
+  const Piece piece = catalog_.pieces[needs.front().piece];
   const ChunkPlace place = PlaceOf(piece, ref.chunk);
   const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const auto stored = extent_bytes.subspan(place.offset - extent_begin, place.stored_bytes);
   bytes_read_ += stored.size();
-  return decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
+  const Status status = decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, auto bytes) {
     const uint64_t first = place.elements.begin + offset / element_bytes;
     const FlatRange elements{first, first + bytes.size() / element_bytes};
     for (const Need& need : needs) Scatter(piece, elements, bytes, element_bytes, requests_[need.request]);
   });
+  StreamFence();
+  return status;
 }
 
 }  // namespace cairn

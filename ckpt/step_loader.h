@@ -40,7 +40,8 @@ inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
 class StepLoader {
  public:
   // All must outlive the loader.
-  StepLoader(const Manifest& manifest, const Catalog& catalog, OpenFiles& files, const LoadOptions& options);
+  StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
+             const LoadOptions& options);
 
   // Errors: InvalidArgument (a box outside of its tensor, an `out` of the wrong size), Corrupt naming file,
   // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.
@@ -83,7 +84,7 @@ class StepLoader {
   Status DeliverChunk(const ChunkRef& ref, uint64_t extent_begin, std::span<const std::byte> extent_bytes);
 
   const Manifest& manifest_;
-  const Catalog& catalog_;
+  const StepCatalog& catalog_;
   OpenFiles& files_;
   const LoadOptions options_;
   const ChunkDecoder decoder_;

@@ -2,18 +2,53 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 
 #include "ckpt/layout.h"
 
 namespace cairn {
 namespace {
 
-// Where the last byte of a piece ends in its file.
-uint64_t EndOf(const Piece& piece) {
-  uint64_t end = piece.file_offset + piece.stored_bytes;
-  for (const StoredChunk& chunk : piece.stored) end = std::max(end, chunk.file_offset + chunk.bytes);
-  return end;
-}
+constexpr size_t kWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
+
+// The catalog's bytes, digested as they come. They are never in memory as a whole.
+class CatalogSource final : public ByteSource {
+ public:
+  CatalogSource(File& file, uint64_t offset, uint64_t bytes) : file_(file), offset_(offset), left_(bytes) {}
+
+  std::string_view More(std::string_view rest, uint64_t need) override {
+    if (window_.size() < need + kWindowBytes) {
+      std::string larger(need + kWindowBytes, '\0');
+      std::memcpy(larger.data(), rest.data(), rest.size());
+      window_.swap(larger);
+    } else {
+      std::memmove(window_.data(), rest.data(), rest.size());
+    }
+    const size_t count = std::min<uint64_t>(left_, window_.size() - rest.size());
+    const std::span fresh(window_.data() + rest.size(), count);
+    if (status_.ok()) status_ = file_.ReadAt(offset_, std::as_writable_bytes(fresh));
+    if (!status_.ok()) return {};
+    hasher_.Update(std::as_bytes(fresh));
+    offset_ += count;
+    left_ -= count;
+    return std::string_view(window_).substr(0, rest.size() + count);
+  }
+
+  // The digest of all, of what nobody asked for too.
+  Result<Digest> Finish() {
+    while (left_ > 0 && status_.ok()) (void)More({}, 1);
+    if (!status_.ok()) return status_;
+    return hasher_.Finish();
+  }
+
+ private:
+  File& file_;
+  uint64_t offset_;
+  uint64_t left_;
+  std::string window_;
+  Hasher hasher_;
+  Status status_;
+};
 
 }  // namespace
 
@@ -27,12 +62,12 @@ Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::
   Result<Manifest> manifest = DecodeManifest(*text);
   if (!manifest.ok()) return manifest.status().WithContext(path);
   reader->manifest_ = std::move(manifest).value();
+  CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());
   CAIRN_RETURN_IF_ERROR(reader->ReadCatalog());
   return reader;
 }
 
-// Sizes are compared before anything is read, the catalog's digest before it is decoded.
-Status StepReader::ReadCatalog() {
+Status StepReader::CheckFileSizes() const {
   for (const ManifestFile& file : manifest_.files) {
     const std::string path = JoinPath(directory_, file.name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
@@ -40,27 +75,40 @@ Status StepReader::ReadCatalog() {
       return Corrupt("{} has {} bytes, its manifest says {}; it was truncated or replaced", path, info.bytes,
                      file.bytes);
   }
+  return OkStatus();
+}
+
+// Nothing of the catalog is kept unless its digest is right, and that is told first where both are wrong.
+Status StepReader::ReadCatalog() {
   const std::string path = JoinPath(directory_, kIndexName);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
   if (manifest_.catalog_bytes > info.bytes || manifest_.catalog_offset > info.bytes - manifest_.catalog_bytes)
     return Corrupt("{}: the catalog lies behind the end of the file", path);
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
-  std::string blob(manifest_.catalog_bytes, '\0');
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(manifest_.catalog_offset, std::as_writable_bytes(std::span(blob))));
-  if (DigestOf(blob) != manifest_.catalog_digest)
+  CatalogSource source(*file, manifest_.catalog_offset, manifest_.catalog_bytes);
+  Result<StepCatalog> catalog = DecodeStepCatalog(ByteReader(source, manifest_.catalog_bytes));
+  CAIRN_ASSIGN_OR_RETURN(const Digest digest, source.Finish());
+  if (digest != manifest_.catalog_digest)
     return Corrupt("{} at byte {}: the catalog does not match its digest", path, manifest_.catalog_offset);
-  Result<Catalog> catalog = DecodeCatalog(blob);
   if (!catalog.ok()) return catalog.status().WithContext(path);
   catalog_ = std::move(catalog).value();
-  std::vector<uint64_t> file_bytes;  // of each file of the catalog; 0: the manifest has none of that name
-  for (const std::string& name : catalog_.files) {
-    const auto entry = std::ranges::find(manifest_.files, name, &ManifestFile::name);
-    file_bytes.push_back(entry == manifest_.files.end() ? 0 : entry->bytes);
-  }
-  for (const Piece& piece : catalog_.pieces) {
-    if (EndOf(piece) > file_bytes[piece.file])
-      return Corrupt("{}: tensor {} lies outside of {}", path, DisplayName(catalog_.tensors[piece.tensor]),
-                     catalog_.files[piece.file]);
+  return CheckPlaces();
+}
+
+// Every piece lies in a file of the manifest.
+Status StepReader::CheckPlaces() const {
+  std::unordered_map<std::string_view, uint64_t> bytes_of;
+  for (const ManifestFile& file : manifest_.files) bytes_of.emplace(file.name, file.bytes);
+  for (uint32_t file = 0; file < catalog_.files.size(); ++file) {
+    const auto entry = bytes_of.find(catalog_.files[file]);
+    const uint64_t bytes = entry == bytes_of.end() ? 0 : entry->second;
+    if (catalog_.file_ends[file] <= bytes) continue;
+    for (size_t i = 0; i < catalog_.pieces.size(); ++i) {
+      const Piece piece = catalog_.pieces[i];
+      if (piece.file == file && EndOf(piece) > bytes)
+        return Corrupt("{}: tensor {} lies outside of {}", JoinPath(directory_, kIndexName),
+                       DisplayName(catalog_.tensors[piece.tensor]), catalog_.files[file]);
+    }
   }
   return OkStatus();
 }
@@ -69,7 +117,7 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   uint64_t found = 0;
   for (size_t i = first; i < last; ++i) {
-    const Piece& piece = catalog_.pieces[i];
+    const Piece piece = catalog_.pieces[i];
     if (!Intersect(piece.box, box) && box.rank() > 0) continue;
     for (const Segment& segment : Decompose(piece.box, piece.range)) {
       const std::optional<Box> common = Intersect(segment.box, box);
@@ -119,8 +167,8 @@ ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
 }
 
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
-  const Piece& piece = catalog_.pieces[index_of_piece];
-  const ChunkPlace place = PlaceOf(index_of_piece, index);
+  const Piece piece = catalog_.pieces[index_of_piece];
+  const ChunkPlace place = PlaceOfChunk(piece, index, SizeOf(catalog_.tensors[piece.tensor].dtype));
   const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
   if (place.encoded) stored_.resize(place.stored_bytes);
@@ -141,9 +189,8 @@ Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<st
 
 // The bf16 weights of some elements of a master's box.
 Status StepReader::ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out) {
-  if (!lookup_) lookup_.emplace(catalog_);
   const std::string& name = catalog_.tensors[master.tensor].spec.name;
-  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, lookup_->Find(name, Role::kWeight));
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, catalog_.Find(name, Role::kWeight));
   const TensorEntry& weight = catalog_.tensors[tensor];
   if (weight.dtype != Dtype::kBF16 || !(weight.spec.shape == catalog_.tensors[master.tensor].spec.shape))
     return Corrupt("{}: the master of tensor {} was split from a weight that is not here", directory_, name);
@@ -173,8 +220,9 @@ Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions
 
 bool StepReader::IsSplit(uint32_t tensor) const {
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
-  return std::any_of(catalog_.pieces.begin() + first, catalog_.pieces.begin() + last,
-                     [](const Piece& piece) { return piece.codec == Codec::kMasterLow; });
+  bool split = false;
+  for (size_t i = first; i < last && !split; ++i) split = catalog_.pieces[i].codec == Codec::kMasterLow;
+  return split;
 }
 
 void StepReader::SetCacheBytes(uint64_t bytes) {

@@ -10,7 +10,6 @@
 
 #include <list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +30,7 @@ class StepReader {
   static Result<std::unique_ptr<StepReader>> Open(FileSystem& fs, const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
-  const Catalog& catalog() const { return catalog_; }
+  const StepCatalog& catalog() const { return catalog_; }
   const std::string& directory() const { return directory_; }
 
   // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
@@ -43,8 +42,8 @@ class StepReader {
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
 
   // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
-  // A block of rows meets as many pieces side by side as TP has ranks: below one chunk each, chunks are read
-  // again.
+  // A block of rows meets as many pieces side by side as TP has ranks: with fewer chunks than that and one
+  // more, chunks are read again.
   void SetCacheBytes(uint64_t bytes);
 
   // Bytes read from shards so far.
@@ -59,7 +58,9 @@ class StepReader {
 
   StepReader(FileSystem& fs, std::string directory)
       : fs_(fs), directory_(std::move(directory)), files_(fs, directory_) {}
+  Status CheckFileSizes() const;
   Status ReadCatalog();
+  Status CheckPlaces() const;
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
@@ -73,10 +74,9 @@ class StepReader {
   FileSystem& fs_;
   std::string directory_;
   Manifest manifest_;
-  Catalog catalog_;
+  StepCatalog catalog_;
   OpenFiles files_;
-  std::optional<TensorLookup> lookup_;  // made when first needed
-  std::list<Chunk> cache_;              // most recently used first
+  std::list<Chunk> cache_;  // most recently used first
   size_t cached_chunks_ = 16;
   std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;

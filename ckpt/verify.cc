@@ -15,10 +15,18 @@ struct Region {
   uint64_t chunk;
 };
 
-std::vector<Region> RegionsOf(const Catalog& catalog, uint32_t file, uint64_t file_bytes) {
+std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    if (catalog.pieces.FileOf(i) == file) pieces.push_back(catalog.pieces[i]);
+  return pieces;
+}
+
+// `pieces` are those of the file.
+std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piece>& pieces,
+                              uint64_t file_bytes) {
   std::vector<Region> chunks;
-  for (const Piece& piece : catalog.pieces) {
-    if (piece.file != file) continue;
+  for (const Piece& piece : pieces) {
     for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
       const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
       chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
@@ -44,14 +52,15 @@ std::string ToString(const Problem& p) {
 }
 
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report) {
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
   std::vector<std::byte> window(std::min(kChunkBytes, file.bytes)), decoded;
   Hasher frame;
   uint64_t frame_offset = 0;
-  for (const Region& region : RegionsOf(catalog, file_index, file.bytes)) {
+  const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
+  for (const Region& region : RegionsOf(catalog, pieces, file.bytes)) {
     for (uint64_t at = region.begin; at < region.end;) {
       const std::span bytes(window.data(), std::min<uint64_t>(window.size(), region.end - at));
       CAIRN_RETURN_IF_ERROR(handle->ReadAt(at, bytes));
@@ -82,7 +91,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
                         const std::function<void(uint64_t)>& progress) {
   VerifyReport report;
-  const Catalog& catalog = step.catalog();
+  const StepCatalog& catalog = step.catalog();
   for (const ManifestFile& file : step.manifest().files) {
     const auto found = std::ranges::find(catalog.files, file.name);
     const auto index =

@@ -26,7 +26,7 @@ struct VerifyReport {
 // One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
 // are those of `catalog` that lie in catalog.files[file].
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
-                   const Catalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report);
 
 // Every byte of every file of a step. `progress` is told the bytes done; may be empty. An unreadable file is

@@ -11,6 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
+constexpr uint64_t kMaxReaderCacheBytes = 64 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
   uint64_t volume = 1;
@@ -112,6 +113,8 @@ uint64_t BlockBytesFor(uint64_t max_memory) {
   return std::clamp(max_memory / 16, kMinBlockBytes, kMaxBlockBytes);
 }
 
+uint64_t ReaderCacheFor(uint64_t max_memory) { return std::min(max_memory / 2, kMaxReaderCacheBytes); }
+
 BlockCursor::BlockCursor(const Dims& shape, uint64_t max_elements)
     : shape_(shape), at_(Dims::Filled(shape.rank(), 0)), done_(shape.Volume() == 0) {
   while (depth_ + 1 < shape.rank() && InnerVolume(shape, depth_) > max_elements) ++depth_;
@@ -152,7 +155,7 @@ Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint6
   }
 }
 
-std::vector<uint32_t> AllTensors(const Catalog& catalog) {
+std::vector<uint32_t> AllTensors(const TensorTable& catalog) {
   std::vector<uint32_t> tensors(catalog.tensors.size());
   std::iota(tensors.begin(), tensors.end(), 0);
   return tensors;

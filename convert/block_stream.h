@@ -21,6 +21,10 @@ inline constexpr uint64_t kMaxBlockBytes =
 // most a quarter of it.
 uint64_t BlockBytesFor(uint64_t max_memory);
 
+// What a reader of blocks keeps of chunks (StepReader::SetCacheBytes) in a window of memory: half of it, 64
+// MiB at most, which serve 15 pieces side by side.
+uint64_t ReaderCacheFor(uint64_t max_memory);
+
 // The blocks of one tensor, in row-major order. Pure.
 class BlockCursor {
  public:
@@ -53,6 +57,6 @@ Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint6
                     const std::function<Status(const Block&)>& visit);
 
 // 0, 1, ..., as many as the catalog has tensors.
-std::vector<uint32_t> AllTensors(const Catalog& catalog);
+std::vector<uint32_t> AllTensors(const TensorTable& catalog);
 
 }  // namespace cairn

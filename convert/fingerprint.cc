@@ -101,7 +101,7 @@ Digest TensorFingerprint::Finish(const TensorEntry& tensor) const {
                               static_cast<uint64_t>(sum_ >> 64), static_cast<uint64_t>(sum_)));
 }
 
-StepFingerprint::StepFingerprint(const Catalog& catalog) : tensors_(catalog.tensors) {
+StepFingerprint::StepFingerprint(const TensorTable& catalog) : tensors_(catalog.tensors) {
   for (const TensorEntry& tensor : tensors_) sums_.emplace_back(tensor);
 }
 
@@ -132,6 +132,7 @@ std::string StepFingerprint::FirstDifference(const StepFingerprint& other) const
 Result<Fingerprints> FingerprintOf(StepReader& step, uint64_t max_memory,
                                    const std::function<void(uint64_t)>& progress) {
   StepFingerprint sums(step.catalog());
+  step.SetCacheBytes(ReaderCacheFor(max_memory));
   uint64_t done = 0;
   CAIRN_RETURN_IF_ERROR(
       StreamBlocks(step, AllTensors(step.catalog()), BlockBytesFor(max_memory), [&](const Block& b) {

@@ -65,7 +65,7 @@ Fingerprints Combine(std::vector<NamedFingerprint> tensors);
 // All tensors of a catalog while they stream by.
 class StepFingerprint {
  public:
-  explicit StepFingerprint(const Catalog& catalog);
+  explicit StepFingerprint(const TensorTable& catalog);
   void Add(const Block& block) { sums_[block.tensor].Add(block.begin, block.bytes); }
   Fingerprints Finish() const;
   // Display name of the first tensor, random states included, whose sum differs in `other`; empty where none

@@ -5,7 +5,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReaderCacheBytes = 64 << 20;  // StepReader's chunks, of the source and of the proof
 constexpr uint64_t kProgramBytes = 16 << 20;
 
 Result<TargetPlan> PlanOf(const StepReader& source, const Topology& target) {
@@ -18,12 +17,12 @@ Result<ReshapeCost> EstimateReshape(const StepReader& source, const ReshapeOptio
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options.target));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t window = 2 * BlockBytesFor(options.writer.max_memory) + options.writer.max_memory / 4;
-  return ReshapeCost{
-      .data_bytes = size.data_bytes,
-      .file_bytes = size.file_bytes,
-      .files = size.files,
-      .moved_bytes = 2 * size.data_bytes,
-      .peak_memory = kProgramBytes + window + 2 * std::min(kReaderCacheBytes, size.data_bytes)};
+  return ReshapeCost{.data_bytes = size.data_bytes,
+                     .file_bytes = size.file_bytes,
+                     .files = size.files,
+                     .moved_bytes = 2 * size.data_bytes,
+                     .peak_memory = kProgramBytes + window +
+                                    std::min(ReaderCacheFor(options.writer.max_memory), size.data_bytes)};
 }
 
 Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::string& run_dir,
@@ -44,6 +43,7 @@ Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::str
     if (options.progress) options.progress(done);
   };
   StepFingerprint sums(source.catalog());
+  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
   for (int stage = 0; stage < options.target.pp; ++stage) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tensors, builder->BeginStage());
     CAIRN_RETURN_IF_ERROR(StreamBlocks(source, tensors, block_bytes, [&](const Block& block) {
@@ -53,6 +53,7 @@ Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::str
     }));
     CAIRN_RETURN_IF_ERROR(builder->EndStage());
   }
+  source.SetCacheBytes(0);  // the reader of the target has it now
   CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
   CAIRN_RETURN_IF_ERROR(ProveStep(*written, sums, block_bytes, advance));
   CAIRN_RETURN_IF_ERROR(builder->Publish());

@@ -122,7 +122,9 @@ Status StepBuilder::EndStage() {
 
 Result<std::unique_ptr<StepReader>> StepBuilder::Seal() {
   CAIRN_RETURN_IF_ERROR(SealStep(fs_, partial_->path(), info_, plan_.tensors(), receipts_));
-  return StepReader::Open(fs_, partial_->path());
+  CAIRN_ASSIGN_OR_RETURN(auto reader, StepReader::Open(fs_, partial_->path()));
+  reader->SetCacheBytes(ReaderCacheFor(options_.max_memory));
+  return reader;
 }
 
 Status StepBuilder::Publish() {

@@ -18,8 +18,8 @@
 namespace cairn {
 
 struct StepBuilderOptions {
-  // Of the whole job; write buffers take a quarter of it. The 128 MiB at most that two StepReaders cache do
-  // not shrink with it, so that a smaller window than the default is not kept in full.
+  // Of the whole job beside the program itself: half of it for what a reader keeps, a quarter for write
+  // buffers, the rest for blocks. Kept from 64 MiB on; below, one chunk and a few buffers are needed anyway.
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
   Direct direct = Direct::kAuto;

@@ -12,7 +12,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReaderCacheBytes = 64 << 20;  // StepReader's chunks
 constexpr uint64_t kProgramBytes = 16 << 20;
 constexpr uint64_t kMinBlockBytes = 64 << 10;
 constexpr uint64_t kMaxBlockBytes = 64 << 20;
@@ -58,7 +57,7 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
 }
 
 Result<StripPlan> PlanStrip(const StepReader& source, const StripOptions& options) {
-  const Catalog& catalog = source.catalog();
+  const StepCatalog& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
   const std::vector<ParameterSpec> parameters = catalog.Parameters();
@@ -189,16 +188,19 @@ Result<StripCost> EstimateStrip(const StepReader& source, const StripOptions& op
     cost.moved_bytes += written;
   }
   const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
-  cost.peak_memory = kProgramBytes + 4 * largest + std::min(kReaderCacheBytes, cost.read_bytes);
+  cost.peak_memory =
+      kProgramBytes + 4 * largest + std::min(ReaderCacheFor(options.writer.max_memory), cost.read_bytes);
   return cost;
 }
 
 Result<StripResult> Strip(FileSystem& fs, StepReader& source, const std::string& target,
                           const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
+  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
   Stripper stripper(source, std::move(plan), options);
   CAIRN_ASSIGN_OR_RETURN(const auto sink, MakeSink(fs, source.manifest(), target, options, stripper));
   CAIRN_RETURN_IF_ERROR(stripper.Run(*sink));
+  source.SetCacheBytes(0);  // a native result is read back with it
   StripResult result;
   result.tensors = std::move(stripper.plan().tensors);
   result.bytes_read = source.bytes_read();

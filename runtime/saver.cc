@@ -163,8 +163,8 @@ void Saver::Retire(const Save& save, const ShardReceipt& receipt) {
 Status Saver::ReadBack(const Save& save, const ShardReceipt& receipt) const {
   const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, receipt.file, receipt.catalog, 0, save.info.identity.run,
-                                    save.info.identity.step, report));
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
+                                    save.info.identity.run, save.info.identity.step, report));
   return report.problems.empty() ? OkStatus()
                                  : Corrupt("read back after writing: {}", ToString(report.problems[0]));
 }

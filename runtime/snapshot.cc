@@ -60,6 +60,7 @@ void Snapshot::CopyNow(const StepIdentity& identity, std::vector<Base> bases) {
   Begin(identity, std::move(bases), false);
   for (size_t i = 0; i < sources_.size(); ++i)
     CopyBytes(sources_[i], 0, arena_.data() + plan_.OffsetOf(i), plan_.piece(i).stored_bytes);
+  StreamFence();
   const std::lock_guard lock(mutex_);
   next_ = copied_ = chunks_.size();
 }

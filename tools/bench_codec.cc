@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 4 * kChunkBytes;  // in memory at a time
 
-std::map<std::string, std::vector<uint32_t>> TensorsByClass(const Catalog& catalog) {
+std::map<std::string, std::vector<uint32_t>> TensorsByClass(const TensorTable& catalog) {
   std::map<std::string, std::vector<uint32_t>> classes;
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     const TensorEntry& tensor = catalog.tensors[i];

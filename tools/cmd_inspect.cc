@@ -162,7 +162,7 @@ class Inspector {
 
   const InspectOptions& options_;
   OpenedStep step_;
-  const Catalog& catalog_;
+  const StepCatalog& catalog_;
   std::vector<uint32_t> chosen_;
   std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
 };

@@ -16,7 +16,7 @@ struct ChunkAt {
   uint64_t chunk;
 };
 
-std::vector<ChunkAt> ChooseChunks(const Catalog& catalog, uint64_t budget_bytes) {
+std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_bytes) {
   std::vector<ChunkAt> chunks;
   for (size_t i = 0; i < catalog.pieces.size(); ++i)
     for (uint64_t chunk = 0; chunk < catalog.pieces[i].chunks.size(); ++chunk) chunks.push_back({i, chunk});
@@ -68,7 +68,7 @@ Result<SampleSize> ParseSampleSize(std::string_view text) {
 // Reading one element reads and verifies the whole chunk that it lies in.
 VerifyReport CheckSample(StepReader& step, const SampleSize& size,
                          const std::function<void(uint64_t)>& progress) {
-  const Catalog& catalog = step.catalog();
+  const StepCatalog& catalog = step.catalog();
   const auto budget =
       std::min(size.max_bytes, static_cast<uint64_t>(size.fraction * static_cast<double>(catalog.bytes())));
   VerifyReport report;

@@ -22,7 +22,9 @@ struct Fault {
 class ValueChecker {
  public:
   ValueChecker(StepReader& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
-      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {}
+      : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {
+    step_.SetCacheBytes(ReaderCacheFor(max_memory));
+  }
 
   VerifyReport Check() {
     const TensorLookup lookup(catalog_);
@@ -93,7 +95,7 @@ class ValueChecker {
   }
 
   StepReader& step_;
-  const Catalog& catalog_;
+  const StepCatalog& catalog_;
   const uint64_t block_bytes_;
   const std::function<void(uint64_t)>& progress_;
   VerifyReport report_;
@@ -115,7 +117,7 @@ VerifyReport CheckValues(StepReader& step, uint64_t max_memory,
   return ValueChecker(step, max_memory, progress).Check();
 }
 
-StoredAt LocateElement(const Catalog& catalog, uint32_t tensor, uint64_t index) {
+StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {
   const TensorEntry& entry = catalog.tensors[tensor];
   const Dims point = PointOf(entry.spec.shape, index);
   const Box element{point, Dims::Filled(point.rank(), 1)};

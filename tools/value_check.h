@@ -18,6 +18,6 @@ struct StoredAt {
   uint32_t file = 0;  // into the catalog
   uint64_t offset = 0;
 };
-StoredAt LocateElement(const Catalog& catalog, uint32_t tensor, uint64_t index);
+StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index);
 
 }  // namespace cairn

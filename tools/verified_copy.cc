@@ -55,7 +55,7 @@ class TeeFileSystem final : public ReadOnlyFileSystem {
 
 Status CopyVerified(FileSystem& fs, const StepReader& step, const ManifestFile& file, const ByteSink& sink) {
   TeeFileSystem tee(fs, sink);
-  const Catalog& catalog = step.catalog();
+  const StepCatalog& catalog = step.catalog();
   const auto index =
       static_cast<uint32_t>(std::ranges::find(catalog.files, file.name) - catalog.files.begin());
   VerifyReport report;

@@ -36,7 +36,8 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
   verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
       ->check(CLI::Range(1, 256))
       ->option_text("N");
-  verb.add_option("--max-memory", options.max_memory, "window of memory, like 256MiB (the default) or 1GB")
+  verb.add_option("--max-memory", options.max_memory,
+                  "window of memory, like 256MiB (the default) or 1GB; at least 64MiB is needed")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE");
   verb.add_option("--direct", options.direct, "write past the page cache (default auto)")

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace cairn {
 namespace {
 
@@ -67,6 +69,56 @@ TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
 TEST(CatalogTest, OnlyCodecsNeedANewerReader) {
   EXPECT_EQ(EncodeCatalog(Example())[8], 1);
   EXPECT_EQ(EncodeCatalog(PackedExample())[8], 2);
+}
+
+// Hands out windows of just the bytes that are asked for.
+class Dribble final : public ByteSource {
+ public:
+  explicit Dribble(std::string_view bytes) : bytes_(bytes) {}
+  std::string_view More(std::string_view rest, uint64_t need) override {
+    const std::string_view fresh = bytes_.substr(0, need - rest.size());
+    bytes_.remove_prefix(fresh.size());
+    auto window = std::make_unique<std::string>(std::string(rest) + std::string(fresh));
+    window_.swap(window);  // the old one, which `rest` is of, dies here
+    return *window_;
+  }
+
+ private:
+  std::string_view bytes_;
+  std::unique_ptr<std::string> window_;
+};
+
+TEST(CatalogTest, AnOpenedStepsCatalogIsTheSame) {
+  const Catalog expected = Example();
+  const std::string bytes = EncodeCatalog(expected);
+  Dribble source(bytes);
+  const auto decoded = DecodeStepCatalog(ByteReader(source, bytes.size()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(static_cast<const TensorTable&>(*decoded), expected);
+  ASSERT_EQ(decoded->pieces.size(), expected.pieces.size());
+  for (size_t i = 0; i < expected.pieces.size(); ++i) EXPECT_EQ(decoded->pieces[i], expected.pieces[i]);
+  for (uint32_t t = 0; t < expected.tensors.size(); ++t) {
+    EXPECT_EQ(decoded->PiecesOfTensor(t), expected.PiecesOfTensor(t));
+    EXPECT_EQ(*decoded->Find(expected.tensors[t].spec.name, expected.tensors[t].role), t);
+  }
+  EXPECT_FALSE(decoded->Find("layers.0.mlp.up.weight", Role::kMaster).ok());
+  EXPECT_EQ(decoded->file_ends, (std::vector<uint64_t>{52, 44}));
+  EXPECT_TRUE(CheckCoverage(*decoded).ok());
+}
+
+TEST(CatalogTest, ASourceThatEndsEarlyIsCorrupt) {
+  const std::string bytes = EncodeCatalog(Example());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    Dribble source(std::string_view(bytes).substr(0, size));
+    EXPECT_EQ(DecodeStepCatalog(ByteReader(source, bytes.size())).status().kind(), StatusKind::kCorrupt)
+        << size;
+  }
+}
+
+TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
+  Catalog twice = Example();
+  twice.tensors[1] = twice.tensors[0];
+  EXPECT_NE(DecodeCatalog(EncodeCatalog(twice)).status().message().find("listed twice"), std::string::npos);
 }
 
 TEST(CatalogTest, EveryTruncationIsCorrupt) {

@@ -69,8 +69,8 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
     if (expected.empty()) expected = file;
     EXPECT_TRUE(file == expected) << threads;
     VerifyReport report;
-    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, receipt->catalog, 0,
-                            kIdentity.run, kIdentity.step, report)
+    ASSERT_TRUE(VerifyShard(fs, temp / std::to_string(threads), receipt->file, PackCatalog(receipt->catalog),
+                            0, kIdentity.run, kIdentity.step, report)
                     .ok());
     EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
     EXPECT_EQ(report.bytes_checked, file.size());
@@ -96,7 +96,7 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   ASSERT_TRUE(receipt.ok()) << receipt.status().message();
   EXPECT_GT(waited, plan->catalog_offset() - kPageBytes);
   VerifyReport report;
-  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, receipt->catalog, 0, kIdentity.run,
+  ASSERT_TRUE(VerifyShard(fs, temp / "image", receipt->file, PackCatalog(receipt->catalog), 0, kIdentity.run,
                           kIdentity.step, report)
                   .ok());
   EXPECT_TRUE(report.problems.empty());
@@ -217,7 +217,7 @@ TEST(PackedShard, SplitMastersJoin) {
     for (const Piece& piece : (*step)->catalog().pieces) {
       const TensorEntry& tensor = (*step)->catalog().tensors[piece.tensor];
       if (piece.codec == Codec::kMasterLow) ++split;
-      for (const StoredChunk& chunk : piece.stored) exceptions += chunk.exceptions.size();
+      exceptions += piece.exceptions.size();
       const bool splits = tensor.role == Role::kMaster && !tensor.spec.name.starts_with("final_norm");
       EXPECT_EQ(piece.codec == Codec::kMasterLow, splits) << DisplayName(tensor);
       loaded.emplace_back(tensor.bytes());

@@ -88,7 +88,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
 
   // Loads these boxes and compares each with the plain version.
   void ExpectLoads(const std::vector<std::pair<uint32_t, Box>>& boxes) {
-    const Catalog& catalog = step_->catalog();
+    const StepCatalog& catalog = step_->catalog();
     std::vector<std::vector<std::byte>> out;
     std::vector<ReadRequest> requests;
     for (const auto& [tensor, box] : boxes)
@@ -114,7 +114,7 @@ class StepLoaderTest : public testing::TestWithParam<Way> {
     return step_->Load(requests, Options());
   }
 
-  const Piece& PieceOfTwoChunks() const {
+  Piece PieceOfTwoChunks() const {
     return *std::ranges::find_if(step_->catalog().pieces,
                                  [](const Piece& p) { return p.chunks.size() == 2; });
   }
@@ -175,7 +175,7 @@ TEST_P(StepLoaderTest, AnyBoxesAtOnce) {
 }
 
 TEST_P(StepLoaderTest, ADamagedChunkFailsTheLoadAndIsNamed) {
-  const Piece& piece = PieceOfTwoChunks();
+  const Piece piece = PieceOfTwoChunks();
   for (const uint64_t chunk : {0, 1}) {
     std::fstream file(PathOf(piece), std::ios::in | std::ios::out | std::ios::binary);
     const auto at = static_cast<std::streamoff>(piece.file_offset + chunk * kChunkBytes + 1234);
@@ -201,7 +201,7 @@ TEST_P(StepLoaderTest, ADamagedChunkFailsTheLoadAndIsNamed) {
 
 TEST_P(StepLoaderTest, AFileThatWasCutShortSinceItWasOpenedIsAnErrorNotASignal) {
   ASSERT_TRUE(LoadAll().ok());  // its shards are open now
-  const Piece& piece = PieceOfTwoChunks();
+  const Piece piece = PieceOfTwoChunks();
   for (const uint64_t keep : {kChunkBytes + 4096 * 7, kChunkBytes / 2, kPageBytes, uint64_t{0}}) {
     std::filesystem::resize_file(PathOf(piece), piece.file_offset + keep);
     PrepareCache();

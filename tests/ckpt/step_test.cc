@@ -59,6 +59,29 @@ TEST_F(StepTest, EveryTensorReadsBackWholeAndInParts) {
   }
 }
 
+// Two pieces side by side, read by rows: what the cache cannot hold is read again, and no more than it may is
+// kept.
+TEST_F(StepTest, TheCacheIsAsLargeAsItMayBe) {
+  StepRecipe recipe;
+  recipe.specs = {{.name = "w", .shape = {1024, 2500}, .tp_dim = 1}};
+  recipe.topology = {2, 1, 1, 0};
+  recipe.weights = Dtype::kF32;
+  recipe.optimizer = false;
+  recipe.rng_bytes = 0;
+  ASSERT_TRUE(MakeStep(fs_, temp_ / "columns", recipe).ok());
+  const auto bytes_read = [&](uint64_t cache) {
+    const auto step = StepReader::Open(fs_, JoinPath(temp_ / "columns", StepDirName(100)));
+    (*step)->SetCacheBytes(cache);
+    std::vector<std::byte> rows(128 * 2500 * 4);
+    for (uint64_t row = 0; row < 1024; row += 128)
+      EXPECT_TRUE((*step)->ReadBox(0, {{row, 0}, {128, 2500}}, rows).ok());
+    return (*step)->bytes_read();
+  };
+  EXPECT_EQ(bytes_read(3 * kChunkBytes), 1024u * 2500 * 4);  // one more than pieces, where chunks change
+  EXPECT_GT(bytes_read(kChunkBytes), 3 * 1024u * 2500 * 4);
+  EXPECT_EQ(bytes_read(0), bytes_read(kChunkBytes));
+}
+
 TEST_F(StepTest, AnUndamagedStepVerifies) {
   const auto step = StepReader::Open(fs_, StepPath());
   ASSERT_TRUE(step.ok());

@@ -113,18 +113,18 @@ TEST_F(StreamBlocksTest, TheVisitorsErrorEndsIt) {
 TEST_F(StreamBlocksTest, ADamagedShardEndsIt) {
   const std::string path = dir_ / ("step-00000100/" + ShardName(1));
   std::FILE* file = std::fopen(path.c_str(), "r+b");
-  const Piece* piece = nullptr;
+  Piece piece;
   for (const Piece& p : reader_->catalog().pieces)
-    if (reader_->catalog().files[p.file] == ShardName(1)) piece = &p;
-  std::fseek(file, static_cast<long>(piece->file_offset), SEEK_SET);
+    if (reader_->catalog().files[p.file] == ShardName(1)) piece = p;
+  std::fseek(file, static_cast<long>(piece.file_offset), SEEK_SET);
   const int byte = std::fgetc(file);
-  std::fseek(file, static_cast<long>(piece->file_offset), SEEK_SET);
+  std::fseek(file, static_cast<long>(piece.file_offset), SEEK_SET);
   std::fputc(byte ^ 1, file);
   std::fclose(file);
   const Status status =
       StreamBlocks(*reader_, AllTensors(reader_->catalog()), 64, [&](const Block&) { return OkStatus(); });
   EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
-  EXPECT_NE(status.message().find(DisplayName(reader_->catalog().tensors[piece->tensor])), std::string::npos);
+  EXPECT_NE(status.message().find(DisplayName(reader_->catalog().tensors[piece.tensor])), std::string::npos);
 }
 
 }  // namespace

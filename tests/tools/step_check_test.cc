@@ -67,7 +67,7 @@ TEST_F(StepCheckTest, WeightsThatAreNotTheirMastersAreTold) {  // MakeStep draws
 
 TEST_F(StepCheckTest, ElementsAreFoundWhereTheyLie) {
   const auto step = StepReader::Open(fs_, directory_);
-  const Catalog& catalog = (*step)->catalog();
+  const StepCatalog& catalog = (*step)->catalog();
   for (uint32_t t = 0; t < catalog.tensors.size(); ++t) {
     const TensorEntry& tensor = catalog.tensors[t];
     const std::vector<std::byte> whole = ValuesOf(tensor, 1);
