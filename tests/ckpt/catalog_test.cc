@@ -39,7 +39,8 @@ Catalog PackedExample() {
   Piece& low = catalog.pieces[3];
   low.codec = Codec::kMasterLow;
   low.stored_bytes /= 2;
-  low.stored = {{0, static_cast<uint32_t>(low.stored_bytes), true, Digest{}, {{3, 0x3f80}, {10, 0xffff}}}};
+  low.stored = {{0, static_cast<uint32_t>(low.stored_bytes), true, Digest{}, 0, 2}};
+  low.exceptions = {{3, 0x3f80}, {10, 0xffff}};
   for (const size_t i : {1, 2}) {
     Piece& piece = catalog.pieces[i];
     const bool encoded = i == 1;
@@ -166,7 +167,9 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
     return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
   };
   const auto with = [&](std::vector<MasterException> exceptions) {
-    return decode([&](Catalog& c) { c.pieces[3].stored[0].exceptions = exceptions; });
+    return decode([&](Catalog& c) {
+      c.pieces[3].exceptions = exceptions, c.pieces[3].stored[0].exceptions = exceptions.size();
+    });
   };
   EXPECT_EQ(with({}), StatusKind::kOk);
   EXPECT_EQ(with({{10, 1}}), StatusKind::kOk);
