@@ -84,6 +84,8 @@ std::string_view Name(Codec codec) {
       return "none";
     case Codec::kShuffleZstd:
       return "shuffle+zstd";
+    case Codec::kMasterLow:
+      return "master-low";
   }
   return "?";
 }

@@ -16,6 +16,7 @@ constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
 constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
 constexpr uint64_t kMinPieceBytes = 4 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
 constexpr uint64_t kStoredChunkBytes = 8 + 4 + sizeof(Digest);
+constexpr uint64_t kExceptionBytes = 4 + 2;
 static_assert(kChunkBytes < kEncodedBit);
 
 uint32_t VersionFor(const Catalog& catalog) {
@@ -41,6 +42,14 @@ void PutDigest(ByteWriter& out, const Digest& digest) {
   out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
+void PutExceptions(ByteWriter& out, std::span<const MasterException> exceptions) {
+  out.Put(static_cast<uint32_t>(exceptions.size()));
+  for (const MasterException& exception : exceptions) {
+    out.Put(exception.index);
+    out.Put(exception.high);
+  }
+}
+
 void PutPiece(ByteWriter& out, const Piece& piece) {
   out.Put(piece.tensor);
   out.Put(piece.file);
@@ -57,6 +66,7 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
     out.Put(chunk.file_offset);
     out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
     PutDigest(out, chunk.digest);
+    if (piece.codec == Codec::kMasterLow) PutExceptions(out, ExceptionsOf(piece, chunk));
   }
 }
 
@@ -190,6 +200,10 @@ class Decoder {
     if (!in_.ok()) return Bad("truncated digests");
     piece.chunks.resize(chunks);
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
+    if (piece.codec == Codec::kMasterLow && (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32))
+      return Bad("low halves of what is no fp32 master");
+    piece.stored.clear();
+    piece.exceptions.clear();
     if (piece.codec != Codec::kNone) CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
     if (last_tensor > piece.tensor) return Bad("pieces out of order");
     NotePiece(catalog_, piece);
@@ -197,10 +211,11 @@ class Decoder {
     return OkStatus();
   }
 
-  // A chunk as it is has its own size, an encoded one less, so that nothing larger is ever read or decoded.
+  // A chunk as it is has its own size, an encoded one less, low halves half of it, so that nothing larger is
+  // ever read or decoded.
   Status StoredChunks(Piece& piece, uint64_t decoded_bytes) {
     if (piece.chunks.size() > in_.left() / kStoredChunkBytes) return Bad("truncated chunk table");
-    piece.stored.resize(piece.chunks.size());
+    piece.stored.assign(piece.chunks.size(), {});
     uint64_t sum = 0;
     for (uint64_t i = 0; i < piece.stored.size(); ++i) {
       StoredChunk& chunk = piece.stored[i];
@@ -211,8 +226,12 @@ class Decoder {
       const std::string_view raw = in_.GetRaw(sizeof(Digest));
       std::memcpy(chunk.digest.data(), raw.data(), sizeof(Digest));
       const uint64_t decoded = DecodedChunkBytes(decoded_bytes, i);
+      const bool is_low = piece.codec == Codec::kMasterLow;
       if (chunk.encoded ? chunk.bytes == 0 || chunk.bytes >= decoded : chunk.bytes != decoded)
         return Bad("chunk of the wrong size");
+      if (is_low && (!chunk.encoded || chunk.bytes * uint64_t{2} != decoded))
+        return Bad("chunk of the wrong size");
+      if (is_low) CAIRN_RETURN_IF_ERROR(Exceptions(decoded / 4, piece.exceptions, chunk));
       if (chunk.file_offset > static_cast<uint64_t>(INT64_MAX) - chunk.bytes)
         return Bad("chunk behind the end of any file");
       sum += chunk.bytes;
@@ -220,6 +239,21 @@ class Decoder {
     if (sum != piece.stored_bytes || piece.stored[0].file_offset != piece.file_offset)
       return Bad("piece that is not its chunks");
     return OkStatus();
+  }
+
+  Status Exceptions(uint64_t elements, std::vector<MasterException>& exceptions, StoredChunk& chunk) {
+    const auto count = in_.Get<uint32_t>();
+    if (count > MaxMasterExceptions(elements) || count > in_.left() / kExceptionBytes)
+      return Bad("too many exceptions");
+    chunk.first_exception = static_cast<uint32_t>(exceptions.size());
+    chunk.exceptions = count;
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto index = in_.Get<uint32_t>();
+      if (index >= elements || (i > 0 && index <= exceptions.back().index))
+        return Bad("exception out of order");
+      exceptions.push_back({index, in_.Get<uint16_t>()});
+    }
+    return in_.ok() ? OkStatus() : Bad("truncated exceptions");
   }
 
   ByteReader in_;
@@ -265,9 +299,11 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   for (const TensorEntry& t : catalog.tensors)
     bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank();
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
-  for (const Piece& p : catalog.pieces)
+  for (const Piece& p : catalog.pieces) {
     bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size() +
              kStoredChunkBytes * p.stored.size();
+    if (p.codec == Codec::kMasterLow) bytes += 4 * p.stored.size() + kExceptionBytes * p.exceptions.size();
+  }
   return bytes;
 }
 

@@ -33,27 +33,48 @@ Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, u
     return DigestOf(out, seed) == piece.chunks[chunk] ? OkStatus() : Corrupt("does not match its digest");
   }
   if (DigestOf(stored, seed) != piece.stored[chunk].digest) return Corrupt("does not match its digest");
+  if (piece.codec == Codec::kMasterLow) return OkStatus();
   thread_local PlaneDecoder decoder;
   CAIRN_RETURN_IF_ERROR(decoder.Decode(stored, element_bytes, out).WithContext("was stored damaged"));
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
   return Corrupt("does not decode to what its digest says");
 }
 
+Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
+                       std::span<const std::byte> weight, std::span<std::byte> out) {
+  const StoredChunk& place = piece.stored[chunk];
+  if (DigestOf(stored, seed) != place.digest) return Corrupt("does not match its digest");
+  JoinMaster(weight, stored, ExceptionsOf(piece, place), out);
+  if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
+  return Corrupt("does not join with its weight to what its digest says");
+}
+
+uint64_t ChunkDecoder::SeedOf(const Piece& piece, uint64_t chunk) const {
+  return PieceSeed(run_, step_, catalog_.tensors[piece.tensor], piece.box, piece.range) + chunk;
+}
+
+Status ChunkDecoder::Named(const Piece& piece, uint64_t chunk, const Status& status) const {
+  if (status.ok()) return status;
+  const TensorEntry& tensor = catalog_.tensors[piece.tensor];
+  return {status.kind(),
+          fmt::format("{} at byte {}: tensor {} {}; the file is damaged or belongs to another checkpoint",
+                      JoinPath(directory_, catalog_.files[piece.file]),
+                      PlaceOfChunk(piece, chunk, SizeOf(tensor.dtype)).offset, DisplayName(tensor),
+                      status.message())};
+}
+
 Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                             const Sink& sink) const {
-  const TensorEntry& tensor = catalog_.tensors[piece.tensor];
-  const uint64_t seed = PieceSeed(run_, step_, tensor, piece.box, piece.range) + chunk;
-  const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(tensor.dtype));
-  const auto named = [&](const Status& status) {
-    return Corrupt("{} at byte {}: tensor {} {}; the file is damaged or belongs to another checkpoint",
-                   JoinPath(directory_, catalog_.files[piece.file]), place.offset, DisplayName(tensor),
-                   status.message());
-  };
+  const uint64_t seed = SeedOf(piece, chunk), element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
+  const ChunkPlace place = PlaceOfChunk(piece, chunk, element_bytes);
+  if (piece.codec == Codec::kMasterLow && sink)
+    return NotSupported("tensor {} must be joined with its weight",
+                        DisplayName(catalog_.tensors[piece.tensor]));
   thread_local std::vector<std::byte> decoded;
   if (place.encoded) {
     decoded.resize(place.bytes);
-    const Status status = DecodeChunk(piece, chunk, SizeOf(tensor.dtype), seed, stored, decoded);
-    if (!status.ok()) return named(status);
+    CAIRN_RETURN_IF_ERROR(
+        Named(piece, chunk, DecodeChunk(piece, chunk, element_bytes, seed, stored, decoded)));
     if (sink) sink(0, decoded);
     return OkStatus();
   }
@@ -63,7 +84,13 @@ Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const 
     hasher.Update(slice);
     if (sink) sink(at, slice);
   }
-  return hasher.Finish() == piece.chunks[chunk] ? OkStatus() : named(Corrupt("does not match its digest"));
+  if (hasher.Finish() == piece.chunks[chunk]) return OkStatus();
+  return Named(piece, chunk, Corrupt("does not match its digest"));
+}
+
+Status ChunkDecoder::Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
+                          std::span<const std::byte> weight, std::span<std::byte> out) const {
+  return Named(piece, chunk, JoinMasterChunk(piece, chunk, SeedOf(piece, chunk), stored, weight, out));
 }
 
 }  // namespace cairn

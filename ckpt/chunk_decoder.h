@@ -24,8 +24,12 @@ ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_byt
 // match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
 // that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
 // threads. Errors: Corrupt with a message that goes on from "tensor NAME".
+// Low halves of a master are no elements: DecodeChunk() checks what is stored and leaves `out` alone.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);
+// A chunk of low halves and the bf16 weights of the same elements become the master, verified.
+Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
+                       std::span<const std::byte> weight, std::span<std::byte> out);
 
 // Verifies chunks of one step. Safe from several threads.
 class ChunkDecoder {
@@ -40,11 +44,17 @@ class ChunkDecoder {
   using Sink = std::function<void(uint64_t offset, std::span<const std::byte> bytes)>;
 
   // Decodes and verifies a chunk. An empty `sink`: only verifies.
-  // Errors: Corrupt naming file, offset and tensor.
+  // Errors: Corrupt naming file, offset and tensor; NotSupported for low halves of a master.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
+  // JoinMasterChunk() with messages that name all.
+  Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
+              std::span<const std::byte> weight, std::span<std::byte> out) const;
 
  private:
+  uint64_t SeedOf(const Piece& piece, uint64_t chunk) const;
+  Status Named(const Piece& piece, uint64_t chunk, const Status& status) const;
+
   const std::string& directory_;
   const std::string& run_;
   const int64_t step_;

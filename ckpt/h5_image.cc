@@ -65,12 +65,13 @@ Result<H5Layout> Build(SparsePages& memory, const std::function<Status(int64_t, 
   return layout;
 }
 
-H5Handle PackedList(uint64_t chunk_elements) {
+H5Handle PackedList(uint64_t chunk_elements, bool filtered) {
   H5Handle list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   const hsize_t chunk = chunk_elements;
   H5Pset_chunk(list.get(), 1, &chunk);
   H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times(list.get(), false);
+  if (!filtered) return list;
   H5Pset_shuffle(list.get());
   H5Pset_filter(list.get(), kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &kZstdLevel);
   return list;
@@ -82,7 +83,7 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
   const H5Handle type = H5TypeOf(spec.dtype);
   const hsize_t elements = spec.elements;
   const H5Handle space(H5Screate_simple(1, &elements, nullptr), H5Sclose);
-  const H5Handle list = PackedList(spec.chunk_elements);
+  const H5Handle list = PackedList(spec.chunk_elements, spec.filtered);
   const H5Handle dataset(
       H5Dcreate2(file, spec.path.c_str(), type.get(), space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
       H5Dclose);
@@ -90,7 +91,8 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
   for (size_t i = 0; i < spec.chunks.size(); ++i) {
     const H5Chunk& chunk = spec.chunks[i];
     const hsize_t first = i * spec.chunk_elements;
-    const uint32_t skipped_filters = chunk.encoded ? 0 : 3;  // bit i: filter i was not applied
+    const uint32_t skipped_filters =
+        chunk.encoded || !spec.filtered ? 0 : 3;  // bit i: filter i was not applied
     memory.placed->next = chunk.offset;
     if (H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, skipped_filters, &first, chunk.bytes, &spec) < 0 ||
         memory.placed->next != 0)

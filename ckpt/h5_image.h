@@ -44,13 +44,14 @@ struct H5Chunk {
   bool encoded = false;  // shuffled and zstd; else the elements as they are
 };
 
-// A vector in chunks of chunk_elements, shuffled and compressed by zstd (registered filter 32015). `elements`
-// is a multiple of chunk_elements.
+// A vector in chunks of chunk_elements, with the filters shuffle and zstd (registered as 32015), or none.
+// `elements` is a multiple of chunk_elements.
 struct H5PackedDataset {
   std::string path;
   Dtype dtype = Dtype::kU8;
   uint64_t elements = 0;
   uint64_t chunk_elements = 0;
+  bool filtered = true;
   std::vector<H5Chunk> chunks;
 };
 

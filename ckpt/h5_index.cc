@@ -46,8 +46,9 @@ bool MapPiece(const Catalog& catalog, const Piece& piece, const H5Handle& create
               const H5Handle& whole) {
   const TensorEntry& tensor = catalog.tensors[piece.tensor];
   if (piece.codec != Codec::kNone) {
+    const std::string base = piece.codec == Codec::kMasterLow ? LowHalvesPath(tensor) : TensorPath(tensor);
     return std::ranges::all_of(PackedParts(piece, tensor.dtype), [&](FlatRange part) {
-      return MapVector(catalog, piece, part, PackedPath(tensor, piece.box, part.begin), create_list, whole);
+      return MapVector(catalog, piece, part, PackedPath(base, piece.box, part.begin), create_list, whole);
     });
   }
   const std::string path = PiecePath(tensor, piece.box, piece.range);
@@ -57,23 +58,36 @@ bool MapPiece(const Catalog& catalog, const Piece& piece, const H5Handle& create
   return AddSource(catalog, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
 }
 
-Status AddTensor(int64_t file, const Catalog& catalog, uint32_t index) {
+// A dataset over those pieces of a tensor that hold whole elements, or over those that hold low halves.
+Status AddView(int64_t file, const Catalog& catalog, uint32_t index, bool low_halves) {
   const TensorEntry& tensor = catalog.tensors[index];
-  const std::string path = TensorPath(tensor);
+  const std::string path = low_halves ? LowHalvesPath(tensor) : TensorPath(tensor);
   CAIRN_RETURN_IF_ERROR(AddH5Groups(file, path));
   const H5Handle create_list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   H5Pset_obj_track_times(create_list.get(), false);
   const H5Handle whole = Space(ToSizes(tensor.spec.shape));
   const auto [first, last] = catalog.PiecesOfTensor(index);
   const bool is_virtual = tensor.spec.shape.rank() > 0;  // HDF5 has no virtual scalars
-  for (size_t i = first; is_virtual && i < last; ++i)
-    if (!MapPiece(catalog, catalog.pieces[i], create_list, whole)) return H5Error("map " + path);
+  for (size_t i = first; is_virtual && i < last; ++i) {
+    const Piece& piece = catalog.pieces[i];
+    if ((piece.codec == Codec::kMasterLow) != low_halves) continue;
+    if (!MapPiece(catalog, piece, create_list, whole)) return H5Error("map " + path);
+  }
   if (is_virtual) H5Sselect_all(whole.get());
-  const H5Handle type = H5TypeOf(tensor.dtype);
+  const H5Handle type = H5TypeOf(low_halves ? Dtype::kI16 : tensor.dtype);
   const H5Handle dataset(
       H5Dcreate2(file, path.c_str(), type.get(), whole.get(), H5P_DEFAULT, create_list.get(), H5P_DEFAULT),
       H5Dclose);
   return dataset.ok() ? OkStatus() : H5Error("create " + path);
+}
+
+Status AddTensor(int64_t file, const Catalog& catalog, uint32_t index) {
+  const auto [first, last] = catalog.PiecesOfTensor(index);
+  const auto pieces = std::span(catalog.pieces).subspan(first, last - first);
+  const auto is_low = [](const Piece& piece) { return piece.codec == Codec::kMasterLow; };
+  if (std::ranges::any_of(pieces, is_low)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, index, true));
+  if (!pieces.empty() && std::ranges::all_of(pieces, is_low)) return OkStatus();
+  return AddView(file, catalog, index, false);
 }
 
 bool AddAttribute(const H5Handle& group, const std::string& name, const nlohmann::json& value) {

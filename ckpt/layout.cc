@@ -47,14 +47,15 @@ std::string TensorPath(const TensorEntry& entry) {
   return fmt::format("/{}/{}", Name(entry.role), entry.spec.name);
 }
 
+std::string LowHalvesPath(const TensorEntry& entry) { return fmt::format("/master_low/{}", entry.spec.name); }
+
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range) {
-  if (range.size() != box.Volume()) return PackedPath(entry, box, range.begin);
+  if (range.size() != box.Volume()) return PackedPath(TensorPath(entry), box, range.begin);
   return fmt::format("{}@{}", TensorPath(entry), fmt::join(box.offset.begin(), box.offset.end(), ","));
 }
 
-std::string PackedPath(const TensorEntry& entry, const Box& box, uint64_t begin) {
-  return fmt::format("{}@{}+{}", TensorPath(entry), fmt::join(box.offset.begin(), box.offset.end(), ","),
-                     begin);
+std::string PackedPath(const std::string& path, const Box& box, uint64_t begin) {
+  return fmt::format("{}@{}+{}", path, fmt::join(box.offset.begin(), box.offset.end(), ","), begin);
 }
 
 bool IsPlainFileName(std::string_view name) {

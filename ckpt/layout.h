@@ -41,11 +41,14 @@ std::string ParityName(int writer);
 
 // "/exp_avg/layers.0.mlp.up.weight": a whole tensor in index.h5.
 std::string TensorPath(const TensorEntry& entry);
+// "/master_low/layers.0.mlp.up.weight": the low halves of those pieces of a master that were split.
+std::string LowHalvesPath(const TensorEntry& entry);
 // "/exp_avg/layers.0.mlp.up.weight@512,0+128": the piece of a shard that starts at this offset of the tensor,
 // and where it is a flat range, at this element of the box.
 std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range);
-// The same of elements [begin, ...) of a compressed piece: there every dataset is a vector.
-std::string PackedPath(const TensorEntry& entry, const Box& box, uint64_t begin);
+// The same of elements [begin, ...) of a piece with a codec, where every dataset is a vector. `path`:
+// TensorPath or LowHalvesPath.
+std::string PackedPath(const std::string& path, const Box& box, uint64_t begin);
 inline constexpr const char* kCatalogPath = "/cairn/catalog";
 
 // A plain file name: not empty, no '/', no NUL, not "." or "..". Names that come from a manifest are held to

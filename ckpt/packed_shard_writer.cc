@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "ckpt/layout.h"
@@ -28,6 +29,7 @@ Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem&
 PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options)
     : ring_(ring),
       contents_(std::move(contents)),
+      encode_(options.encode),
       max_queued_(2 * std::max(1, options.threads)),
       cursors_(contents_.piece_count()) {
   for (Piece& piece : contents_.catalog().pieces) {
@@ -67,12 +69,13 @@ Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes,
     const uint64_t done = cursor.appended % kChunkBytes;
     const size_t count = std::min<uint64_t>(bytes.size(), chunk_bytes - done);
     if (stable && count == chunk_bytes) {
-      Enqueue(piece, chunk, bytes.first(count), {});
+      Enqueue({.piece = piece, .chunk = chunk, .bytes = bytes.first(count)});
     } else {
       if (done == 0) cursor.open = TakeBuffer();
       cursor.open.insert(cursor.open.end(), bytes.begin(), bytes.begin() + count);
       const std::span<const std::byte> filled(cursor.open);
-      if (filled.size() == chunk_bytes) Enqueue(piece, chunk, filled, std::move(cursor.open));
+      if (filled.size() == chunk_bytes)
+        Enqueue({.piece = piece, .chunk = chunk, .bytes = filled, .memory = std::move(cursor.open)});
     }
     cursor.appended += count;
     bytes = bytes.subspan(count);
@@ -89,17 +92,47 @@ PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
   return buffer;
 }
 
-void PackedShardWriter::Enqueue(size_t piece, uint64_t chunk, std::span<const std::byte> bytes,
-                                Buffer memory) {
+// All or nothing, since a dataset of HDF5 holds either elements or halves: looked through first, then stored.
+Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> weight,
+                                      std::span<const std::byte> bytes) {
+  Piece& piece = contents_.piece(master);
+  const TensorEntry& tensor = contents_.tensor(master);
+  if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32 || cursors_[master].appended != 0 ||
+      bytes.size() != DecodedBytes(piece, tensor.dtype) || weight.size() * 2 != bytes.size())
+    return InvalidArgument("{}: tensor {} is no whole master", file_->path(), DisplayName(tensor));
+  const auto weight_of = [&](uint64_t chunk, size_t count) {
+    return weight.subspan(chunk * kChunkBytes / 2, count / 2);
+  };
+  Buffer low(std::min<uint64_t>(kChunkBytes, bytes.size()) / 2);
+  std::vector<MasterException> exceptions;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    if (!SplitMaster(weight_of(chunk, part.size()), part, std::span(low).first(part.size() / 2),
+                     MaxMasterExceptions(part.size() / 4), exceptions))
+      return AppendStable(master, bytes);
+  }
+  piece.codec = Codec::kMasterLow;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    CAIRN_RETURN_IF_ERROR(ring_.error());
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    Enqueue({.piece = master, .chunk = chunk, .bytes = part, .weight = weight_of(chunk, part.size())});
+    cursors_[master].appended += part.size();
+  }
+  return OkStatus();
+}
+
+void PackedShardWriter::Enqueue(Job job) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return jobs_.size() < max_queued_; });
-  jobs_.push_back({next_number_++, piece, chunk, bytes, std::move(memory)});
+  job.number = next_number_++;
+  jobs_.push_back(std::move(job));
   changed_.notify_all();
 }
 
 // Encodes next to the other workers, then waits for its turn to write.
 void PackedShardWriter::Work() {
   PlaneEncoder encoder;
+  Buffer low;
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
@@ -110,8 +143,16 @@ void PackedShardWriter::Work() {
     lock.unlock();
     const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
     const Digest digest = DigestOf(job.bytes, seed);
-    std::span<const std::byte> stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
-    StoredChunk place{.encoded = !stored.empty()};
+    StoredChunk place;
+    std::span<const std::byte> stored;
+    if (!job.weight.empty()) {
+      low.resize(job.weight.size());
+      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), job.exceptions);
+      stored = low;
+    } else if (encode_) {
+      stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
+    }
+    place.encoded = !stored.empty();
     if (!place.encoded) stored = job.bytes;
     place.digest = place.encoded ? DigestOf(stored, seed) : digest;
     lock.lock();
@@ -124,12 +165,14 @@ void PackedShardWriter::Work() {
   }
 }
 
-void PackedShardWriter::Place(const Job& job, const StoredChunk& place, std::span<const std::byte> stored) {
+void PackedShardWriter::Place(const Job& job, StoredChunk place, std::span<const std::byte> stored) {
   Piece& piece = contents_.piece(job.piece);
-  StoredChunk& chunk = piece.stored[job.chunk];
-  chunk = place;
-  chunk.file_offset = at_;
-  chunk.bytes = static_cast<uint32_t>(stored.size());
+  place.file_offset = at_;
+  place.bytes = static_cast<uint32_t>(stored.size());
+  place.first_exception = static_cast<uint32_t>(piece.exceptions.size());  // its chunks come in order
+  place.exceptions = static_cast<uint32_t>(job.exceptions.size());
+  piece.exceptions.insert(piece.exceptions.end(), job.exceptions.begin(), job.exceptions.end());
+  piece.stored[job.chunk] = place;
   if (job.chunk == 0) piece.file_offset = at_;
   piece.stored_bytes += stored.size();
   Write(stored);
@@ -174,12 +217,15 @@ Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t cat
   std::vector<H5PackedDataset> datasets;
   for (const Piece& piece : catalog.pieces) {
     const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    const bool low = piece.codec == Codec::kMasterLow;
+    const std::string base = low ? LowHalvesPath(tensor) : TensorPath(tensor);
     auto next = piece.stored.begin();
     for (const FlatRange part : PackedParts(piece, tensor.dtype)) {
-      H5PackedDataset dataset{PackedPath(tensor, piece.box, part.begin),
-                              tensor.dtype,
+      H5PackedDataset dataset{PackedPath(base, piece.box, part.begin),
+                              low ? Dtype::kI16 : tensor.dtype,
                               part.size(),
                               std::min(part.size(), kChunkBytes / SizeOf(tensor.dtype)),
+                              !low,
                               {}};
       for (uint64_t i = 0; i < dataset.elements / dataset.chunk_elements; ++i, ++next)
         dataset.chunks.push_back({next->file_offset, next->bytes, next->encoded});
@@ -214,20 +260,54 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
   return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog()};
 }
 
+namespace {
+
+// Of each fp32 master of the plan, the piece that holds the bf16 weight of the same elements.
+std::map<size_t, size_t> WeightsOfMasters(const ShardPlan& plan) {
+  std::map<std::string_view, std::vector<size_t>> weights;  // by parameter
+  for (size_t i = 0; i < plan.piece_count(); ++i)
+    if (plan.tensor(i).role == Role::kWeight && plan.tensor(i).dtype == Dtype::kBF16)
+      weights[plan.tensor(i).spec.name].push_back(i);
+  std::map<size_t, size_t> found;
+  for (size_t i = 0; i < plan.piece_count(); ++i) {
+    if (plan.tensor(i).role != Role::kMaster || plan.tensor(i).dtype != Dtype::kF32) continue;
+    for (const size_t weight : weights[plan.tensor(i).spec.name])
+      if (plan.piece(weight).box == plan.piece(i).box && plan.piece(weight).range == plan.piece(i).range)
+        found.emplace(i, weight);
+  }
+  return found;
+}
+
+}  // namespace
+
 Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directory, const ShardPlan& plan,
                                       std::span<const std::byte> image, const PackImageOptions& options) {
   WriteRing ring(fs, options.ring);
   CAIRN_ASSIGN_OR_RETURN(const auto writer,
                          PackedShardWriter::Create(fs, ring, directory, plan.contents(), options.pack));
+  const auto bytes_of = [&](size_t piece) {
+    return image.subspan(plan.OffsetOf(piece), plan.piece(piece).stored_bytes);
+  };
+  const auto wait_for = [&](std::span<const std::byte> bytes) {
+    if (options.wait_for) options.wait_for(bytes.data() + bytes.size() - image.data());
+  };
+  const std::map<size_t, size_t> weights =
+      options.split_master ? WeightsOfMasters(plan) : std::map<size_t, size_t>();
   std::vector<size_t> order(plan.piece_count());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](size_t i) { return plan.OffsetOf(i); });
   for (const size_t i : order) {
-    const uint64_t begin = plan.OffsetOf(i), bytes = plan.piece(i).stored_bytes;
-    for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
-      const uint64_t count = std::min(kChunkBytes, bytes - at);
-      if (options.wait_for) options.wait_for(begin + at + count);
-      CAIRN_RETURN_IF_ERROR(writer->AppendStable(i, image.subspan(begin + at, count)));
+    const std::span<const std::byte> bytes = bytes_of(i);
+    if (const auto weight = weights.find(i); weight != weights.end()) {
+      wait_for(bytes);
+      wait_for(bytes_of(weight->second));
+      CAIRN_RETURN_IF_ERROR(writer->AppendSplit(i, bytes_of(weight->second), bytes));
+      continue;
+    }
+    for (uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {
+      const auto part = bytes.subspan(at, DecodedChunkBytes(bytes.size(), at / kChunkBytes));
+      wait_for(part);
+      CAIRN_RETURN_IF_ERROR(writer->AppendStable(i, part));
     }
   }
   return writer->Finish();

@@ -23,7 +23,8 @@ namespace cairn {
 
 struct PackOptions {
   Direct direct = Direct::kAuto;
-  int threads = 2;  // that encode
+  int threads = 2;     // that encode
+  bool encode = true;  // false: chunks are stored as they are
 };
 
 class PackedShardWriter {
@@ -43,6 +44,10 @@ class PackedShardWriter {
   // The same for bytes that stay as they are until Finish(): whole chunks are encoded from there.
   Status AppendStable(size_t piece, std::span<const std::byte> bytes);
 
+  // A whole fp32 master, given with its bf16 weight of the same elements; both stay until Finish(). Stores
+  // the low halves where the weight says the rest (split_master.h), else the master whole.
+  Status AppendSplit(size_t master, std::span<const std::byte> weight, std::span<const std::byte> bytes);
+
   // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
   // those of the disk and of HDF5. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
@@ -54,19 +59,21 @@ class PackedShardWriter {
     Buffer open;  // the chunk that is being filled
   };
   struct Job {
-    uint64_t number;  // place in the stream
-    size_t piece;
-    uint64_t chunk;
+    uint64_t number = 0;  // place in the stream
+    size_t piece = 0;
+    uint64_t chunk = 0;
     std::span<const std::byte> bytes;
-    Buffer memory;  // of `bytes`; empty where they are the caller's
+    std::span<const std::byte> weight;        // not empty: the low halves of `bytes` are stored
+    Buffer memory;                            // of `bytes`; empty where they are the caller's
+    std::vector<MasterException> exceptions;  // found while the low halves were taken
   };
 
   PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options);
   Status Append(size_t piece, std::span<const std::byte> bytes, bool stable);
-  void Enqueue(size_t piece, uint64_t chunk, std::span<const std::byte> bytes, Buffer memory);
+  void Enqueue(Job job);
   Buffer TakeBuffer();
   void Work();
-  void Place(const Job& job, const StoredChunk& place, std::span<const std::byte> stored);
+  void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
   void WaitForJobs();
   void Write(std::span<const std::byte> bytes);
   void Flush();
@@ -75,6 +82,7 @@ class PackedShardWriter {
 
   WriteRing& ring_;
   ShardContents contents_;
+  const bool encode_;
   const size_t max_queued_;
   std::unique_ptr<File> file_;
   std::vector<Cursor> cursors_;
@@ -94,6 +102,7 @@ class PackedShardWriter {
 struct PackImageOptions {
   PackOptions pack;
   WriteRingOptions ring;
+  bool split_master = false;  // AppendSplit() for masters whose weight lies in the image too
   // See ImageWriteOptions.
   std::function<void(uint64_t end)> wait_for;
 };

@@ -3,26 +3,31 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "ckpt/box.h"
 #include "ckpt/digest.h"
+#include "ckpt/split_master.h"
 
 namespace cairn {
 
 enum class Codec : uint8_t {
   kNone = 0,         // the elements as they are, one behind the other
   kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
+  kMasterLow = 2,    // of an fp32 master, what its bf16 weight does not say (split_master.h)
 };
-std::string_view Name(Codec codec);  // "none", "shuffle+zstd"; "?" for no Codec
+std::string_view Name(Codec codec);  // "none", "shuffle+zstd", "master-low"; "?" for no Codec
 
 // Where a chunk of a piece lies that was stored by itself.
 struct StoredChunk {
   uint64_t file_offset = 0;  // bytes
   uint32_t bytes = 0;
-  bool encoded = false;  // false: the chunk's elements as they are
-  Digest digest{};       // of the stored bytes, with the seed of the chunk
+  bool encoded = false;          // false: the chunk's elements as they are; with kMasterLow, always true
+  Digest digest{};               // of the stored bytes, with the seed of the chunk
+  uint32_t first_exception = 0;  // with kMasterLow: into the piece's exceptions
+  uint32_t exceptions = 0;       // how many
   bool operator==(const StoredChunk&) const = default;
 };
 
@@ -36,7 +41,8 @@ struct Piece {
   uint64_t stored_bytes = 0;
   Codec codec = Codec::kNone;
   std::vector<Digest> chunks;  // one per kChunkBytes of the decoded bytes; empty where the format has none
-  std::vector<StoredChunk> stored;  // of each chunk; empty without a codec
+  std::vector<StoredChunk> stored;          // of each chunk; empty without a codec
+  std::vector<MasterException> exceptions;  // with kMasterLow: chunk by chunk, indices in the chunk
   bool operator==(const Piece&) const = default;
 };
 
@@ -52,6 +58,12 @@ inline uint64_t DecodedBytes(const Piece& piece, Dtype dtype) { return piece.ran
 inline uint64_t DecodedChunkBytes(uint64_t decoded_bytes, uint64_t chunk) {
   return std::min(kChunkBytes, decoded_bytes - chunk * kChunkBytes);
 }
+inline std::span<const MasterException> ExceptionsOf(const Piece& piece, const StoredChunk& chunk) {
+  return std::span(piece.exceptions).subspan(chunk.first_exception, chunk.exceptions);
+}
+// More of them in a chunk of so many elements, and the master is stored whole.
+inline size_t MaxMasterExceptions(uint64_t elements) { return elements / 1024 + 8; }
+
 // The datasets that hold a piece with a codec: one of all whole chunks and one of the rest, as HDF5 demands
 // that every chunk of a dataset decodes to the same size. Flat ranges of the piece's box; one may be missing.
 std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype);

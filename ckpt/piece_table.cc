@@ -9,7 +9,7 @@ namespace cairn {
 namespace {
 
 constexpr size_t kMaxNumberBytes = 10;
-constexpr size_t kMaxNumbers = 11 + 2 * kMaxRank;
+constexpr size_t kMaxNumbers = 12 + 2 * kMaxRank;
 constexpr size_t kFirstBlockBytes = 16 << 10;
 constexpr size_t kMaxBlockBytes = 1 << 20;
 
@@ -53,13 +53,18 @@ void PieceTable::push_back(const Piece& piece) {
   at = Put(at, piece.range.end);
   at = Put(at, piece.chunks.size());
   at = Put(at, piece.stored.size());
+  at = Put(at, piece.exceptions.size());
   const size_t number_bytes = at - numbers;
   const size_t digest_bytes = piece.chunks.size() * sizeof(Digest);
   const size_t stored_bytes = piece.stored.size() * sizeof(StoredChunk);
-  std::byte* record = Allocate(number_bytes + digest_bytes + stored_bytes);
+  const size_t exception_bytes = piece.exceptions.size() * sizeof(MasterException);
+  std::byte* record = Allocate(number_bytes + digest_bytes + stored_bytes + exception_bytes);
   std::memcpy(record, numbers, number_bytes);
   if (digest_bytes > 0) std::memcpy(record + number_bytes, piece.chunks.data(), digest_bytes);
   if (stored_bytes > 0) std::memcpy(record + number_bytes + digest_bytes, piece.stored.data(), stored_bytes);
+  if (exception_bytes > 0)
+    std::memcpy(record + number_bytes + digest_bytes + stored_bytes, piece.exceptions.data(),
+                exception_bytes);
   records_.push_back(record);
 }
 
@@ -78,10 +83,14 @@ Piece PieceTable::operator[](size_t index) const {
   piece.range.end = Get(at);
   piece.chunks.resize(Get(at));
   piece.stored.resize(Get(at));
+  piece.exceptions.resize(Get(at));
   const size_t digest_bytes = piece.chunks.size() * sizeof(Digest);
+  const size_t stored_bytes = piece.stored.size() * sizeof(StoredChunk);
   if (digest_bytes > 0) std::memcpy(piece.chunks.data(), at, digest_bytes);
-  if (!piece.stored.empty())
-    std::memcpy(piece.stored.data(), at + digest_bytes, piece.stored.size() * sizeof(StoredChunk));
+  if (!piece.stored.empty()) std::memcpy(piece.stored.data(), at + digest_bytes, stored_bytes);
+  if (!piece.exceptions.empty())
+    std::memcpy(piece.exceptions.data(), at + digest_bytes + stored_bytes,
+                piece.exceptions.size() * sizeof(MasterException));
   return piece;
 }
 

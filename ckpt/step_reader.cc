@@ -176,16 +176,53 @@ Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<st
   CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored));
   bytes_read_ += place.stored_bytes;
   if (!place.encoded) return decoder.Decode(piece, index, stored, {});
+  if (piece.codec == Codec::kMasterLow) {
+    std::vector<std::byte> weight(place.bytes / 2);
+    const std::vector<std::byte> low = std::move(stored_);  // reading weights needs the buffer
+    CAIRN_RETURN_IF_ERROR(ReadWeights(piece, place.elements, weight));
+    return decoder.Join(piece, index, low, weight, out);
+  }
   return decoder.Decode(piece, index, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
     std::memcpy(out.data() + offset, bytes.data(), bytes.size());
   });
 }
 
+// The bf16 weights of some elements of a master's box.
+Status StepReader::ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out) {
+  const std::string& name = catalog_.tensors[master.tensor].spec.name;
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, catalog_.Find(name, Role::kWeight));
+  const TensorEntry& weight = catalog_.tensors[tensor];
+  if (weight.dtype != Dtype::kBF16 || !(weight.spec.shape == catalog_.tensors[master.tensor].spec.shape))
+    return Corrupt("{}: the master of tensor {} was split from a weight that is not here", directory_, name);
+  for (const Segment& segment : Decompose(master.box, elements))
+    CAIRN_RETURN_IF_ERROR(
+        ReadBox(tensor, segment.box, out.subspan(segment.begin * 2, segment.box.Volume() * 2)));
+  return OkStatus();
+}
+
+// The loader's threads decode chunks one by one, so masters that must be joined with weights are read here.
 Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions& options) {
+  std::vector<ReadRequest> plain, split;
+  for (const ReadRequest& request : requests) (IsSplit(request.tensor) ? split : plain).push_back(request);
   StepLoader loader(manifest_, catalog_, files_, options);
-  const Status status = loader.Load(requests);
+  const Status status = loader.Load(plain);
   bytes_read_ += loader.bytes_read();
-  return status;
+  CAIRN_RETURN_IF_ERROR(status);
+  for (const auto& [tensor, box, out] : split) {
+    if (!Contains(Box::Whole(catalog_.tensors[tensor].spec.shape), box) ||
+        out.size() != box.Volume() * SizeOf(catalog_.tensors[tensor].dtype))
+      return InvalidArgument("tensor {}: cannot read box {} into {} bytes",
+                             DisplayName(catalog_.tensors[tensor]), ToString(box), out.size());
+    CAIRN_RETURN_IF_ERROR(ReadBox(tensor, box, out));
+  }
+  return OkStatus();
+}
+
+bool StepReader::IsSplit(uint32_t tensor) const {
+  const auto [first, last] = catalog_.PiecesOfTensor(tensor);
+  bool split = false;
+  for (size_t i = first; i < last && !split; ++i) split = catalog_.pieces[i].codec == Codec::kMasterLow;
+  return split;
 }
 
 void StepReader::SetCacheBytes(uint64_t bytes) {
@@ -197,15 +234,22 @@ Result<const StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t 
   auto found =
       std::ranges::find_if(cache_, [&](const Chunk& c) { return c.piece == piece && c.index == index; });
   if (found == cache_.end()) {
-    if (cache_.size() < cached_chunks_) cache_.emplace_back();
-    found = std::prev(cache_.end());
-    found->piece = SIZE_MAX;  // nothing, should the read fail
-    found->bytes.resize(PlaceOf(piece, index).bytes);
-    CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, found->bytes));
-    found->piece = piece;
-    found->index = index;
+    // Out of the list while it is read: a split master reads weights through the same cache.
+    std::list<Chunk> fresh;
+    if (cache_.size() < cached_chunks_)
+      fresh.emplace_back();
+    else
+      fresh.splice(fresh.begin(), cache_, std::prev(cache_.end()));
+    Chunk& chunk = fresh.front();
+    chunk.bytes.resize(PlaceOf(piece, index).bytes);
+    CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, chunk.bytes));
+    chunk.piece = piece;
+    chunk.index = index;
+    cache_.splice(cache_.begin(), fresh);
+    if (cache_.size() > cached_chunks_) cache_.pop_back();
+  } else {
+    cache_.splice(cache_.begin(), cache_, found);
   }
-  cache_.splice(cache_.begin(), cache_, found);
   return &cache_.front();
 }
 

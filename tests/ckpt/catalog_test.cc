@@ -31,17 +31,27 @@ Catalog Example() {
   return catalog;
 }
 
-// The same, the second piece compressed and the third stored as it is by a compressing writer.
+// The same, the second piece compressed, the third stored as it is by a compressing writer, the fourth the
+// low halves of a master.
 Catalog PackedExample() {
   Catalog catalog = Example();
+  catalog.tensors[1].role = Role::kMaster;
+  Piece& low = catalog.pieces[3];
+  low.codec = Codec::kMasterLow;
+  low.stored_bytes /= 2;
+  low.stored = {{0, static_cast<uint32_t>(low.stored_bytes), true, Digest{}, 0, 2}};
+  low.exceptions = {{3, 0x3f80}, {10, 0xffff}};
   for (const size_t i : {1, 2}) {
     Piece& piece = catalog.pieces[i];
     const bool encoded = i == 1;
     piece.codec = Codec::kShuffleZstd;
     piece.file_offset = 65'536 + i;
     if (encoded) piece.stored_bytes -= 3;
-    piece.stored = {{piece.file_offset, static_cast<uint32_t>(piece.stored_bytes), encoded,
-                     DigestOf(std::string_view("stored"))}};
+    piece.stored = {{piece.file_offset,
+                     static_cast<uint32_t>(piece.stored_bytes),
+                     encoded,
+                     DigestOf(std::string_view("stored")),
+                     {}}};
   }
   return catalog;
 }
@@ -147,6 +157,28 @@ TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
   EXPECT_EQ(decode([](Piece& p) { p.stored_bytes += 1; }), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Piece& p) { p.file_offset += 1; }), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Piece& p) { p.file_offset = p.stored[0].file_offset = UINT64_MAX - 8; }),
+            StatusKind::kCorrupt);
+}
+
+TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
+  const auto decode = [](auto change) {
+    Catalog catalog = PackedExample();
+    change(catalog);
+    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
+  };
+  const auto with = [&](std::vector<MasterException> exceptions) {
+    return decode([&](Catalog& c) {
+      c.pieces[3].exceptions = exceptions, c.pieces[3].stored[0].exceptions = exceptions.size();
+    });
+  };
+  EXPECT_EQ(with({}), StatusKind::kOk);
+  EXPECT_EQ(with({{10, 1}}), StatusKind::kOk);
+  EXPECT_EQ(with({{11, 1}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with({{5, 1}, {5, 1}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(std::vector<MasterException>(MaxMasterExceptions(11) + 1)), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.tensors[1].role = Role::kExpAvg; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].encoded = false; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].bytes += 2, c.pieces[3].stored_bytes += 2; }),
             StatusKind::kCorrupt);
 }
 

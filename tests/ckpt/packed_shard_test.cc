@@ -85,8 +85,7 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
   std::vector<std::byte> image(plan->file_bytes());
-  std::vector<size_t> order(shard.bytes.size());
-  for (size_t i = 0; i < order.size(); ++i)
+  for (size_t i = 0; i < shard.bytes.size(); ++i)
     std::ranges::copy(shard.bytes[i], image.data() + plan->OffsetOf(i));
   ASSERT_TRUE(fs.MakeDir(temp / "image").ok());
   uint64_t waited = 0;
@@ -160,6 +159,83 @@ TEST(PackedShard, FindsEveryDamagedByte) {
     EXPECT_EQ(report.problems[0].what, "does not match its digest");
   }
   EXPECT_GT(in_tensors, 30);
+}
+
+// Weights are their masters rounded, but for one element of the last layer's and all of the final norm's.
+void RoundWeights(Shard& shard) {
+  for (size_t i = 0; i < shard.pieces.size(); ++i) {
+    const TensorEntry& weight = shard.tensors[shard.pieces[i].tensor];
+    if (weight.role != Role::kWeight || weight.spec.name.starts_with("final_norm")) continue;
+    for (size_t j = 0; j < shard.pieces.size(); ++j) {
+      const TensorEntry& master = shard.tensors[shard.pieces[j].tensor];
+      if (master.role != Role::kMaster || master.spec.name != weight.spec.name) continue;
+      for (size_t k = 0; k < shard.bytes[i].size() / 2; ++k) {
+        uint32_t m;
+        std::memcpy(&m, shard.bytes[j].data() + k * 4, 4);
+        if (k % 100'000 == 7) m = (m & 0xfffe0000) | 0x18000;  // a tie below an odd high half
+        std::memcpy(shard.bytes[j].data() + k * 4, &m, 4);
+        const auto w = static_cast<uint16_t>((m + 0x7fff + (m >> 16 & 1)) >> 16);
+        std::memcpy(shard.bytes[i].data() + k * 2, &w, 2);
+      }
+      if (weight.spec.name == "layers.1.mlp.up.weight") shard.bytes[i][0] ^= std::byte{1};
+    }
+  }
+}
+
+// Masters come back bit for bit from their weights and low halves, encoded or not, split or stored whole; the
+// step takes 12 bytes a parameter and no more.
+TEST(PackedShard, SplitMastersJoin) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir temp(TempDir::Place::kDisk);
+  StepRecipe recipe = Recipe();
+  recipe.topology = {1, 1, 1, 0};
+  Shard shard = ShardOf(recipe, 0);
+  RoundWeights(shard);
+  auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
+  ASSERT_TRUE(plan.ok());
+  std::vector<std::byte> image(plan->file_bytes());
+  for (size_t i = 0; i < shard.bytes.size(); ++i)
+    std::ranges::copy(shard.bytes[i], image.data() + plan->OffsetOf(i));
+  for (const bool encode : {false, true}) {
+    const std::string directory = temp / (encode ? "encoded" : "plain");
+    ASSERT_TRUE(fs.MakeDir(directory).ok());
+    const auto receipt =
+        WritePackedImage(fs, directory, *plan, image, {.pack = {.encode = encode}, .split_master = true});
+    ASSERT_TRUE(receipt.ok()) << receipt.status().message();
+    EXPECT_LT(receipt->file.bytes, image.size() * (encode ? 11.0 : 12.1) / 14);
+    const Status sealed = SealStep(fs, directory, {kIdentity, recipe.topology, recipe.model, recipe.state},
+                                   shard.tensors, {*receipt});
+    ASSERT_TRUE(sealed.ok()) << sealed.message();
+    const auto step = StepReader::Open(fs, directory);
+    ASSERT_TRUE(step.ok()) << step.status().message();
+    const VerifyReport report = VerifyHash(fs, **step);
+    EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
+
+    size_t split = 0, exceptions = 0;
+    std::vector<std::vector<std::byte>> loaded;
+    std::vector<ReadRequest> requests;
+    for (const Piece& piece : (*step)->catalog().pieces) {
+      const TensorEntry& tensor = (*step)->catalog().tensors[piece.tensor];
+      if (piece.codec == Codec::kMasterLow) ++split;
+      exceptions += piece.exceptions.size();
+      const bool splits = tensor.role == Role::kMaster && !tensor.spec.name.starts_with("final_norm");
+      EXPECT_EQ(piece.codec == Codec::kMasterLow, splits) << DisplayName(tensor);
+      loaded.emplace_back(tensor.bytes());
+      requests.push_back({piece.tensor, piece.box, loaded.back()});
+    }
+    EXPECT_GT(split, 20u);
+    EXPECT_GT(exceptions, 40u);
+    (*step)->SetCacheBytes(0);
+    const Status status = (*step)->Load(requests);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t i = 0; i < shard.pieces.size(); ++i) {
+      const std::string name = DisplayName(shard.tensors[shard.pieces[i].tensor]);
+      for (size_t j = 0; j < requests.size(); ++j) {
+        if (DisplayName((*step)->catalog().tensors[requests[j].tensor]) != name) continue;
+        EXPECT_TRUE(loaded[j] == shard.bytes[i]) << name;
+      }
+    }
+  }
 }
 
 TEST(PackedShard, RefusesWhatDoesNotFit) {

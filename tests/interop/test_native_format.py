@@ -87,8 +87,11 @@ def decode_catalog(data):
         box = c.dims(rank), c.dims(rank)
         span = c.get("Q"), c.get("Q")
         chunks = [c.raw(16) for _ in range(c.get("I"))]
-        assert codec in (0, 1) and (codec == 0 or version == 2)
-        table = [(c.get("Q"), c.get("I"), c.raw(16)) for _ in chunks] if codec == 1 else None
+        assert codec == 0 or (codec in (1, 2) and version == 2)
+        table = None
+        if codec:
+            table = [(c.get("Q"), c.get("I"), c.raw(16), [(c.get("I"), c.get("H")) for _ in range(c.get("I"))] if codec == 2 else None)
+                     for _ in chunks]
         pieces.append((tensor, file, offset, stored, box, span, chunks, table))
     assert c.at == len(data)
     return tensors, files, pieces
@@ -101,22 +104,34 @@ def piece_seed(manifest, tensor, box, span):
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
-def read_piece(file, piece, size, seed):
-    """Its elements and the extents of the file that hold them; every digest checked."""
+def join(low, weight, exceptions):
+    """A master of its low halves and its weight."""
+    low = np.frombuffer(low, np.uint16)
+    high = weight - (low > 0x8000).astype(np.uint16)
+    for index, half in exceptions:
+        high[index] = half
+    return (high.astype(np.uint32) << 16 | low).tobytes()
+
+
+def read_piece(file, piece, size, seed, weight):
+    """Its elements and the extents of the file that hold them; every digest checked. `weight`: its bits, of a master."""
     _, _, offset, stored, _, span, chunks, table = piece
     total = (span[1] - span[0]) * size
     if table is None:
         assert stored == total
-        table = [(offset + at, min(CHUNK, total - at), chunks[at // CHUNK]) for at in range(0, total, CHUNK)]
+        table = [(offset + at, min(CHUNK, total - at), chunks[at // CHUNK], None) for at in range(0, total, CHUNK)]
     else:
-        assert offset == table[0][0] and stored == sum(bits & 0x7fffffff for _, bits, _ in table)
+        assert offset == table[0][0] and stored == sum(bits & 0x7fffffff for _, bits, _, _ in table)
     elements, extents = b"", []
-    for i, (begin, bits, stored_digest) in enumerate(table):
+    for i, (begin, bits, stored_digest, exceptions) in enumerate(table):
         bytes_, encoded = bits & 0x7fffffff, bits >> 31
         data = file[begin:begin + bytes_]
         assert digest(data, seed + i) == stored_digest
         decoded = min(CHUNK, total - i * CHUNK)
-        data = unpack(data, decoded, size) if encoded else data
+        if exceptions is not None:
+            data = join(data, weight[i * CHUNK // 4:][:decoded // 4], exceptions)
+        elif encoded:
+            data = unpack(data, decoded, size)
         assert len(data) == decoded and digest(data, seed + i) == chunks[i]
         elements += data
         extents.append((begin, begin + bytes_))
@@ -157,15 +172,20 @@ class NativeFormat:
         tensors, files, pieces = decode_catalog(blob)
         out = {f"/{t['role']}/{t['name']}": np.full(t["shape"] + [t["dtype"][1]], 255, np.uint8) for t in tensors}
         covered = {file: [] for file in files}
-        self.encoded = 0
-        for piece in pieces:
+        self.encoded = self.split = 0
+        for piece in pieces:  # by tensor, and weights come before masters
             index, file, box, span = piece[0], piece[1], piece[4], piece[5]
             tensor = tensors[index]
             size = tensor["dtype"][1]
-            data, extents = read_piece(self.read(files[file]), piece, size, piece_seed(manifest, tensor, box, span))
+            part = tuple(slice(o, o + e) for o, e in zip(*box))
+            weight = out[f"/weight/{tensor['name']}"][part] if tensor["role"] == "master" else np.zeros(0, np.uint8)
+            data, extents = read_piece(self.read(files[file]), piece, size, piece_seed(manifest, tensor, box, span),
+                                       weight.reshape(-1).view(np.uint16)[span[0]:span[1]])
             covered[files[file]] += extents
-            self.encoded += sum(bits >> 31 for _, bits, _ in piece[7] or [])
-            view = out[f"/{tensor['role']}/{tensor['name']}"][tuple(slice(o, o + e) for o, e in zip(*box))]
+            for _, bits, _, exceptions in piece[7] or []:
+                self.encoded += bits >> 31 if exceptions is None else 0
+                self.split += exceptions is not None
+            view = out[f"/{tensor['role']}/{tensor['name']}"][part]
             whole = view.reshape(-1, size).copy()
             whole[span[0]:span[1]] = np.frombuffer(data, np.uint8).reshape(-1, size)
             view[...] = whole.reshape(view.shape)
@@ -186,6 +206,11 @@ class NativeFormat:
                 path = f"/{tensor['role']}/{tensor['name']}"
                 raw = out[path]
                 with self.subTest(path):
+                    if self.split and tensor["role"] == "master":
+                        low = index["/master_low/" + tensor["name"]][...].reshape(-1).view(np.uint16)
+                        np.testing.assert_array_equal(low, raw.reshape(-1).view(np.uint32) & 0xffff)
+                        self.assertNotIn(path, index)
+                        continue
                     dataset = index[path]
                     self.assertEqual(list(dataset.shape), tensor["shape"])
                     if tensor["dtype"][0] == "bf16":
@@ -251,6 +276,16 @@ class PackedShards(NativeFormat, unittest.TestCase):
         done = subprocess.run(["h5dump", "-H", "-p", os.path.join(self.step, "shard-00000.h5")], check=True,
                               capture_output=True, text=True)
         self.assertIn("FILTER_ID 32015", done.stdout)
+
+
+class SplitMasters(PackedShards):
+    """The same with masters as low halves."""
+
+    flags = PackedShards.flags + ["--split-master"]
+
+    def test_masters_are_split(self):
+        self.tensors_from_pieces()
+        self.assertGreater(self.split, 50)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ struct StepRecipe {
   std::string run = "0123456789abcdef0123456789abcdef";
   int64_t step = 100;
   bool packed = false;         // by PackedShardWriter
+  bool split_master = false;   // packed; weights are then their masters rounded
   std::string nonce = "test";  // of this saver's names
 };
 
@@ -178,6 +179,18 @@ inline std::vector<std::byte> GatherPiece(const Piece& piece, const TensorEntry&
   return bytes;
 }
 
+// fp32 to bf16, to nearest even.
+inline std::vector<std::byte> Rounded(const std::vector<std::byte>& master) {
+  std::vector<std::byte> weight(master.size() / 2);
+  for (size_t i = 0; i < weight.size() / 2; ++i) {
+    uint32_t m;
+    std::memcpy(&m, master.data() + i * 4, 4);
+    const auto w = static_cast<uint16_t>((m + 0x7fff + (m >> 16 & 1)) >> 16);
+    std::memcpy(weight.data() + i * 2, &w, 2);
+  }
+  return weight;
+}
+
 // Writes RUN/step-N; makes RUN where it is missing.
 inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRecipe& recipe) {
   const std::string partial = JoinPath(run_dir, PartialDirName(recipe.step, recipe.nonce));
@@ -185,15 +198,18 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
+  for (size_t t = 0; recipe.split_master && t + 1 < tensors.size(); ++t)
+    if (tensors[t].role == Role::kWeight) values[t] = Rounded(values[t + 1]);
   WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));
-    const auto write = [&](auto& writer) -> Status {
-      for (size_t i = 0; i < pieces.size(); ++i)
-        CAIRN_RETURN_IF_ERROR(
-            writer.Append(i, GatherPiece(pieces[i], tensors[pieces[i].tensor], values[pieces[i].tensor])));
+    std::vector<std::vector<std::byte>> bytes;
+    for (const Piece& piece : pieces)
+      bytes.push_back(GatherPiece(piece, tensors[piece.tensor], values[piece.tensor]));
+    const auto write = [&](auto& writer, auto append) -> Status {
+      for (size_t i = 0; i < pieces.size(); ++i) CAIRN_RETURN_IF_ERROR(append(i));
       CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, writer.Finish());
       receipts.push_back(std::move(receipt));
       return OkStatus();
@@ -204,12 +220,17 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
           PackedShardWriter::Create(fs, ring, partial,
                                     ShardContents(ShardName(rank), info.identity, tensors, pieces),
                                     {.direct = Direct::kOff}));
-      CAIRN_RETURN_IF_ERROR(write(*writer));
+      CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) {
+        const bool split = recipe.split_master && tensors[pieces[i].tensor].role == Role::kMaster;
+        if (!split) return writer->Append(i, bytes[i]);
+        const auto weight = std::ranges::find(pieces, pieces[i].tensor - 1, &Piece::tensor);
+        return writer->AppendSplit(i, bytes[weight - pieces.begin()], bytes[i]);
+      }));
     } else {
       CAIRN_ASSIGN_OR_RETURN(const auto writer,
                              ShardWriter::Create(fs, ring, partial, ShardName(rank), info.identity, tensors,
                                                  pieces, Direct::kOff));
-      CAIRN_RETURN_IF_ERROR(write(*writer));
+      CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) { return writer->Append(i, bytes[i]); }));
     }
   }
   CAIRN_RETURN_IF_ERROR(SealStep(fs, partial, info, tensors, receipts));

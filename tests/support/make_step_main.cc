@@ -20,6 +20,7 @@ struct Flags {
   std::string run = "0123456789abcdef0123456789abcdef";
   std::string nan;  // display name of a tensor whose last element becomes NaN
   bool packed = false;
+  bool split_master = false;
   std::string unrounded;  // display name of a 16-bit weight whose last element is not its master's
 };
 
@@ -44,6 +45,7 @@ Status Write(const Flags& flags) {
   if (flags.packed) {
     recipe.topology = flags.topology;
     recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run, recipe.packed = true;
+    recipe.split_master = flags.split_master;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
   }
   const StepInfo info{{flags.run, flags.step},
@@ -90,6 +92,7 @@ int main(int argc, char** argv) {
   app.add_option("--run", flags.run);
   app.add_option("--nan", flags.nan);
   app.add_flag("--packed", flags.packed, "compressed, of random values only");
+  app.add_flag("--split-master", flags.split_master, "with --packed");
   app.add_option("--unrounded", flags.unrounded);
   CLI11_PARSE(app, argc, argv);
   const cairn::Status status = cairn::Write(flags);
