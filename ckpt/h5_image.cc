@@ -13,10 +13,10 @@ constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes;  // HDF5 packs its metadat
 constexpr H5Z_filter_t kZstdFilter = 32015;            // as registered with the HDF Group
 constexpr unsigned kZstdLevel = 1;                     // what a program that rewrites the file would use
 
-H5Handle AccessList(bool placed) {
+H5Handle AccessList(bool aligned) {
   H5Handle list(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  if (!placed) H5Pset_alignment(list.get(), 1, kPageBytes);
+  if (aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
   H5Pset_meta_block_size(list.get(), kMetadataBlockBytes);
   H5Pset_small_data_block_size(list.get(), 0);
   return list;
@@ -46,16 +46,19 @@ void TakePages(const SparsePages& memory, H5Layout& layout) {
 
 namespace {
 
-Result<H5Layout> Build(SparsePages& memory, const std::function<Status(int64_t, H5Layout&)>& fill) {
+// `aligned`: whatever HDF5 places starts at a page. Metadata pays for it in space and time.
+Result<H5Layout> Build(SparsePages& memory, bool aligned,
+                       const std::function<Status(int64_t, H5Layout&)>& fill) {
   static std::mutex mutex;  // Debian's serial HDF5 is not thread-safe
   const std::lock_guard lock(mutex);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Layout layout;
   {
-    const H5Handle access = AccessList(memory.placed.has_value());
+    const H5Handle access = AccessList(aligned);
     CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
     H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
     H5Pset_obj_track_times(create.get(), false);
+    H5Pset_file_space_strategy(create.get(), H5F_FSPACE_STRATEGY_AGGR, false, 1);
     H5Handle file(H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose);
     if (!file.ok()) return H5Error("create a file in memory");
     CAIRN_RETURN_IF_ERROR(fill(file.get(), layout));
@@ -105,7 +108,7 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
 
 Result<H5Layout> BuildH5(const std::function<Status(int64_t, H5Layout&)>& fill) {
   SparsePages memory;
-  return Build(memory, fill);
+  return Build(memory, /*aligned=*/false, fill);
 }
 
 Status AddH5Groups(int64_t file, const std::string& path) {
@@ -133,14 +136,18 @@ Status AddH5Dataset(int64_t file, const H5DatasetSpec& spec, H5Layout& layout) {
                          H5Dclose);
   if (!dataset.ok()) return H5Error("create dataset " + spec.path);
   const haddr_t offset = H5Dget_offset(dataset.get());
-  if (offset == HADDR_UNDEF || offset % kPageBytes != 0) return H5Error("place dataset " + spec.path);
+  if (offset == HADDR_UNDEF) return H5Error("place dataset " + spec.path);
   layout.offsets.push_back(offset);
   return OkStatus();
 }
 
 Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets) {
-  return BuildH5([&](int64_t file, H5Layout& layout) {
-    for (const H5DatasetSpec& spec : datasets) CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, spec, layout));
+  SparsePages memory;
+  return Build(memory, /*aligned=*/true, [&](int64_t file, H5Layout& layout) {
+    for (const H5DatasetSpec& spec : datasets) {
+      CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, spec, layout));
+      if (layout.offsets.back() % kPageBytes != 0) return H5Error("align dataset " + spec.path);
+    }
     return OkStatus();
   });
 }
@@ -150,7 +157,7 @@ Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, co
   SparsePages memory;
   memory.placed = PlacedData{kH5HeadBytes, data_end, 0};
   CAIRN_ASSIGN_OR_RETURN(
-      H5Layout layout, Build(memory, [&](int64_t file, H5Layout& out) -> Status {
+      H5Layout layout, Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
         for (const H5PackedDataset& spec : datasets)
           CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
         memory.placed->next = last_offset;

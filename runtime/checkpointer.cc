@@ -55,7 +55,8 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
                                                                 .retention = o.retention,
                                                                 .direct = o.direct,
                                                                 .codec = o.codec,
-                                                                .codec_threads = o.codec_threads},
+                                                                .codec_threads = o.codec_threads,
+                                                                .split_master = o.split_master},
                                                    checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;

@@ -38,6 +38,7 @@ struct CheckpointerOptions {
   SaveOverlap overlap = SaveOverlap::kWait;
   CodecMode codec = CodecMode::kNone;
   int codec_threads = 2;
+  bool split_master = false;
   RetentionPolicy retention;
   Topology topology;
   nlohmann::json model;  // for the manifest

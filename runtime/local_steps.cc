@@ -248,9 +248,9 @@ Status LocalSteps::Open(int64_t step) {
     CAIRN_ASSIGN_OR_RETURN(current_.index, ReadCopy(index->name, index->digest, index->bytes));
     if (m.catalog_bytes > index->bytes || m.catalog_offset > index->bytes - m.catalog_bytes)
       return Corrupt("local step {}: the catalog lies behind the end of the index", step);
-    CAIRN_ASSIGN_OR_RETURN(
-        current_.catalog,
-        DecodeCatalog(std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes)));
+    CAIRN_ASSIGN_OR_RETURN(current_.catalog,
+                           DecodeStepCatalog(ByteReader(
+                               std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes))));
     return OkStatus();
   });
   return Agree(control_, read, "opening a local step");

@@ -54,7 +54,7 @@ class LocalSteps {
     std::string manifest_text;
     std::string index;
     Manifest manifest;
-    Catalog catalog;
+    StepCatalog catalog;
   };
   // Files that were verified.
   struct Verified {

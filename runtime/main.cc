@@ -32,6 +32,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
                   : config.save_codec == "auto" ? CodecMode::kAuto
                                                 : CodecMode::kNone;
   options.codec_threads = config.save_codec_threads;
+  options.split_master = config.split_master;
   options.retention = {
       .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
   options.topology = topology;

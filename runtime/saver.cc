@@ -63,12 +63,15 @@ Result<ShardReceipt> Saver::WriteShard(const Save& save) {
     return save.receipt;
   }
   Snapshot& snapshot = *save.snapshot;
-  if (codec_.mode() != CodecMode::kNone) {
+  if (codec_.mode() != CodecMode::kNone || options_.split_master) {
     CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
     if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
-    if (codec_.ShouldCompress(snapshot))
-      return WritePackedImage(fs_, directory, snapshot.plan(), snapshot.image(),
-                              {.pack = {.direct = options_.direct, .threads = options_.codec_threads}});
+    const bool compress = codec_.ShouldCompress(snapshot);
+    if (compress || options_.split_master)
+      return WritePackedImage(
+          fs_, directory, snapshot.plan(), snapshot.image(),
+          {.pack = {.direct = options_.direct, .threads = options_.codec_threads, .encode = compress},
+           .split_master = options_.split_master});
   }
   const auto start = Save::Clock::now();
   Result<ShardReceipt> receipt = WriteSnapshot(fs_, directory, save, options_.direct);

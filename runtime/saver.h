@@ -24,7 +24,8 @@ struct SaverOptions {
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
   CodecMode codec = CodecMode::kNone;
-  int codec_threads = 2;  // of each rank, that compress
+  int codec_threads = 2;      // of each rank, that compress
+  bool split_master = false;  // of a bf16 weight's master, store the low half (ckpt/split_master.h)
 };
 
 // One save on its way. The saver's until Finish().

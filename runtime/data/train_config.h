@@ -99,9 +99,10 @@ struct TrainConfig {
   std::string save_overlap = "wait";  // "skip", "double"
   std::string save_codec = "none";    // "zstd", "auto"
   int save_codec_threads = 2;
-  int64_t keep_last = 0;              // 0: all
-  int64_t keep_every = 0;             // keep steps that this divides; 0: none
-  int64_t keep_tokens = 0;            // keep one step for each so many tokens; 0: none
+  bool split_master = false;
+  int64_t keep_last = 0;    // 0: all
+  int64_t keep_every = 0;   // keep steps that this divides; 0: none
+  int64_t keep_tokens = 0;  // keep one step for each so many tokens; 0: none
   std::string save_now_file;
 
   // Logs.

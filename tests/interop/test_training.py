@@ -150,7 +150,8 @@ class SaveModes(Case):
         mesh, flags = (1, 1, 2, 1), ["--bf16", "--train-iters", "6", "--save-interval", "2"]
         expected = self.train("plain", mesh, *flags, "--save", self.path("plain"))
         for name, *more in [("copy", "--save-mode", "copy"), ("double", "--save-overlap", "double"),
-                            ("zstd", "--save-codec", "zstd"), ("auto", "--save-codec", "auto")]:
+                            ("zstd", "--save-codec", "zstd"), ("auto", "--save-codec", "auto"),
+                            ("split", "--split-master"), ("both", "--split-master", "--save-codec", "zstd")]:
             with self.subTest(name):
                 self.assertEqual(self.train(name, mesh, *flags, "--save", self.path(name), *more), expected)
                 self.assertEqual(fingerprint(self.path(name)), fingerprint(self.path("plain")))
