@@ -58,7 +58,6 @@ Result<H5Layout> Build(SparsePages& memory, bool aligned,
     CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
     H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
     H5Pset_obj_track_times(create.get(), false);
-    H5Pset_file_space_strategy(create.get(), H5F_FSPACE_STRATEGY_AGGR, false, 1);
     H5Handle file(H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose);
     if (!file.ok()) return H5Error("create a file in memory");
     CAIRN_RETURN_IF_ERROR(fill(file.get(), layout));

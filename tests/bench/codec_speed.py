@@ -1,6 +1,6 @@
 """ckpt's codec against ZipNN on the same tensors, one thread, interleaved, median of the rounds.
 
-STATE is a directory of raw little-endian arrays, NAME.bf16 or NAME.fp32 (trained_state.py makes one). ZipNN is installed
+STATE is a directory of raw little-endian arrays, NAME.bf16 or NAME.fp32 (codec_state.py makes one). ZipNN is installed
 by hand, in an environment of its own: pip install --no-deps zipnn==0.5.4.
 """
 

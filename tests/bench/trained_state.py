@@ -1,90 +1,110 @@
-"""Trains a small GPT on the King James Bible and leaves its state as raw arrays: weight.bf16, master.fp32, exp_avg.fp32,
-exp_avg_sq.fp32 in DIR, each the tensors one behind the other. For codec_speed.py; 12 million parameters, about 2 minutes.
+"""The state that the benchmarks save and load: a really trained one, in memory that `cairn bench serve` shares.
+
+trained_step(cairn, bytes) trains a GPT of so many bytes on the King James Bible, once per machine: it stays in the
+user's cache. Shared maps its tensors and asks our side for one measurement at a time, so that ours and the peers' take
+turns in one loop.
 """
 
-import argparse
+import json
+import math
+import mmap
 import os
+import shutil
 import subprocess
 import tempfile
 
-import sentencepiece
 import torch
-from torch import nn
-from torch.nn import functional as F
+import xxhash
 
-VOCAB, HIDDEN, HEADS, LAYERS, SEQUENCE, BATCH = 4096, 384, 6, 6, 64, 8
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.qkv, self.out = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.norm2, self.up, self.down = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
-
-    def forward(self, x):
-        q, k, v = (t.transpose(1, 2) for t in self.qkv(self.norm(x)).view(*x.shape[:2], 3, HEADS, -1).unbind(2))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+VERSION = 1  # of the recipe below; another one is another directory of the cache
+VOCABULARY, POSITIONS = 1000, 128
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "uint8": torch.uint8}
 
 
-class Gpt(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.word, self.position = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(SEQUENCE, HIDDEN)
-        self.blocks, self.norm = nn.Sequential(*[Block() for _ in range(LAYERS)]), nn.LayerNorm(HIDDEN)
-        for p in self.parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, 0, 0.02)
-
-    def forward(self, tokens):
-        return self.norm(self.blocks(self.word(tokens) + self.position.weight)) @ self.word.weight.t()
+def cache_dir():
+    return os.environ.get("CAIRN_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cairn")
 
 
-def tokens():
-    with tempfile.TemporaryDirectory() as temp:
-        text = os.path.join(temp, "bible.txt")
-        with open(text, "w") as f:
-            subprocess.run(["bible", "-f", "gen1:1-rev22:21"], stdin=subprocess.DEVNULL, stdout=f, check=True)
-        sentencepiece.SentencePieceTrainer.train(input=text, model_prefix=temp + "/sp", vocab_size=VOCAB, minloglevel=2)
-        with open(text) as f:
-            return torch.tensor(sentencepiece.SentencePieceProcessor(model_file=temp + "/sp.model").encode(f.read()))
+def model_flags(size):
+    """A GPT of about `size` bytes at 14 bytes a parameter, some 24 layers deep."""
+    parameters = size / 14
+    hidden = max(64, int(math.sqrt(parameters * 0.9 / (24 * 12))) // 64 * 64)
+    layers = max(1, round((parameters - (VOCABULARY + POSITIONS) * hidden) / (12 * hidden * hidden)))
+    return ["--num-layers", layers, "--hidden-size", hidden, "--num-attention-heads", hidden // 64]
 
 
-def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("dir")
-    p.add_argument("--steps", type=int, default=400)
-    a = p.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    data, model = tokens(), Gpt()
-    masters = [p.detach().clone() for p in model.parameters()]
-    model.bfloat16()
-    optimizer = torch.optim.AdamW(masters, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    for step in range(a.steps):
-        starts = torch.randint(0, data.numel() - SEQUENCE - 1, (BATCH,))
-        batch = torch.stack([data[i:i + SEQUENCE + 1] for i in starts])
-        loss = F.cross_entropy(model(batch[:, :-1]).float().reshape(-1, VOCAB), batch[:, 1:].reshape(-1))
-        loss.backward()
-        for weight, master in zip(model.parameters(), masters):
-            master.grad, weight.grad = weight.grad.float(), None
-        nn.utils.clip_grad_norm_(masters, 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * min(1, (step + 1) / 50)
-        optimizer.step()
-        with torch.no_grad():
-            for weight, master in zip(model.parameters(), masters):
-                weight.copy_(master)
-    print(f"loss {loss.item():.2f} after {a.steps} steps")
-    os.makedirs(a.dir, exist_ok=True)
-    arrays = {"weight.bf16": [w.detach() for w in model.parameters()], "master.fp32": masters}
-    for name in ("exp_avg", "exp_avg_sq"):
-        arrays[name + ".fp32"] = [optimizer.state[m][name] for m in masters]
-    for name, tensors in arrays.items():
-        with open(os.path.join(a.dir, name), "wb") as f:
-            for t in tensors:
-                f.write(t.contiguous().view(torch.uint8).numpy().tobytes())
+def train(cairn, size, directory):
+    def run(*command, **kwargs):
+        with open(os.path.join(directory, "log"), "a") as log:
+            subprocess.run([str(word) for word in command], check=True, cwd=directory, stdout=kwargs.pop("stdout", log), stderr=log, **kwargs)
+
+    with open(os.path.join(directory, "prose.txt"), "w") as prose:
+        bible = subprocess.run(["bible", "-f", "Gen1:1-Rev22:21"], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        prose.writelines(line.split(" ", 1)[-1] + "\n" for line in bible.stdout.splitlines())
+    run(cairn, "data", "prose.txt", "--output-prefix", "prose", "--train-sentencepiece", "--vocab-size", VOCABULARY, "--append-eod")
+    run(cairn, "train", *model_flags(size), "--seq-length", POSITIONS, "--vocab-size", VOCABULARY, "--make-vocab-size-divisible-by", 8,
+        "--data-path", "prose", "--bf16", "--micro-batch-size", 2, "--global-batch-size", 2, "--lr", 6e-4, "--lr-warmup-iters", 5,
+        "--train-iters", 30, "--log-interval", 5, "--save", "run", "--threads", 1 if size < 500e6 else 0)
 
 
-if __name__ == "__main__":
-    main()
+def trained_step(cairn, size):
+    """The run directory of a state of about `size` bytes; trains it where the cache has none."""
+    place = os.path.join(cache_dir(), f"bench-state-{size}-v{VERSION}")
+    if not os.path.isdir(place):
+        print(f"training a state of {size / 1e9:.3g} GB, kept in {place}", flush=True)
+        os.makedirs(cache_dir(), exist_ok=True)
+        temp = tempfile.mkdtemp(prefix="bench-state-", dir=cache_dir())
+        try:
+            train(os.path.abspath(cairn), size, temp)
+            os.rename(temp, place)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+    return os.path.join(place, "run")
+
+
+def digest(tensor):
+    return xxhash.xxh3_128_digest(memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy()))
+
+
+class Shared:
+    """tensors: {"role/name": tensor} over shared memory that is touched. ask(): one measurement of ours."""
+
+    def __init__(self, cairn, checkpoint):
+        self.memory_file = os.memfd_create("cairn-bench-state")
+        self.process = subprocess.Popen([cairn, "bench", "serve", checkpoint, "--memory", f"/proc/self/fd/{self.memory_file}"],
+                                        pass_fds=[self.memory_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        about = self.answer()
+        self.memory = mmap.mmap(self.memory_file, about["bytes"])
+        self.tensors = {}
+        for t in about["tensors"]:
+            flat = torch.frombuffer(self.memory, dtype=DTYPES[t["dtype"]], count=math.prod(t["shape"]), offset=t["offset"])
+            self.tensors[t["role"] + "/" + t["name"]] = flat.view(t["shape"])
+        self.bytes = sum(t.nbytes for t in self.tensors.values())
+        self.checked_bytes = 0
+        self.digests = {key: digest(t) for key, t in self.tensors.items()}
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("cairn bench serve ended early; its message is above")
+        return json.loads(line)
+
+    def ask(self, what, path):
+        self.process.stdin.write(f"{what} {path}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def check(self, pairs):
+        """Every tensor once, every bit as it was saved."""
+        seen = set()
+        for key, tensor in pairs:
+            if digest(tensor) != self.digests[key]:
+                raise SystemExit(f"{key} was not read back as it was saved")
+            seen.add(key)
+            self.checked_bytes += self.tensors[key].nbytes
+        if seen != set(self.digests):
+            raise SystemExit(f"{len(self.digests) - len(seen)} tensors were not read back")

@@ -23,7 +23,9 @@ struct Written {
     EXPECT_TRUE(made.ok()) << made.message();
     from = JoinPath(dir / "run", StepDirName(recipe.step));
     const auto reader = StepReader::Open(fs, from);
-    receipt = {(*reader)->manifest().files[0], (*reader)->catalog()};
+    receipt.file = (*reader)->manifest().files[0];
+    static_cast<TensorTable&>(receipt.catalog) = (*reader)->catalog();
+    for (const Piece& piece : (*reader)->catalog().pieces) receipt.catalog.pieces.push_back(piece);
     EXPECT_TRUE(fs.MakeDir(dir / "to").ok());
   }
   Status Copy() { return CopyShard(fs, from, dir / "to", receipt, {recipe.run, recipe.step}); }
