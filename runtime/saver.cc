@@ -40,18 +40,18 @@ Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
       codec_(options_.codec, options_.codec_threads),
       queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
 
+// Every step of the control plane is taken whatever became of the one before: ranks may see different
+// failures, and must be in step again for the next save.
 Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
-  CAIRN_ASSIGN_OR_RETURN(const auto blobs,
-                         control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts"));
+  const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts");
   const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         control_->BroadcastFromRoot(EncodeOutcome(committed), "commit"));
-  CAIRN_RETURN_IF_ERROR(DecodeOutcome(told).status());
-  save.durable_seconds = SecondsSince(save.started);
-  if (options_.retention.enabled()) Retire(save, *receipt);
-  return OkStatus();
+  const Result<std::string> told = control_->BroadcastFromRoot(EncodeOutcome(committed), "commit");
+  const Status outcome = told.ok() ? DecodeOutcome(*told).status() : told.status();
+  if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
+  if (options_.retention.enabled()) Retire(save, outcome.ok() && ReadsBack(save, *receipt));
+  return outcome;
 }
 
 Result<ShardReceipt> Saver::WriteShard(const Save& save) {
@@ -113,10 +113,11 @@ Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::str
   return written;
 }
 
-Status Saver::CommitAtRoot(const Save& save, const std::vector<std::string>& blobs) {
+Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
   const std::string directory = StagingDir(options_, save);
   const Status status = [&]() -> Status {
-    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, blobs));
+    CAIRN_RETURN_IF_ERROR(blobs.status());
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
     CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, written.tensors, written.receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
@@ -137,22 +138,21 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
 }
 
 // What older steps are deleted for must be more than written: each rank reads its own shard back first.
-void Saver::Retire(const Save& save, const ShardReceipt& receipt) {
-  const Status read = ReadBack(save, receipt);
-  if (!read.ok()) Say(fmt::format("{}; older steps are kept", read.message()));
-  const Result<bool> all_read = control_->AllTrue(read.ok(), "reading the step back");
+void Saver::Retire(const Save& save, bool read) {
+  const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
   if (!all_read.ok() || !*all_read || control_->rank() != 0) return;
   const Status retired = ApplyRetention(fs_, options_.save_dir, options_.retention, save.nonce);
   if (!retired.ok()) Say("old steps not removed: " + retired.message());
 }
 
-Status Saver::ReadBack(const Save& save, const ShardReceipt& receipt) const {
+bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
   const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
   VerifyReport report;
-  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
-                                    save.info.identity.run, save.info.identity.step, report));
-  return report.problems.empty() ? OkStatus()
-                                 : Corrupt("read back after writing: {}", ToString(report.problems[0]));
+  Status status = VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
+                              save.info.identity.run, save.info.identity.step, report);
+  if (status.ok() && !report.problems.empty()) status = Corrupt("{}", ToString(report.problems[0]));
+  if (!status.ok()) Say(fmt::format("read back after writing: {}; older steps are kept", status.message()));
+  return status.ok();
 }
 
 }  // namespace cairn

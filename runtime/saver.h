@@ -76,10 +76,10 @@ class Saver {
  private:
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
-  Status CommitAtRoot(const Save& save, const std::vector<std::string>& blobs);
+  Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
-  void Retire(const Save& save, const ShardReceipt& receipt);
-  Status ReadBack(const Save& save, const ShardReceipt& receipt) const;
+  void Retire(const Save& save, bool read);
+  bool ReadsBack(const Save& save, const ShardReceipt& receipt) const;
 
   const SaverOptions options_;
   const std::unique_ptr<ControlPlane> control_;
