@@ -27,10 +27,9 @@ namespace {
 using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
-constexpr AddCommand kCommands[] = {AddTrainCommand,   AddDataCommand,   AddLsCommand,
-                                    AddInspectCommand, AddVerifyCommand, AddFingerprintCommand,
-                                    AddReshapeCommand, AddStripCommand,  AddArchiveCommand,
-                                    AddBenchCommand};
+constexpr AddCommand kCommands[] = {
+    AddTrainCommand,       AddDataCommand,    AddLsCommand,    AddInspectCommand, AddVerifyCommand,
+    AddFingerprintCommand, AddReshapeCommand, AddStripCommand, AddArchiveCommand, AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

@@ -148,7 +148,7 @@ def signals(dir, rng, count):
         os.kill(training.process.pid, rng.choice([signal.SIGTERM, signal.SIGUSR1]))
         status = training.finish(120)
         if status != 0 or newest(run) != training.iteration() or cairn("verify", run).returncode != 0:
-            return i, f"status {status}, step {newest(run)} of {training.iteration()}: {training.output()[-500:]}"
+            return i, f"status {status}, step {newest(run)} of {training.iteration()}: {training.output()[-4000:]}"
     return count, None
 
 
