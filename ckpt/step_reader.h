@@ -19,24 +19,22 @@
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
 #include "ckpt/open_files.h"
+#include "ckpt/source.h"
 #include "ckpt/step_loader.h"
 
 namespace cairn {
 
-class StepReader {
+class StepReader final : public CheckpointSource {
  public:
   // Errors: NotFound (no manifest: not a committed step), Corrupt (manifest, catalog, a file's size),
   // NotSupported. Each names the file.
   static Result<std::unique_ptr<StepReader>> Open(FileSystem& fs, const std::string& directory);
 
-  const Manifest& manifest() const { return manifest_; }
-  const StepCatalog& catalog() const { return catalog_; }
-  const std::string& directory() const { return directory_; }
+  const Manifest& manifest() const override { return manifest_; }
+  const StepCatalog& catalog() const override { return catalog_; }
+  const std::string& directory() const override { return directory_; }
 
-  // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
-  // Requires out.size() == bytes of the box. Errors: Corrupt naming file, tensor and offset; those of the
-  // disk.
-  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out);
+  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
 
   // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
@@ -44,10 +42,9 @@ class StepReader {
   // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
   // A block of rows meets as many pieces side by side as TP has ranks: with fewer chunks than that and one
   // more, chunks are read again.
-  void SetCacheBytes(uint64_t bytes);
+  void SetCacheBytes(uint64_t bytes) override;
 
-  // Bytes read from shards so far.
-  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_read() const override { return bytes_read_; }
 
  private:
   struct Chunk {

@@ -22,7 +22,7 @@ uint64_t InnerVolume(const Dims& shape, int depth) {
 // Two buffers that go back and forth between the thread that reads and the one that visits.
 class ReadAhead {
  public:
-  ReadAhead(StepReader& reader, std::span<const uint32_t> tensors, uint64_t block_bytes)
+  ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes)
       : reader_(reader), tensors_(tensors), block_bytes_(block_bytes), thread_([this] { Run(); }) {}
   ~ReadAhead() {
     {
@@ -93,7 +93,7 @@ class ReadAhead {
     return stop_ ? nullptr : &slots_[filled_ % kSlots];
   }
 
-  StepReader& reader_;
+  CheckpointSource& reader_;
   const std::span<const uint32_t> tensors_;
   const uint64_t block_bytes_;
   std::mutex mutex_;
@@ -144,7 +144,7 @@ void BlockCursor::Advance() {
   }
 }
 
-Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                     const std::function<Status(const Block&)>& visit) {
   ReadAhead ahead(reader, tensors, block_bytes);
   while (true) {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <span>
 
-#include "ckpt/step_reader.h"
+#include "ckpt/source.h"
 
 namespace cairn {
 
@@ -21,8 +21,8 @@ inline constexpr uint64_t kMaxBlockBytes =
 // most a quarter of it.
 uint64_t BlockBytesFor(uint64_t max_memory);
 
-// What a reader of blocks keeps of chunks (StepReader::SetCacheBytes) in a window of memory: half of it, 64
-// MiB at most, which serve 15 pieces side by side.
+// What a reader of blocks keeps of chunks (CheckpointSource::SetCacheBytes) in a window of memory: half of
+// it, 64 MiB at most, which serve 15 pieces side by side.
 uint64_t ReaderCacheFor(uint64_t max_memory);
 
 // The blocks of one tensor, in row-major order. Pure.
@@ -52,8 +52,8 @@ struct Block {
 };
 
 // Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
-// Errors: those of StepReader::ReadBox and of `visit`.
-Status StreamBlocks(StepReader& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+// Errors: those of CheckpointSource::ReadBox and of `visit`.
+Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
                     const std::function<Status(const Block&)>& visit);
 
 // 0, 1, ..., as many as the catalog has tensors.

@@ -129,7 +129,7 @@ std::string StepFingerprint::FirstDifference(const StepFingerprint& other) const
   return "";
 }
 
-Result<Fingerprints> FingerprintOf(StepReader& step, uint64_t max_memory,
+Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory,
                                    const std::function<void(uint64_t)>& progress) {
   StepFingerprint sums(step.catalog());
   step.SetCacheBytes(ReaderCacheFor(max_memory));

@@ -78,7 +78,7 @@ class StepFingerprint {
 };
 
 // Reads every tensor, verified. `progress` is told the bytes done; may be empty.
-Result<Fingerprints> FingerprintOf(StepReader& step, uint64_t max_memory = kDefaultMaxMemory,
+Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
                                    const std::function<void(uint64_t)>& progress = {});
 
 }  // namespace cairn

@@ -7,13 +7,13 @@ namespace {
 
 constexpr uint64_t kProgramBytes = 16 << 20;
 
-Result<TargetPlan> PlanOf(const StepReader& source, const Topology& target) {
+Result<TargetPlan> PlanOf(const CheckpointSource& source, const Topology& target) {
   return TargetPlan::Make(source.catalog().tensors, source.manifest().model, target);
 }
 
 }  // namespace
 
-Result<ReshapeCost> EstimateReshape(const StepReader& source, const ReshapeOptions& options) {
+Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options.target));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t window = 2 * BlockBytesFor(options.writer.max_memory) + options.writer.max_memory / 4;
@@ -25,7 +25,7 @@ Result<ReshapeCost> EstimateReshape(const StepReader& source, const ReshapeOptio
                                     std::min(ReaderCacheFor(options.writer.max_memory), size.data_bytes)};
 }
 
-Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::string& run_dir,
+Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
                               const ReshapeOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options.target));
   const Manifest& manifest = source.manifest();

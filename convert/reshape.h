@@ -30,7 +30,7 @@ struct ReshapeCost {
 };
 
 // What it would take; writes nothing. Errors: InvalidArgument where the topology does not fit the model.
-Result<ReshapeCost> EstimateReshape(const StepReader& source, const ReshapeOptions& options);
+Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);
 
 struct ReshapeResult {
   std::string directory;  // of the new step
@@ -44,7 +44,7 @@ struct ReshapeResult {
 // Errors: AlreadyExists where the step is there; NoSpace before anything is written; InvalidArgument
 // (topology); Corrupt (a source byte that does not match its digest, a target that is not what was read).
 // After any error nothing of the target is left.
-Result<ReshapeResult> Reshape(FileSystem& fs, StepReader& source, const std::string& run_dir,
+Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
                               const ReshapeOptions& options);
 
 }  // namespace cairn

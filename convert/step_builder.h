@@ -11,6 +11,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
+#include "ckpt/step_reader.h"
 #include "convert/block_stream.h"
 #include "convert/partial_dir.h"
 #include "convert/target_plan.h"

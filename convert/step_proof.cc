@@ -2,7 +2,7 @@
 
 namespace cairn {
 
-Status ProveStep(StepReader& written, const StepFingerprint& expected, uint64_t block_bytes,
+Status ProveStep(CheckpointSource& written, const StepFingerprint& expected, uint64_t block_bytes,
                  const std::function<void(uint64_t)>& advance) {
   StepFingerprint found(written.catalog());
   CAIRN_RETURN_IF_ERROR(

@@ -56,8 +56,8 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
-Result<StripPlan> PlanStrip(const StepReader& source, const StripOptions& options) {
-  const StepCatalog& catalog = source.catalog();
+Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& options) {
+  const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
   const std::vector<ParameterSpec> parameters = catalog.Parameters();
@@ -96,7 +96,7 @@ SafetensorsMetadata ProvenanceOf(const Manifest& manifest, const StripOptions& o
 // Streams the source's tensors through the cast into the sink.
 class Stripper {
  public:
-  Stripper(StepReader& source, StripPlan plan, const StripOptions& options)
+  Stripper(CheckpointSource& source, StripPlan plan, const StripOptions& options)
       : source_(source),
         plan_(std::move(plan)),
         options_(options),
@@ -146,7 +146,7 @@ class Stripper {
     return sink.Write({parameter, block.box, block.begin, std::span(cast_).first(bytes)});
   }
 
-  StepReader& source_;
+  CheckpointSource& source_;
   StripPlan plan_;
   const StripOptions& options_;
   std::vector<uint32_t> parameter_of_;  // of each source tensor
@@ -168,7 +168,7 @@ Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const Manifest& man
 
 }  // namespace
 
-Result<StripCost> EstimateStrip(const StepReader& source, const StripOptions& options) {
+Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
   StripCost cost;
   for (uint32_t tensor : plan.sources) cost.read_bytes += source.catalog().tensors[tensor].bytes();
@@ -193,7 +193,7 @@ Result<StripCost> EstimateStrip(const StepReader& source, const StripOptions& op
   return cost;
 }
 
-Result<StripResult> Strip(FileSystem& fs, StepReader& source, const std::string& target,
+Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
                           const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));

@@ -36,7 +36,7 @@ struct StripCost {
 };
 
 // Writes nothing. Errors: those of Strip that need no reading.
-Result<StripCost> EstimateStrip(const StepReader& source, const StripOptions& options);
+Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
 
 struct StrippedTensor {
   std::string name;  // canonical
@@ -59,7 +59,7 @@ struct StripResult {
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
 // left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are
 // not the model's); InvalidArgument (a glob that matches nothing).
-Result<StripResult> Strip(FileSystem& fs, StepReader& source, const std::string& target,
+Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
                           const StripOptions& options);
 
 }  // namespace cairn

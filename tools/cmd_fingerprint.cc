@@ -19,10 +19,10 @@ struct FingerprintOptions {
 };
 
 Result<int> RunFingerprint(const FingerprintOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(options.checkpoint));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(options.checkpoint));
   Result<Fingerprints> result = [&] {
-    Progress progress("reading", step.reader->catalog().bytes(), !options.json);
-    return FingerprintOf(*step.reader, options.max_memory, [&](uint64_t done) { progress.Update(done); });
+    Progress progress("reading", opened.source().catalog().bytes(), !options.json);
+    return FingerprintOf(opened.source(), options.max_memory, [&](uint64_t done) { progress.Update(done); });
   }();
   if (!result.ok()) return result.status();
   if (options.json) {
@@ -34,7 +34,7 @@ Result<int> RunFingerprint(const FingerprintOptions& options) {
   if (options.tensors)
     for (const NamedFingerprint& tensor : result->tensors)
       fmt::print("{}  {}\n", ToHex(tensor.digest), tensor.name);
-  fmt::print("{}  {}\n", ToHex(result->overall), step.reader->directory());
+  fmt::print("{}  {}\n", ToHex(result->overall), opened.source().directory());
   return kExitDone;
 }
 

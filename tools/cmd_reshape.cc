@@ -29,7 +29,7 @@ Topology TargetOf(const ReshapeArguments& arguments, const Topology& source) {
           .zero = arguments.zero.value_or(source.zero)};
 }
 
-void Print(const ReshapeArguments& arguments, const StepReader& source, const Topology& target,
+void Print(const ReshapeArguments& arguments, const CheckpointSource& source, const Topology& target,
            const ReshapeResult& result, double seconds) {
   if (arguments.json) {
     PrintJson({{"source", source.directory()},
@@ -53,8 +53,8 @@ void Print(const ReshapeArguments& arguments, const StepReader& source, const To
 }
 
 Result<int> RunReshape(const ReshapeArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(arguments.source));
-  StepReader& source = *step.reader;
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source));
+  CheckpointSource& source = opened.source();
   ReshapeOptions options{
       .target = TargetOf(arguments, source.manifest().topology), .writer = arguments.writer, .progress = {}};
   CAIRN_ASSIGN_OR_RETURN(const ReshapeCost cost, EstimateReshape(source, options));

@@ -83,7 +83,7 @@ void PrintLosses(const StripResult& result) {
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
 }
 
-void PrintText(const StepReader& source, const StripArguments& arguments, const StripResult& result,
+void PrintText(const CheckpointSource& source, const StripArguments& arguments, const StripResult& result,
                double seconds) {
   if (!result.overflowed)
     fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.directory(), result.path,
@@ -97,13 +97,13 @@ void PrintText(const StepReader& source, const StripArguments& arguments, const 
 }
 
 Result<int> RunStrip(const StripArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(arguments.source));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source));
   StripOptions options = arguments.options;
   if (arguments.saturate) options.on_overflow = OnOverflow::kSaturate;
-  CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(*step.reader, options));
+  CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(opened.source(), options));
   if (arguments.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        *step.reader, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        opened.source(), {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
         arguments.json));
     return kExitDone;
   }
@@ -111,14 +111,14 @@ Result<int> RunStrip(const StripArguments& arguments) {
   Result<StripResult> result = [&] {
     Progress progress("stripping", cost.moved_bytes, !arguments.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
-    return Strip(FileSystem::Posix(), *step.reader, arguments.target, options);
+    return Strip(FileSystem::Posix(), opened.source(), arguments.target, options);
   }();
   if (!result.ok()) return result.status();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (arguments.json)
     PrintJson(ToJson(*result, seconds.count()));
   else
-    PrintText(*step.reader, arguments, *result, seconds.count());
+    PrintText(opened.source(), arguments, *result, seconds.count());
   if (!result->overflowed) return kExitDone;
   PrintProblem(
       fmt::format("{} elements are beyond the range of {}; nothing was written. Choose --dtype bf16, "

@@ -1,5 +1,7 @@
 #include "tools/open_ckpt.h"
 
+#include <algorithm>
+
 #include "ckpt/run_dir.h"
 #include "tools/archive_store.h"
 #include "tools/output.h"
@@ -21,6 +23,18 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
   const std::string tar = JoinPath(name.store, member.tar);
   CAIRN_ASSIGN_OR_RETURN(opened.view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
   CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, tar));
+  return opened;
+}
+
+Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
+  OpenedSource opened;
+  FileSystem& fs = FileSystem::Posix();
+  const auto matches = [&](const Format& format) { return format.matches(fs, argument); };
+  if (!options.format.empty() || std::ranges::any_of(Formats(), matches)) {
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(fs, argument, options));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
+  }
   return opened;
 }
 

@@ -1,10 +1,12 @@
-// A CKPT argument, opened: a step directory, a run directory (its newest step that opens), or STORE:RUN@STEP.
+// A CKPT argument, opened: a step directory, a run directory (its newest step that opens), STORE:RUN@STEP, or
+// another system's checkpoint.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "ckpt/step_reader.h"
+#include "convert/formats/formats.h"
 
 namespace cairn {
 
@@ -19,5 +21,14 @@ struct OpenedStep {
 // Steps that are passed over because they do not open are told on stderr.
 // Errors: NotFound, Corrupt, NotSupported naming the path.
 Result<OpenedStep> OpenCkpt(const std::string& argument);
+
+// The same, or a checkpoint of another system.
+struct OpenedSource {
+  OpenedStep step;                            // its reader is null where the format is foreign
+  std::unique_ptr<CheckpointSource> foreign;  // null where it is native
+
+  CheckpointSource& source() const { return foreign ? *foreign : *step.reader; }
+};
+Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 }  // namespace cairn

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kSampleBytes = 64 << 20;
 
 // Bytes a second at which the source's first tensors are read and verified; at most kSampleBytes of them.
-Result<double> MeasureReading(StepReader& source) {
+Result<double> MeasureReading(CheckpointSource& source) {
   std::vector<uint32_t> sample;
   uint64_t bytes = 0;
   const auto& tensors = source.catalog().tensors;
@@ -46,7 +46,7 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
       ->option_text("auto|on|off");
 }
 
-Status PrintDryRun(StepReader& source, const DryRunFacts& facts, bool json) {
+Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json) {
   CAIRN_ASSIGN_OR_RETURN(const double rate, MeasureReading(source));
   const double seconds = static_cast<double>(facts.moved_bytes + facts.write_bytes) / rate;
   if (json) {

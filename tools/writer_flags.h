@@ -19,7 +19,7 @@ struct DryRunFacts {
   uint64_t peak_memory = 0;
 };
 // Reads the first part of the source to measure how fast that goes. Errors: those of reading.
-Status PrintDryRun(StepReader& source, const DryRunFacts& facts, bool json);
+Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json);
 
 // The most memory this process has held so far.
 uint64_t PeakMemoryBytes();

@@ -1,0 +1,36 @@
+// A checkpoint as the verbs read it: tensors under canonical names, whatever files hold their bytes.
+//
+// A native step is one (step_reader.h); every foreign format gives another (convert/formats). One thread at a
+// time reads; the catalog and the manifest may be read by any number of threads meanwhile.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "ckpt/catalog.h"
+#include "ckpt/manifest.h"
+
+namespace cairn {
+
+class CheckpointSource {
+ public:
+  virtual ~CheckpointSource() = default;
+
+  // Of a foreign checkpoint: run (made up from what identifies it), step, topology, model and state as far as
+  // its files tell, relaxations that were allowed in `history`, and no files.
+  virtual const Manifest& manifest() const = 0;
+  virtual const TensorTable& catalog() const = 0;
+  virtual const std::string& directory() const = 0;  // or the file, for messages
+
+  // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
+  // Requires out.size() == bytes of the box. Errors: Corrupt naming file, tensor and offset; those of the
+  // disk.
+  virtual Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) = 0;
+
+  // The memory for what one ReadBox() read beyond its box and the next may go on with.
+  virtual void SetCacheBytes(uint64_t bytes) = 0;
+  // Read from the files that hold tensors, so far.
+  virtual uint64_t bytes_read() const = 0;
+};
+
+}  // namespace cairn

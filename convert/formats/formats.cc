@@ -1,0 +1,25 @@
+#include "convert/formats/formats.h"
+
+#include <fmt/ranges.h>
+
+namespace cairn {
+
+std::span<const Format> Formats() {
+  return {};  // Rows of other systems' formats come here.
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                      const OpenOptions& options) {
+  std::vector<std::string_view> names;
+  for (const Format& format : Formats()) {
+    names.push_back(format.name);
+    if (options.format.empty() ? format.matches(fs, path) : format.name == options.format)
+      return format.open(fs, path, options);
+  }
+  if (!options.format.empty())
+    return NotFound("there is no format {}; there are {}", options.format, fmt::join(names, ", "));
+  return NotFound("{}: neither a Cairn step or run nor a checkpoint of {}; name it with --from", path,
+                  fmt::join(names, ", "));
+}
+
+}  // namespace cairn

@@ -1,0 +1,44 @@
+// The formats of other systems that can be read, and which of them a path holds.
+//
+// A format is one row of a table: how its files are recognised and how they are opened. To add one, write
+// convert/formats/NAME.h with an Open function and add its row in formats.cc.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/file_system.h"
+#include "ckpt/source.h"
+
+namespace cairn {
+
+// Replicas of a tensor that should be equal and are not.
+enum class Replicas { kStrict, kFirst, kMean };  // refuse; take the first one; average in fp32
+
+struct OpenOptions {
+  std::string format;              // empty: recognised from the files
+  std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
+  Replicas replicas = Replicas::kStrict;
+};
+
+struct Format {
+  std::string_view name;         // as --from and --to take it
+  std::string_view description;  // one line for `cairn convert --help`
+  // Whether `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
+  bool (*matches)(FileSystem& fs, const std::string& path);
+  // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
+  Result<std::unique_ptr<CheckpointSource>> (*open)(FileSystem& fs, const std::string& path,
+                                                    const OpenOptions& options);
+};
+
+// All that can be read, the most particular first.
+std::span<const Format> Formats();
+
+// Errors: NotFound where no format recognises `path`, naming those there are; those of Format::open.
+Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                      const OpenOptions& options = {});
+
+}  // namespace cairn
