@@ -7,6 +7,7 @@
 #include "runtime/cpu_settings.h"
 #include "runtime/data/model_spec.h"
 #include "runtime/launch.h"
+#include "runtime/stop_signal.h"
 #include "runtime/trainer.h"
 #include "runtime/watchdog.h"
 
@@ -95,6 +96,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   TrainConfig& config = parsed->config;
+  WatchStopSignals();
   KeepFreedMemory();
   SetThreads(config.threads);
   std::unique_ptr<Transport> transport;

@@ -1,24 +1,47 @@
 #include "runtime/stop_signal.h"
 
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 namespace cairn {
 namespace {
 
-volatile std::sig_atomic_t stop_requested = 0;
+std::atomic<bool> deferred = false;
+std::atomic<bool> requested = false;
 
-void OnSignal(int) { stop_requested = 1; }
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);
+  return signals;
+}
+
+void DieOf(int signal, const sigset_t& signals) {
+  std::signal(signal, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  std::raise(signal);
+}
+
+void WaitForSignals() {
+  const sigset_t signals = StopSignals();
+  for (int signal = 0;;) {
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (!deferred) DieOf(signal, signals);
+    requested = true;
+  }
+}
 
 }  // namespace
 
-void InstallStopSignals() {
-  struct sigaction action = {};
-  action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGUSR1, &action, nullptr);
+void WatchStopSignals() {
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // threads started from here on inherit it
+  std::thread(WaitForSignals).detach();
 }
 
-bool StopRequested() { return stop_requested != 0; }
+void DeferStopSignals() { deferred = true; }
+bool StopRequested() { return requested; }
 
 }  // namespace cairn

@@ -1,11 +1,19 @@
 // SIGTERM and SIGUSR1 as a flag: the step in progress ends, the state is saved, the program exits with status
 // 0.
+//
+// One thread waits for them; in all others they are blocked, and no handler ever runs. That is not for taste:
+// oneDNN's GEMM kernels (libtorch 2.11 on x86) compute with the stack pointer inside a buffer from malloc,
+// and there the operating system puts a handler's frame over whatever lies below it in the heap.
 #pragma once
 
 namespace cairn {
 
-// From now on the signals do not end the process.
-void InstallStopSignals();
+// Starts the thread that waits. Requires to be called before any other thread is started. Until
+// DeferStopSignals() the signals end the process, as is usual.
+void WatchStopSignals();
+
+// From now on they only ask.
+void DeferStopSignals();
 
 // Whether one has come.
 bool StopRequested();

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, cons
 }
 
 Status Trainer::Run() {
-  InstallStopSignals();
+  DeferStopSignals();
   log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
                             engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
                             at::get_num_threads()));

@@ -136,6 +136,17 @@ def sigkill(dir, rng, kills):
     return kills, None if same else "the final state differs"
 
 
+def may_be_interrupted(pid):
+    """Threads of a rank in which a stop signal could run a handler: over the heap, where a kernel of oneDNN has
+    its stack pointer."""
+    mask = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGUSR1 - 1)
+    threads = {}
+    for path in glob.glob(f"/proc/{pid}/task/[0-9]*/status"):
+        status = open(path).read()
+        threads[re.search(r"Name:\s+(.*)", status)[1]] = int(re.search(r"SigBlk:\s+([0-9a-f]+)", status)[1], 16)
+    return [name for name, blocked in threads.items() if blocked & mask != mask]
+
+
 def signals(dir, rng, count):
     run = os.path.join(dir, "run")
     for i in range(count):
@@ -144,6 +155,9 @@ def signals(dir, rng, count):
         start = newest(run)
         if not training.wait_until(lambda: training.iteration() > start):
             return i, training.output()[-500:]
+        for rank, pid in training.ranks().items():
+            if exposed := may_be_interrupted(pid):
+                return i, f"threads of rank {rank} that take signals: {exposed}"
         time.sleep(rng.uniform(0, 0.5))
         os.kill(training.process.pid, rng.choice([signal.SIGTERM, signal.SIGUSR1]))
         status = training.finish(120)
