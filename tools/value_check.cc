@@ -5,7 +5,7 @@
 #include "ckpt/layout.h"
 #include "convert/block_stream.h"
 #include "convert/cast.h"
-#include "tools/decode_values.h"
+#include "convert/decode_values.h"
 
 namespace cairn {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tools/decode_values.h"
+#include "convert/decode_values.h"
 
 namespace cairn {
 

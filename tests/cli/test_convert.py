@@ -102,5 +102,35 @@ class FingerprintTest(CliTest):
         self.cairn("fingerprint", self.run_dir, "--tensors", says=third["fingerprint"])
 
 
+class DiffTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2, "--pp", 2)
+        self.cairn("strip", self.step, "half", "--dtype", "fp16", "--format", "native")
+
+    def test_topologies_play_no_part(self):
+        self.cairn("reshape", self.step, "there", "--tp", 1, "--pp", 1)
+        self.cairn("diff", self.step, "there", says="no difference")
+
+    def test_other_values(self):
+        self.make_step("--seed", 2, step=200)
+        facts = self.json("diff", self.step, self.run_dir, code=1)
+        self.assertEqual(len(facts["differences"]), facts["tensors_compared"])
+        self.cairn("diff", self.step, self.run_dir, "--top", 3, code=1, says=["they differ", "more; --top 0"])
+
+    def test_what_is_ignored_and_tolerated(self):
+        self.cairn("diff", self.step, "half", "--top", 0, code=1, says=["only in A", "dtype"])
+        near = ["--ignore", "optimizer", "--ignore", "dtype"]
+        self.cairn("diff", self.step, "half", *near, code=1)
+        self.cairn("diff", self.step, "half", *near, "--atol", 1e-6, "--rtol", 0.01, says="within the tolerance")
+        self.cairn("diff", self.step, "half", *near, "--tolerance", "*=1e-6,0.01", "--tolerance", "*.bias=0", code=1)
+
+    def test_misuse(self):
+        for flags, says in ((["--tolerance", "x"], "want GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "want GLOB"),
+                            (["--ignore", "no.such"], "fits no tensor"), (["--tolerance", "no.such=1"], "fits no tensor")):
+            self.cairn("diff", self.step, "half", *flags, code=2, says=says)
+        self.cairn("diff", self.step, "nowhere", code=2, says="nowhere")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "tools/decode_values.h"
+#include "convert/decode_values.h"
 #include "tools/value_stats.h"
 
 namespace cairn {
