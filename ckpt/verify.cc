@@ -1,8 +1,12 @@
 #include "ckpt/verify.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
 
 #include "ckpt/chunk_decoder.h"
+#include "ckpt/file_scan.h"
 
 namespace cairn {
 namespace {
@@ -44,6 +48,40 @@ std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piec
   return regions;
 }
 
+using Sink = std::function<void(std::span<const std::byte>)>;
+
+Status ScanRegion(FileScan& scan, const Region& region, const Sink& sink) {
+  while (scan.offset() < region.end) {
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan.Next(region.end - scan.offset()));
+    sink(bytes);
+  }
+  return OkStatus();
+}
+
+// Sets `wrong` where a chunk is not what its digest says; fails where it cannot be read. The buffers are
+// scratch memory.
+Status CheckChunk(FileScan& scan, const Region& region, uint64_t element_bytes, uint64_t seed,
+                  const Sink& sink, std::vector<std::byte>& stored, std::vector<std::byte>& decoded,
+                  Status& wrong) {
+  const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
+  Hasher hasher(seed);
+  stored.clear();
+  CAIRN_RETURN_IF_ERROR(ScanRegion(scan, region, [&](std::span<const std::byte> bytes) {
+    sink(bytes);
+    if (place.encoded)
+      stored.insert(stored.end(), bytes.begin(), bytes.end());
+    else
+      hasher.Update(bytes);
+  }));
+  if (place.encoded) {
+    decoded.resize(place.bytes);
+    wrong = DecodeChunk(*region.piece, region.chunk, element_bytes, seed, stored, decoded);
+  } else if (hasher.Finish() != region.piece->chunks[region.chunk]) {
+    wrong = Corrupt("does not match its digest");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 std::string ToString(const Problem& p) {
@@ -55,33 +93,29 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink) {
   const std::string path = JoinPath(directory, file.name);
-  CAIRN_ASSIGN_OR_RETURN(const auto handle, fs.OpenForRead(path));
-  std::vector<std::byte> window(std::min(kChunkBytes, file.bytes)), decoded;
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes));
+  std::vector<std::byte> stored, decoded;
   Hasher frame;
   uint64_t frame_offset = 0;
   const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
   for (const Region& region : RegionsOf(catalog, pieces, file.bytes)) {
-    for (uint64_t at = region.begin; at < region.end;) {
-      const std::span bytes(window.data(), std::min<uint64_t>(window.size(), region.end - at));
-      CAIRN_RETURN_IF_ERROR(handle->ReadAt(at, bytes));
+    const bool is_frame = region.piece == nullptr;
+    if (is_frame) frame_offset = region.begin;
+    const auto each = [&](std::span<const std::byte> bytes) {
       report.bytes_checked += bytes.size();
       if (sink) sink(bytes);
-      if (region.piece == nullptr) {
-        frame.Update(bytes);
-      } else {
-        const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
-        const uint64_t seed =
-            PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
-        const uint64_t element_bytes = SizeOf(tensor.dtype);
-        const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
-        if (place.encoded) decoded.resize(place.bytes);
-        const Status status = DecodeChunk(*region.piece, region.chunk, element_bytes, seed, bytes,
-                                          place.encoded ? std::span(decoded) : bytes);
-        if (!status.ok()) report.problems.push_back({path, at, DisplayName(tensor), status.message()});
-      }
-      at += bytes.size();
+      if (is_frame) frame.Update(bytes);
+    };
+    if (is_frame) {
+      CAIRN_RETURN_IF_ERROR(ScanRegion(*scan, region, each));
+      continue;
     }
-    if (region.piece == nullptr) frame_offset = region.begin;
+    const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
+    const uint64_t seed = PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
+    Status wrong;
+    CAIRN_RETURN_IF_ERROR(
+        CheckChunk(*scan, region, SizeOf(tensor.dtype), seed, each, stored, decoded, wrong));
+    if (!wrong.ok()) report.problems.push_back({path, region.begin, DisplayName(tensor), wrong.message()});
   }
   if (frame.Finish() != file.digest)
     report.problems.push_back(
@@ -89,21 +123,40 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
   return OkStatus();
 }
 
-VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
-                        const std::function<void(uint64_t)>& progress) {
-  VerifyReport report;
+VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::function<void(uint64_t)>& progress,
+                        int jobs) {
   const StepCatalog& catalog = step.catalog();
-  for (const ManifestFile& file : step.manifest().files) {
-    const auto found = std::ranges::find(catalog.files, file.name);
-    const auto index =
-        static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
-    const Status status = VerifyShard(fs, step.directory(), file, catalog, index, step.manifest().run,
-                                      step.manifest().step, report);
-    if (!status.ok())
-      report.problems.push_back({JoinPath(step.directory(), file.name), 0, "", status.message()});
-    if (progress) progress(report.bytes_checked);
-  }
-  return report;
+  const std::vector<ManifestFile>& files = step.manifest().files;
+  std::vector<VerifyReport> reports(files.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  uint64_t done = 0;
+  const auto tell = [&](std::span<const std::byte> bytes) {
+    const std::lock_guard lock(mutex);
+    done += bytes.size();
+    if (progress) progress(done);
+  };
+  const auto work = [&] {
+    for (size_t i = next++; i < files.size(); i = next++) {
+      VerifyReport& report = reports[i];
+      const auto found = std::ranges::find(catalog.files, files[i].name);
+      const auto index =
+          static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
+      const Status status = VerifyShard(fs, step.directory(), files[i], catalog, index, step.manifest().run,
+                                        step.manifest().step, report, tell);
+      if (!status.ok())
+        report.problems.push_back({JoinPath(step.directory(), files[i].name), 0, "", status.message()});
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < std::min<int>(jobs, static_cast<int>(files.size())); ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  VerifyReport all{.problems = {}, .bytes_checked = done};
+  for (VerifyReport& report : reports)
+    all.problems.insert(all.problems.end(), std::make_move_iterator(report.problems.begin()),
+                        std::make_move_iterator(report.problems.end()));
+  return all;
 }
 
 VerifyReport VerifyStructure(const StepReader& step) {

@@ -30,10 +30,11 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink = {});
 
-// Every byte of every file of a step. `progress` is told the bytes done; may be empty. An unreadable file is
-// a problem of the report, not an error.
+// Every byte of every file of a step. `progress` is told the bytes done, by one thread at a time; may be
+// empty. An unreadable file is a problem of the report, not an error. With several `jobs`, `fs` is used by as
+// many threads at once.
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
-                        const std::function<void(uint64_t)>& progress = {});
+                        const std::function<void(uint64_t)>& progress = {}, int jobs = 1);
 
 // Every element of every tensor is covered exactly once. (Sizes and shapes are checked by StepReader::Open.)
 VerifyReport VerifyStructure(const StepReader& step);

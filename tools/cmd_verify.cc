@@ -23,11 +23,15 @@ struct VerifyOptions {
   bool values = false;
   std::string sample;
   bool all = false;
+  int jobs = 2;
   bool json = false;
 
   Result<CheckOptions> Checks() const {
-    CheckOptions checks{
-        .structure = structure, .hash = hash || !sample.empty(), .values = values, .sample = {}};
+    CheckOptions checks{.structure = structure,
+                        .hash = hash || !sample.empty(),
+                        .values = values,
+                        .sample = {},
+                        .jobs = jobs};
     if (!structure && !checks.hash && !values) checks.structure = checks.hash = true;
     if (!sample.empty()) {
       CAIRN_ASSIGN_OR_RETURN(checks.sample, ParseSampleSize(sample));
@@ -146,6 +150,10 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   verify->add_option("--sample", options->sample,
                      "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB");
   verify->add_flag("--all", options->all, "of a run directory, every step");
+  verify->add_option("--jobs", options->jobs, "files that are read at the same time")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->option_text("N");
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
       "Without a choice: --structure --hash. Each problem is named by file, byte offset and tensor.\n\n" +

@@ -49,7 +49,7 @@ VerifyReport CheckStep(FileSystem& fs, const std::string& directory, const Check
   if (options.structure) Append(report, VerifyStructure(**step));
   if (options.hash) {
     Append(report, options.sample ? CheckSample(**step, *options.sample, from_here)
-                                  : VerifyHash(fs, **step, from_here));
+                                  : VerifyHash(fs, **step, from_here, options.jobs));
   }
   if (options.values) Append(report, CheckValues(**step, options.max_memory, from_here));
   return report;

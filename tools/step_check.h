@@ -17,6 +17,7 @@ struct CheckOptions {
   bool values = false;
   std::optional<SampleSize> sample;  // of the tensors' bytes, instead of all of them, for `hash`
   uint64_t max_memory = kDefaultMaxMemory;
+  int jobs = 2;  // threads that read; `fs` is used by as many
 };
 
 // Problems of the step in `directory`, a step that does not open included. `progress` is told the bytes done.
