@@ -16,10 +16,11 @@ constexpr int kDepth = 3;
 void FileScan::Free::operator()(std::byte* p) const { std::free(p); }
 
 Result<std::unique_ptr<FileScan>> FileScan::Open(FileSystem& fs, const std::string& path, uint64_t bytes,
-                                                 Direct direct) {
+                                                 Direct direct, bool may_map) {
   std::unique_ptr<FileScan> scan(new FileScan);
   CAIRN_ASSIGN_OR_RETURN(scan->file_, fs.OpenForRead(path));
   scan->bytes_ = bytes;
+  scan->may_map_ = may_map;
   const std::optional<uint64_t> cached = CachedBytes(*scan->file_, 0, bytes);
   scan->cached_ = direct != Direct::kOn && cached && *cached >= bytes / 2;
   if (!cached) direct = Direct::kOff;  // it has no descriptor
@@ -77,13 +78,15 @@ void FileScan::StartReads() {
 Status FileScan::FetchCached() {
   const uint64_t count = std::min(kWindowBytes, bytes_ - offset_);
   mapped_.reset();
-  Result<MappedRange> mapped = MappedRange::Map(*file_, offset_, count);
-  if (mapped.ok()) {
-    mapped_.emplace(std::move(mapped).value());
-    current_ = mapped_->bytes();
-    return OkStatus();
+  if (may_map_) {
+    Result<MappedRange> mapped = MappedRange::Map(*file_, offset_, count);
+    if (mapped.ok()) {
+      mapped_.emplace(std::move(mapped).value());
+      current_ = mapped_->bytes();
+      return OkStatus();
+    }
+    if (mapped.status().kind() != StatusKind::kNotSupported) return mapped.status();
   }
-  if (mapped.status().kind() != StatusKind::kNotSupported) return mapped.status();
   const std::span<std::byte> bytes(MemoryOf(slots_[0]), count);
   CAIRN_RETURN_IF_ERROR(file_->ReadAt(offset_, bytes));
   current_ = bytes;

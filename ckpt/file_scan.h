@@ -1,5 +1,6 @@
 // Reads a file once from front to back, as fast as its place allows: what lies in the page cache is looked at
-// there, the rest comes past it, a few large reads in flight.
+// there (or copied, where it must not change between two looks), the rest comes past it, a few large reads in
+// flight.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ class FileScan {
  public:
   // Of the first `bytes` of the file. Errors: those of FileSystem::OpenForRead.
   static Result<std::unique_ptr<FileScan>> Open(FileSystem& fs, const std::string& path, uint64_t bytes,
-                                                Direct direct = Direct::kAuto);
+                                                Direct direct = Direct::kAuto, bool may_map = true);
 
   // The next bytes: at least one and `most` at most; valid until the next call. Requires offset() < bytes and
   // most > 0. Errors: those of File::ReadAt.
@@ -50,6 +51,7 @@ class FileScan {
   uint64_t offset_ = 0;   // of what Next() gives next
   uint64_t started_ = 0;  // where the next read begins
   bool cached_ = false;
+  bool may_map_ = true;
   std::optional<MappedRange> mapped_;
   std::span<const std::byte> current_;  // what is left of the window at offset_
   std::vector<Slot> slots_;             // a window each, by turns

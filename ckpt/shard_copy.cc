@@ -51,9 +51,13 @@ Status CopyShard(FileSystem& fs, const std::string& from_dir, const std::string&
   VerifyReport report;
   {
     InOrder out(fs, *file);
-    const Status read =
-        VerifyShard(fs, from_dir, receipt.file, PackCatalog(receipt.catalog), 0, identity.run, identity.step,
-                    report, [&](std::span<const std::byte> bytes) { out.Append(bytes); });
+    const Status read = VerifyShard(
+        fs, from_dir, receipt.file, PackCatalog(receipt.catalog), 0, identity.run, identity.step, report,
+        [&](std::span<const std::byte> bytes) {
+          out.Append(bytes);
+          return OkStatus();
+        },
+        /*may_map=*/false);
     const Status written = out.Finish();
     CAIRN_RETURN_IF_ERROR(read);
     CAIRN_RETURN_IF_ERROR(written);

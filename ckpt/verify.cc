@@ -48,12 +48,12 @@ std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piec
   return regions;
 }
 
-using Sink = std::function<void(std::span<const std::byte>)>;
+using Sink = std::function<Status(std::span<const std::byte>)>;
 
 Status ScanRegion(FileScan& scan, const Region& region, const Sink& sink) {
   while (scan.offset() < region.end) {
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan.Next(region.end - scan.offset()));
-    sink(bytes);
+    CAIRN_RETURN_IF_ERROR(sink(bytes));
   }
   return OkStatus();
 }
@@ -67,11 +67,11 @@ Status CheckChunk(FileScan& scan, const Region& region, uint64_t element_bytes, 
   Hasher hasher(seed);
   stored.clear();
   CAIRN_RETURN_IF_ERROR(ScanRegion(scan, region, [&](std::span<const std::byte> bytes) {
-    sink(bytes);
     if (place.encoded)
       stored.insert(stored.end(), bytes.begin(), bytes.end());
     else
       hasher.Update(bytes);
+    return sink(bytes);
   }));
   if (place.encoded) {
     decoded.resize(place.bytes);
@@ -91,9 +91,9 @@ std::string ToString(const Problem& p) {
 
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
-                   VerifyReport& report, const std::function<void(std::span<const std::byte>)>& sink) {
+                   VerifyReport& report, const Sink& sink, bool may_map) {
   const std::string path = JoinPath(directory, file.name);
-  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes));
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes, Direct::kAuto, may_map));
   std::vector<std::byte> stored, decoded;
   Hasher frame;
   uint64_t frame_offset = 0;
@@ -103,8 +103,8 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
     if (is_frame) frame_offset = region.begin;
     const auto each = [&](std::span<const std::byte> bytes) {
       report.bytes_checked += bytes.size();
-      if (sink) sink(bytes);
       if (is_frame) frame.Update(bytes);
+      return sink ? sink(bytes) : OkStatus();
     };
     if (is_frame) {
       CAIRN_RETURN_IF_ERROR(ScanRegion(*scan, region, each));
@@ -135,6 +135,7 @@ VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::funct
     const std::lock_guard lock(mutex);
     done += bytes.size();
     if (progress) progress(done);
+    return OkStatus();
   };
   const auto work = [&] {
     for (size_t i = next++; i < files.size(); i = next++) {

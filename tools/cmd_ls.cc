@@ -116,6 +116,11 @@ class Lister {
       for (size_t i = 0; i < std::size(kAllRoles); ++i)
         json["bytes_by_role"][std::string(cairn::Name(kAllRoles[i]))] = step.role_bytes[i];
     }
+    if (step.checked)
+      json["verified"] = {{"unix_seconds", step.checked->unix_seconds},
+                          {"checked", step.checked->checked},
+                          {"bytes", step.checked->bytes},
+                          {"problems", step.checked->problems}};
     if (const auto tar = Archived(step)) json["archived"] = *tar;
     json["bytes"] = step.bytes;
     json["age_seconds"] = now_ - step.modified_unix_seconds;
@@ -150,7 +155,9 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
   ls->add_option("--store", options->store, "tell which steps this archive store holds, verified");
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->footer(
-      "States: committed; archived (committed, and in --store); damaged (it does not open); partial (being "
+      "States: committed; verified (cairn verify found it good); archived (committed, and in --store); "
+      "damaged (it "
+      "does not open, or verify found it so); partial (being "
       "written, or left by a killed save);\n"
       "superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));

@@ -1,5 +1,6 @@
 #include "tools/cmd_verify.h"
 
+#include <ctime>
 #include <memory>
 
 #include "ckpt/layout.h"
@@ -10,6 +11,7 @@
 #include "tools/progress.h"
 #include "tools/step_check.h"
 #include "tools/tar_file_system.h"
+#include "tools/verify_record.h"
 
 namespace cairn {
 namespace {
@@ -24,6 +26,7 @@ struct VerifyOptions {
   std::string sample;
   bool all = false;
   int jobs = 2;
+  bool record = true;
   bool json = false;
 
   Result<CheckOptions> Checks() const {
@@ -69,6 +72,7 @@ class Verifier {
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
     if (!report.problems.empty()) code_ = kExitCheckFailed;
+    if (options_.record) Record(fs, directory, report);
     if (options_.json) {
       list_.push_back({{"checkpoint", directory},
                        {"ok", report.problems.empty()},
@@ -96,6 +100,18 @@ class Verifier {
     const auto step = StepReader::Open(fs, directory);
     if (!step.ok()) return 0;
     return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
+  }
+
+  // A directory that nobody may write into is no trouble: the check was made all the same.
+  void Record(FileSystem& fs, const std::string& directory, const VerifyReport& report) const {
+    const auto text = ReadSmallFile(fs, JoinPath(directory, kManifestName), kMaxManifestBytes);
+    const Result<Manifest> manifest = text.ok() ? DecodeManifest(*text) : text.status();
+    if (!manifest.ok()) return;
+    (void)WriteVerifyRecord(fs, directory, *manifest,
+                            {.unix_seconds = std::time(nullptr),
+                             .checked = What(),
+                             .bytes = report.bytes_checked,
+                             .problems = report.problems.size()});
   }
 
   std::string What() const {
@@ -154,6 +170,8 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->option_text("N");
+  verify->add_flag("--record,!--no-record", options->record,
+                   "keep what was found in RUN/verified, for ls and archive (the default)");
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
       "Without a choice: --structure --hash. Each problem is named by file, byte offset and tensor.\n\n" +

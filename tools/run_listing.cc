@@ -37,13 +37,21 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
   }
   step.manifest = (*reader)->manifest();
   step.step = step.manifest->step;
+  step.checked = ReadVerifyRecord(fs, step.directory, *step.manifest);
+  if (step.checked && step.checked->problems > 0) {
+    step.state = "damaged";
+    step.trouble = fmt::format("cairn verify found {} problem{}", step.checked->problems,
+                               step.checked->problems == 1 ? "" : "s");
+  } else if (step.checked && step.state == "committed") {
+    step.state = "verified";
+  }
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
     step.role_bytes[std::ranges::find(kAllRoles, tensor.role) - std::begin(kAllRoles)] += tensor.bytes();
 }
 
 // Times come first: opening a step accesses its files.
 StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
-  StepListing step{.directory = directory, .state = {}, .trouble = {}, .manifest = {}};
+  StepListing step{.directory = directory, .state = {}, .trouble = {}, .manifest = {}, .checked = {}};
   step.step = StepOfName(name).value_or(0);
   step.state = ParseMarkedDirName(name).value_or("committed");
   ReadTimes(fs, step);

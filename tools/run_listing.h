@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ckpt/run_dir.h"
+#include "tools/verify_record.h"
 
 namespace cairn {
 
@@ -16,13 +17,14 @@ inline constexpr Role kAllRoles[] = {Role::kWeight, Role::kMaster, Role::kExpAvg
 struct StepListing {
   std::string directory;
   int64_t step = 0;
-  std::string state;                  // committed, damaged, partial, superseded, deleting
+  std::string state;                  // committed, verified, damaged, partial, superseded, deleting
   std::string trouble;                // why it is damaged
   uint64_t bytes = 0;                 // of all files
   int64_t modified_unix_seconds = 0;  // of the newest file
   int64_t accessed_unix_seconds =
       0;  // of the file that was accessed longest ago: the first that a purge takes
   std::optional<Manifest> manifest;                         // of a step that opens
+  std::optional<VerifyRecord> checked;                      // the last time that it was verified
   std::array<uint64_t, std::size(kAllRoles)> role_bytes{};  // in the order of kAllRoles
 };
 

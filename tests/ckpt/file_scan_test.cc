@@ -28,8 +28,9 @@ void DropFromCache(const std::string& path) {
   ::close(fd);
 }
 
-Result<std::string> Scan(FileSystem& fs, const std::string& path, uint64_t bytes, Direct direct) {
-  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, bytes, direct));
+Result<std::string> Scan(FileSystem& fs, const std::string& path, uint64_t bytes, Direct direct,
+                         bool may_map = true) {
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, bytes, direct, may_map));
   std::mt19937_64 rng(1);
   std::string all;
   while (scan->offset() < bytes) {
@@ -49,9 +50,11 @@ TEST(FileScan, GivesEveryByteInOrder) {
     std::string content;
     const std::string path = WriteRandom(dir, bytes, content);
     for (Direct direct : {Direct::kAuto, Direct::kOff, Direct::kAuto}) {
-      const auto found = Scan(Disk(), path, bytes, direct);
-      ASSERT_TRUE(found.ok()) << found.status().message();
-      ASSERT_TRUE(*found == content) << bytes;
+      for (bool may_map : {true, false}) {
+        const auto found = Scan(Disk(), path, bytes, direct, may_map);
+        ASSERT_TRUE(found.ok()) << found.status().message();
+        ASSERT_TRUE(*found == content) << bytes;
+      }
       DropFromCache(path);
     }
   }
