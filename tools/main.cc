@@ -8,6 +8,7 @@
 
 #include "tools/cmd_archive.h"
 #include "tools/cmd_bench.h"
+#include "tools/cmd_convert.h"
 #include "tools/cmd_data.h"
 #include "tools/cmd_fingerprint.h"
 #include "tools/cmd_inspect.h"
@@ -27,9 +28,10 @@ namespace {
 using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
-constexpr AddCommand kCommands[] = {
-    AddTrainCommand,       AddDataCommand,    AddLsCommand,    AddInspectCommand, AddVerifyCommand,
-    AddFingerprintCommand, AddReshapeCommand, AddStripCommand, AddArchiveCommand, AddBenchCommand};
+constexpr AddCommand kCommands[] = {AddTrainCommand,   AddDataCommand,   AddLsCommand,
+                                    AddInspectCommand, AddVerifyCommand, AddFingerprintCommand,
+                                    AddReshapeCommand, AddStripCommand,  AddConvertCommand,
+                                    AddArchiveCommand, AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

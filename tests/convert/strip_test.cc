@@ -241,7 +241,7 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
   EXPECT_GT(files.size(), 2u);
   EXPECT_EQ(index["metadata"]["total_size"], total);
   EXPECT_TRUE(files.contains(fmt::format("model-00001-of-{:05}.safetensors", files.size())));
-  EXPECT_EQ(result->files, files.size() + 3);
+  EXPECT_EQ(result->files, files.size() + 4);  // index, two configurations, SHA256SUMS
   EXPECT_EQ(EstimateStrip(*Open(dir_ / "run"), {.max_file_bytes = 4000})->files, result->files);
 }
 
