@@ -24,6 +24,13 @@ void Remove(Architecture& architecture, const std::string& field) {
   std::erase_if(architecture.fields, [&](const Field& f) { return f.model == field; });
 }
 
+// No member of the family has the biases that `flag` stands for.
+void RemoveBiases(Architecture& architecture, const std::string& flag) {
+  Remove(architecture, flag);
+  for (Module& module : architecture.modules)
+    if (module.bias == flag) module.bias = kNever;
+}
+
 }  // namespace
 
 Architecture Llama() {
@@ -76,8 +83,8 @@ Architecture Mistral() {
   Architecture mistral = Llama();
   mistral.name = "mistral";
   mistral.class_name = "MistralForCausalLM";
-  Remove(mistral, "attention_bias");
-  Remove(mistral, "mlp_bias");
+  RemoveBiases(mistral, "attention_bias");
+  RemoveBiases(mistral, "mlp_bias");
   FieldOf(mistral, "num_key_value_heads").fallback = 8;
   mistral.fields.push_back({"sliding_window", {"sliding_window"}});
   mistral.config["sliding_window"] = nullptr;
@@ -89,11 +96,10 @@ Architecture Qwen2() {
   Architecture qwen = Llama();
   qwen.name = "qwen2";
   qwen.class_name = "Qwen2ForCausalLM";
-  Remove(qwen, "attention_bias");
-  Remove(qwen, "mlp_bias");
+  RemoveBiases(qwen, "attention_bias");
+  RemoveBiases(qwen, "mlp_bias");
   for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
     ModuleOf(qwen, name).bias = kAlways;
-  ModuleOf(qwen, "self_attn.o_proj").bias = kNever;
   qwen.config["use_sliding_window"] = false;
   return qwen;
 }
@@ -103,7 +109,7 @@ Architecture Qwen3() {
   Architecture qwen = Llama();
   qwen.name = "qwen3";
   qwen.class_name = "Qwen3ForCausalLM";
-  Remove(qwen, "mlp_bias");
+  RemoveBiases(qwen, "mlp_bias");
   FieldOf(qwen, "head_dim").fallback = 128;
   const auto behind = std::ranges::find(qwen.modules, kLayer + "mlp.gate_proj", &Module::name);
   qwen.modules.insert(behind, {{kLayer + "self_attn.q_norm", {"attention.query_norm"}},
