@@ -2,85 +2,88 @@
 
 #include <unordered_map>
 
-#include "convert/architectures/gpt2.h"
+#include "convert/architectures/architectures.h"
+#include "convert/architectures/expand.h"
+#include "convert/architectures/hugging_face_config.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::json;
 
-struct Architecture {
-  std::string_view name;
-  Result<ForeignModel> (*hugging_face)(const json& model, Dtype dtype);
-};
+std::string Dump(const json& value) { return value.dump(2) + "\n"; }
 
-// One row an architecture: add yours here.
-constexpr Architecture kArchitectures[] = {{"gpt2", Gpt2HuggingFace}};
+// That of the files the model was read from, or what the configuration implies.
+json GenerationConfig(const json& model, const json& config) {
+  const json kept = model.value("hugging_face", json::object()).value("generation_config", json());
+  if (kept.is_object()) return kept;
+  json generation = {{"_from_model_config", true}};
+  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.contains(token) && !config[token].is_null()) generation[token] = config[token];
+  return generation;
+}
+
+Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const ParameterSpec& spec) {
+  return Corrupt("tensor {} has shape {}; in {} of shape {} it would be {}", spec.name, ToString(spec.shape),
+                 tensor.name, ToString(tensor.shape), ToString(part.source));
+}
 
 }  // namespace
 
 Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
   const json name = model.value("architecture", json());
-  for (const Architecture& row : kArchitectures)
-    if (name == row.name) return row.hugging_face(model, dtype);
-  return NotSupported(
-      "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",
-      name.dump());
+  const Architecture* architecture = FindArchitecture(name.is_string() ? name.get<std::string>() : "");
+  if (architecture == nullptr)
+    return NotSupported(
+        "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",
+        name.dump());
+  const auto in_manifest = [](const Status& status) { return status.WithContext("the manifest's model"); };
+  Result<ExpandedModel> expanded = Expand(*architecture, model);
+  if (!expanded.ok()) return in_manifest(expanded.status());
+  const Result<json> config = ConfigOfModel(*architecture, model, dtype);
+  if (!config.ok()) return in_manifest(config.status());
+  return ForeignModel{
+      std::move(expanded->tensors),
+      {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};
 }
 
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters) {
   ForeignModel model;
   for (const ParameterSpec& spec : parameters)
-    model.tensors.push_back({spec.name, spec.shape, {{spec.name, Box::Whole(spec.shape), false}}});
+    model.tensors.push_back(
+        {spec.name, spec.shape, {{spec.name, Box::Whole(spec.shape), Box::Whole(spec.shape), false}}});
   return model;
 }
 
 Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>& parameters) {
-  std::unordered_map<std::string_view, const ParameterSpec*> unused;
-  for (const ParameterSpec& spec : parameters) unused.emplace(spec.name, &spec);
+  struct Use {
+    const ParameterSpec* spec;
+    uint64_t elements = 0;  // taken so far
+  };
+  std::unordered_map<std::string_view, Use> uses;
+  for (const ParameterSpec& spec : parameters) uses.emplace(spec.name, Use{&spec});
   for (const ForeignTensor& tensor : model.tensors) {
     for (const ForeignPart& part : tensor.parts) {
-      const auto found = unused.find(part.parameter);
-      if (found == unused.end())
+      const auto found = uses.find(part.parameter);
+      if (found == uses.end())
         return Corrupt("tensor {} needs {}, which the checkpoint does not have", tensor.name, part.parameter);
-      Dims shape = part.box.extent;
-      if (part.transpose) std::swap(shape[0], shape[1]);
-      if (!(shape == found->second->shape))
-        return Corrupt("tensor {} has shape {}, the manifest's model makes it {}", part.parameter,
-                       ToString(found->second->shape), ToString(shape));
-      unused.erase(found);
+      const ParameterSpec& spec = *found->second.spec;
+      Dims extent = part.box.extent;
+      if (part.transpose) std::swap(extent[0], extent[1]);
+      if (part.source.rank() != spec.shape.rank() || !Contains(Box::Whole(spec.shape), part.source) ||
+          !(extent == part.source.extent))
+        return DoesNotFit(tensor, part, spec);
+      found->second.elements += part.source.Volume();
     }
   }
-  if (!unused.empty()) return Corrupt("tensor {} has no place in the target format", unused.begin()->first);
+  for (const ParameterSpec& spec : parameters) {
+    const uint64_t elements = uses.at(spec.name).elements, volume = spec.shape.Volume();
+    if (elements == 0 && volume > 0) return Corrupt("tensor {} has no place in the target format", spec.name);
+    if (elements != volume)
+      return Corrupt("tensor {} has shape {}, the manifest's model has {} elements of it", spec.name,
+                     ToString(spec.shape), elements);
+  }
   return OkStatus();
 }
-
-const json* ModelFields::Find(const char* name, const char* type, bool (json::*is)() const noexcept) {
-  const auto found = model_.find(name);
-  if (found != model_.end() && ((*found).*is)()) return &*found;
-  if (status_.ok())
-    status_ = InvalidArgument("the manifest's model has no field {} that is a {}", name, type);
-  return nullptr;
-}
-
-uint64_t ModelFields::Positive(const char* name) {
-  const json* value = Find(name, "positive integer", &json::is_number_integer);
-  if (value != nullptr && value->get<int64_t>() > 0) return value->get<uint64_t>();
-  if (status_.ok())
-    status_ = InvalidArgument("the manifest's model has {} {}; it must be positive", name, value->dump());
-  return 1;
-}
-
-double ModelFields::Number(const char* name) {
-  const json* value = Find(name, "number", &json::is_number);
-  return value == nullptr ? 0 : value->get<double>();
-}
-
-bool ModelFields::Flag(const char* name) {
-  const json* value = Find(name, "boolean", &json::is_boolean);
-  return value != nullptr && value->get<bool>();
-}
-
-json ModelFields::Optional(const char* name) const { return model_.value(name, json()); }
 
 }  // namespace cairn

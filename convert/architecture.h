@@ -14,9 +14,10 @@
 
 namespace cairn {
 
-// One canonical parameter inside a foreign tensor.
+// A box of a canonical parameter inside a foreign tensor.
 struct ForeignPart {
   std::string parameter;
+  Box source;              // of the parameter; all of it as a rule, one head of many where heads alternate
   Box box;                 // of the foreign tensor
   bool transpose = false;  // the parameter's rows are the box's columns; both have two dimensions
 };
@@ -32,7 +33,8 @@ struct ForeignModel {
   std::map<std::string, std::string> files;  // name -> contents: configuration
 };
 
-// The Hugging Face form of a model. `model` is the manifest's; `dtype` is that of the weights.
+// The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;
+// `dtype` is that of the weights.
 // Errors: NotSupported naming an architecture that no table knows; InvalidArgument naming a missing or
 // ill-typed field.
 Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype);
@@ -40,25 +42,8 @@ Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype);
 // Every parameter under its canonical name.
 ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters);
 
-// Every part names a parameter of its shape, every parameter is used once. Errors: Corrupt naming the tensor.
+// Every part is a box of a parameter of its shape, every element of every parameter is used once.
+// Errors: Corrupt naming the tensor.
 Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>& parameters);
-
-// Reads fields of a manifest's `model`; the first failure is kept in status().
-class ModelFields {
- public:
-  explicit ModelFields(const nlohmann::json& model) : model_(model) {}
-  uint64_t Positive(const char* name);
-  double Number(const char* name);
-  bool Flag(const char* name);
-  // The value, null where it is missing.
-  nlohmann::json Optional(const char* name) const;
-  const Status& status() const { return status_; }
-
- private:
-  const nlohmann::json* Find(const char* name, const char* type, bool (nlohmann::json::*is)() const noexcept);
-
-  const nlohmann::json& model_;
-  Status status_;
-};
 
 }  // namespace cairn

@@ -58,13 +58,13 @@ std::vector<TensorEntry> NativeTensors(const std::vector<StrippedWeight>& weight
 }
 
 Result<std::unique_ptr<WeightSink>> MakeNativeSink(FileSystem& fs, const std::string& run_dir,
-                                                   const Manifest& source,
+                                                   const Manifest& source, const Topology& topology,
+                                                   const nlohmann::json& history,
                                                    const std::vector<StrippedWeight>& weights,
                                                    const StepBuilderOptions& options,
                                                    std::function<void(uint64_t)> progress) {
-  CAIRN_ASSIGN_OR_RETURN(TargetPlan plan,
-                         TargetPlan::Make(NativeTensors(weights), source.model, source.topology));
-  const StepInfo info{{source.run, source.step}, source.topology, source.model, source.state, source.history};
+  CAIRN_ASSIGN_OR_RETURN(TargetPlan plan, TargetPlan::Make(NativeTensors(weights), source.model, topology));
+  const StepInfo info{{source.run, source.step}, topology, source.model, source.state, history};
   auto sink = std::make_unique<NativeSink>(std::move(plan), options, std::move(progress));
   CAIRN_RETURN_IF_ERROR(sink->Open(fs, run_dir, info));
   return std::unique_ptr<WeightSink>(std::move(sink));

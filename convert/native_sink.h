@@ -1,4 +1,4 @@
-// Stripped weights as a native step of weights only, on the source's topology.
+// Stripped weights as a native step of weights only.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,11 @@
 
 namespace cairn {
 
-// Writes `run_dir`/step-N. `progress` is told the bytes of each block that the proof reads.
+// Writes `run_dir`/step-N of the source's run and step, on `topology`, with `history`. `progress` is told the
+// bytes of each block that the proof reads.
 Result<std::unique_ptr<WeightSink>> MakeNativeSink(FileSystem& fs, const std::string& run_dir,
-                                                   const Manifest& source,
+                                                   const Manifest& source, const Topology& topology,
+                                                   const nlohmann::json& history,
                                                    const std::vector<StrippedWeight>& weights,
                                                    const StepBuilderOptions& options,
                                                    std::function<void(uint64_t)> progress);

@@ -5,9 +5,12 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "convert/sha256.h"
+
 namespace cairn {
 namespace {
 
+constexpr uint64_t kCopyBytes = 1 << 20;
 constexpr const char* kSourceKey = "cairn.source_fingerprint";
 constexpr uint64_t kTile =
     32;  // rows and columns of a transposed tile: both sides stay in the first-level cache
@@ -21,17 +24,35 @@ void TransposeAs(const std::byte* in, uint64_t rows, uint64_t columns, std::byte
           std::memcpy(out + (c * rows + r) * sizeof(T), in + (r * columns + c) * sizeof(T), sizeof(T));
 }
 
+void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out) {
+  switch (size) {
+    case 1:
+      return TransposeAs<uint8_t>(in, rows, columns, out);
+    case 2:
+      return TransposeAs<uint16_t>(in, rows, columns, out);
+    case 4:
+      return TransposeAs<uint32_t>(in, rows, columns, out);
+    default:
+      return TransposeAs<uint64_t>(in, rows, columns, out);
+  }
+}
+
 std::string FileName(size_t index, size_t count) {
   return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
 class SafetensorsSink final : public WeightSink {
  public:
-  SafetensorsSink(FileSystem& fs, std::string directory, ForeignModel model, SafetensorsMetadata provenance)
+  SafetensorsSink(FileSystem& fs, std::string directory, ForeignModel model, SafetensorsMetadata provenance,
+                  const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress)
       : fs_(fs),
         directory_(std::move(directory)),
         model_(std::move(model)),
-        metadata_(std::move(provenance)) {}
+        metadata_(std::move(provenance)),
+        copies_(copies),
+        progress_(std::move(progress)) {
+    for (const auto& [name, path] : copies_) model_.files.erase(name);
+  }
 
   Status Open(const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes) {
     Locate(weights);
@@ -52,72 +73,115 @@ class SafetensorsSink final : public WeightSink {
   Result<std::vector<uint32_t>> Next() override { return std::exchange(parameters_, {}); }
 
   Status Write(const Block& block) override {
-    const Place& place = places_[block.tensor];
-    const ForeignPart& part = model_.tensors[place.tensor].parts[place.part];
+    const uint64_t size = SizeOf(dtypes_[places_[block.tensor][0].tensor]);
+    for (const Place& place : places_[block.tensor]) {
+      const Box& source = model_.tensors[place.tensor].parts[place.part].source;
+      if (source.rank() == 0 || source == block.box || Contains(source, block.box)) {
+        CAIRN_RETURN_IF_ERROR(WritePart(place, block.box, block.bytes));
+      } else if (const auto common = Intersect(source, block.box)) {
+        gathered_.resize(std::max(gathered_.size(), common->Volume() * size));
+        ForEachRun(*common, block.box, *common, [&](uint64_t from, uint64_t to, uint64_t count) {
+          std::memcpy(gathered_.data() + to * size, block.bytes.data() + from * size, count * size);
+        });
+        CAIRN_RETURN_IF_ERROR(WritePart(place, *common, std::span(gathered_).first(common->Volume() * size)));
+      }
+    }
+    return OkStatus();
+  }
+
+  Result<WrittenWeights> Commit(const Digest& source) override {
+    metadata_[kSourceKey] = ToHex(source);
+    for (const auto& writer : writers_) CAIRN_RETURN_IF_ERROR(writer->Finish(metadata_));
+    for (size_t file = 0; file < writers_.size(); ++file) {
+      CAIRN_ASSIGN_OR_RETURN(std::string sha, writers_[file]->Prove(fs_, progress_));
+      List(FileName(file, cut_.size()), std::move(sha), writers_[file]->file_bytes());
+    }
+    if (cut_.size() > 1) model_.files["model.safetensors.index.json"] = Index();
+    for (const auto& [name, text] : model_.files) CAIRN_RETURN_IF_ERROR(WriteText(name, text));
+    for (const auto& [name, path] : copies_) CAIRN_RETURN_IF_ERROR(CopyFile(name, path));
+    std::string sums;
+    for (const auto& [name, sha] : sums_) sums += fmt::format("{}  {}\n", sha, name);
+    CAIRN_RETURN_IF_ERROR(WriteText("SHA256SUMS", sums));
+    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial_->path()));
+    CAIRN_RETURN_IF_ERROR(fs_.Rename(partial_->path(), directory_));
+    partial_->Keep();
+    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(ParentDir(directory_)));
+    return WrittenWeights{directory_, written_bytes_, sums_.size()};
+  }
+
+ private:
+  struct Place {  // of a box of a parameter
+    size_t tensor = 0;
+    size_t part = 0;
+  };
+
+  // `bytes` are `box` of the parameter, which lies in the part.
+  Status WritePart(const Place& place, const Box& box, std::span<const std::byte> bytes) {
+    const ForeignTensor& tensor = model_.tensors[place.tensor];
+    const ForeignPart& part = tensor.parts[place.part];
     const uint64_t size = SizeOf(dtypes_[place.tensor]);
-    Box target = block.box;
-    std::span<const std::byte> bytes = block.bytes;
+    Box target = box;
+    for (int d = 0; d < target.rank(); ++d) target.offset[d] -= part.source.offset[d];
     if (part.transpose) {
-      const uint64_t rows = target.extent[0], columns = target.extent[1];
       transposed_.resize(std::max(transposed_.size(), bytes.size()));
-      (size == 2 ? TransposeAs<uint16_t> : TransposeAs<uint32_t>)(bytes.data(), rows, columns,
-                                                                  transposed_.data());
+      Transpose(bytes.data(), box.extent[0], box.extent[1], size, transposed_.data());
       bytes = std::span(transposed_).first(bytes.size());
       std::swap(target.extent[0], target.extent[1]);
       std::swap(target.offset[0], target.offset[1]);
     }
     for (int d = 0; d < target.rank(); ++d) target.offset[d] += part.box.offset[d];
     Status status;
-    ForEachRun(target, target, Box::Whole(model_.tensors[place.tensor].shape),
+    ForEachRun(target, target, Box::Whole(tensor.shape),
                [&](uint64_t source, uint64_t offset, uint64_t count) {
                  if (status.ok())
-                   status = writers_[place.file]->Write(place.entry, offset * size,
-                                                        bytes.subspan(source * size, count * size));
+                   status = writers_[file_of_[place.tensor]]->Write(
+                       entry_of_[place.tensor], offset * size, bytes.subspan(source * size, count * size));
                });
     return status;
   }
 
-  Result<WrittenWeights> Commit(const Digest& source) override {
-    metadata_[kSourceKey] = ToHex(source);
-    WrittenWeights written{.path = directory_};
-    for (const auto& writer : writers_) {
-      CAIRN_RETURN_IF_ERROR(writer->Finish(metadata_));
-      written.bytes += writer->file_bytes();
-    }
-    if (cut_.size() > 1) model_.files["model.safetensors.index.json"] = Index();
-    for (const auto& [name, text] : model_.files) {
-      CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs_, JoinPath(partial_->path(), name), text));
-      written.bytes += text.size();
-    }
-    written.files = writers_.size() + model_.files.size();
-    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial_->path()));
-    CAIRN_RETURN_IF_ERROR(fs_.Rename(partial_->path(), directory_));
-    partial_->Keep();
-    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(ParentDir(directory_)));
-    return written;
+  void List(const std::string& name, std::string sha, uint64_t bytes) {
+    sums_[name] = std::move(sha);
+    written_bytes_ += bytes;
   }
 
- private:
-  struct Place {  // of one parameter
-    size_t tensor = 0;
-    size_t part = 0;
-    size_t file = 0;
-    size_t entry = 0;  // of the file
-  };
+  Status WriteText(const std::string& name, const std::string& text) {
+    Sha256 sha;
+    sha.Update(std::as_bytes(std::span(text)));
+    List(name, sha.FinishHex(), text.size());
+    return WriteSmallFile(fs_, JoinPath(partial_->path(), name), text);
+  }
+
+  Status CopyFile(const std::string& name, const std::string& path) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto from, fs_.OpenForRead(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto to, fs_.Create(JoinPath(partial_->path(), name)));
+    Sha256 sha;
+    std::vector<std::byte> window(std::min(info.bytes, kCopyBytes));
+    for (uint64_t at = 0; at < info.bytes; at += window.size()) {
+      const auto bytes = std::span(window).first(std::min<uint64_t>(window.size(), info.bytes - at));
+      CAIRN_RETURN_IF_ERROR(from->ReadAt(at, bytes));
+      CAIRN_RETURN_IF_ERROR(to->WriteAt(at, bytes));
+      sha.Update(bytes);
+    }
+    List(name, sha.FinishHex(), info.bytes);
+    CAIRN_RETURN_IF_ERROR(to->Sync());
+    return to->Close();
+  }
 
   // Where each parameter goes, and the type of each foreign tensor.
   void Locate(const std::vector<StrippedWeight>& weights) {
     std::unordered_map<std::string_view, uint32_t> index_of;
     for (uint32_t i = 0; i < weights.size(); ++i) index_of.emplace(weights[i].spec.name, i);
     places_.resize(weights.size());
-    parameters_of_.resize(model_.tensors.size());
+    file_of_.resize(model_.tensors.size());
+    entry_of_.resize(model_.tensors.size());
     for (size_t tensor = 0; tensor < model_.tensors.size(); ++tensor) {
       const std::vector<ForeignPart>& parts = model_.tensors[tensor].parts;
       for (size_t part = 0; part < parts.size(); ++part) {
         const uint32_t parameter = index_of.at(parts[part].parameter);
-        places_[parameter] = {tensor, part, 0, 0};
-        parameters_.push_back(parameter);
-        parameters_of_[tensor].push_back(parameter);
+        if (places_[parameter].empty()) parameters_.push_back(parameter);
+        places_[parameter].push_back({tensor, part});
         if (part == 0) dtypes_.push_back(weights[parameter].dtype);
       }
     }
@@ -131,10 +195,8 @@ class SafetensorsSink final : public WeightSink {
     std::vector<SafetensorsEntry> entries;
     for (size_t entry = 0; entry < cut_[file].size(); ++entry) {
       entries.push_back(EntryOf(cut_[file][entry]));
-      for (const uint32_t parameter : parameters_of_[cut_[file][entry]]) {
-        places_[parameter].file = file;
-        places_[parameter].entry = entry;
-      }
+      file_of_[cut_[file][entry]] = file;
+      entry_of_[cut_[file][entry]] = entry;
     }
     CAIRN_ASSIGN_OR_RETURN(
         auto writer, SafetensorsWriter::Create(fs_, JoinPath(partial_->path(), FileName(file, cut_.size())),
@@ -160,14 +222,20 @@ class SafetensorsSink final : public WeightSink {
   const std::string directory_;
   ForeignModel model_;
   SafetensorsMetadata metadata_;
+  const std::map<std::string, std::string> copies_;
+  const std::function<void(uint64_t)> progress_;
   std::optional<PartialDir> partial_;
-  std::vector<uint32_t> parameters_;                  // in the order of the foreign tensors
-  std::vector<std::vector<uint32_t>> parameters_of_;  // of each foreign tensor
-  std::vector<Place> places_;                         // of each parameter
-  std::vector<Dtype> dtypes_;                         // of the foreign tensors
+  std::vector<uint32_t> parameters_;        // in the order of the foreign tensors
+  std::vector<std::vector<Place>> places_;  // of each parameter
+  std::vector<Dtype> dtypes_;               // of the foreign tensors
+  std::vector<size_t> file_of_;             // of each foreign tensor
+  std::vector<size_t> entry_of_;            // of each foreign tensor: in its file
   std::vector<std::vector<size_t>> cut_;
   uint64_t total_bytes_ = 0;
+  uint64_t written_bytes_ = 0;
+  std::map<std::string, std::string> sums_;  // SHA-256 of each file
   std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+  std::vector<std::byte> gathered_;
   std::vector<std::byte> transposed_;
 };
 
@@ -196,15 +264,14 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
   return files;
 }
 
-Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(FileSystem& fs, const std::string& directory,
-                                                        ForeignModel model,
-                                                        const std::vector<StrippedWeight>& weights,
-                                                        uint64_t max_file_bytes,
-                                                        SafetensorsMetadata provenance) {
+Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
+    FileSystem& fs, const std::string& directory, ForeignModel model,
+    const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
+    const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress) {
   std::string plain = directory;
   while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
-  auto sink =
-      std::make_unique<SafetensorsSink>(fs, std::move(plain), std::move(model), std::move(provenance));
+  auto sink = std::make_unique<SafetensorsSink>(fs, std::move(plain), std::move(model), std::move(provenance),
+                                                copies, std::move(progress));
   CAIRN_RETURN_IF_ERROR(sink->Open(weights, max_file_bytes));
   return std::unique_ptr<WeightSink>(std::move(sink));
 }

@@ -1,10 +1,14 @@
 // Stripped weights as a directory of safetensors files under the names of an architecture table.
 //
+// The same weights and options give the same bytes. Every tensor is read back and compared before the
+// directory gets its name; SHA256SUMS lists every other file, for `sha256sum -c`.
 // One file, or several with their index where they exceed the shard size, named as the transformers package
 // names them. Blocks go to their places as they come, transposed where the table says so, so that memory does
 // not depend on a tensor's size.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 
 #include "convert/architecture.h"
@@ -22,11 +26,12 @@ std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
 
 // Writes `directory`, which must not exist. `model` has passed CheckAgainst() and every part of a foreign
-// tensor has the same dtype. Errors: AlreadyExists; NoSpace before anything is written.
-Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(FileSystem& fs, const std::string& directory,
-                                                        ForeignModel model,
-                                                        const std::vector<StrippedWeight>& weights,
-                                                        uint64_t max_file_bytes,
-                                                        SafetensorsMetadata provenance);
+// tensor has the same dtype. `copies` are files that go beside the weights, name -> path, and win over those
+// of the model. `progress` is told the bytes that the proof reads.
+// Errors: AlreadyExists; NoSpace before anything is written.
+Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
+    FileSystem& fs, const std::string& directory, ForeignModel model,
+    const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
+    const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress);
 
 }  // namespace cairn

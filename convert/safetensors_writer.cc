@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "convert/sha256.h"
+
 namespace cairn {
 namespace {
 
@@ -22,6 +24,12 @@ constexpr Row kTypes[] = {{Dtype::kBool, "BOOL"},      {Dtype::kU8, "U8"},      
                           {Dtype::kF8E5M2, "F8_E5M2"}, {Dtype::kF8E4M3, "F8_E4M3"}, {Dtype::kI16, "I16"},
                           {Dtype::kF16, "F16"},        {Dtype::kBF16, "BF16"},      {Dtype::kI32, "I32"},
                           {Dtype::kF32, "F32"},        {Dtype::kF64, "F64"},        {Dtype::kI64, "I64"}};
+
+constexpr uint64_t kReadBytes = 4 << 20;
+
+TensorEntry AsTensor(const SafetensorsEntry& entry) {
+  return {{.name = entry.name, .shape = entry.shape}, Role::kWeight, entry.dtype};
+}
 
 size_t TypeIndex(Dtype dtype) { return std::ranges::find(kTypes, dtype, &Row::dtype) - std::begin(kTypes); }
 
@@ -72,6 +80,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(FileSystem&
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter);
   CAIRN_ASSIGN_OR_RETURN(writer->layout_, LayOutSafetensors(entries, metadata));
   writer->entries_ = std::move(entries);
+  for (const SafetensorsEntry& entry : writer->entries_) writer->sums_.emplace_back(AsTensor(entry));
   CAIRN_ASSIGN_OR_RETURN(writer->file_, fs.Create(path));
   CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(writer->layout_.file_bytes));
   return writer;
@@ -81,6 +90,7 @@ Status SafetensorsWriter::Write(size_t index, uint64_t offset, std::span<const s
   if (offset > entries_[index].bytes() || bytes.size() > entries_[index].bytes() - offset)
     return InvalidArgument("{}: more bytes than tensor {} has", file_->path(), entries_[index].name);
   written_bytes_ += bytes.size();
+  sums_[index].Add(offset / SizeOf(entries_[index].dtype), bytes);
   return file_->WriteAt(layout_.offsets[index] + offset, bytes);
 }
 
@@ -92,9 +102,40 @@ Status SafetensorsWriter::Finish(const SafetensorsMetadata& metadata) {
   if (layout_.header.size() + written_bytes_ != layout_.file_bytes)
     return InvalidArgument("{}: {} of {} bytes were written", file_->path(),
                            layout_.header.size() + written_bytes_, layout_.file_bytes);
-  CAIRN_RETURN_IF_ERROR(file_->WriteAt(0, std::as_bytes(std::span(final_layout.header))));
+  layout_ = final_layout;
+  CAIRN_RETURN_IF_ERROR(file_->WriteAt(0, std::as_bytes(std::span(layout_.header))));
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   return file_->Close();
+}
+
+Result<std::string> SafetensorsWriter::Prove(FileSystem& fs,
+                                             const std::function<void(uint64_t)>& progress) const {
+  const std::string& path = file_->path();
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
+  Sha256 sha;
+  std::string header(layout_.header.size(), '\0');
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(header))));
+  if (header != layout_.header) return Corrupt("{}: the header read back is not what was written", path);
+  sha.Update(std::as_bytes(std::span(header)));
+  std::vector<size_t> order(entries_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(layout_.offsets[i], entries_[i].bytes()); });
+  std::vector<std::byte> window(kReadBytes);
+  for (const size_t index : order) {
+    const SafetensorsEntry& entry = entries_[index];
+    TensorFingerprint found(AsTensor(entry));
+    for (uint64_t at = 0; at < entry.bytes(); at += window.size()) {
+      const auto bytes = std::span(window).first(std::min<uint64_t>(window.size(), entry.bytes() - at));
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(layout_.offsets[index] + at, bytes));
+      found.Add(at / SizeOf(entry.dtype), bytes);
+      sha.Update(bytes);
+      progress(bytes.size());
+    }
+    if (!(found == sums_[index]))
+      return Corrupt("{}: tensor {} read back is not what was written; check the disk and try again", path,
+                     entry.name);
+  }
+  return sha.FinishHex();
 }
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 // (huggingface/safetensors); https://huggingface.co/docs/safetensors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "ckpt/box.h"
 #include "ckpt/dtype.h"
 #include "ckpt/file_system.h"
+#include "convert/fingerprint.h"
 
 namespace cairn {
 
@@ -43,11 +45,16 @@ class SafetensorsWriter {
   static Result<std::unique_ptr<SafetensorsWriter>> Create(FileSystem& fs, const std::string& path,
                                                            std::vector<SafetensorsEntry> entries,
                                                            const SafetensorsMetadata& metadata);
-  // `offset` counts bytes from the start of entry `index`. Each byte is written once; who writes sees to it.
+  // `offset` counts bytes from the start of entry `index`; whole elements. Each is written once; who writes
+  // sees to it.
   Status Write(size_t index, uint64_t offset, std::span<const std::byte> bytes);
   // Header, sync, close. Requires every entry to be written, and a header as long as at Create().
   // Errors: InvalidArgument where bytes are missing.
   Status Finish(const SafetensorsMetadata& metadata);
+  // After Finish(): reads the file back, in a window of memory, and compares it with what was written.
+  // Returns its SHA-256, 64 hex digits. `progress` is told the bytes of each read.
+  // Errors: Corrupt naming the tensor; those of the disk.
+  Result<std::string> Prove(FileSystem& fs, const std::function<void(uint64_t)>& progress) const;
 
   uint64_t file_bytes() const { return layout_.file_bytes; }
 
@@ -55,6 +62,7 @@ class SafetensorsWriter {
   SafetensorsWriter() = default;
 
   std::vector<SafetensorsEntry> entries_;
+  std::vector<TensorFingerprint> sums_;  // of what was written of each
   SafetensorsLayout layout_;
   std::unique_ptr<File> file_;
   uint64_t written_bytes_ = 0;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "convert/formats/safetensors.h"
 #include "convert/native_sink.h"
 #include "convert/safetensors_sink.h"
 
@@ -47,7 +48,12 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
     bool keep = MatchesAny(options.keep_fp32, tensor.name, used);
     for (const ForeignPart& part : tensor.parts) keep |= MatchesAny(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
-      weight_of.at(part.parameter)->dtype = keep ? Dtype::kF32 : options.dtype;
+      if (keep || options.dtype) weight_of.at(part.parameter)->dtype = keep ? Dtype::kF32 : *options.dtype;
+    const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->dtype;
+    for (const ForeignPart& part : tensor.parts)
+      if (weight_of.at(part.parameter)->dtype != dtype)
+        return NotSupported("{} would have parts of different types ({}, {}); choose one with --dtype",
+                            tensor.name, Name(dtype), Name(weight_of.at(part.parameter)->dtype));
   }
   for (size_t i = 0; i < used.size(); ++i)
     if (!used[i])
@@ -56,20 +62,31 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   return OkStatus();
 }
 
+// That of most bytes.
+Dtype MainType(const std::vector<StrippedWeight>& weights) {
+  std::map<Dtype, uint64_t> bytes;
+  for (const StrippedWeight& weight : weights)
+    bytes[weight.dtype] += weight.spec.shape.Volume() * SizeOf(weight.dtype);
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& row) { return row.second; });
+  return most == bytes.end() ? Dtype::kF32 : most->first;
+}
+
 Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& options) {
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
   const std::vector<ParameterSpec> parameters = catalog.Parameters();
+  const Role first = options.dtype ? Role::kMaster : Role::kWeight;
+  const Role second = options.dtype ? Role::kWeight : Role::kMaster;
   for (const ParameterSpec& spec : parameters) {
-    Result<uint32_t> tensor = lookup.Find(spec.name, Role::kMaster);
-    if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+    Result<uint32_t> tensor = lookup.Find(spec.name, first);
+    if (!tensor.ok()) tensor = lookup.Find(spec.name, second);
     if (!tensor.ok()) return tensor.status();
-    plan.weights.push_back({spec, options.dtype});
+    plan.weights.push_back({spec, options.dtype.value_or(catalog.tensors[*tensor].dtype)});
     plan.sources.push_back(*tensor);
   }
   if (options.format == StripFormat::kHuggingFace) {
-    CAIRN_ASSIGN_OR_RETURN(plan.model, HuggingFaceModel(source.manifest().model, options.dtype));
+    CAIRN_ASSIGN_OR_RETURN(plan.model, HuggingFaceModel(source.manifest().model, MainType(plan.weights)));
   } else {
     plan.model = CanonicalModel(parameters);
   }
@@ -77,7 +94,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
   for (size_t i = 0; i < plan.weights.size(); ++i) {
     const TensorEntry& tensor = catalog.tensors[plan.sources[i]];
-    if (!CanCast(tensor.dtype, plan.weights[i].dtype))
+    if (tensor.dtype != plan.weights[i].dtype && !CanCast(tensor.dtype, plan.weights[i].dtype))
       return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
                           Name(tensor.dtype));
     plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, plan.weights[i].dtype, {}});
@@ -85,11 +102,26 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   return plan;
 }
 
-SafetensorsMetadata ProvenanceOf(const Manifest& manifest, const StripOptions& options) {
+// What was allowed on the way here, and now.
+nlohmann::json HistoryOf(const Manifest& manifest, const StripOptions& options) {
+  nlohmann::json history = manifest.history;
+  if (options.dtype && options.on_overflow == OnOverflow::kSaturate)
+    history.push_back(fmt::format(
+        "values beyond the range of {} became its largest finite number (--saturate)", Name(*options.dtype)));
+  return history;
+}
+
+SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOptions& options) {
+  const Manifest& manifest = source.manifest();
   SafetensorsMetadata metadata = {{"cairn.version", CAIRN_VERSION},
                                   {"cairn.run", manifest.run},
                                   {"cairn.step", std::to_string(manifest.step)}};
-  if (options.format == StripFormat::kSafetensors) metadata["cairn.model"] = manifest.model.dump();
+  if (!options.command.empty()) metadata["cairn.command"] = options.command;
+  const nlohmann::json history = HistoryOf(manifest, options);
+  if (!history.empty()) metadata["cairn.history"] = history.dump();
+  if (options.format != StripFormat::kSafetensors) return metadata;
+  metadata["cairn.model"] = manifest.model.dump();
+  metadata["cairn.parameters"] = EncodeParameters(source.catalog().Parameters());
   return metadata;
 }
 
@@ -139,10 +171,14 @@ class Stripper {
     StrippedTensor& tensor = plan_.tensors[parameter];
     sums_[parameter].Add(block.begin, block.bytes);
     const uint64_t bytes = block.box.Volume() * SizeOf(tensor.to);
+    Advance(block.bytes.size());
+    if (tensor.from == tensor.to) {
+      tensor.counts.elements += block.box.Volume();
+      return sink.Write({parameter, block.box, block.begin, block.bytes});
+    }
     cast_.resize(std::max(cast_.size(), bytes));
     tensor.counts +=
         Cast(tensor.from, block.bytes, tensor.to, std::span(cast_).first(bytes), options_.on_overflow);
-    Advance(block.bytes.size());
     return sink.Write({parameter, block.box, block.begin, std::span(cast_).first(bytes)});
   }
 
@@ -155,15 +191,17 @@ class Stripper {
   uint64_t done_ = 0;
 };
 
-Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const Manifest& manifest,
+Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const CheckpointSource& source,
                                              const std::string& target, const StripOptions& options,
                                              Stripper& stripper) {
   const StripPlan& plan = stripper.plan();
+  const Manifest& manifest = source.manifest();
+  const auto advance = [&stripper](uint64_t bytes) { stripper.Advance(bytes); };
   if (options.format == StripFormat::kNative)
-    return MakeNativeSink(fs, target, manifest, plan.weights, options.writer,
-                          [&stripper](uint64_t bytes) { stripper.Advance(bytes); });
+    return MakeNativeSink(fs, target, manifest, options.topology.value_or(manifest.topology),
+                          HistoryOf(manifest, options), plan.weights, options.writer, advance);
   return MakeSafetensorsSink(fs, target, plan.model, plan.weights, options.max_file_bytes,
-                             ProvenanceOf(manifest, options));
+                             ProvenanceOf(source, options), options.copies, advance);
 }
 
 }  // namespace
@@ -174,18 +212,19 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
   for (uint32_t tensor : plan.sources) cost.read_bytes += source.catalog().tensors[tensor].bytes();
   const std::vector<uint64_t> sizes = ForeignBytes(plan.model, plan.weights);
   const uint64_t written = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
-  cost.moved_bytes = cost.read_bytes;
+  cost.moved_bytes = cost.read_bytes + written;  // read back, too
   cost.file_bytes = written;
-  cost.files = CutIntoFiles(sizes, options.max_file_bytes).size() + plan.model.files.size();
-  if (cost.files > plan.model.files.size() + 1) ++cost.files;  // their index
+  const uint64_t cut = CutIntoFiles(sizes, options.max_file_bytes).size();
+  std::map<std::string, std::string> beside = options.copies;
+  beside.insert(plan.model.files.begin(), plan.model.files.end());
+  cost.files = cut + (cut > 1) + beside.size() + 1;  // index, SHA256SUMS
   if (options.format == StripFormat::kNative) {
-    CAIRN_ASSIGN_OR_RETURN(
-        const TargetPlan target,
-        TargetPlan::Make(NativeTensors(plan.weights), source.manifest().model, source.manifest().topology));
+    CAIRN_ASSIGN_OR_RETURN(const TargetPlan target,
+                           TargetPlan::Make(NativeTensors(plan.weights), source.manifest().model,
+                                            options.topology.value_or(source.manifest().topology)));
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
     cost.files = size.files;
-    cost.moved_bytes += written;
   }
   const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
   cost.peak_memory =
@@ -198,7 +237,7 @@ Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::s
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
   Stripper stripper(source, std::move(plan), options);
-  CAIRN_ASSIGN_OR_RETURN(const auto sink, MakeSink(fs, source.manifest(), target, options, stripper));
+  CAIRN_ASSIGN_OR_RETURN(const auto sink, MakeSink(fs, source, target, options, stripper));
   CAIRN_RETURN_IF_ERROR(stripper.Run(*sink));
   source.SetCacheBytes(0);  // a native result is read back with it
   StripResult result;

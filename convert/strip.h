@@ -1,11 +1,14 @@
-// Takes the weights out of a checkpoint for release: each from its fp32 master where there is one, else as
-// stored, rounded to nearest even, under Hugging Face names, canonical names, or as a native step.
+// Takes the weights out of a checkpoint: for release each from its fp32 master where there is one, else as
+// stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
+// native step.
 //
 // One pass in a fixed window of memory; of the source only those tensors are read. Finite values that would
 // become infinite make it fail, unless they are to be saturated; either way each tensor's count is reported.
 #pragma once
 
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +21,15 @@ namespace cairn {
 enum class StripFormat { kHuggingFace, kSafetensors, kNative };
 
 struct StripOptions {
-  Dtype dtype = Dtype::kF16;  // fp32, bf16 or fp16
+  // fp32, bf16 or fp16. Nothing: each weight as it is stored, bit for bit, and not its master.
+  std::optional<Dtype> dtype = Dtype::kF16;
   StripFormat format = StripFormat::kHuggingFace;
   uint64_t max_file_bytes = 50'000'000'000;  // of one safetensors file; transformers' own default
   std::vector<std::string> keep_fp32;        // globs of canonical or written names
   OnOverflow on_overflow = OnOverflow::kInfinity;
+  std::optional<Topology> topology;           // of a native result; the source's by default
+  std::map<std::string, std::string> copies;  // files beside safetensors, name -> path: a tokenizer
+  std::string command;                        // that asks for it, for the metadata; without paths
   StepBuilderOptions writer;
   std::function<void(uint64_t)> progress;  // told the bytes done of StripCost::moved_bytes; may be empty
 };

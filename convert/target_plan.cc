@@ -11,8 +11,8 @@ namespace {
 // Says in the model's own words what placement.h would say of some tensor.
 Status CheckModel(const nlohmann::json& model, const Topology& topology) {
   for (const auto& [field, what] :
-       {std::pair("num_attention_heads", "attention heads"), std::pair("hidden_size", "hidden units"),
-        std::pair("ffn_hidden_size", "FFN units")}) {
+       {std::pair("num_attention_heads", "attention heads"),
+        std::pair("num_key_value_heads", "key and value heads"), std::pair("ffn_hidden_size", "FFN units")}) {
     const int64_t size = IntField(model, field);
     if (size > 0 && size % topology.tp != 0)
       return InvalidArgument("TP={} does not divide the model's {} {}; choose a TP that does", topology.tp,

@@ -5,8 +5,8 @@
 
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
+#include "convert/sha256.h"
 #include "tools/archive_source.h"
-#include "tools/sha256.h"
 #include "tools/tar_writer.h"
 #include "tools/verified_copy.h"
 

@@ -8,6 +8,7 @@
 
 #include "tools/cmd_archive.h"
 #include "tools/cmd_bench.h"
+#include "tools/cmd_convert.h"
 #include "tools/cmd_data.h"
 #include "tools/cmd_diff.h"
 #include "tools/cmd_fingerprint.h"
@@ -31,7 +32,7 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 constexpr AddCommand kCommands[] = {AddTrainCommand,   AddDataCommand,    AddLsCommand,
                                     AddInspectCommand, AddVerifyCommand,  AddFingerprintCommand,
                                     AddDiffCommand,    AddReshapeCommand, AddStripCommand,
-                                    AddArchiveCommand, AddBenchCommand};
+                                    AddConvertCommand, AddArchiveCommand, AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "tools/choices.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 
@@ -40,10 +41,8 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
                   "window of memory, like 256MiB (the default) or 1GB; at least 64MiB is needed")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE");
-  verb.add_option("--direct", options.direct, "write past the page cache (default auto)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Direct>{{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}}))
-      ->option_text("auto|on|off");
+  AddChoice<Direct>(verb, "--direct", options.direct, "write past the page cache (default auto)",
+                    {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
 }
 
 Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json) {

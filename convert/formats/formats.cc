@@ -2,10 +2,17 @@
 
 #include <fmt/ranges.h>
 
+#include "convert/formats/hugging_face.h"
+#include "convert/formats/safetensors.h"
+
 namespace cairn {
 
 std::span<const Format> Formats() {
-  return {};  // Rows of other systems' formats come here.
+  static constexpr Format kFormats[] = {
+      {"hf", "a Hugging Face model: config.json and safetensors", IsHuggingFace, OpenHuggingFace},
+      {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
+  };
+  return kFormats;
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,

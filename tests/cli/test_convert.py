@@ -1,6 +1,7 @@
 """reshape, strip and fingerprint as a user runs them."""
 
 import json
+import subprocess
 import unittest
 
 from cairn_cli import CliTest, tree
@@ -55,14 +56,15 @@ class StripTest(CliTest):
     def test_hugging_face_directory(self):
         self.cairn("strip", self.run_dir, "out", "--dtype", "fp16", says="0 overflowed")
         self.assertEqual(sorted(p.name for p in (self.dir / "out").iterdir()),
-                         ["config.json", "generation_config.json", "model.safetensors"])
+                         ["SHA256SUMS", "config.json", "generation_config.json", "model.safetensors"])
+        subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=self.dir / "out", check=True, capture_output=True)
         config = json.loads((self.dir / "out" / "config.json").read_text())
         self.assertEqual((config["model_type"], config["vocab_size"]), ("gpt2", 50))
 
     def test_cut_into_files(self):
         facts = self.json("strip", self.step, "out", "--max-shard-size", "5kB")
         index = json.loads((self.dir / "out" / "model.safetensors.index.json").read_text())
-        self.assertEqual(len(set(index["weight_map"].values())) + 3, facts["files"])
+        self.assertEqual(len(set(index["weight_map"].values())) + 4, facts["files"])
 
     def test_native_weights_reshape_and_strip_on(self):
         self.cairn("strip", self.step, "weights", "--format", "native", "--dtype", "fp32")
@@ -76,7 +78,7 @@ class StripTest(CliTest):
     def test_dry_run_writes_nothing(self):
         facts = self.json("strip", self.step, "out", "--dry-run")
         self.assertFalse((self.dir / "out").exists())
-        self.assertEqual(facts["files"], 3)
+        self.assertEqual(facts["files"], 4)
 
     def test_misuse(self):
         for flags, says in ((["--dtype", "fp8"], "--dtype"), (["--keep-fp32", "nothing*"], "nothing*"),

@@ -11,6 +11,7 @@
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
+#include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
 namespace {
@@ -241,7 +242,7 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
   EXPECT_GT(files.size(), 2u);
   EXPECT_EQ(index["metadata"]["total_size"], total);
   EXPECT_TRUE(files.contains(fmt::format("model-00001-of-{:05}.safetensors", files.size())));
-  EXPECT_EQ(result->files, files.size() + 3);
+  EXPECT_EQ(result->files, files.size() + 4);  // index, two configurations, SHA256SUMS
   EXPECT_EQ(EstimateStrip(*Open(dir_ / "run"), {.max_file_bytes = 4000})->files, result->files);
 }
 
@@ -363,6 +364,52 @@ TEST_F(StripTest, AModelThatContradictsItsTensorsIsNamed) {
     const auto result = Strip(Fs(), *Open(dir / "run"), dir / "out", {});
     ASSERT_FALSE(result.ok()) << field;
     EXPECT_NE(result.status().message().find(named), std::string::npos) << result.status().message();
+  }
+}
+
+// Changes one byte of one write on its way to the disk.
+class LyingFileSystem final : public WrappedFileSystem {
+ public:
+  LyingFileSystem(FileSystem& base, int64_t lie_at) : WrappedFileSystem(base), left_(lie_at) {}
+  bool lied() const { return left_ < 0; }
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    const bool is_data = call.kind == FsCall::Kind::kWrite && call.path.ends_with(".safetensors");
+    if (!is_data || left_ < 0 || left_-- > 0) return run();
+    Bytes bytes(call.bytes.begin(), call.bytes.end());
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    return call.file->WriteAt(call.offset, bytes);
+  }
+
+ private:
+  int64_t left_;
+};
+
+TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
+  Make({});
+  for (int64_t lie_at = 0;; lie_at += 7) {
+    LyingFileSystem lying(Fs(), lie_at);
+    const auto result = Strip(lying, *Open(dir_ / "run"), dir_ / "out", {.max_file_bytes = 6000});
+    if (!lying.lied()) {
+      EXPECT_TRUE(result.ok());
+      EXPECT_GT(lie_at, 20);
+      break;
+    }
+    ASSERT_FALSE(result.ok()) << lie_at;
+    EXPECT_EQ(result.status().kind(), StatusKind::kCorrupt);
+    EXPECT_NE(result.status().message().find("read back"), std::string::npos);
+    EXPECT_EQ(Left(), only_source_);
+  }
+}
+
+TEST_F(StripTest, AsStoredTakesTheWeightsAndNotTheirMasters) {
+  Make({});
+  ASSERT_TRUE(Run({.dtype = {}, .format = StripFormat::kSafetensors}).ok());
+  for (const TensorEntry& tensor : TensorsOf(recipe_)) {
+    if (tensor.role != Role::kWeight) continue;
+    const auto loaded = LoadSafetensors(dir_ / "out/model.safetensors");
+    EXPECT_EQ(loaded.at(tensor.spec.name).bytes, ValuesOf(tensor, recipe_.seed)) << tensor.spec.name;
   }
 }
 

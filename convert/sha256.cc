@@ -1,4 +1,4 @@
-#include "tools/sha256.h"
+#include "convert/sha256.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>

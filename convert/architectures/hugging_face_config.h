@@ -1,0 +1,22 @@
+// config.json of a Hugging Face directory, to and from the manifest's `model`.
+//
+// A model that was read keeps its own config.json (`model.hugging_face.config`), so that every field comes
+// back; only what has changed since, and what versions spell in two ways, is written anew.
+#pragma once
+
+#include "ckpt/dtype.h"
+#include "ckpt/status.h"
+#include "convert/architectures/table.h"
+
+namespace cairn {
+
+// The fields of the architecture's table that `config` states or implies.
+// Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming what no table knows.
+Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
+
+// `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
+// field that the model lacks.
+Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
+                                     Dtype dtype);
+
+}  // namespace cairn

@@ -1,0 +1,65 @@
+// A family of models as data: which modules it has, how another system stores them, and what its
+// configuration calls them.
+//
+// One table serves both directions: reading maps stored tensors to canonical parameters, writing lays
+// canonical parameters out as stored tensors. How to add a family: convert/ADDING-AN-ARCHITECTURE.md.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+// A condition is kAlways, kNever, the name of a boolean field of the manifest's `model`, or that name behind
+// a "!".
+inline constexpr const char* kAlways = "always";
+inline constexpr const char* kNever = "never";
+
+// How canonical modules lie in one stored weight. Biases lie like the rows of their weights.
+enum class Layout {
+  kStacked,     // one below the other: [Q; K; V], [gate; up]; a single one is stored as it is
+  kTransposed,  // the same, stored [in, out] (GPT-2's Conv1D)
+  kGrouped,     // for each group of heads: its query heads, one key head, one value head; [heads, 3, d] where
+                // every query head has its own key and value
+};
+
+struct Module {
+  std::string name;                    // stored: "transformer.h.{}.attn.c_attn", where {} is the layer
+  std::vector<std::string> canonical;  // "attention.query", ...; canonical_modules.h lists them
+  std::string bias = kNever;           // has one
+  Layout layout = Layout::kStacked;
+  std::string when = kAlways;    // the module is there
+  std::string weight = kAlways;  // has one; a LayerNorm may have neither
+};
+
+// A field of the manifest's `model` and of the configuration file.
+struct Field {
+  std::string model;
+  std::vector<std::string> config;  // its key, then older spellings
+  // Where the file leaves it out. Null: it must be there, or follows from others: num_key_value_heads from
+  // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
+  nlohmann::json fallback = nullptr;
+};
+
+// What this program has no place for: such a model would compute something else.
+struct Refusal {
+  std::string config;   // key
+  nlohmann::json only;  // the value that is understood; the key may also be missing or null
+  std::string same_as;  // or: the key whose value it must have
+};
+
+struct Architecture {
+  std::string name;             // of the manifest's model, and model_type in config.json
+  std::string class_name;       // "LlamaForCausalLM"
+  std::string base_prefix;      // "model.": what tensors of a model saved without its head lack
+  std::vector<Module> modules;  // in the order of the other system's state dict
+  std::vector<Field> fields;
+  std::vector<std::string> buffers;  // globs of stored tensors that are no parameters, and are dropped
+  std::vector<Refusal> refusals;
+  nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has
+  nlohmann::json config = nlohmann::json::object();  // of config.json, where no original one is known
+  bool rope = false;  // rotary position embeddings, in both of transformers' spellings (rope.h)
+};
+
+}  // namespace cairn

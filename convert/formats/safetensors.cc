@@ -1,0 +1,178 @@
+#include "convert/formats/safetensors.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "convert/partial_dir.h"
+#include "convert/strict_json.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kOneFile = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kModelKey = "cairn.model";
+constexpr const char* kParametersKey = "cairn.parameters";
+constexpr uint64_t kMaxIndexBytes = 256 << 20;
+
+bool IsPlainName(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
+}
+
+// Every tensor of the index is in the file it names, and no file has others.
+Status CheckIndex(const std::string& path, const json& weight_map, const SafetensorsFiles& files) {
+  std::unordered_map<std::string, std::string> unseen;
+  for (const auto& [name, file] : weight_map.items()) unseen.emplace(name, file.get<std::string>());
+  for (size_t i = 0; i < files.names.size(); ++i) {
+    for (const SafetensorsTensor& tensor : files.headers[i].tensors) {
+      const auto found = unseen.find(tensor.name);
+      if (found == unseen.end() || found->second != files.names[i])
+        return Corrupt("{}: tensor {} is in {}, which the index does not say", path, tensor.name,
+                       files.names[i]);
+      unseen.erase(found);
+    }
+  }
+  if (unseen.empty()) return OkStatus();
+  return Corrupt("{}: tensor {} should be in {} and is not", path, unseen.begin()->first,
+                 unseen.begin()->second);
+}
+
+Status ReadHeaders(FileSystem& fs, SafetensorsFiles& files) {
+  for (const std::string& name : files.names) {
+    CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                           ReadSafetensorsHeader(fs, JoinPath(files.directory, name)));
+    files.headers.push_back(std::move(header));
+  }
+  return OkStatus();
+}
+
+Result<SafetensorsFiles> ReadIndexed(FileSystem& fs, const std::string& directory) {
+  const std::string path = JoinPath(directory, kIndex);
+  CAIRN_ASSIGN_OR_RETURN(const json index, ReadJsonObject(fs, path, kMaxIndexBytes));
+  const auto weight_map = index.find("weight_map");
+  if (weight_map == index.end() || !weight_map->is_object()) return Corrupt("{}: it has no weight_map", path);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : weight_map->items()) {
+    if (!file.is_string() || !IsPlainName(file.get<std::string>()))
+      return Corrupt("{}: tensor {} is in {}, which is no file of this directory", path, tensor, file.dump());
+    names.insert(file.get<std::string>());
+  }
+  if (names.empty()) return Corrupt("{}: its weight_map names no tensor", path);
+  SafetensorsFiles files{directory, {names.begin(), names.end()}, {}};
+  CAIRN_RETURN_IF_ERROR(ReadHeaders(fs, files));
+  CAIRN_RETURN_IF_ERROR(CheckIndex(path, *weight_map, files));
+  return files;
+}
+
+// The inverse of EncodeParameters, for the tensors that are there.
+Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
+                                                    const std::vector<ListedTensor>& tensors) {
+  CAIRN_ASSIGN_OR_RETURN(const json rows, ParseStrictJson(text));
+  std::unordered_map<std::string_view, const ListedTensor*> unseen;
+  for (const ListedTensor& tensor : tensors) unseen.emplace(tensor.name, &tensor);
+  std::vector<ParameterSpec> parameters;
+  if (!rows.is_array()) return Corrupt("{} is no list", kParametersKey);
+  for (const json& row : rows) {
+    const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
+                      row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
+                      row[4].is_number_integer() && row[5].is_boolean();
+    if (!fits) return Corrupt("{} has the row {}", kParametersKey, row.dump());
+    const auto found = unseen.find(row[0].get_ref<const std::string&>());
+    if (found == unseen.end()) return NotFound("tensor {} is missing", row[0].dump());
+    const Dims& shape = found->second->shape;
+    ParameterSpec spec{.name = row[0],
+                       .shape = shape,
+                       .tp_dim = row[1],
+                       .tp_unit = row[2],
+                       .pad_multiple = row[3],
+                       .layer = row[4],
+                       .tied_to_last = row[5]};
+    if (spec.tp_dim < kReplicated || spec.tp_dim >= shape.rank() || spec.tp_unit == 0)
+      return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
+                     ToString(shape));
+    parameters.push_back(std::move(spec));
+    unseen.erase(found);
+  }
+  if (!unseen.empty()) return Corrupt("tensor {} is not among {}", unseen.begin()->first, kParametersKey);
+  return parameters;
+}
+
+StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
+                        const std::vector<ListedTensor>& tensors) {
+  std::unordered_map<std::string_view, const ListedTensor*> tensor_of;
+  for (const ListedTensor& tensor : tensors) tensor_of.emplace(tensor.name, &tensor);
+  StoredCatalog catalog;
+  for (const ParameterSpec& spec : parameters) {
+    const ListedTensor& tensor = *tensor_of.at(spec.name);
+    const auto index = static_cast<uint32_t>(catalog.tensors.size());
+    catalog.tensors.push_back({spec, Role::kWeight, *tensor.dtype});
+    catalog.arrays.push_back({.name = tensor.name,
+                              .dtype = *tensor.dtype,
+                              .shape = tensor.shape,
+                              .extents = {{{0, tensor.shape.Volume()}, tensor.file, tensor.file_offset}}});
+    catalog.parts.push_back({index, Box::Whole(tensor.shape), index, Box::Whole(tensor.shape), false});
+  }
+  return catalog;
+}
+
+}  // namespace
+
+Result<SafetensorsFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (info.is_directory && !fs.Stat(JoinPath(path, kOneFile)).ok()) return ReadIndexed(fs, path);
+  SafetensorsFiles files{info.is_directory ? path : ParentDir(path), {}, {}};
+  files.names = {info.is_directory ? kOneFile : path.substr(path.find_last_of('/') + 1)};
+  CAIRN_RETURN_IF_ERROR(ReadHeaders(fs, files));
+  return files;
+}
+
+std::vector<ListedTensor> ListTensors(const SafetensorsFiles& files) {
+  std::vector<ListedTensor> tensors;
+  for (uint32_t file = 0; file < files.headers.size(); ++file)
+    for (const SafetensorsTensor& tensor : files.headers[file].tensors)
+      tensors.push_back(
+          {tensor.name, tensor.dtype_name, tensor.dtype, tensor.shape, file, tensor.file_offset});
+  return tensors;
+}
+
+std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
+  json rows = json::array();
+  for (const ParameterSpec& spec : parameters)
+    rows.push_back({spec.name, spec.tp_dim, spec.tp_unit, spec.pad_multiple, spec.layer, spec.tied_to_last});
+  return rows.dump();
+}
+
+bool IsSafetensors(FileSystem& fs, const std::string& path) {
+  const Result<FileInfo> info = fs.Stat(path);
+  if (!info.ok()) return false;
+  if (!info->is_directory) return path.ends_with(".safetensors");
+  return fs.Stat(JoinPath(path, kOneFile)).ok() || fs.Stat(JoinPath(path, kIndex)).ok();
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
+                                                          const OpenOptions&) {
+  CAIRN_ASSIGN_OR_RETURN(SafetensorsFiles files, ReadSafetensorsFiles(fs, path));
+  const auto& metadata = files.headers[0].metadata;
+  if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
+    return NotSupported("{}: no config.json beside it, and its header does not say what model it is", path);
+  Manifest manifest;
+  CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
+  if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);
+  const std::vector<ListedTensor> tensors = ListTensors(files);
+  for (const ListedTensor& tensor : tensors)
+    if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
+  const Result<std::vector<ParameterSpec>> parameters =
+      DecodeParameters(metadata.at(kParametersKey), tensors);
+  if (!parameters.ok()) return parameters.status().WithContext(path);
+  StoredCatalog catalog = CatalogOf(*parameters, tensors);
+  catalog.files = std::move(files.names);
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, files.directory, std::move(manifest), std::move(catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+}  // namespace cairn

@@ -1,0 +1,241 @@
+#include "convert/stored_model.h"
+
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "ckpt/digest.h"
+#include "convert/architectures/architectures.h"
+#include "convert/architectures/hugging_face_config.h"
+#include "convert/strict_json.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxConfigBytes = 1 << 20;
+constexpr uint64_t kCompareBytes = 4 << 20;
+constexpr uint64_t kSampleBytes = 256;  // of each tensor, for the run's identity
+constexpr size_t kNamesInMessage = 4;
+
+bool MatchesAny(const std::vector<std::string>& globs, const std::string& name) {
+  return std::ranges::any_of(globs,
+                             [&](const auto& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+}
+
+// "a, b and 7 more"
+std::string NamesOf(const std::vector<std::string>& names) {
+  const auto shown = std::span(names).first(std::min(names.size(), kNamesInMessage));
+  std::string text = fmt::format("{}", fmt::join(shown, ", "));
+  if (names.size() > shown.size()) text += fmt::format(" and {} more", names.size() - shown.size());
+  return text;
+}
+
+// The stored name of the output matrix, which tied models may carry as a copy.
+std::string HeadOf(const Architecture& architecture) {
+  for (const Module& module : architecture.modules)
+    if (module.canonical[0] == "output") return module.name + ".weight";
+  return "";
+}
+
+class Mapper {
+ public:
+  Mapper(const Architecture& architecture, const ExpandedModel& expanded,
+         const std::vector<std::string>& allow)
+      : architecture_(architecture), expanded_(expanded), allow_(allow), found_(expanded.tensors.size()) {
+    for (uint32_t i = 0; i < expanded.tensors.size(); ++i) place_of_.emplace(expanded.tensors[i].name, i);
+    for (uint32_t i = 0; i < expanded.parameters.size(); ++i) {
+      parameter_of_.emplace(expanded.parameters[i].name, i);
+      mapped_.catalog.tensors.push_back({expanded.parameters[i], Role::kWeight, Dtype::kF32});
+    }
+  }
+
+  Status Add(const ListedTensor& tensor) {
+    const auto place = PlaceOf(tensor.name);
+    if (place) return Take(tensor, *place);
+    if (MatchesAny(architecture_.buffers, tensor.name)) return OkStatus();
+    if (MatchesAny(allow_, tensor.name)) {
+      mapped_.left_out.push_back(tensor.name);
+    } else if (tensor.name == HeadOf(architecture_)) {
+      mapped_.twins.push_back({0, tensor});
+    } else {
+      unknown_.push_back(tensor.name);
+    }
+    return OkStatus();
+  }
+
+  Result<MappedModel> Finish() {
+    if (!unknown_.empty())
+      return InvalidArgument(
+          "{} tensors have no place in a {} model of this config.json: {}; --allow GLOB leaves "
+          "them out",
+          unknown_.size(), architecture_.name, NamesOf(unknown_));
+    std::vector<std::string> missing;
+    for (uint32_t i = 0; i < found_.size(); ++i)
+      if (!found_[i]) missing.push_back(expanded_.tensors[i].name);
+    if (!missing.empty())
+      return NotFound("{} tensors that config.json asks for are missing: {}", missing.size(),
+                      NamesOf(missing));
+    for (StoredTwin& twin : mapped_.twins) CAIRN_RETURN_IF_ERROR(FindOriginal(twin));
+    return std::move(mapped_);
+  }
+
+ private:
+  std::optional<uint32_t> PlaceOf(const std::string& name) const {
+    auto place = place_of_.find(name);
+    if (place == place_of_.end()) place = place_of_.find(architecture_.base_prefix + name);
+    return place == place_of_.end() ? std::nullopt : std::optional(place->second);
+  }
+
+  Status Take(const ListedTensor& tensor, uint32_t place) {
+    const ForeignTensor& wanted = expanded_.tensors[place];
+    if (found_[place])
+      return Corrupt("tensor {} is there twice, with and without {}", wanted.name, architecture_.base_prefix);
+    found_[place] = true;
+    if (!(tensor.shape == wanted.shape))
+      return Corrupt("tensor {} has shape {}, config.json makes it {}", tensor.name, ToString(tensor.shape),
+                     ToString(wanted.shape));
+    if (!tensor.dtype)
+      return NotSupported("tensor {} is {}, which no weight here can be", tensor.name, tensor.dtype_name);
+    StoredCatalog& catalog = mapped_.catalog;
+    const auto array = static_cast<uint32_t>(catalog.arrays.size());
+    catalog.arrays.push_back({.name = tensor.name,
+                              .dtype = *tensor.dtype,
+                              .shape = tensor.shape,
+                              .extents = {{{0, tensor.shape.Volume()}, tensor.file, tensor.file_offset}}});
+    for (const ForeignPart& part : wanted.parts) {
+      const uint32_t parameter = parameter_of_.at(part.parameter);
+      catalog.tensors[parameter].dtype = *tensor.dtype;
+      catalog.parts.push_back({parameter, part.source, array, part.box, part.transpose});
+    }
+    return OkStatus();
+  }
+
+  Status FindOriginal(StoredTwin& twin) const {
+    const uint32_t embedding = parameter_of_.at("embedding.word.weight");
+    const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &StoredPart::tensor);
+    twin.array = part->array;
+    const StoredArray& original = mapped_.catalog.arrays[twin.array];
+    if (twin.copy.shape == original.shape && twin.copy.dtype == original.dtype) return OkStatus();
+    return Corrupt(
+        "{} is {} of shape {}, {} which it is tied to is {} of shape {}; --allow '{}' leaves it out",
+        twin.copy.name, twin.copy.dtype_name, ToString(twin.copy.shape), original.name, Name(original.dtype),
+        ToString(original.shape), twin.copy.name);
+  }
+
+  const Architecture& architecture_;
+  const ExpandedModel& expanded_;
+  const std::vector<std::string>& allow_;
+  std::unordered_map<std::string, uint32_t> place_of_;  // of a stored name: into the expanded tensors
+  std::unordered_map<std::string, uint32_t> parameter_of_;
+  std::vector<bool> found_;
+  std::vector<std::string> unknown_;
+  MappedModel mapped_;
+};
+
+// Byte by byte, in a window.
+Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
+                   const StoredTwin& twin) {
+  const StoredArray& original = catalog.arrays[twin.array];
+  const StoredExtent& extent = original.extents[0];
+  CAIRN_ASSIGN_OR_RETURN(const auto a, fs.OpenForRead(JoinPath(directory, catalog.files[extent.file])));
+  CAIRN_ASSIGN_OR_RETURN(const auto b, fs.OpenForRead(JoinPath(directory, catalog.files[twin.copy.file])));
+  const uint64_t bytes = extent.range.size() * SizeOf(original.dtype);
+  std::vector<std::byte> one(std::min(bytes, kCompareBytes)), other(one.size());
+  for (uint64_t at = 0; at < bytes; at += one.size()) {
+    const uint64_t size = std::min<uint64_t>(one.size(), bytes - at);
+    CAIRN_RETURN_IF_ERROR(a->ReadAt(extent.file_offset + at, std::span(one).first(size)));
+    CAIRN_RETURN_IF_ERROR(b->ReadAt(twin.copy.file_offset + at, std::span(other).first(size)));
+    if (std::memcmp(one.data(), other.data(), size) != 0)
+      return Corrupt(
+          "{}: {} differs from {}, though config.json ties them; set tie_word_embeddings to false there, "
+          "or leave it out with --allow '{}'",
+          directory, twin.copy.name, original.name, twin.copy.name);
+  }
+  return OkStatus();
+}
+
+Result<json> ReadModel(FileSystem& fs, const std::string& directory, const Architecture*& architecture) {
+  const std::string path = JoinPath(directory, "config.json");
+  CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
+  const json type = config.value("model_type", json());
+  architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
+  if (architecture == nullptr) {
+    std::vector<std::string> known;
+    for (const Architecture& row : Architectures()) known.push_back(row.name);
+    return NotSupported("{}: model_type {} has no table; there are {}", path, type.dump(),
+                        fmt::join(known, ", "));
+  }
+  Result<json> model = ModelOfConfig(*architecture, config);
+  if (!model.ok()) return model.status().WithContext(directory);
+  json kept = {{"config", config}};
+  const std::string generation = JoinPath(directory, "generation_config.json");
+  if (fs.Stat(generation).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
+  }
+  (*model)["hugging_face"] = std::move(kept);
+  return model;
+}
+
+}  // namespace
+
+Result<MappedModel> MapToParameters(const Architecture& architecture, const json& model,
+                                    const std::vector<ListedTensor>& tensors, std::vector<std::string> files,
+                                    const std::vector<std::string>& allow) {
+  CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(model));
+  if (sizes.layers > tensors.size())
+    return NotFound("config.json asks for {} layers, the files have {} tensors", sizes.layers,
+                    tensors.size());
+  CAIRN_ASSIGN_OR_RETURN(const ExpandedModel expanded, Expand(architecture, model));
+  Mapper mapper(architecture, expanded, allow);
+  for (const ListedTensor& tensor : tensors) CAIRN_RETURN_IF_ERROR(mapper.Add(tensor));
+  CAIRN_ASSIGN_OR_RETURN(MappedModel mapped, mapper.Finish());
+  mapped.catalog.files = std::move(files);
+  return mapped;
+}
+
+Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const json& model,
+                          const StoredCatalog& catalog) {
+  json fields = model;
+  fields.erase("hugging_face");
+  OpenFiles files(fs, directory);
+  std::vector<std::string> lines;
+  std::vector<std::byte> sample;
+  for (const StoredArray& array : catalog.arrays) {
+    const StoredExtent& extent = array.extents[0];
+    CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
+    sample.resize(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, sample));
+    lines.push_back(fmt::format("{}|{}|{}|{}\n", array.name, Name(array.dtype), ToString(array.shape),
+                                ToHex(DigestOf(sample))));
+  }
+  std::ranges::sort(lines);
+  return ToHex(DigestOf(fmt::format("{}\n{}", fields.dump(), fmt::join(lines, ""))));
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
+                                                          std::vector<std::string> files,
+                                                          const std::vector<ListedTensor>& tensors,
+                                                          const OpenOptions& options) {
+  const Architecture* architecture = nullptr;
+  CAIRN_ASSIGN_OR_RETURN(json model, ReadModel(fs, directory, architecture));
+  Result<MappedModel> mapped =
+      MapToParameters(*architecture, model, tensors, std::move(files), options.allow);
+  if (!mapped.ok()) return mapped.status().WithContext(directory);
+  for (const StoredTwin& twin : mapped->twins)
+    CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
+  Manifest manifest;
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
+  manifest.model = std::move(model);
+  for (const std::string& name : mapped->left_out)
+    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(mapped->catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+}  // namespace cairn

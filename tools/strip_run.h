@@ -1,0 +1,43 @@
+// What `cairn strip` and `cairn convert` have in common: flags for released weights, the run and its report.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "convert/strip.h"
+#include "tools/choices.h"
+#include "tools/verb.h"
+
+namespace cairn {
+
+inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
+    {"fp16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"fp32", Dtype::kF32}};
+inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = {
+    {"hf", StripFormat::kHuggingFace},
+    {"safetensors", StripFormat::kSafetensors},
+    {"native", StripFormat::kNative}};
+
+struct StripFlags {
+  StripOptions options;
+  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: none is named
+  std::string from;       // of the source's format; empty: recognised
+  std::vector<std::string> allow;
+  bool saturate = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, --from, --allow, those of writer_flags.h,
+// --dry-run and --json.
+void AddStripFlags(CLI::App& verb, StripFlags& flags);
+
+// "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
+std::string CommandOf(const CLI::App& verb);
+
+// The tokenizer's files in `directory`, name -> path.
+// Errors: NotFound where there are none; those of the disk.
+Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory);
+
+// Strips and reports. `flags.options` has its format and dtype.
+Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags);
+
+}  // namespace cairn
