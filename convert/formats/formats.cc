@@ -2,10 +2,15 @@
 
 #include <fmt/ranges.h>
 
+#include "convert/formats/torch.h"
+
 namespace cairn {
 
 std::span<const Format> Formats() {
-  return {};  // Rows of other systems' formats come here.
+  static constexpr Format kFormats[] = {
+      {"torch", "a file of torch.save, every tensor under its own name", MatchesTorch, OpenTorch},
+  };
+  return kFormats;
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,
