@@ -3,12 +3,16 @@
 #include <fmt/ranges.h>
 
 #include "convert/formats/dcp.h"
+#include "convert/formats/deepspeed.h"
+#include "convert/formats/deepspeed_files.h"
 #include "convert/formats/torch.h"
 
 namespace cairn {
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
+      {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
+       MatchesDeepSpeed, OpenDeepSpeed},
       {"dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor)", MatchesDcp, OpenDcp},
       {"torch", "a file of torch.save, every tensor under its own name", MatchesTorch, OpenTorch},
   };

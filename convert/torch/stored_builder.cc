@@ -86,7 +86,7 @@ void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& 
   catalog.parts.push_back({tensor, box, AddArray(array.array), in_array, array.transposed});
 }
 
-void StoredBuilder::SortByParameter() {
+std::vector<uint32_t> StoredBuilder::SortByParameter() {
   std::map<std::string_view, size_t> first;
   for (const TensorEntry& tensor : catalog.tensors) first.try_emplace(tensor.spec.name, first.size());
   std::vector<uint32_t> order(catalog.tensors.size()), place(order.size());
@@ -101,6 +101,7 @@ void StoredBuilder::SortByParameter() {
   }
   catalog.tensors = std::move(tensors);
   for (StoredPart& part : catalog.parts) part.tensor = place[part.tensor];
+  return place;
 }
 
 std::string RunIdentity(const TensorTable& table) {

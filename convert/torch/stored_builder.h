@@ -35,9 +35,9 @@ class StoredBuilder {
   // `box` of the tensor is all of the array.
   void AddPart(uint32_t tensor, const Box& box, const TensorArray& array);
 
-  // Puts the roles of each parameter one behind the other, parameters in order of first appearance. To be
-  // called last.
-  void SortByParameter();
+  // Puts the roles of each parameter one behind the other, parameters in order of first appearance, and gives
+  // where each tensor went. To be called last.
+  std::vector<uint32_t> SortByParameter();
 
  private:
   std::map<std::string, uint32_t, std::less<>> files_;
