@@ -11,6 +11,7 @@
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/text_table.h"
+#include "tools/torch_tree.h"
 #include "tools/value_stats.h"
 
 namespace cairn {
@@ -40,8 +41,11 @@ std::vector<uint64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.en
 
 class Inspector {
  public:
-  Inspector(const InspectOptions& options, OpenedStep step)
-      : options_(options), step_(std::move(step)), catalog_(step_.reader->catalog()) {
+  Inspector(const InspectOptions& options, OpenedSource opened)
+      : options_(options),
+        opened_(std::move(opened)),
+        source_(opened_.source()),
+        catalog_(source_.catalog()) {
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
       if (Fits(catalog_.tensors[i], options_.globs)) chosen_.push_back(i);
   }
@@ -60,7 +64,7 @@ class Inspector {
     for (uint32_t tensor : chosen_) total += catalog_.tensors[tensor].bytes();
     Progress progress("reading", total, !options_.json);
     stats_.resize(catalog_.tensors.size());
-    return StreamBlocks(*step_.reader, chosen_, BlockBytesFor(kDefaultMaxMemory), [&](const Block& block) {
+    return StreamBlocks(source_, chosen_, BlockBytesFor(kDefaultMaxMemory), [&](const Block& block) {
       stats_[block.tensor].Add(catalog_.tensors[block.tensor].dtype, block.bytes);
       progress.Update(done += block.bytes.size());
       return OkStatus();
@@ -68,9 +72,9 @@ class Inspector {
   }
 
   void PrintAsText() const {
-    const Manifest& manifest = step_.reader->manifest();
-    fmt::print("{}: step {}, {}, run {}\n", step_.reader->directory(), manifest.step,
-               ToString(manifest.topology), manifest.run);
+    const Manifest& manifest = source_.manifest();
+    fmt::print("{}: step {}, {}, run {}\n", source_.directory(), manifest.step, ToString(manifest.topology),
+               manifest.run);
     std::vector<std::string> header = {"tensor", "role", "dtype", "shape", "size"};
     if (options_.stats) header.insert(header.end(), {"NaN", "Inf", "zeros", "min", "max", "norm"});
     TextTable table(header);
@@ -98,30 +102,31 @@ class Inspector {
 
   void PrintSlices() const {
     TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes", "codec"});
-    ForEachSlice([&](const TensorEntry& tensor, const Piece& piece) {
-      table.Add({DisplayName(tensor), ToString(piece.box),
-                 fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
-                 std::to_string(piece.file_offset), std::to_string(piece.stored_bytes),
-                 std::string(Name(piece.codec))});
-    });
+    for (uint32_t chosen : chosen_)
+      ForEachSlice(chosen, [&](const TensorEntry& tensor, const Piece& piece) {
+        table.Add({DisplayName(tensor), ToString(piece.box),
+                   fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
+                   std::to_string(piece.file_offset), std::to_string(piece.stored_bytes),
+                   std::string(Name(piece.codec))});
+      });
     fmt::print("\n");
     table.Print();
   }
 
   template <typename Visit>
-  void ForEachSlice(Visit visit) const {
-    for (uint32_t tensor : chosen_) {
-      const auto [first, last] = catalog_.PiecesOfTensor(tensor);
-      for (size_t i = first; i < last; ++i) visit(catalog_.tensors[tensor], catalog_.pieces[i]);
-    }
+  void ForEachSlice(uint32_t tensor, Visit visit) const {
+    if (!opened_.step.reader) return;  // arrays of other systems lie in files their own way
+    const StepCatalog& catalog = opened_.step.reader->catalog();
+    const auto [first, last] = catalog.PiecesOfTensor(tensor);
+    for (size_t i = first; i < last; ++i) visit(catalog.tensors[tensor], catalog.pieces[i]);
   }
 
   void PrintAsJson() const {
-    const Manifest& m = step_.reader->manifest();
+    const Manifest& m = source_.manifest();
     ordered_json tensors = ordered_json::array();
     for (uint32_t tensor : chosen_) tensors.push_back(ToJson(tensor));
     PrintJson(
-        {{"checkpoint", step_.reader->directory()},
+        {{"checkpoint", source_.directory()},
          {"run", m.run},
          {"step", m.step},
          {"topology",
@@ -143,10 +148,9 @@ class Inspector {
       json["stats"] = {{"nan", s.nan}, {"inf", s.infinite}, {"zeros", s.zeros},
                        {"min", s.min}, {"max", s.max},      {"norm", s.norm()}};
     }
-    if (options_.slices) {
-      const auto [first, last] = catalog_.PiecesOfTensor(index);
-      for (size_t i = first; i < last; ++i) json["slices"].push_back(ToJson(catalog_.pieces[i]));
-    }
+    if (options_.slices)
+      ForEachSlice(index,
+                   [&](const TensorEntry&, const Piece& piece) { json["slices"].push_back(ToJson(piece)); });
     return json;
   }
 
@@ -161,15 +165,28 @@ class Inspector {
   }
 
   const InspectOptions& options_;
-  OpenedStep step_;
-  const StepCatalog& catalog_;
+  OpenedSource opened_;
+  CheckpointSource& source_;
+  const TensorTable& catalog_;
   std::vector<uint32_t> chosen_;
   std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
 };
 
+// A file of torch.save shows all that is in it, not only the tensors.
+Result<int> RunInspectFile(const InspectOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(FileSystem::Posix(), options.checkpoint));
+  if (options.json)
+    PrintJson(TorchTreeJson(options.checkpoint, file));
+  else
+    PrintTorchTree(options.checkpoint, file, options.globs, options.slices);
+  return kExitDone;
+}
+
 Result<int> RunInspect(const InspectOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedStep step, OpenCkpt(options.checkpoint));
-  CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(step)).Run());
+  if (!options.stats && TorchFile::Matches(FileSystem::Posix(), options.checkpoint))
+    return RunInspectFile(options);
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(options.checkpoint));
+  CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(opened)).Run());
   return kExitDone;
 }
 
@@ -179,12 +196,17 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* inspect =
       app.add_subcommand("inspect", "show tensors, who holds which slice, and what values look like");
-  inspect->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
+  inspect
+      ->add_option("CKPT", options->checkpoint,
+                   "a step, a run directory, STORE:RUN@STEP, or a checkpoint or file of another system")
+      ->required();
   inspect->add_option("GLOB", options->globs, "only tensors that fit, like 'layers.0.*' or '*/master'");
   inspect->add_flag("--slices", options->slices, "where each slice lies: box, elements of it, file, offset");
   inspect->add_flag("--stats", options->stats, "read the values: NaN, Inf, zeros, min, max, norm");
   inspect->add_flag("--json", options->json, "print facts as JSON");
-  inspect->footer(HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
+  inspect->footer(
+      "Of a file of torch.save (.pt, .bin) it shows every value in it; nothing of it is run.\n\n" +
+      HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
   inspect->callback([options, &verb] { verb = [options] { return RunInspect(*options); }; });
 }
 

@@ -2,8 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include "convert/formats/dcp.h"
+#include "convert/formats/deepspeed.h"
+#include "convert/formats/deepspeed_files.h"
 #include "convert/formats/hugging_face.h"
 #include "convert/formats/safetensors.h"
+#include "convert/formats/torch.h"
 
 namespace cairn {
 
@@ -11,6 +15,10 @@ std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
       {"hf", "a Hugging Face model: config.json and safetensors", IsHuggingFace, OpenHuggingFace},
       {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
+      {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
+       MatchesDeepSpeed, OpenDeepSpeed},
+      {"dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor)", MatchesDcp, OpenDcp},
+      {"torch", "a file of torch.save, every tensor under its own name", MatchesTorch, OpenTorch},
   };
   return kFormats;
 }

@@ -22,6 +22,7 @@ struct OpenOptions {
   std::string format;              // empty: recognised from the files
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
+  uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
 };
 
 struct Format {

@@ -1,0 +1,368 @@
+#include "convert/formats/deepspeed.h"
+
+#include <algorithm>
+#include <set>
+
+#include "convert/block_stream.h"
+#include "convert/formats/deepspeed_files.h"
+#include "convert/formats/megatron_names.h"
+#include "convert/formats/replicas.h"
+#include "convert/formats/zero_shards.h"
+#include "convert/master_proof.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+struct ModelFile {
+  std::string name;
+  TorchFile contents;
+};
+
+// A tensor of one model parallel rank, under the name it has in its file and over all ranks.
+struct Slice {
+  MegatronName place;  // of Megatron's; the name alone for other models
+  Role role = Role::kWeight;
+  TensorArray tensor;
+};
+
+class Opener {
+ public:
+  Opener(FileSystem& fs, DeepSpeedFiles files, const OpenOptions& options)
+      : fs_(fs), files_(std::move(files)), options_(options) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(ReadModels());
+    CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
+    CAIRN_RETURN_IF_ERROR(ReadOptimizers());
+    CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
+    ReadState();
+    const std::vector<uint32_t> place = builder_.SortByParameter();
+    for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
+    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(auto source,
+                           OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
+                                            std::move(builder_.catalog), replicas_, options_.replicas));
+    if (!doubts_.empty())
+      CAIRN_RETURN_IF_ERROR(ProveMasters(*source, kDefaultMaxMemory).status().WithContext(doubts_[0]));
+    return source;
+  }
+
+ private:
+  Status Fail(const std::string& file, const Status& status) const {
+    return status.WithContext(JoinPath(files_.directory, file));
+  }
+
+  Result<TorchFile> OpenFile(const std::string& name) {
+    return TorchFile::Open(fs_, JoinPath(files_.directory, name));
+  }
+
+  // The model states of all model parallel ranks; of ZeRO-3 those of the first data parallel rank.
+  Status ReadModels() {
+    std::map<int, std::string> names = files_.models;
+    if (names.empty())
+      for (const auto& [ranks, name] : files_.zero3_models)
+        if (ranks.second == 0) names[ranks.first] = name;
+    for (const auto& [rank, name] : names) {
+      if (rank != static_cast<int>(models_.size()))
+        return NotFound("{}: the model states of rank {} are missing", files_.directory, models_.size());
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name));
+      models_.push_back({name, std::move(file)});
+    }
+    if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
+    return CheckModelCount();
+  }
+
+  Status CheckModelCount() {
+    const auto count = AsInt(Find(root(), "mp_world_size"));
+    if (!count) return OkStatus();
+    if (*count > static_cast<int64_t>(models_.size()))
+      return NotFound("{}: {} says there are {} model parallel ranks, {} are here", files_.directory,
+                      models_[0].name, *count, models_.size());
+    for (size_t i = static_cast<size_t>(std::max<int64_t>(*count, 1)); i < models_.size(); ++i)
+      manifest_.history.push_back("left over from a larger world, not read: " + models_[i].name);
+    models_.resize(std::min(models_.size(), static_cast<size_t>(std::max<int64_t>(*count, 1))));
+    return OkStatus();
+  }
+
+  const PyValue& root() const { return models_[0].contents.root(); }
+
+  // ---- Weights.
+
+  Status ReadLayers() {
+    megatron_ = true;
+    for (const auto& [key, name] : files_.layers) tp_ = std::max(tp_, key.second + 1);
+    if (models_.size() % static_cast<size_t>(tp_) != 0)
+      return Corrupt("{}: {} model parallel ranks are no multiple of {} tensor parallel ones",
+                     files_.directory, models_.size(), tp_);
+    for (const auto& [key, name] : files_.layers) {
+      if (!files_.layers.contains({key.first, tp_ - 1}) || !files_.layers.contains({key.first, 0}))
+        return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files_.directory,
+                        key.first, tp_);
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, OpenFile(name));
+      CAIRN_RETURN_IF_ERROR(ReadLayer(key.first, key.second, name, file));
+    }
+    return OkStatus();
+  }
+
+  // What a file is, its keys say: layers have a query_key_value, and a final norm has nothing but itself.
+  Status ReadLayer(int index, int tp, const std::string& name, const TorchFile& file) {
+    const PyValue& root = file.root();
+    if (!root.is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
+    std::set<std::string> keys;
+    for (size_t i = 0; i + 1 < root.items.size(); i += 2) keys.insert(KeyText(*root.items[i]));
+    const bool layer = std::ranges::any_of(
+        keys, [](const std::string& k) { return k.find("query_key_value") != std::string::npos; });
+    std::string prefix;
+    if (layer)
+      prefix = fmt::format("layers.{}.", transformer_.try_emplace(index, transformer_.size()).first->second);
+    else if (keys.contains("weight"))
+      prefix = "final_layernorm.";
+    prefixes_[index] = prefix;
+    const uint32_t file_index = builder_.AddFile(name);
+    return ForEachTensor(root, [&](const std::string& key, const TensorRef& tensor) -> Status {
+      auto array = ArrayOf(file, tensor, file_index, key);
+      if (!array.ok()) return Fail(name, array.status());
+      return Take(prefix + key, tp, Role::kWeight, std::move(*array), name);
+    });
+  }
+
+  // Weights in the model states themselves.
+  Status ReadModules() {
+    tp_ = static_cast<int>(models_.size());
+    for (size_t rank = 0; rank < models_.size(); ++rank) {
+      const ModelFile& model = models_[rank];
+      const PyValue* module = Find(model.contents.root(), "module");
+      if (!module || module->is(PyKind::kNone)) return Fail(model.name, NotFound("there is no module in it"));
+      const uint32_t file_index = builder_.AddFile(model.name);
+      std::vector<std::pair<std::string, TensorArray>> found;
+      CAIRN_RETURN_IF_ERROR(
+          ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
+            // Of ZeRO-3, whose parameters are in the optimizer files.
+            if (tensor.shape == Dims{0}) return OkStatus();
+            auto array = ArrayOf(model.contents, tensor, file_index, key);
+            if (!array.ok()) return Fail(model.name, array.status());
+            found.emplace_back(key, std::move(*array));
+            return OkStatus();
+          }));
+      if (rank == 0) megatron_ = Find(root(), "args") && !found.empty() && AllMegatron(found);
+      for (auto& [key, array] : found)
+        CAIRN_RETURN_IF_ERROR(Take(key, static_cast<int>(rank), Role::kWeight, std::move(array), model.name));
+    }
+    return OkStatus();
+  }
+
+  static bool AllMegatron(const std::vector<std::pair<std::string, TensorArray>>& found) {
+    return std::ranges::all_of(found, [](const auto& entry) {
+      return entry.first.starts_with("language_model.") &&
+             (ParseMegatronName(entry.first) || IsMegatronBuffer(entry.first));
+    });
+  }
+
+  Status Take(const std::string& name, int tp, Role role, TensorArray array, const std::string& file) {
+    if (megatron_ && IsMegatronBuffer(name)) return OkStatus();
+    MegatronName place{kBeforeLayers, name};
+    if (megatron_) {
+      const auto found = ParseMegatronName(name);
+      if (!found) return Fail(file, NotSupported("{} has no place in Megatron's GPT", name));
+      place = *found;
+      tied_ = tied_ && place.name != "lm_head.weight" && place.name != "output_layer.weight";
+      if (place.name == "word_embeddings.weight" && role == Role::kWeight)
+        padded_vocab_ = array.array.shape[0] * static_cast<uint64_t>(tp_);
+    }
+    slices_.push_back({tp, {std::move(place), role, std::move(array)}});
+    return OkStatus();
+  }
+
+  // ---- Masters and moments.
+
+  Status ReadOptimizers() {
+    if (files_.optimizers.empty()) return OkStatus();
+    for (size_t rank = 0; rank < models_.size(); ++rank) {
+      std::vector<ZeroShard> shards;
+      CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
+      const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
+      if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(shards, *shapes));
+      manifest_.topology.zero = contents.stage;
+      manifest_.topology.dp = static_cast<int>(shards.size());
+      manifest_.state.update(contents.state);
+      doubts_.insert(doubts_.end(), contents.doubts.begin(), contents.doubts.end());
+      for (ZeroTensor& tensor : contents.tensors)
+        CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), std::move(tensor), shards[0].path));
+    }
+    if (!doubts_.empty())
+      manifest_.history.push_back(doubts_[0] +
+                                  " (round_robin_gradients); the order of param_shapes was taken, "
+                                  "and every master rounds to its weight");
+    return OkStatus();
+  }
+
+  Status OpenShards(int rank, std::vector<ZeroShard>& shards) {
+    const auto open = [&](int d) -> Status {
+      const auto name = files_.optimizers.find({rank, d});
+      if (name == files_.optimizers.end())
+        return NotFound(
+            "{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
+            files_.directory, d, rank);
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name->second));
+      shards.push_back(
+          {JoinPath(files_.directory, name->second), builder_.AddFile(name->second), std::move(file)});
+      return OkStatus();
+    };
+    CAIRN_RETURN_IF_ERROR(open(0));
+    const auto count = PartitionCount(shards[0].contents.root());
+    if (!count.ok()) return count.status().WithContext(shards[0].path);
+    for (uint64_t d = 1; d < *count; ++d) {
+      CAIRN_RETURN_IF_ERROR(open(static_cast<int>(d)));
+      const auto other = PartitionCount(shards.back().contents.root());
+      if (!other.ok() || *other != *count)
+        return Corrupt(
+            "{}: it is of a world of another size than {}; one of them is left over from another save",
+            shards.back().path, shards[0].path);
+    }
+    for (const auto& [ranks, name] : files_.optimizers)
+      if (ranks.first == rank && ranks.second >= static_cast<int>(*count))
+        manifest_.history.push_back("left over from a larger world, not read: " + name);
+    return OkStatus();
+  }
+
+  // Names of a pipeline count the layers of the whole model: "3.input_layernorm.weight".
+  Status TakeZero(int rank, ZeroTensor tensor, const std::string& file) {
+    std::string name = tensor.name;
+    if (!files_.layers.empty()) {
+      const size_t dot = name.find('.');
+      const bool number =
+          dot != std::string::npos && dot > 0 &&
+          std::ranges::all_of(name.substr(0, dot), [](char c) { return c >= '0' && c <= '9'; });
+      if (number && dot < 9) {
+        const auto prefix = prefixes_.find(std::stoi(name.substr(0, dot)));
+        if (prefix == prefixes_.end()) return Corrupt("{}: {} is of no layer file", file, name);
+        name = prefix->second + name.substr(dot + 1);
+      } else if (name.starts_with("tied_modules.")) {
+        name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
+      }
+    }
+    return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);
+  }
+
+  // ---- All ranks together.
+
+  Status AssembleMegatron() {
+    const PyValue* args = Find(root(), "args");
+    if (!args)
+      return Fail(models_[0].name, NotSupported("there are no args in it, which say what the model is"));
+    const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
+    auto read = ReadMegatronArgs(*args, version, tied_);
+    if (!read.ok()) return Fail(models_[0].name, read.status());
+    args_ = *std::move(read);
+    TrimVocabulary();
+    manifest_.model = args_.facts;
+    manifest_.topology.tp = tp_;
+    manifest_.topology.pp = static_cast<int>(models_.size()) / tp_;
+    MegatronAssembler assembler(args_, tp_, builder_);
+    const bool masters_only = std::ranges::none_of(slices_, IsWeight);
+    for (auto& [tp, slice] : slices_) {
+      const Role role = masters_only && slice.role == Role::kMaster ? Role::kWeight : slice.role;
+      CAIRN_RETURN_IF_ERROR(assembler.Add({slice.place.name, slice.place.layer, tp, role, slice.tensor})
+                                .WithContext(files_.directory));
+    }
+    replicas_ = assembler.replicas();
+    return OkStatus();
+  }
+
+  static bool IsWeight(const std::pair<int, Slice>& slice) { return slice.second.role == Role::kWeight; }
+
+  void TrimVocabulary() {
+    uint64_t vocab = 0;
+    for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
+      if (const PyValue* found = Find(root(), info))
+        vocab = static_cast<uint64_t>(
+            std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
+    if (options_.vocab_size > 0) vocab = options_.vocab_size;
+    if (vocab > 0 && vocab <= padded_vocab_)
+      args_.vocab = vocab;
+    else if (args_.vocab == padded_vocab_)
+      manifest_.history.push_back(
+          fmt::format("the vocabulary of {} rows may have padding; no file says so", padded_vocab_));
+    args_.facts["vocab_size"] = args_.vocab;
+  }
+
+  Status AssemblePlain() {
+    if (models_.size() > 1)
+      return NotSupported(
+          "{}: a model of {} model parallel ranks whose names are not Megatron's; nothing says how "
+          "it was cut",
+          files_.directory, models_.size());
+    std::set<std::string> weights;
+    for (const auto& [tp, slice] : slices_)
+      if (slice.role == Role::kWeight) weights.insert(slice.place.name);
+    for (auto& [tp, slice] : slices_) {
+      // A master without a weight is what the training would round to one.
+      const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
+      const Role role = alone ? Role::kWeight : slice.role;
+      const StoredArray& array = slice.tensor.array;
+      Dims shape = array.shape;
+      if (slice.tensor.transposed) shape = {array.shape[1], array.shape[0]};
+      const size_t known = builder_.catalog.tensors.size();
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                             builder_.Tensor({.name = slice.place.name, .shape = shape}, role, array.dtype));
+      if (tensor == known) builder_.AddPart(tensor, Box::Whole(shape), slice.tensor);
+    }
+    return OkStatus();
+  }
+
+  // How far the training was.
+  void ReadState() {
+    nlohmann::json& state = manifest_.state;
+    const auto copy = [&](const PyValue* from, const char* key, const char* name) {
+      if (const auto value = AsInt(from ? Find(*from, key) : nullptr)) state[name] = *value;
+    };
+    copy(&root(), "global_steps", "iteration");
+    copy(&root(), "iteration", "iteration");
+    copy(&root(), "global_samples", "consumed_samples");
+    copy(Find(root(), "args"), "consumed_train_samples", "consumed_samples");
+    copy(&root(), "tokens", "consumed_tokens");
+    copy(&root(), "skipped_steps", "skipped_steps");
+    for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
+      if (const PyValue* scheduler = FindKind(root(), name, PyKind::kDict))
+        for (size_t i = 0; i + 1 < scheduler->items.size(); i += 2)
+          AddScheduler(KeyText(*scheduler->items[i]), *scheduler->items[i + 1]);
+    manifest_.step = IntField(state, "iteration");
+  }
+  void AddScheduler(const std::string& key, const PyValue& value) {
+    if (const auto text = AsText(&value))
+      manifest_.state["lr_schedule." + key] = std::string(*text);
+    else if (const auto integer = AsInt(&value))
+      manifest_.state["lr_schedule." + key] = *integer;
+    else if (const auto number = AsNumber(&value))
+      manifest_.state["lr_schedule." + key] = *number;
+  }
+
+  FileSystem& fs_;
+  const DeepSpeedFiles files_;
+  const OpenOptions& options_;
+  std::vector<ModelFile> models_;
+  bool megatron_ = false;
+  bool tied_ = true;
+  int tp_ = 1;
+  uint64_t padded_vocab_ = 0;
+  std::map<int, size_t> transformer_;          // index of a layer file: the layer of the model
+  std::map<int, std::string> prefixes_;        // index of a layer file: of its names
+  std::vector<std::pair<int, Slice>> slices_;  // with their tensor parallel ranks
+  MegatronArgs args_;
+  StoredBuilder builder_;
+  Manifest manifest_;
+  std::vector<MegatronReplica> replicas_;
+  std::vector<std::string> doubts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
+                                                        const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(DeepSpeedFiles files, FindDeepSpeedFiles(fs, path));
+  return Opener(fs, std::move(files), options).Open();
+}
+
+}  // namespace cairn

@@ -1,0 +1,23 @@
+// What a name in a Megatron checkpoint says: which layer, and which module of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cairn {
+
+struct MegatronName {
+  int layer;  // as the name counts, which is within a pipeline stage in most formats; or kBeforeLayers,
+              // kAfterLayers
+  std::string name;  // "self_attention.dense.weight"
+};
+
+// Of "language_model.encoder.layers.3.self_attention.dense.weight", "decoder.final_layernorm.bias" and the
+// like, whatever wrappers are around them; nothing where it is none.
+std::optional<MegatronName> ParseMegatronName(std::string_view name);
+
+// Buffers and opaque states of modules that hold no parameters.
+bool IsMegatronBuffer(std::string_view name);
+
+}  // namespace cairn

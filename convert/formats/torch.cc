@@ -1,0 +1,71 @@
+#include "convert/formats/torch.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "convert/torch/stored_builder.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+bool IsAllowed(const std::string& name, const OpenOptions& options) {
+  return std::ranges::any_of(
+      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+}
+
+std::pair<std::string, std::string> SplitPath(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return {".", path};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
+
+Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
+  std::vector<TorchTensor> tensors;
+  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& name, const TensorRef& tensor) {
+                          auto found = ArrayOf(file, tensor, 0, name);
+                          if (!found.ok()) return found.status();
+                          tensors.push_back({name, std::move(found->array), found->transposed});
+                          return OkStatus();
+                        }).WithContext(path));
+  return tensors;
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::string& path,
+                                                    const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
+  const auto [directory, name] = SplitPath(path);
+  StoredBuilder builder;
+  const uint32_t index = builder.AddFile(name);
+  Manifest manifest;
+  const auto add = [&](const std::string& tensor_name, const TensorRef& tensor) -> Status {
+    if (IsAllowed(tensor_name, options)) {
+      manifest.history.push_back("left out " + tensor_name);
+      return OkStatus();
+    }
+    CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, index, tensor_name));
+    const size_t known = builder.catalog.tensors.size();
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder.Tensor({.name = tensor_name, .shape = tensor.shape},
+                                                                Role::kWeight, array.array.dtype));
+    if (entry != known) return Corrupt("two tensors are called {}", tensor_name);
+    builder.AddPart(entry, Box::Whole(tensor.shape), array);
+    return OkStatus();
+  };
+  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), add).WithContext(path));
+  if (builder.catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", path);
+  for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
+    if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
+  manifest.step = IntField(manifest.state, "iteration");
+  manifest.run = RunIdentity(builder.catalog);
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(builder.catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+}  // namespace cairn

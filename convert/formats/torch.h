@@ -1,0 +1,26 @@
+// A file of torch.save, of any model: every tensor in it under the path that leads to it.
+//
+// What inspect, fingerprint and diff need; which tensor is which of a model's, it does not know.
+#pragma once
+
+#include "convert/formats/formats.h"
+#include "convert/stored_source.h"
+
+namespace cairn {
+
+bool MatchesTorch(FileSystem& fs, const std::string& path);
+Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::string& path,
+                                                    const OpenOptions& options);
+
+// A tensor of a state dict in a file: its name, and the array that holds it.
+struct TorchTensor {
+  std::string name;
+  StoredArray array;        // its extents are in file 0
+  bool transposed = false;  // the tensor is the array's transpose
+};
+
+// The tensors of `pytorch_model.bin` and the like. Errors: those of TorchFile::Open and ArrayOf, naming the
+// path.
+Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path);
+
+}  // namespace cairn

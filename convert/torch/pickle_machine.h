@@ -1,0 +1,42 @@
+// A machine for pickles that runs nothing of them: a closed list of opcodes, and of callables whose result is
+// known without calling them. Every other class or function becomes an object that can be named and shown.
+//
+// Opcodes are those of protocols 2 to 5 that torch, NumPy, Megatron and DeepSpeed write. There is no
+// recursion. Memory is linear in the pickle's length, at most some 150 bytes a byte: nothing is copied that
+// an opcode could ask for again and again. Source: Python's pickletools.py.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/status.h"
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kMaxPickleBytes = 1 << 30;  // .metadata of thousands of ranks has some hundred MB
+
+// A global that no checkpoint needs and that would run code in an ordinary unpickler: os.system and the like.
+struct SuspiciousGlobal {
+  std::string name;
+  uint64_t offset = 0;  // of its opcode in the pickle
+};
+
+struct Pickle {
+  std::shared_ptr<const std::string> bytes;
+  std::deque<PyValue> values;
+  std::deque<StorageRef> storages;  // one a persistent id; several may have the same key
+  std::deque<TensorRef> tensors;
+  std::vector<SuspiciousGlobal> suspicious;
+  const PyValue* root = nullptr;
+  uint64_t end = 0;  // behind its STOP
+};
+
+// The pickle that begins at `begin`. `ran_out`, where given, tells whether more bytes could have helped.
+// Errors: Corrupt and NotSupported naming the opcode or global and the offset of it.
+Result<std::unique_ptr<Pickle>> Unpickle(std::shared_ptr<const std::string> bytes, uint64_t begin = 0,
+                                         bool* ran_out = nullptr);
+
+}  // namespace cairn

@@ -1,0 +1,21 @@
+// The tensors of a pickled object under the path of keys and positions that leads to each.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ckpt/status.h"
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+// How a key of a dict is spelt in a path: a text as it is, a number in decimal; "?" for others.
+std::string KeyText(const PyValue& key);
+
+// Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
+// path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited
+// twice. Stops at the first error. Errors: Corrupt where the object holds itself.
+Status ForEachTensor(const PyValue& root,
+                     const std::function<Status(const std::string&, const TensorRef&)>& visit);
+
+}  // namespace cairn

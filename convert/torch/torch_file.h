@@ -1,0 +1,57 @@
+// A file of torch.save: its object as plain values, and where in the file each tensor's elements are.
+//
+// Three containers: the zip of torch 1.6 and newer, the stream of older ones, and a bare pickle (.metadata of
+// torch.distributed.checkpoint), which has no storages. Nothing of the file is executed, and of its storages
+// nothing is read here.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/file_system.h"
+#include "convert/torch/pickle_machine.h"
+#include "convert/torch/zip_container.h"
+
+namespace cairn {
+
+enum class TorchContainer { kZip, kStream, kPickle };
+
+// Where a storage's bytes are.
+struct TorchStorage {
+  uint64_t file_offset = 0;
+  uint64_t bytes = 0;
+};
+
+class TorchFile {
+ public:
+  // Whether the first bytes are those of torch.save; does not tell that the rest is sound.
+  static bool Matches(FileSystem& fs, const std::string& path);
+
+  // Errors: Corrupt or NotSupported naming the path, the byte and the opcode, global or record.
+  static Result<TorchFile> Open(FileSystem& fs, const std::string& path);
+  // A file within a file.
+  static Result<TorchFile> Read(File& file, Stretch where);
+
+  const PyValue& root() const { return *pickle_->root; }
+  TorchContainer container() const { return container_; }
+  const std::vector<SuspiciousGlobal>& suspicious() const { return pickle_->suspicious; }
+  const std::map<std::string, TorchStorage, std::less<>>& storages() const { return storages_; }
+
+  // The byte of the file at which element 0 of the tensor's storage lies. Errors: Corrupt where the storage
+  // is missing or shorter than the tensor needs.
+  Result<uint64_t> Locate(const TensorRef& tensor) const;
+
+ private:
+  static Result<TorchFile> ReadZip(File& file, Stretch where);
+  static Result<TorchFile> ReadStream(File& file, Stretch where);
+  static Result<TorchFile> ReadPickle(File& file, Stretch where);
+  Status CheckStorages() const;
+
+  TorchContainer container_ = TorchContainer::kZip;
+  std::unique_ptr<Pickle> pickle_;
+  std::map<std::string, TorchStorage, std::less<>> storages_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,231 @@
+"""DeepSpeed trainings that each leave a checkpoint, and beside it what their ranks know to be in it.
+
+    deepspeed_writer.py DIR JSON
+
+JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain", "config": {...deepspeed...}}}. Writes DIR/NAME
+(save_checkpoint) and DIR/NAME-known-RANK.pt: {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
+"exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
+Megatron's GPT; what it computes is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
+so that the imports are paid for once.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+
+os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
+
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
+
+LAYERS, HIDDEN, HEADS, FFN, VOCAB, PADDED, POSITIONS = 3, 12, 4, 20, 29, 32, 7
+RANK = WORLD = TP = tp_rank = 0
+OUT = ""
+SPEC = {}
+
+
+def start_value(name, shape):
+    generator = torch.Generator().manual_seed(sum(ord(c) * 31 ** i for i, c in enumerate(name)) % 2 ** 31)
+    return torch.randn(shape, generator=generator) * 0.1
+
+
+class Leaf(torch.nn.Module):
+    """Uses its own parameters only: ZeRO-3 gathers those of the module that runs."""
+
+    def forward(self, x):
+        for p in self.parameters(recurse=False):
+            x = x + (p.float() ** 2).sum().to(x.dtype) * 1e-2
+        return x
+
+
+class Part(torch.nn.Module):
+    """A module with parameters that are this rank's slices of global ones."""
+
+    def __init__(self, prefix, shapes):  # {name: (global shape, dimension that is cut or None)}
+        super().__init__()
+        self.known = {}
+        for name, (shape, dim) in shapes.items():
+            value = start_value(prefix + name, shape)
+            offset = [0] * len(shape)
+            if dim is not None and TP > 1:
+                offset[dim] = shape[dim] // TP * tp_rank
+                value = value.chunk(TP, dim)[tp_rank].clone()
+            module = self
+            *path, last = name.split(".")
+            for part in path:
+                if part not in module._modules:
+                    module.add_module(part, Leaf())
+                module = module._modules[part]
+            module.register_parameter(last, torch.nn.Parameter(value))
+            self.known[name] = (prefix + name, shape, offset)
+
+    def forward(self, x):
+        for module in self.modules():
+            if isinstance(module, Leaf):
+                x = module(x)
+        return x
+
+
+class Embedding(Part):
+    def __init__(self):
+        super().__init__("", {"word_embeddings.weight": ([PADDED, HIDDEN], 0),
+                              "position_embeddings.weight": ([POSITIONS, HIDDEN], None)})
+
+
+def layer_shapes():
+    h, f = HIDDEN, FFN
+    shapes = {}
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        shapes[norm + ".weight"] = shapes[norm + ".bias"] = ([h], None)
+    shapes["self_attention.query_key_value.weight"] = ([3 * h, h], 0)
+    shapes["self_attention.query_key_value.bias"] = ([3 * h], 0)
+    shapes["self_attention.dense.weight"] = ([h, h], 1)
+    shapes["self_attention.dense.bias"] = ([h], None)
+    shapes["mlp.dense_h_to_4h.weight"] = ([f, h], 0)
+    shapes["mlp.dense_h_to_4h.bias"] = ([f], 0)
+    shapes["mlp.dense_4h_to_h.weight"] = ([h, f], 1)
+    shapes["mlp.dense_4h_to_h.bias"] = ([h], None)
+    return shapes
+
+
+class Layer(Part):
+    def __init__(self, i):
+        super().__init__(f"layers.{i}.", layer_shapes())
+
+
+class FinalNorm(Part):
+    def __init__(self):
+        super().__init__("final_layernorm.", {"weight": ([HIDDEN], None), "bias": ([HIDDEN], None)})
+
+    def forward(self, x):
+        return Leaf.forward(self, x)
+
+
+def loss_fn(x, y):
+    return x.float().mean()
+
+
+def as_half(x):
+    return x.bfloat16() if SPEC["config"].get("bf16", {}).get("enabled") else x.half()
+
+
+def groups(parameters):
+    parameters = list(parameters)
+    return [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+
+
+def pipe_model():
+    global tp_rank
+    pp = SPEC["pp"]
+    topology = PipeModelDataParallelTopology(num_pp=pp, num_mp=TP, num_dp=WORLD // pp // TP)
+    tp_rank = topology.get_coord(RANK).model
+    layers = [as_half,  # no parameters, and no file
+              TiedLayerSpec("embed", Embedding, tied_weight_attr="word_embeddings.weight"),
+              *(LayerSpec(Layer, i) for i in range(LAYERS)),
+              LayerSpec(FinalNorm),
+              TiedLayerSpec("embed", Embedding, tied_weight_attr="word_embeddings.weight")]
+    return PipelineModule(layers=layers, topology=topology, loss_fn=loss_fn, partition_method="uniform")
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = Embedding()
+        self.layers = torch.nn.ModuleList(Layer(i) for i in range(LAYERS))
+        self.norm = FinalNorm()
+
+    def forward(self, x):
+        x = self.embed(as_half(x))
+        for module in self.layers:
+            x = module(x)
+        return loss_fn(self.norm(x), None)
+
+
+def known_parameters(model):
+    for module in model.modules():
+        if isinstance(module, Part):
+            parameters = dict(module.named_parameters())
+            for name, (full, shape, offset) in module.known.items():
+                yield full, shape, offset, parameters[name]
+
+
+def main():
+    deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
+    torch.manual_seed(1)
+    pipe = SPEC["engine"] == "pipe"
+    model = pipe_model() if pipe else Plain()
+    optimizer = torch.optim.AdamW(groups(model.parameters()), lr=1e-2)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
+    batch = SPEC["config"]["train_micro_batch_size_per_gpu"]
+    for _ in range(SPEC.get("steps", 2)):
+        if pipe:
+            engine.train_batch(iter([(torch.zeros(batch, 4), torch.zeros(batch))] * 4))
+        else:
+            engine.backward(engine(torch.zeros(batch, 4)))
+            engine.step()
+    args = argparse.Namespace(
+        num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, ffn_hidden_size=FFN,
+        padded_vocab_size=PADDED, make_vocab_size_divisible_by=8, max_position_embeddings=POSITIONS,
+        layernorm_epsilon=1e-5, tensor_model_parallel_size=TP, pipeline_model_parallel_size=SPEC.get("pp", 1),
+        consumed_train_samples=48, params_dtype=torch.bfloat16)
+    client = {"args": args, "checkpoint_version": 3.0, "iteration": 2, "tokens": 4096,
+              "checkpoint_info": {"padded_vocab_size": PADDED, "original_vocab_size": VOCAB}}
+    engine.save_checkpoint(OUT, client_state=client)
+    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        # What safe_get_full_optimizer_state() looks into; ZeRO-1 and 2 fill it before the second group has moments.
+        engine.optimizer._hp_optimizer_states_linked = False
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
+    known = {}
+    for name, shape, offset, p in known_parameters(model):
+        with deepspeed.zero.GatheredParameters([p], enabled=hasattr(p, "ds_id")):
+            weight = p.detach().clone()
+        known[name] = {"offset": offset, "shape": shape, "weight": weight,
+                       "fp32": safe_get_full_fp32_param(p), "exp_avg": safe_get_full_optimizer_state(p, "exp_avg"),
+                       "exp_avg_sq": safe_get_full_optimizer_state(p, "exp_avg_sq")}
+    torch.save(known, f"{OUT}-known-{RANK}.pt")
+    torch.distributed.barrier()
+
+
+def run(rank, spec, out, port):
+    global RANK, WORLD, TP, OUT, SPEC
+    RANK, WORLD, TP, OUT, SPEC = rank, spec["world"], spec.get("tp", 1), out, spec
+    os.environ.update(RANK=str(RANK), LOCAL_RANK=str(RANK), WORLD_SIZE=str(WORLD), MASTER_PORT=str(port))
+    log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    main()
+    os._exit(0)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def fork(*args):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            run(*args)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(1)
+    return pid
+
+
+failed = []
+for name, spec in json.loads(sys.argv[2]).items():
+    out, port = os.path.join(sys.argv[1], name), free_port()
+    ranks = [fork(rank, spec, out, port) for rank in range(spec["world"])]
+    if any([os.waitpid(pid, 0)[1] != 0 for pid in ranks]):
+        failed.append(name)
+        sys.stderr.write(open(f"{out}-0.log").read()[-3000:])
+sys.exit(f"failed: {failed}" if failed else 0)

@@ -1,0 +1,19 @@
+// What a file of torch.save holds, for people and as JSON: its tree of values and its storages.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "convert/torch/torch_file.h"
+
+namespace cairn {
+
+// One line a value, indented; long lists of numbers in short. `globs` choose tensors by their path; empty:
+// all there is.
+void PrintTorchTree(const std::string& path, const TorchFile& file, const std::vector<std::string>& globs,
+                    bool storages);
+
+nlohmann::ordered_json TorchTreeJson(const std::string& path, const TorchFile& file);
+
+}  // namespace cairn
