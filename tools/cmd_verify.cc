@@ -7,10 +7,12 @@
 #include "ckpt/run_dir.h"
 #include "tools/archive_store.h"
 #include "tools/exit_code.h"
+#include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/step_check.h"
 #include "tools/tar_file_system.h"
+#include "tools/value_check.h"
 #include "tools/verify_record.h"
 
 namespace cairn {
@@ -71,22 +73,21 @@ class Verifier {
       Progress progress("verifying", BytesOf(fs, directory), !options_.json);
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
-    if (!report.problems.empty()) code_ = kExitCheckFailed;
     if (options_.record) Record(fs, directory, report);
-    if (options_.json) {
-      list_.push_back({{"checkpoint", directory},
-                       {"ok", report.problems.empty()},
-                       {"bytes_checked", report.bytes_checked},
-                       {"problems", ToJson(report.problems)}});
-      return;
-    }
-    for (const Problem& problem : report.problems) fmt::print("{}\n", ToString(problem));
-    if (report.problems.empty())
-      fmt::print("{}: good, {} checked ({})\n", directory,
-                 HumanBytes(static_cast<double>(report.bytes_checked)), What());
-    else
-      fmt::print("{}: {} problem{}\n", directory, report.problems.size(),
-                 report.problems.size() == 1 ? "" : "s");
+    Tell(directory, report, What());
+  }
+
+  // Another system's: that it opens is all there is to its structure, and it keeps no digests.
+  Status CheckForeign(const std::string& path) {
+    if (checks_.sample || options_.hash)
+      return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
+                          path);
+    CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(path));
+    Progress progress("verifying", opened.source().catalog().bytes(), !options_.json);
+    Tell(path,
+         CheckValues(opened.source(), checks_.max_memory, [&](uint64_t done) { progress.Update(done); }),
+         "structure, values");
+    return OkStatus();
   }
 
   int Finish() const {
@@ -95,6 +96,24 @@ class Verifier {
   }
 
  private:
+  void Tell(const std::string& checkpoint, const VerifyReport& report, const std::string& what) {
+    if (!report.problems.empty()) code_ = kExitCheckFailed;
+    if (options_.json) {
+      list_.push_back({{"checkpoint", checkpoint},
+                       {"ok", report.problems.empty()},
+                       {"bytes_checked", report.bytes_checked},
+                       {"problems", ToJson(report.problems)}});
+      return;
+    }
+    for (const Problem& problem : report.problems) fmt::print("{}\n", ToString(problem));
+    if (report.problems.empty())
+      fmt::print("{}: good, {} checked ({})\n", checkpoint,
+                 HumanBytes(static_cast<double>(report.bytes_checked)), what);
+    else
+      fmt::print("{}: {} problem{}\n", checkpoint, report.problems.size(),
+                 report.problems.size() == 1 ? "" : "s");
+  }
+
   // What the checks will read; 0 where the step does not open.
   uint64_t BytesOf(FileSystem& fs, const std::string& directory) const {
     const auto step = StepReader::Open(fs, directory);
@@ -143,6 +162,10 @@ Result<int> RunVerify(const VerifyOptions& options) {
     verifier.Check(*view, tar);
     return verifier.Finish();
   }
+  if (IsForeign(options.checkpoint)) {
+    CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
+    return verifier.Finish();
+  }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
                          StepsToCheck(fs, options.checkpoint, options.all));
   for (const std::string& step : steps) verifier.Check(fs, step);
@@ -156,7 +179,7 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   CLI::App* verify = app.add_subcommand("verify", "check a checkpoint: structure, every byte, values");
   verify
       ->add_option("CKPT", options->checkpoint,
-                   "a step, a run directory (its newest step), or STORE:RUN@STEP")
+                   "a step, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
   verify->add_flag("--structure", options->structure,
                    "every element is covered once; sizes and shapes agree");
@@ -174,7 +197,8 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
                    "keep what was found in RUN/verified, for ls and archive (the default)");
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
-      "Without a choice: --structure --hash. Each problem is named by file, byte offset and tensor.\n\n" +
+      "Without a choice: --structure --hash; of a foreign checkpoint, which keeps no digests, --structure "
+      "--values. Each problem is named by file, byte offset and tensor.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
   verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }

@@ -26,12 +26,15 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
   return opened;
 }
 
+bool IsForeign(const std::string& argument) {
+  return std::ranges::any_of(
+      Formats(), [&](const Format& format) { return format.matches(FileSystem::Posix(), argument); });
+}
+
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
   OpenedSource opened;
-  FileSystem& fs = FileSystem::Posix();
-  const auto matches = [&](const Format& format) { return format.matches(fs, argument); };
-  if (!options.format.empty() || std::ranges::any_of(Formats(), matches)) {
-    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(fs, argument, options));
+  if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
   } else {
     CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
   }

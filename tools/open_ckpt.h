@@ -22,7 +22,10 @@ struct OpenedStep {
 // Errors: NotFound, Corrupt, NotSupported naming the path.
 Result<OpenedStep> OpenCkpt(const std::string& argument);
 
-// The same, or a checkpoint of another system.
+// Whether a format of another system recognises the files.
+bool IsForeign(const std::string& argument);
+
+// A native step, or a checkpoint of another system.
 struct OpenedSource {
   OpenedStep step;                            // its reader is null where the format is foreign
   std::unique_ptr<CheckpointSource> foreign;  // null where it is native

@@ -21,7 +21,7 @@ struct Fault {
 
 class ValueChecker {
  public:
-  ValueChecker(StepReader& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
+  ValueChecker(CheckpointSource& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress)
       : step_(step), catalog_(step.catalog()), block_bytes_(BlockBytesFor(max_memory)), progress_(progress) {
     step_.SetCacheBytes(ReaderCacheFor(max_memory));
   }
@@ -86,16 +86,17 @@ class ValueChecker {
 
   void Tell(uint32_t tensor, const Fault& fault, std::string_view what) {
     if (fault.count == 0) return;
-    const StoredAt at = LocateElement(catalog_, tensor, fault.first);
+    const auto* native = dynamic_cast<const StepReader*>(&step_);
+    const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};
     report_.problems.push_back(
-        {JoinPath(step_.directory(), catalog_.files[at.file]), at.offset,
+        {native ? JoinPath(step_.directory(), catalog_.files[at.file]) : step_.directory(), at.offset,
          DisplayName(catalog_.tensors[tensor]),
          fmt::format("{} of {} elements are {}, the first is element {}", fault.count,
                      catalog_.tensors[tensor].spec.shape.Volume(), what, fault.first)});
   }
 
-  StepReader& step_;
-  const StepCatalog& catalog_;
+  CheckpointSource& step_;
+  const TensorTable& catalog_;
   const uint64_t block_bytes_;
   const std::function<void(uint64_t)>& progress_;
   VerifyReport report_;
@@ -112,7 +113,7 @@ Dims PointOf(const Dims& shape, uint64_t index) {
 
 }  // namespace
 
-VerifyReport CheckValues(StepReader& step, uint64_t max_memory,
+VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress) {
   return ValueChecker(step, max_memory, progress).Check();
 }

@@ -8,9 +8,9 @@
 
 namespace cairn {
 
-// One problem a tensor and kind: how many elements, and where the first of them lies. Memory is bounded by
-// `max_memory`. (Vocabulary padding is not stored, so there is none to check.)
-VerifyReport CheckValues(StepReader& step, uint64_t max_memory,
+// One problem a tensor and kind: how many elements, and (in a native step) where the first of them lies.
+// Memory is bounded by `max_memory`. (Vocabulary padding is not stored, so there is none to check.)
+VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress = {});
 
 // Where element `index` of a tensor's row-major order is stored. Requires a catalog that covers it.

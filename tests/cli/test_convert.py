@@ -127,6 +127,14 @@ class DiffTest(CliTest):
         self.cairn("diff", self.step, "half", *near, "--atol", 1e-6, "--rtol", 0.01, says="within the tolerance")
         self.cairn("diff", self.step, "half", *near, "--tolerance", "*=1e-6,0.01", "--tolerance", "*.bias=0", code=1)
 
+    def test_a_foreign_checkpoint_is_verified_by_its_values(self):
+        self.cairn("convert", self.step, "hf", "--to", "hf")
+        self.cairn("verify", "hf", says="good")
+        self.cairn("verify", "hf", "--hash", code=2, says="keeps no digests")
+        self.make_step("--nan", "final_norm.bias", step=300)
+        self.cairn("convert", self.run_dir, "nan", "--to", "hf")
+        self.cairn("verify", "nan", code=1, says=["final_norm.bias", "NaN or infinite"])
+
     def test_misuse(self):
         for flags, says in ((["--tolerance", "x"], "want GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "want GLOB"),
                             (["--ignore", "no.such"], "fits no tensor"), (["--tolerance", "no.such=1"], "fits no tensor")):
