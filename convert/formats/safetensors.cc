@@ -1,9 +1,9 @@
 #include "convert/formats/safetensors.h"
 
 #include <algorithm>
-#include <set>
 #include <unordered_map>
 
+#include "convert/formats/weight_index.h"
 #include "convert/partial_dir.h"
 #include "convert/strict_json.h"
 
@@ -16,29 +16,6 @@ constexpr const char* kOneFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kModelKey = "cairn.model";
 constexpr const char* kParametersKey = "cairn.parameters";
-constexpr uint64_t kMaxIndexBytes = 256 << 20;
-
-bool IsPlainName(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
-}
-
-// Every tensor of the index is in the file it names, and no file has others.
-Status CheckIndex(const std::string& path, const json& weight_map, const SafetensorsFiles& files) {
-  std::unordered_map<std::string, std::string> unseen;
-  for (const auto& [name, file] : weight_map.items()) unseen.emplace(name, file.get<std::string>());
-  for (size_t i = 0; i < files.names.size(); ++i) {
-    for (const SafetensorsTensor& tensor : files.headers[i].tensors) {
-      const auto found = unseen.find(tensor.name);
-      if (found == unseen.end() || found->second != files.names[i])
-        return Corrupt("{}: tensor {} is in {}, which the index does not say", path, tensor.name,
-                       files.names[i]);
-      unseen.erase(found);
-    }
-  }
-  if (unseen.empty()) return OkStatus();
-  return Corrupt("{}: tensor {} should be in {} and is not", path, unseen.begin()->first,
-                 unseen.begin()->second);
-}
 
 Status ReadHeaders(FileSystem& fs, SafetensorsFiles& files) {
   for (const std::string& name : files.names) {
@@ -51,19 +28,14 @@ Status ReadHeaders(FileSystem& fs, SafetensorsFiles& files) {
 
 Result<SafetensorsFiles> ReadIndexed(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kIndex);
-  CAIRN_ASSIGN_OR_RETURN(const json index, ReadJsonObject(fs, path, kMaxIndexBytes));
-  const auto weight_map = index.find("weight_map");
-  if (weight_map == index.end() || !weight_map->is_object()) return Corrupt("{}: it has no weight_map", path);
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : weight_map->items()) {
-    if (!file.is_string() || !IsPlainName(file.get<std::string>()))
-      return Corrupt("{}: tensor {} is in {}, which is no file of this directory", path, tensor, file.dump());
-    names.insert(file.get<std::string>());
-  }
-  if (names.empty()) return Corrupt("{}: its weight_map names no tensor", path);
-  SafetensorsFiles files{directory, {names.begin(), names.end()}, {}};
+  CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
+  SafetensorsFiles files{directory, index.files, {}};
   CAIRN_RETURN_IF_ERROR(ReadHeaders(fs, files));
-  CAIRN_RETURN_IF_ERROR(CheckIndex(path, *weight_map, files));
+  WeightIndexCheck check(path, index);
+  for (size_t i = 0; i < files.names.size(); ++i)
+    for (const SafetensorsTensor& tensor : files.headers[i].tensors)
+      CAIRN_RETURN_IF_ERROR(check.Add(tensor.name, files.names[i]));
+  CAIRN_RETURN_IF_ERROR(check.Finish());
   return files;
 }
 

@@ -7,6 +7,7 @@ that stages do not divide.
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -226,7 +227,32 @@ class HuggingFaceTest(CliTest):
         refused(["twice"], whole | {"embed_tokens.weight": torch.zeros(61, 24)})
         (source / "model.safetensors").unlink()
         (source / "pytorch_model.bin").write_bytes(b"PK")
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says=["pytorch_model.bin", "safetensors"])
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="pytorch_model.bin")
+
+    def test_pickled_weights(self):
+        for name in ("gpt2", "llama"):
+            model = make(MODELS[name][0])
+            whole = self.save(f"{name}-whole", model)
+            state = model.state_dict()
+            for shards in (1, 2):
+                source = self.dir / f"{name}-{shards}"
+                source.mkdir()
+                shutil.copy(whole / "config.json", source)
+                if shards == 1:
+                    torch.save(state, source / "pytorch_model.bin")
+                else:
+                    files = {key: f"pytorch_model-0000{1 + i % 2}-of-00002.bin" for i, key in enumerate(state)}
+                    for file in set(files.values()):
+                        torch.save({k: v.clone() for k, v in state.items() if files[k] == file}, source / file)
+                    index = source / "pytorch_model.bin.index.json"
+                    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+                self.cairn("diff", source, whole, says="no difference")
+                if shards == 2:
+                    index.write_text(json.dumps({"weight_map": dict(list(files.items())[1:])}))
+                    self.cairn("fingerprint", source, code=2, says="which the index does not say")
+        view = dict(state, **{"model.norm.weight": torch.zeros(48)[::2]})
+        torch.save(view, self.dir / "llama-1" / "pytorch_model.bin")
+        self.cairn("fingerprint", "llama-1", code=2, says=["model.norm.weight", "contiguous"])
 
     def test_indices_that_lie(self):
         source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
