@@ -66,6 +66,10 @@ class FileSystem {
                                                     Direct direct = Direct::kOff) = 0;
   // A new file; AlreadyExists where one is there.
   virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
+  // A file that is there, to go on with it.
+  virtual Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) {
+    return NotSupported("{}: this file system cannot write into a file that is there", path);
+  }
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> List(
       const std::string& directory) = 0;                // names, sorted, without . and ..

@@ -7,6 +7,13 @@ namespace {
 
 using nlohmann::json;
 
+json TopologyJson(const Topology& t) {
+  json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
+  if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
+  if (!t.layers_per_stage.empty()) object["layers_per_stage"] = t.layers_per_stage;
+  return object;
+}
+
 json WithoutDigest(const Manifest& m) {
   json files = json::array();
   for (const ManifestFile& file : m.files)
@@ -16,8 +23,7 @@ json WithoutDigest(const Manifest& m) {
       {"version", kFormatVersion},
       {"run", m.run},
       {"step", m.step},
-      {"topology",
-       {{"tp", m.topology.tp}, {"pp", m.topology.pp}, {"dp", m.topology.dp}, {"zero", m.topology.zero}}},
+      {"topology", TopologyJson(m.topology)},
       {"model", m.model},
       {"state", m.state},
       {"history", m.history},
@@ -41,7 +47,12 @@ Manifest FromJson(const json& root) {
   m.run = root.at("run");
   m.step = root.at("step");
   const json& topology = root.at("topology");
-  m.topology = {topology.at("tp"), topology.at("pp"), topology.at("dp"), topology.at("zero")};
+  m.topology = {topology.at("tp"),
+                topology.at("pp"),
+                topology.at("dp"),
+                topology.at("zero"),
+                topology.value("virtual_stages", 1),
+                topology.value("layers_per_stage", std::vector<int>())};
   m.model = root.at("model");
   m.state = root.at("state");
   m.history = root.at("history");

@@ -1,5 +1,7 @@
 #include "ckpt/placement.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 namespace cairn {
@@ -46,6 +48,22 @@ int StageOf(int layer, const std::vector<int>& layers_per_stage) {
   return stage;
 }
 
+Result<std::vector<int>> LayersPerChunk(int layers, const Topology& topology) {
+  const int chunks = topology.pp * topology.virtual_stages;
+  if (topology.layers_per_stage.empty()) {
+    if (chunks <= std::max(layers, 1)) return LayersPerStage(layers, chunks);
+    if (topology.virtual_stages == 1)
+      return InvalidArgument("PP={} is more than the model's {} layers; choose a smaller PP", chunks, layers);
+    return InvalidArgument("PP={} with {} virtual stages is more than the model's {} layers; choose fewer",
+                           topology.pp, topology.virtual_stages, layers);
+  }
+  int64_t sum = 0;
+  for (int chunk : topology.layers_per_stage) sum += chunk;
+  if (sum == layers) return topology.layers_per_stage;
+  return InvalidArgument("layers per stage {}: they add up to {}, the model has {} layers",
+                         fmt::join(topology.layers_per_stage, ","), sum, layers);
+}
+
 int CountLayers(const std::vector<ParameterSpec>& specs) {
   int layers = 0;
   for (const ParameterSpec& spec : specs)
@@ -56,15 +74,11 @@ int CountLayers(const std::vector<ParameterSpec>& specs) {
 Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topology& topology, int tp_rank,
                             int pp_rank) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
-  const int layers = CountLayers(specs);
-  if (topology.pp > std::max(layers, 1))
-    return InvalidArgument("PP={} is more than the model's {} layers; choose a smaller PP", topology.pp,
-                           layers);
-  const std::vector<int> stages = LayersPerStage(layers, topology.pp);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int> chunks, LayersPerChunk(CountLayers(specs), topology));
   RankLayout layout;
   for (uint32_t i = 0; i < specs.size(); ++i) {
     const ParameterSpec& spec = specs[i];
-    const bool owns = StageOf(spec.layer, stages) == pp_rank;
+    const bool owns = StageOf(spec.layer, chunks) % topology.pp == pp_rank;
     if (!owns && !(spec.tied_to_last && pp_rank == topology.pp - 1)) continue;
     LocalParameter local;
     local.index = i;

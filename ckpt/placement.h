@@ -45,6 +45,11 @@ std::vector<int> LayersPerStage(int layers, int pp);
 // The stage that owns `layer` (or kBeforeLayers, kAfterLayers).
 int StageOf(int layer, const std::vector<int>& layers_per_stage);
 
+// Layers of each of the topology's pp * virtual_stages chunks: its own list, or as even as can be. Chunk c
+// lies on stage c % pp. Errors: InvalidArgument where its list does not add up to `layers`, or there are more
+// chunks than layers.
+Result<std::vector<int>> LayersPerChunk(int layers, const Topology& topology);
+
 // Number of transformer layers among the specs: highest layer + 1.
 int CountLayers(const std::vector<ParameterSpec>& specs);
 

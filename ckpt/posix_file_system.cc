@@ -118,6 +118,10 @@ class PosixFileSystem final : public FileSystem {
     return Open("create", path, O_RDWR | O_CREAT | O_EXCL, direct);
   }
 
+  Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct direct) override {
+    return Open("open", path, O_RDWR, direct);
+  }
+
   Result<FileInfo> Stat(const std::string& path) override {
     struct stat st;
     if (::stat(path.c_str(), &st) != 0) return PosixError("find", path, errno);

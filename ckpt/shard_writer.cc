@@ -7,17 +7,19 @@
 
 namespace cairn {
 
-Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(FileSystem& fs, WriteRing& ring,
-                                                         const std::string& directory,
-                                                         const std::string& name,
-                                                         const StepIdentity& identity,
-                                                         const std::vector<TensorEntry>& tensors,
-                                                         std::vector<Piece> pieces, Direct direct) {
+Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(
+    FileSystem& fs, WriteRing& ring, const std::string& directory, const std::string& name,
+    const StepIdentity& identity, const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces,
+    Direct direct, Existing existing) {
   const std::string path = JoinPath(directory, name);
   Result<ShardPlan> plan = ShardPlan::Make(name, identity, tensors, std::move(pieces));
   if (!plan.ok()) return plan.status().WithContext(path);
   std::unique_ptr<ShardWriter> writer(new ShardWriter(ring, std::move(plan).value()));
-  CAIRN_ASSIGN_OR_RETURN(writer->file_, fs.Create(path, direct));
+  Result<std::unique_ptr<File>> file = fs.Create(path, direct);
+  if (existing == Existing::kGoOn && file.status().kind() == StatusKind::kAlreadyExists)
+    file = fs.OpenForWrite(path, direct);
+  if (!file.ok()) return file.status();
+  writer->file_ = std::move(file).value();
   CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(writer->file_bytes()));
   return writer;
 }
@@ -77,6 +79,11 @@ void ShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
     offset += count;
     bytes.remove_prefix(count);
   }
+}
+
+void ShardWriter::Restore(size_t piece, std::span<const cairn::Digest> chunks) {
+  cursors_[piece].appended = plan_.piece(piece).stored_bytes;
+  for (size_t i = 0; i < chunks.size(); ++i) plan_.SetDigest(piece, i, chunks[i]);
 }
 
 Result<ShardReceipt> ShardWriter::Finish() {

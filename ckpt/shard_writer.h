@@ -12,6 +12,12 @@
 
 namespace cairn {
 
+// What to do where the shard's file is there already.
+enum class Existing {
+  kRefuse,
+  kGoOn,  // keep its bytes: it is an unfinished file of the same plan
+};
+
 class ShardWriter {
  public:
   // Lays out and creates `directory`/`name`. For `pieces` see ShardPlan::Make.
@@ -19,8 +25,8 @@ class ShardWriter {
                                                      const std::string& directory, const std::string& name,
                                                      const StepIdentity& identity,
                                                      const std::vector<TensorEntry>& tensors,
-                                                     std::vector<Piece> pieces,
-                                                     Direct direct = Direct::kAuto);
+                                                     std::vector<Piece> pieces, Direct direct = Direct::kAuto,
+                                                     Existing existing = Existing::kRefuse);
 
   ~ShardWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file
   ShardWriter(const ShardWriter&) = delete;
@@ -34,6 +40,15 @@ class ShardWriter {
   // those of the disk. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
 
+  // Makes durable what the ring has written; it must be drained.
+  Status Sync() { return file_->Sync(); }
+  // The piece lies in the file already and its chunks have these digests. Requires as many as it has chunks.
+  void Restore(size_t piece, std::span<const cairn::Digest> chunks);
+
+  // The piece must be appended again from its begin.
+  void Forget(size_t piece) { cursors_[piece] = {}; }
+
+  const ShardPlan& plan() const { return plan_; }
   uint64_t file_bytes() const { return plan_.file_bytes(); }
 
  private:

@@ -4,6 +4,8 @@
 // time reads; the catalog and the manifest may be read by any number of threads meanwhile.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -11,6 +13,13 @@
 #include "ckpt/manifest.h"
 
 namespace cairn {
+
+struct TensorBox {
+  uint32_t tensor = 0;  // into the catalog
+  Box box;
+};
+// Boxes one after the other; nothing once they are through.
+using BoxSequence = std::function<std::optional<TensorBox>()>;
 
 class CheckpointSource {
  public:
@@ -26,6 +35,11 @@ class CheckpointSource {
   // Requires out.size() == bytes of the box. Errors: Corrupt naming file, tensor and offset; those of the
   // disk.
   virtual Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) = 0;
+
+  // What ReadBox() will be asked for next, in this order: boxes that are contiguous in their tensors, each
+  // element once. Called by the thread that reads, which may then find them in memory. A hint that costs
+  // nothing to break; `next` is called until the next call of ReadAhead(), which may pass an empty one.
+  virtual void ReadAhead(BoxSequence /*next*/) {}
 
   // The memory for what one ReadBox() read beyond its box and the next may go on with.
   virtual void SetCacheBytes(uint64_t bytes) = 0;

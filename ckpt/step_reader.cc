@@ -9,6 +9,8 @@
 namespace cairn {
 namespace {
 
+constexpr uint64_t kMinAheadBytes = 2 * kChunkBytes;
+constexpr uint64_t kMaxAheadBytes = 8 * kChunkBytes;
 constexpr size_t kWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
 
 // The catalog's bytes, digested as they come. They are never in memory as a whole.
@@ -152,8 +154,13 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
     if (count == chunk_bytes) {
       CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, out.first(count)));
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const Chunk* chunk, CachedChunk(piece, index));
+      CAIRN_ASSIGN_OR_RETURN(Chunk* const chunk, CachedChunk(piece, index));
       std::memcpy(out.data(), chunk->bytes.data() + in_chunk, count);
+      chunk->used += count;
+      if (each_once_ && chunk->used >= chunk_bytes) {
+        Recycle(*chunk);
+        cache_.pop_front();
+      }
     }
     piece_offset += count;
     out = out.subspan(count);
@@ -168,23 +175,58 @@ ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
 
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
   const Piece piece = catalog_.pieces[index_of_piece];
-  const ChunkPlace place = PlaceOfChunk(piece, index, SizeOf(catalog_.tensors[piece.tensor].dtype));
-  const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
-  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
-  if (place.encoded) stored_.resize(place.stored_bytes);
-  const std::span<std::byte> stored = place.encoded ? stored_ : out;
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored));
+  const ChunkPlace place = PlaceOf(index_of_piece, index);
   bytes_read_ += place.stored_bytes;
-  if (!place.encoded) return decoder.Decode(piece, index, stored, {});
+  if (ahead_) {
+    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(index_of_piece, index));
+    if (stored) {
+      const Status status = DecodeStored(piece, index, stored->bytes, out);
+      if (ahead_) ahead_->Recycle(std::move(stored->memory));
+      return status;
+    }
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
+  if (!place.encoded) {
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, out));
+    return DecodeStored(piece, index, out, out);
+  }
+  stored_.resize(place.stored_bytes);
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored_));
+  const std::vector<std::byte> stored = std::move(stored_);  // a split master reads weights meanwhile
+  return DecodeStored(piece, index, stored, out);
+}
+
+Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
+                                std::span<std::byte> out) {
+  const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
+  if (stored.data() == out.data()) return decoder.Decode(piece, index, stored, {});
   if (piece.codec == Codec::kMasterLow) {
-    std::vector<std::byte> weight(place.bytes / 2);
-    const std::vector<std::byte> low = std::move(stored_);  // reading weights needs the buffer
-    CAIRN_RETURN_IF_ERROR(ReadWeights(piece, place.elements, weight));
-    return decoder.Join(piece, index, low, weight, out);
+    std::vector<std::byte> weight(out.size() / 2);
+    const uint64_t size = SizeOf(catalog_.tensors[piece.tensor].dtype);
+    CAIRN_RETURN_IF_ERROR(ReadWeights(piece, PlaceOfChunk(piece, index, size).elements, weight));
+    return decoder.Join(piece, index, stored, weight, out);
   }
   return decoder.Decode(piece, index, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
     std::memcpy(out.data() + offset, bytes.data(), bytes.size());
   });
+}
+
+// A chunk that is stored as it is stays where it was read to.
+Status StepReader::FillChunk(Chunk& chunk) {
+  const ChunkPlace place = PlaceOf(chunk.piece, chunk.index);
+  if (ahead_ && !place.encoded) {
+    CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(chunk.piece, chunk.index));
+    if (stored) {
+      bytes_read_ += place.stored_bytes;
+      chunk.memory = std::move(stored->memory);
+      chunk.from_ahead = true;
+      chunk.bytes = stored->bytes;
+      return DecodeStored(catalog_.pieces[chunk.piece], chunk.index, chunk.bytes, chunk.bytes);
+    }
+  }
+  chunk.memory = std::make_unique<WriteRing::Buffer>(PageUp(place.bytes));
+  chunk.bytes = {chunk.memory->data(), place.bytes};
+  return ReadChunk(chunk.piece, chunk.index, chunk.bytes);
 }
 
 // The bf16 weights of some elements of a master's box.
@@ -218,6 +260,12 @@ Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions
   return OkStatus();
 }
 
+bool StepReader::SplitsMasters() const {
+  for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
+    if (IsSplit(i)) return true;
+  return false;
+}
+
 bool StepReader::IsSplit(uint32_t tensor) const {
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   bool split = false;
@@ -226,26 +274,34 @@ bool StepReader::IsSplit(uint32_t tensor) const {
 }
 
 void StepReader::SetCacheBytes(uint64_t bytes) {
+  cache_bytes_ = bytes;
   cached_chunks_ = std::max<size_t>(1, bytes / kChunkBytes);
   if (cache_.size() > cached_chunks_) cache_.resize(cached_chunks_);
 }
 
-Result<const StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index) {
+void StepReader::ReadAhead(BoxSequence next) {
+  const uint64_t ahead_bytes = std::clamp(cache_bytes_ / 4, kMinAheadBytes, kMaxAheadBytes);
+  SetCacheBytes(cache_bytes_);
+  if (next && cached_chunks_ > ahead_bytes / kChunkBytes) cached_chunks_ -= ahead_bytes / kChunkBytes;
+  each_once_ = next && !SplitsMasters();
+  ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, files_, std::move(next), ahead_bytes) : nullptr;
+}
+
+void StepReader::Recycle(Chunk& chunk) {
+  if (ahead_ && chunk.from_ahead) ahead_->Recycle(std::move(chunk.memory));
+}
+
+Result<StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index) {
   auto found =
       std::ranges::find_if(cache_, [&](const Chunk& c) { return c.piece == piece && c.index == index; });
   if (found == cache_.end()) {
-    // Out of the list while it is read: a split master reads weights through the same cache.
-    std::list<Chunk> fresh;
-    if (cache_.size() < cached_chunks_)
-      fresh.emplace_back();
-    else
-      fresh.splice(fresh.begin(), cache_, std::prev(cache_.end()));
-    Chunk& chunk = fresh.front();
-    chunk.bytes.resize(PlaceOf(piece, index).bytes);
-    CAIRN_RETURN_IF_ERROR(ReadChunk(piece, index, chunk.bytes));
-    chunk.piece = piece;
-    chunk.index = index;
-    cache_.splice(cache_.begin(), fresh);
+    while (cache_.size() >= cached_chunks_) {
+      Recycle(cache_.back());
+      cache_.pop_back();
+    }
+    Chunk chunk{.piece = piece, .index = index};
+    CAIRN_RETURN_IF_ERROR(FillChunk(chunk));  // a split master reads weights through the same cache
+    cache_.push_front(std::move(chunk));
     if (cache_.size() > cached_chunks_) cache_.pop_back();
   } else {
     cache_.splice(cache_.begin(), cache_, found);

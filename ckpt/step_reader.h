@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ckpt/catalog.h"
+#include "ckpt/chunk_ahead.h"
 #include "ckpt/chunk_decoder.h"
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
@@ -36,6 +37,8 @@ class StepReader final : public CheckpointSource {
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
 
+  void ReadAhead(BoxSequence next) override;
+
   // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
   Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
 
@@ -48,9 +51,12 @@ class StepReader final : public CheckpointSource {
 
  private:
   struct Chunk {
-    size_t piece;
-    uint64_t index;
-    std::vector<std::byte> bytes;
+    size_t piece = 0;
+    uint64_t index = 0;
+    ChunkAhead::Buffer memory;
+    bool from_ahead = false;
+    std::span<std::byte> bytes;  // in `memory`
+    uint64_t used = 0;           // bytes that were copied out of it
   };
 
   StepReader(FileSystem& fs, std::string directory)
@@ -63,10 +69,17 @@ class StepReader final : public CheckpointSource {
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
   Status ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out);
   bool IsSplit(uint32_t tensor) const;
+  bool SplitsMasters() const;
   ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
-  Result<const Chunk*> CachedChunk(size_t piece, uint64_t index);
+  // The same into memory of its own.
+  Status FillChunk(Chunk& chunk);
+  // Makes the values of a chunk of what is stored of it.
+  Status DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
+                      std::span<std::byte> out);
+  Result<Chunk*> CachedChunk(size_t piece, uint64_t index);
+  void Recycle(Chunk& chunk);
 
   FileSystem& fs_;
   std::string directory_;
@@ -74,7 +87,10 @@ class StepReader final : public CheckpointSource {
   StepCatalog catalog_;
   OpenFiles files_;
   std::list<Chunk> cache_;  // most recently used first
+  uint64_t cache_bytes_ = 16 * kChunkBytes;
   size_t cached_chunks_ = 16;
+  std::unique_ptr<ChunkAhead> ahead_;
+  bool each_once_ = false;         // what was copied out of a chunk is not asked for again
   std::vector<std::byte> stored_;  // an encoded chunk, as it was read
   uint64_t bytes_read_ = 0;
 };

@@ -48,6 +48,19 @@ Status WriteRing::error() {
   return status_;
 }
 
+uint64_t WriteRing::Mark() {
+  const std::lock_guard lock(mutex_);
+  return next_tag_;
+}
+
+Status WriteRing::Await(uint64_t mark) {
+  while (true) {  // the lock is let go between two writes, for those who submit
+    const std::lock_guard lock(mutex_);
+    if (writing_.empty() || writing_.begin()->first >= mark) return status_;
+    Reap();
+  }
+}
+
 Status WriteRing::Drain() {
   const std::lock_guard lock(mutex_);
   while (queue_->in_flight() > 0) Reap();

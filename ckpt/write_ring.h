@@ -50,6 +50,10 @@ class WriteRing {
   void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
   // The first error so far, without waiting.
   Status error();
+  // A point in the order of submits, and waiting until everything before it is written. The first error so
+  // far.
+  uint64_t Mark();
+  Status Await(uint64_t mark);
   // Waits until nothing is in flight. The first error since the last Drain().
   Status Drain();
 

@@ -11,7 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
-constexpr uint64_t kMaxReaderCacheBytes = 64 << 20;
+constexpr uint64_t kMaxReaderCacheBytes = 128 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
   uint64_t volume = 1;
@@ -57,9 +57,34 @@ class ReadAhead {
     std::vector<std::byte> bytes;
   };
 
+  // The boxes of Run(), which the source is told before.
+  BoxSequence Boxes() const {
+    return
+        [this, i = size_t{0}, cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
+          while (i < tensors_.size()) {
+            if (!cursor) cursor = CursorOf(tensors_[i]);
+            if (!cursor->done()) {
+              TensorBox next{tensors_[i], cursor->box()};
+              cursor->Advance();
+              return next;
+            }
+            cursor.reset();
+            ++i;
+          }
+          return std::nullopt;
+        };
+  }
+
+  BlockCursor CursorOf(uint32_t tensor) const {
+    const TensorEntry& entry = reader_.catalog().tensors[tensor];
+    return {entry.spec.shape, block_bytes_ / SizeOf(entry.dtype)};
+  }
+
   void Run() {
     Status status;
+    reader_.ReadAhead(Boxes());
     for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) status = ReadTensor(tensors_[i]);
+    reader_.ReadAhead({});
     const std::lock_guard lock(mutex_);
     status_ = std::move(status);
     finished_ = true;
@@ -69,7 +94,7 @@ class ReadAhead {
   Status ReadTensor(uint32_t tensor) {
     const TensorEntry& entry = reader_.catalog().tensors[tensor];
     uint64_t begin = 0;
-    BlockCursor cursor(entry.spec.shape, block_bytes_ / SizeOf(entry.dtype));
+    BlockCursor cursor = CursorOf(tensor);
     for (; !cursor.done(); cursor.Advance()) {
       Slot* slot = WaitForFreeSlot();
       if (slot == nullptr) return OkStatus();

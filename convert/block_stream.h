@@ -22,7 +22,7 @@ inline constexpr uint64_t kMaxBlockBytes =
 uint64_t BlockBytesFor(uint64_t max_memory);
 
 // What a reader of blocks keeps of chunks (CheckpointSource::SetCacheBytes) in a window of memory: half of
-// it, 64 MiB at most, which serve 15 pieces side by side.
+// it, 128 MiB at most, which serve 23 pieces side by side.
 uint64_t ReaderCacheFor(uint64_t max_memory);
 
 // The blocks of one tensor, in row-major order. Pure.

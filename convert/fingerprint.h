@@ -23,6 +23,7 @@
 // one.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,6 +40,13 @@ class TensorFingerprint {
   // The elements from row-major index `begin` of the tensor on. Requires whole elements; each element once.
   void Add(uint64_t begin, std::span<const std::byte> bytes);
   Digest Finish(const TensorEntry& tensor) const;
+  // The sum so far, low half first, and what was summed elsewhere.
+  std::array<uint64_t, 2> sum() const {
+    return {static_cast<uint64_t>(sum_), static_cast<uint64_t>(sum_ >> 64)};
+  }
+  void AddSum(const std::array<uint64_t, 2>& sum) {
+    sum_ += static_cast<unsigned __int128>(sum[1]) << 64 | sum[0];
+  }
   bool operator==(const TensorFingerprint&) const = default;
 
  private:
@@ -67,6 +75,9 @@ class StepFingerprint {
  public:
   explicit StepFingerprint(const TensorTable& catalog);
   void Add(const Block& block) { sums_[block.tensor].Add(block.begin, block.bytes); }
+  // Of one tensor, to be summed apart and added.
+  TensorFingerprint& of(uint32_t tensor) { return sums_[tensor]; }
+  const TensorFingerprint& of(uint32_t tensor) const { return sums_[tensor]; }
   Fingerprints Finish() const;
   // Display name of the first tensor, random states included, whose sum differs in `other`; empty where none
   // does. Requires the same list of tensors.

@@ -41,6 +41,13 @@ Result<PartialDir> PartialDir::Make(FileSystem& fs, const std::string& path) {
   return made;
 }
 
+PartialDir PartialDir::Adopt(FileSystem& fs, const std::string& path) {
+  PartialDir adopted;
+  adopted.fs_ = &fs;
+  adopted.path_ = path;
+  return adopted;
+}
+
 PartialDir::~PartialDir() {
   if (fs_ == nullptr) return;
   (void)RemoveTree(*fs_, path_);

@@ -1,8 +1,7 @@
 // Writes a native step of any topology from blocks of its tensors, stage by stage, within a window of memory.
 //
-// Only the shards of one pipeline stage are open at a time, each with one write buffer per piece that has
-// begun and not ended. The step is made under a partial name beside its final one; what is not published is
-// removed.
+// Only the shards of one pipeline stage are open at a time (stage_writer.h). The step is made under a partial
+// name beside its final one; what is not published is removed.
 #pragma once
 
 #include <memory>
@@ -12,9 +11,8 @@
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
 #include "ckpt/step_reader.h"
-#include "convert/block_stream.h"
 #include "convert/partial_dir.h"
-#include "convert/target_plan.h"
+#include "convert/stage_writer.h"
 
 namespace cairn {
 
@@ -38,7 +36,7 @@ class StepBuilder {
   // Opens the shards of the next stage and returns the tensors that have pieces there, in catalog order.
   Result<std::vector<uint32_t>> BeginStage();
   // The next block of a tensor of this stage. `block.tensor` is an index into the plan's tensors.
-  Status Append(const Block& block);
+  Status Append(const Block& block) { return writer_->Append(block); }
   // Finishes the stage's shards: every tensor that BeginStage() returned must have been appended whole.
   Status EndStage();
 
@@ -50,15 +48,7 @@ class StepBuilder {
   const std::string& final_path() const { return final_path_; }
 
  private:
-  struct Target {  // where a piece goes
-    size_t shard;  // of this stage
-    size_t piece;  // of the shard
-    Box box;
-    FlatRange range;
-  };
-
   StepBuilder(FileSystem& fs, StepInfo info, const TargetPlan& plan, const StepBuilderOptions& options);
-  Status Scatter(const Target& target, const Block& block, const Box& common, uint64_t element_bytes);
 
   FileSystem& fs_;
   const StepInfo info_;
@@ -70,10 +60,8 @@ class StepBuilder {
   std::optional<RunLock> lock_;
   std::optional<PartialDir> partial_;
   int stage_ = 0;
-  std::unique_ptr<WriteRing> ring_;  // outlives the shards, which drain it before their files close
-  std::vector<std::unique_ptr<ShardWriter>> shards_;
-  std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
-  std::vector<std::byte> gather_;
+  std::unique_ptr<WriteRing> ring_;  // outlives the writer, whose shards drain it before their files close
+  std::unique_ptr<StageWriter> writer_;
   std::vector<ShardReceipt> receipts_;
 };
 

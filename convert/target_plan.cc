@@ -19,13 +19,27 @@ Status CheckModel(const nlohmann::json& model, const Topology& topology) {
                              size, what);
   }
   const int64_t layers = IntField(model, "num_layers");
-  if (layers > 0 && topology.pp > layers)
-    return InvalidArgument("PP={} is more than the model's {} layers; choose a smaller PP", topology.pp,
-                           layers);
+  if (layers > 0 && layers < INT32_MAX) return LayersPerChunk(static_cast<int>(layers), topology).status();
   return OkStatus();
 }
 
 }  // namespace
+
+Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss) {
+  const int chunks = topology.pp * topology.virtual_stages;
+  const int all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
+  if (layers < 1 || all % chunks != 0)
+    return InvalidArgument(
+        "{} layers, with {} counted beside them, do not divide by {} stages; use "
+        "--layers-per-stage",
+        layers, all - layers, chunks);
+  std::vector<int> per_chunk(chunks, all / chunks);
+  per_chunk.front() -= embedding ? 1 : 0;
+  per_chunk.back() -= loss ? 1 : 0;
+  if (per_chunk.front() < 0 || per_chunk.back() < 0)
+    return InvalidArgument("{} layers are too few for {} stages", layers, chunks);
+  return per_chunk;
+}
 
 Result<TargetPlan> TargetPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
                                     const Topology& topology) {

@@ -13,6 +13,11 @@
 
 namespace cairn {
 
+// Layers of each of the topology's pp * virtual_stages chunks where the embedding counts as a layer of the
+// first one, the loss of the last one, or both, as Megatron's --account-for-*-in-pipeline-split do.
+// Errors: InvalidArgument where they do not divide.
+Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
+
 struct PlannedShard {
   int rank = 0;
   std::vector<Piece> pieces;  // tensor, box and range, in the order of the tensors

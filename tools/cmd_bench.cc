@@ -4,6 +4,7 @@
 
 #include "tools/bench_codec.h"
 #include "tools/bench_limits.h"
+#include "tools/bench_reshape.h"
 #include "tools/bench_save.h"
 #include "tools/bench_serve.h"
 #include "tools/exit_code.h"
@@ -35,6 +36,10 @@ constexpr Job kJobs[] = {
      "load_warm_ratio and load_cold_ratio with their goals. What is loaded is compared before its time "
      "counts.",
      MeasureLoad},
+    {"reshape", "another TP and PP for a step on disk, against one read and one write of its bytes",
+     "reshape_ratio with the proof that reads the result back, reshape_stream_ratio without it. The source is "
+     "not in memory.",
+     MeasureReshape},
 };
 
 Result<nlohmann::ordered_json> Facts(const char* name, const BenchOptions& options) {

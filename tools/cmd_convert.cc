@@ -44,12 +44,15 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
       const OpenedSource opened,
       OpenAnyCkpt(arguments.source, {.format = arguments.flags.from, .allow = arguments.flags.allow}));
   CheckpointSource& source = opened.source();
-  const Topology topology = arguments.topology.Of(source.manifest().topology);
   StripFlags flags = arguments.flags;
   if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty())
-    return RunReshape(source, arguments.target, topology, flags.options.writer, flags.dry_run, flags.json);
+    return RunReshape(source, arguments.target,
+                      {.topology = arguments.topology,
+                       .writer = flags.options.writer,
+                       .dry_run = flags.dry_run,
+                       .json = flags.json});
   flags.options.dtype = arguments.dtype;
-  flags.options.topology = topology;
+  CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
   flags.tokenizer = TokenizerOf(arguments);
   return RunStrip(source, arguments.target, flags);
 }

@@ -13,17 +13,12 @@ namespace {
 struct ReshapeArguments {
   std::string source;
   std::string target;
-  TopologyFlags topology;
-  StepBuilderOptions writer;
-  bool dry_run = false;
-  bool json = false;
+  ReshapeFlags flags;
 };
 
 Result<int> RunReshape(const ReshapeArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source));
-  CheckpointSource& source = opened.source();
-  return RunReshape(source, arguments.target, arguments.topology.Of(source.manifest().topology),
-                    arguments.writer, arguments.dry_run, arguments.json);
+  return RunReshape(opened.source(), arguments.target, arguments.flags);
 }
 
 }  // namespace
@@ -33,14 +28,27 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
   CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
   reshape->add_option("SRC", arguments->source, "a step, a run directory, or STORE:RUN@STEP")->required();
   reshape->add_option("DST", arguments->target, "run directory that the new step is put into")->required();
-  AddTopologyFlags(*reshape, arguments->topology);
-  AddWriterFlags(*reshape, arguments->writer);
-  reshape->add_flag("--dry-run", arguments->dry_run, "say bytes, files, memory and time; write nothing");
-  reshape->add_flag("--json", arguments->json, "print facts as JSON");
+  AddTopologyFlags(*reshape, arguments->flags.topology);
+  reshape
+      ->add_option(
+          "--vocab-multiple", arguments->flags.vocab_multiple,
+          "in memory the vocabulary is padded to a multiple of this times TP; as SRC says by default")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
+      ->option_text("M");
+  reshape->add_flag("--resume", arguments->flags.resume,
+                    "go on with what a killed run of the same command left; after an error, leave it again");
+  reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
+                    "do not read the new step back before it counts; noted in its history");
+  AddWriterFlags(*reshape, arguments->flags.writer);
+  reshape->add_flag("--dry-run", arguments->flags.dry_run,
+                    "say bytes, files, memory and time; write nothing");
+  reshape->add_flag("--json", arguments->flags.json, "print facts as JSON");
   reshape->footer(
       "The step keeps its number; `cairn train --load DST` goes on from it. What was written is read back "
       "and its\n"
-      "fingerprint compared with the source's before it becomes a step.\n\n" +
+      "fingerprint compared with the source's before it becomes a step. Under mpirun or srun the ranks "
+      "share\n"
+      "the work; all must see DST.\n\n" +
       HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2"));
   reshape->callback([arguments, &verb] { verb = [arguments] { return RunReshape(*arguments); }; });
 }

@@ -1,6 +1,9 @@
 #include "tools/reshape_run.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
+#include <cstdlib>
 
 #include "tools/exit_code.h"
 #include "tools/output.h"
@@ -10,16 +13,33 @@
 namespace cairn {
 namespace {
 
-void Print(bool json, const CheckpointSource& source, const Topology& target, const ReshapeResult& result,
-           double seconds) {
-  if (json) {
+nlohmann::json TopologyJson(const Topology& t) {
+  nlohmann::json json = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
+  if (t.virtual_stages != 1) json["virtual_stages"] = t.virtual_stages;
+  if (!t.layers_per_stage.empty()) json["layers_per_stage"] = t.layers_per_stage;
+  return json;
+}
+
+// Each shard of a stage is open while the stage is written.
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topology& target,
+           const ReshapeResult& result, double seconds) {
+  if (flags.json) {
     PrintJson({{"source", source.directory()},
                {"target", result.directory},
-               {"topology", {{"tp", target.tp}, {"pp", target.pp}, {"dp", target.dp}, {"zero", target.zero}}},
+               {"topology", TopologyJson(target)},
                {"fingerprint", ToHex(result.fingerprints.overall)},
                {"files", result.files},
                {"bytes_read", result.bytes_read},
                {"bytes_written", result.bytes_written},
+               {"bytes_resumed", result.bytes_resumed},
+               {"read_back", !flags.no_read_back},
                {"seconds", seconds},
                {"peak_memory_bytes", PeakMemoryBytes()}});
     return;
@@ -30,16 +50,37 @@ void Print(bool json, const CheckpointSource& source, const Topology& target, co
   fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
              HumanBytes(static_cast<double>(PeakMemoryBytes())));
-  fmt::print("read back and equal: fingerprint {}\n", ToHex(result.fingerprints.overall));
+  if (result.bytes_resumed > 0)
+    fmt::print("{} of it were there already, and right\n",
+               HumanBytes(static_cast<double>(result.bytes_resumed)));
+  fmt::print("{}: fingerprint {}\n",
+             flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
+             ToHex(result.fingerprints.overall));
 }
 
 }  // namespace
 
-Topology TopologyFlags::Of(const Topology& source) const {
-  return {.tp = tp.value_or(source.tp),
-          .pp = pp.value_or(source.pp),
-          .dp = dp.value_or(source.dp),
-          .zero = zero.value_or(source.zero)};
+bool TopologyFlags::any() const {
+  return tp || pp || dp || zero || virtual_stages || !layers_per_stage.empty() || embedding_counts ||
+         loss_counts;
+}
+
+// The source's own cut of its layers stays where its pipeline stays.
+Result<Topology> TopologyFlags::Of(const Manifest& source) const {
+  Topology target = source.topology;
+  if (pp || virtual_stages) target.layers_per_stage.clear();
+  target.tp = tp.value_or(target.tp);
+  target.pp = pp.value_or(target.pp);
+  target.dp = dp.value_or(target.dp);
+  target.zero = zero.value_or(target.zero);
+  target.virtual_stages = virtual_stages.value_or(target.virtual_stages);
+  if (!layers_per_stage.empty()) target.layers_per_stage = layers_per_stage;
+  if (!embedding_counts && !loss_counts) return target;
+  CAIRN_RETURN_IF_ERROR(Validate(target));
+  CAIRN_ASSIGN_OR_RETURN(target.layers_per_stage,
+                         LayersBesideEnds(static_cast<int>(IntField(source.model, "num_layers")), target,
+                                          embedding_counts, loss_counts));
+  return target;
 }
 
 void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
@@ -48,26 +89,48 @@ void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
   verb.add_option("--pp", flags.pp, "pipeline stages; those of SRC where it is left out")->option_text("N");
   verb.add_option("--dp", flags.dp, "data parallel size; that of SRC where it is left out")->option_text("N");
   verb.add_option("--zero", flags.zero, "ZeRO stage; that of SRC where it is left out")->option_text("N");
+  verb.add_option("--virtual-stages", flags.virtual_stages,
+                  "chunks of layers on each pipeline stage, interleaved (1: not interleaved)")
+      ->option_text("V");
+  verb.add_option("--layers-per-stage", flags.layers_per_stage,
+                  "layers of each stage (of each chunk, with --virtual-stages); as even as can be by default")
+      ->delimiter(',')
+      ->option_text("A,B,C");
+  verb.add_flag("--account-for-embedding-in-pipeline-split", flags.embedding_counts,
+                "the embedding counts as a layer of the first stage");
+  verb.add_flag("--account-for-loss-in-pipeline-split", flags.loss_counts,
+                "the output head and the loss count as a layer of the last stage");
 }
 
-Result<int> RunReshape(CheckpointSource& source, const std::string& target, const Topology& topology,
-                       const StepBuilderOptions& writer, bool dry_run, bool json) {
-  ReshapeOptions options{.target = topology, .writer = writer, .progress = {}};
+Result<int> RunReshape(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags) {
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, flags.topology.Of(source.manifest()));
+  ReshapeOptions options{
+      .target = topology,
+      .writer = flags.writer,
+      .vocab_multiple = flags.vocab_multiple,
+      .resume = flags.resume,
+      .read_back = !flags.no_read_back,
+      .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
+      .progress = {}};
   CAIRN_ASSIGN_OR_RETURN(const ReshapeCost cost, EstimateReshape(source, options));
-  if (dry_run) {
+  if (flags.dry_run && !options.team.leads()) return kExitDone;
+  if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory}, json));
+        source, {cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        flags.json));
     return kExitDone;
   }
+  AllowManyFiles();
   const auto start = std::chrono::steady_clock::now();
   Result<ReshapeResult> result = [&] {
-    Progress progress("reshaping", cost.moved_bytes, !json);
+    Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());
     options.progress = [&](uint64_t done) { progress.Update(done); };
     return Reshape(FileSystem::Posix(), source, target, options);
   }();
   if (!result.ok()) return result.status();
+  if (!options.team.leads()) return kExitDone;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  Print(json, source, topology, *result, seconds.count());
+  Print(flags, source, topology, *result, seconds.count());
   return kExitDone;
 }
 

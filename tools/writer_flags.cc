@@ -1,8 +1,7 @@
 #include "tools/writer_flags.h"
 
-#include <sys/resource.h>
-
 #include <chrono>
+#include <fstream>
 
 #include "tools/choices.h"
 #include "tools/output.h"
@@ -68,9 +67,11 @@ Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json
 }
 
 uint64_t PeakMemoryBytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+  // Not getrusage(): its maximum is handed down from the process that started this one.
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (uint64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
+  return 0;
 }
 
 }  // namespace cairn

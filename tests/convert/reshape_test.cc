@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "ckpt/verify.h"
 #include "tests/support/faulty_file_system.h"
@@ -58,7 +61,7 @@ std::vector<std::string> Differences(const Files& a, const Files& b) {
 TinyGpt RandomModel(std::mt19937& random) {
   const uint64_t heads = std::array<uint64_t, 5>{1, 2, 4, 6, 12}[random() % 5];
   const uint64_t hidden = heads * (1 + random() % 5);
-  return {.layers = 1 + static_cast<int>(random() % 3),
+  return {.layers = 1 + static_cast<int>(random() % 5),
           .hidden = hidden,
           .heads = heads,
           .ffn = heads * (1 + random() % 9),
@@ -72,14 +75,33 @@ Topology RandomTopology(std::mt19937& random, const TinyGpt& model) {
   std::vector<int> divisors;
   for (int tp = 1; tp <= 4; ++tp)
     if (model.heads % tp == 0) divisors.push_back(tp);
-  return {.tp = divisors[random() % divisors.size()],
-          .pp = 1 + static_cast<int>(random() % model.layers),
-          .dp = 1 + static_cast<int>(random() % 3),
-          .zero = static_cast<int>(random() % 2)};
+  Topology topology{.tp = divisors[random() % divisors.size()],
+                    .pp = 1 + static_cast<int>(random() % model.layers),
+                    .dp = 1 + static_cast<int>(random() % 3),
+                    .zero = static_cast<int>(random() % 4)};
+  if (random() % 3 == 0)
+    topology.virtual_stages = 1 + static_cast<int>(random() % (model.layers / topology.pp));
+  if (random() % 3 == 0) {
+    topology.layers_per_stage.resize(topology.pp * topology.virtual_stages);
+    for (int i = 0; i < model.layers; ++i)
+      ++topology.layers_per_stage[random() % topology.layers_per_stage.size()];
+  }
+  return topology;
+}
+
+// 50 always; CAIRN_LONG_TESTS=1 asks for all that were promised.
+int Rounds() {
+  if (kSanitized) return 15;
+  return std::getenv("CAIRN_LONG_TESTS") != nullptr ? 1000 : 50;
+}
+
+void SetVocabMultiple(StepRecipe& recipe, uint64_t multiple) {
+  for (ParameterSpec& spec : recipe.specs)
+    if (spec.pad_multiple > 0) spec.pad_multiple = multiple;
 }
 
 TEST(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
-  for (int round = 0; round < (kSanitized ? 15 : 200); ++round) {
+  for (int round = 0; round < Rounds(); ++round) {
     std::mt19937 random(round);
     const TinyGpt model = RandomModel(random);
     const Topology a = RandomTopology(random, model), b = RandomTopology(random, model);
@@ -89,17 +111,28 @@ TEST(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
     recipe.optimizer = random() % 4 != 0;
     const uint64_t window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
 
+    const uint64_t multiple = random() % 2 == 0 ? model.pad_multiple : 1 + random() % 9;
+    const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
+                             uint64_t vocab_multiple) {
+      return Reshape(Fs(), *Open(from), to,
+                     {.target = topology,
+                      .writer = {.max_memory = window},
+                      .vocab_multiple = vocab_multiple,
+                      .unit_bytes = 1 + random() % 65536});
+    };
+
     TempDir dir;
     ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
-    const auto there = ReshapeDir(dir / "a", dir / "b", b, window);
+    const auto there = reshape(dir / "a", dir / "b", b, multiple);
     ASSERT_TRUE(there.ok()) << there.status().message();
-    const auto back = ReshapeDir(dir / "b", dir / "back", a, window);
+    const auto back = reshape(dir / "b", dir / "back", a, model.pad_multiple);
     ASSERT_TRUE(back.ok()) << back.status().message();
     EXPECT_EQ(there->fingerprints, back->fingerprints);
     EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
 
     recipe.topology = b;
     recipe.rng_topology = a;
+    SetVocabMultiple(recipe, multiple);
     ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
     EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
   }
@@ -237,6 +270,144 @@ TEST(ReshapeTest, EachSourceByteIsReadOnce) {
   const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 2, .pp = 2}, 1 << 20);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->bytes_read, Open(dir / "a")->catalog().bytes());
+}
+
+class ReshapeResumeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const StepRecipe recipe = RecipeOf({.layers = 4, .hidden = 32, .ffn = 128}, {.tp = 2, .dp = 2});
+    ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", recipe).ok());
+    ASSERT_TRUE(Attempt(Fs(), "whole").ok());
+    expected_ = FilesOf(dir_ / "whole");
+  }
+  Result<ReshapeResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
+    return Reshape(fs, *Open(dir_ / "a"), dir_ / run,
+                   {.target = {.tp = 4, .pp = 2}, .resume = resume, .unit_bytes = 20000});
+  }
+  TempDir dir_;
+  Files expected_;
+};
+
+TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  const int64_t operations = faulty.operations();
+  uint64_t resumed = 0;
+  for (int round = 0; round < 12; ++round) {
+    const std::string run = fmt::format("b{}", round);
+    faulty.SetBudget(faulty.operations() + operations * round / 12);
+    ASSERT_FALSE(Attempt(faulty, run).ok());
+    EXPECT_TRUE(ListSteps(Fs(), dir_ / run)->empty());
+    const auto result = Attempt(Fs(), run, /*resume=*/true);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(Differences(expected_, FilesOf(dir_ / run)), std::vector<std::string>{});
+    resumed += result->bytes_resumed;
+  }
+  EXPECT_GT(resumed, 0u);
+}
+
+TEST_F(ReshapeResumeTest, WhatIsNoLongerRightIsDoneAgain) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  faulty.SetBudget(faulty.operations() + faulty.operations() * 3 / 4);
+  ASSERT_FALSE(Attempt(faulty, "b").ok());
+  std::string partial;
+  const std::vector<std::string> names = *Fs().List(dir_ / "b");
+  for (const std::string& name : names)
+    if (ParseMarkedDirName(name)) partial = JoinPath(dir_ / "b", name);
+  ASSERT_FALSE(partial.empty());
+  const std::vector<std::string> files = *Fs().List(partial);
+  for (const std::string& name : files) {
+    if (!name.starts_with("shard-")) continue;
+    const auto file = Fs().OpenForWrite(JoinPath(partial, name), Direct::kOff);
+    ASSERT_TRUE(file.ok());
+    std::vector<std::byte> zeros(Fs().Stat(JoinPath(partial, name))->bytes);
+    ASSERT_TRUE((*file)->WriteAt(0, zeros).ok());
+  }
+  const auto result = Attempt(Fs(), "b", /*resume=*/true);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->bytes_resumed, 0u);
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+}
+
+TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  faulty.SetBudget(faulty.operations() + faulty.operations() / 2);
+  ASSERT_FALSE(Attempt(faulty, "b").ok());
+  const auto result = Attempt(Fs(), "b");
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->bytes_resumed, 0u);
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+  EXPECT_EQ(*Fs().List(dir_ / "b"), (std::vector<std::string>{".lock", "latest", "step-00000100"}));
+}
+
+// Each rank as its process would run it.
+std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&)>& run) {
+  std::vector<Status> outcomes(size);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.emplace_back([&, rank] { outcomes[rank] = run({.rank = rank, .size = size, .launch = "test"}); });
+  for (std::thread& rank : ranks) rank.join();
+  return outcomes;
+}
+
+TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
+  ReshapeResult result;
+  const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
+    const auto mine =
+        Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
+                {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}});
+    if (mine.ok() && team.leads()) result = *mine;
+    return mine.status();
+  });
+  for (const Status& status : outcomes) EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+  EXPECT_EQ(result.bytes_read, Open(dir_ / "a")->catalog().bytes());
+}
+
+// Takes some data and no more.
+class FullDisk final : public UnsyncedFileSystem {
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kWrite && call.bytes.size() >= kPageBytes && writes_++ > 20)
+      return NoSpace("{}: disk full", call.path);
+    return UnsyncedFileSystem::Do(call, run);
+  }
+
+ private:
+  std::atomic<int> writes_ = 0;
+};
+
+TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
+  for (int failing : {0, 2}) {
+    FullDisk full;
+    const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
+      FileSystem& fs = team.rank == failing ? static_cast<FileSystem&>(full) : Fs();
+      return Reshape(fs, *Open(dir_ / "a"), dir_ / "b",
+                     {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}})
+          .status();
+    });
+    for (const Status& status : outcomes) EXPECT_FALSE(status.ok());
+    EXPECT_EQ(outcomes[failing].kind(), StatusKind::kNoSpace) << outcomes[failing].message();
+    EXPECT_FALSE(Fs().Stat(dir_ / "b").ok());
+  }
+}
+
+TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
+  const auto team = [](std::map<std::string, std::string> env) {
+    return RankTeam::FromEnvironment([env = std::move(env)](const char* name) -> const char* {
+      const auto found = env.find(name);
+      return found == env.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_TRUE(team({}).alone());
+  EXPECT_EQ(team({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).rank, 2);
+  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}}).size, 3);
+  EXPECT_EQ(team({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).rank, 1);
+  // A batch script that starts the command by itself is one process, however many tasks its job has.
+  EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
+  EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ class UnsyncedFileSystem : public WrappedFileSystem {
   Result<std::unique_ptr<File>> Create(const std::string& path, Direct) override {
     return WrappedFileSystem::Create(path, Direct::kOff);
   }
+  Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) override {
+    return WrappedFileSystem::OpenForWrite(path, Direct::kOff);
+  }
 
  protected:
   Status Do(const FsCall& call, const std::function<Status()>& run) override {

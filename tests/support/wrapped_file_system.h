@@ -53,6 +53,9 @@ class WrappedFileSystem : public FileSystem {
   Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) override {
     return Open({FsCall::Kind::kCreate, path}, [&] { return base_.Create(path, direct); });
   }
+  Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct direct) override {
+    return Open({FsCall::Kind::kOpenForRead, path}, [&] { return base_.OpenForWrite(path, direct); });
+  }
   Result<FileInfo> Stat(const std::string& path) override {
     return Get<FileInfo>({FsCall::Kind::kStat, path}, [&] { return base_.Stat(path); });
   }

@@ -1,0 +1,130 @@
+"""cairn reshape as a user runs it: killed and gone on with, under mpirun, refused.
+
+CAIRN_LONG_TESTS=1 kills 200 times instead of 12.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import unittest
+
+from cairn_cli import CAIRN, CliTest, flip, tree
+
+KILLS = 200 if os.environ.get("CAIRN_LONG_TESTS") else 12
+MODEL = ("--layers", 8, "--hidden", 512, "--ffn", 2048, "--vocab", 4000)  # 0.4 GB: several units
+
+
+class ReshapeTest(CliTest):
+    def reshape(self, target, *flags, code=0, says=()):
+        return self.cairn("reshape", self.run_dir, target, "--tp", 4, "--pp", 2, "--dp", 1, *flags, code=code, says=says)
+
+    def step(self, run):
+        return tree(self.dir / run / "step-00000100")
+
+    def test_killed_at_any_moment_and_gone_on_with_gives_the_same_bytes(self):
+        self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        self.reshape("whole")
+        expected = self.step("whole")
+        command = [CAIRN, "reshape", self.run_dir, "killed", "--tp", "4", "--pp", "2", "--dp", "1"]
+        random.seed(5)
+        resumed = whole = 0
+        longest = 1.0
+        for _ in range(KILLS):
+            shutil.rmtree(self.dir / "killed", ignore_errors=True)
+            for flags in ([], ["--resume"]):  # the one that goes on may be killed as well
+                child = subprocess.Popen([*map(str, command), *flags], cwd=self.dir, stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL)
+                try:
+                    child.wait(random.uniform(0, longest))
+                except subprocess.TimeoutExpired:
+                    child.send_signal(signal.SIGKILL)
+                    child.wait()
+                if (self.dir / "killed" / "step-00000100").exists():
+                    break
+            if (self.dir / "killed" / "step-00000100").exists():
+                whole += 1
+                longest *= 0.8
+            else:
+                self.assertEqual(self.cairn("ls", "killed").returncode, 0)
+                longest *= 1.05
+                done = self.json("reshape", self.run_dir, "killed", "--tp", 4, "--pp", 2, "--dp", 1, "--resume")
+                resumed += done["bytes_resumed"]
+            self.assertEqual(self.step("killed"), expected)
+            self.assertEqual({p.name for p in (self.dir / "killed").iterdir()}, {".lock", "latest", "step-00000100"})
+        self.assertLess(whole, KILLS)
+        self.assertGreater(resumed, 0)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here")
+    def test_ranks_of_mpirun_share_the_work_and_write_the_same_bytes(self):
+        self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        self.reshape("alone")
+        self.mpirun(3, "reshape", self.run_dir, "shared", "--tp", 4, "--pp", 2, "--dp", 1)
+        self.assertEqual(self.step("shared"), self.step("alone"))
+        self.assertEqual({p.name for p in (self.dir / "shared").iterdir()}, {".lock", "latest", "step-00000100"})
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun here")
+    def test_a_damaged_shard_fails_all_ranks_and_leaves_no_step(self):
+        step = self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        shard = step / "shard-00003.h5"
+        flip(shard, shard.stat().st_size // 2)
+        text = self.mpirun(3, "reshape", self.run_dir, "shared", "--tp", 4, "--pp", 2, "--dp", 1, code=None)
+        self.assertIn("shard-00003.h5", text)
+        self.assertFalse((self.dir / "shared" / "step-00000100").exists())
+
+    def mpirun(self, ranks, *args, code=0):
+        done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), CAIRN,
+                               *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=200)
+        if code is None:
+            self.assertNotEqual(done.returncode, 0)
+        else:
+            self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout + done.stderr
+
+    def test_the_window_is_kept(self):
+        self.make_step(*MODEL, "--tp", 2, "--dp", 2)
+        for mebibytes in (64, 256):
+            done = self.json("reshape", self.run_dir, f"to{mebibytes}", "--tp", 4, "--pp", 2, "--dp", 1,
+                             "--max-memory", f"{mebibytes}MiB")
+            self.assertLess(done["peak_memory_bytes"], (mebibytes + 64) << 20)
+
+    def test_layers_can_be_laid_out_in_every_way(self):
+        self.make_step("--layers", 6)
+        fingerprint = self.json("fingerprint", self.run_dir)["fingerprint"]
+        for number, flags in enumerate((
+            ("--pp", 3, "--layers-per-stage", "1,3,2"),
+            ("--pp", 2, "--virtual-stages", 3),
+            ("--pp", 4, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
+            ("--vocab-multiple", 3, "--tp", 2),
+            ("--zero", 3, "--dp", 3),
+        )):
+            target = f"to{number}"
+            self.assertEqual(self.json("reshape", self.run_dir, target, *flags)["fingerprint"], fingerprint)
+            self.cairn("verify", target, "--structure", "--hash")
+        self.cairn("inspect", "to0", says="layers=1,3,2")
+
+    def test_wrong_topologies_are_refused_with_a_reason(self):
+        self.make_step("--layers", 6)
+        for flags, says in (
+            (("--pp", 2, "--layers-per-stage", "1,2"), "they add up to 3, the model has 6 layers"),
+            (("--pp", 2, "--layers-per-stage", "1,2,3"), "3 layer counts for 2 stages"),
+            (("--pp", 3, "--virtual-stages", 3), "PP=3 with 3 virtual stages is more than the model's 6 layers"),
+            (("--pp", 4, "--account-for-loss-in-pipeline-split"), "do not divide by 4 stages"),
+        ):
+            self.cairn("reshape", self.run_dir, "to", *flags, code=2, says=says)
+            self.assertFalse((self.dir / "to").exists())
+
+    def test_missing_and_truncated_shards_are_named(self):
+        step = self.make_step("--tp", 2)
+        shard = step / "shard-00001.h5"
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-4096])
+        self.reshape("to", code=2, says=["shard-00001.h5", "truncated or replaced"])
+        shard.unlink()
+        self.reshape("to", code=2, says="shard-00001.h5")
+        self.assertFalse((self.dir / "to").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
