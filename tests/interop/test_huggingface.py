@@ -51,6 +51,7 @@ MODELS = {
     "mistral": (transformers.MistralConfig(**GROUPED, num_key_value_heads=2, sliding_window=5), (2, 1)),
     "qwen2": (transformers.Qwen2Config(**GROUPED, num_key_value_heads=3, tie_word_embeddings=True), (3, 1)),
     "qwen3": (transformers.Qwen3Config(**GROUPED, num_key_value_heads=2, head_dim=10), (2, 1)),
+    "gemma2": (transformers.Gemma2Config(**GROUPED, num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=7, sliding_window=5), (2, 1)),
     "phi3": (transformers.Phi3Config(**GROUPED, num_key_value_heads=3), (3, 1)),
 }
 DERIVED = {"transformers_version", "_name_or_path"}
