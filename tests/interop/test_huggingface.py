@@ -139,7 +139,7 @@ class HuggingFaceTest(CliTest):
     def test_sixteen_bits_stay_and_casts_are_those_of_torch(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
             with self.subTest(dtype):
-                for name in ("native", "other", "back", "cast", "kept"):
+                for name in ("native", "other", "back", "cast", "kept", "mixed", "mixed-back"):
                     subprocess.run(["rm", "-rf", self.dir / name], check=True)
                 source = self.save(str(dtype), make(MODELS["gpt2-untied"][0], dtype))
                 back = self.through(source, (2, 3))
@@ -152,6 +152,9 @@ class HuggingFaceTest(CliTest):
                     self.assertTrue(torch.equal(bits(was[tensor].bfloat16()), bits(cast[tensor])), tensor)
                     expected = was[tensor].float() if "ln_" in tensor else was[tensor].bfloat16()
                     self.assertTrue(torch.equal(bits(expected), bits(kept[tensor])), tensor)
+                self.cairn("convert", "kept", "mixed", "--to", "native", "--tp", 3)
+                self.cairn("convert", "mixed", "mixed-back", "--to", "hf")
+                self.check_equal(self.dir / "kept", self.dir / "mixed-back")
                 config = json.loads((self.dir / "cast" / "config.json").read_text())
                 self.assertEqual((config["dtype"], config["torch_dtype"]), ("bfloat16", "bfloat16"))
 
