@@ -19,13 +19,6 @@ struct ConvertArguments {
   StripFlags flags;
 };
 
-// A tokenizer comes along from a directory that has one.
-std::string TokenizerOf(const ConvertArguments& arguments) {
-  const bool takes_one = arguments.flags.options.format != StripFormat::kNative;
-  if (!takes_one || !arguments.flags.tokenizer.empty()) return arguments.flags.tokenizer;
-  return TokenizerFiles(arguments.source).ok() ? arguments.source : "";
-}
-
 Status CheckFlags(const ConvertArguments& arguments) {
   const bool native = arguments.flags.options.format == StripFormat::kNative;
   if (!native && arguments.topology.any())
@@ -50,7 +43,6 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
     return RunReshape(source, arguments.target, topology, flags.options.writer, flags.dry_run, flags.json);
   flags.options.dtype = arguments.dtype;
   flags.options.topology = topology;
-  flags.tokenizer = TokenizerOf(arguments);
   return RunStrip(source, arguments.target, flags);
 }
 

@@ -18,7 +18,7 @@ inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = 
 
 struct StripFlags {
   StripOptions options;
-  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: none is named
+  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
   std::string from;       // of the source's format; empty: recognised
   std::vector<std::string> allow;
   bool saturate = false;
@@ -32,10 +32,6 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
 std::string CommandOf(const CLI::App& verb);
-
-// The tokenizer's files in `directory`, name -> path.
-// Errors: NotFound where there are none; those of the disk.
-Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory);
 
 // Strips and reports. `flags.options` has its format and dtype.
 Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags);

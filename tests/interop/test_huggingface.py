@@ -290,12 +290,13 @@ class HuggingFaceTest(CliTest):
         for name in ("tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"):
             (source / name).write_text(name)
         (source / "README.md").write_text("not this one")
-        self.cairn("convert", source, "copy", "--to", "hf")
+        self.cairn("convert", source / "model.safetensors", "copy", "--to", "hf")
+        self.cairn("strip", source, "strip", "--dtype", "bf16")
         self.cairn("convert", source, "native", "--to", "native")
         self.cairn("convert", "native", "without", "--to", "hf")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
         names = {"tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"}
-        for directory, expected in (("copy", names), ("with", names), ("without", set())):
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())
             self.check_sums(self.dir / directory)
