@@ -33,9 +33,7 @@ Status CheckFlags(const ConvertArguments& arguments) {
 
 Result<int> RunConvert(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(
-      const OpenedSource opened,
-      OpenAnyCkpt(arguments.source, {.format = arguments.flags.from, .allow = arguments.flags.allow}));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
   CheckpointSource& source = opened.source();
   const Topology topology = arguments.topology.Of(source.manifest().topology);
   StripFlags flags = arguments.flags;

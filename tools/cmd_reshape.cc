@@ -5,6 +5,7 @@
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
+#include "tools/source_flags.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -13,6 +14,7 @@ namespace {
 struct ReshapeArguments {
   std::string source;
   std::string target;
+  OpenOptions open;
   TopologyFlags topology;
   StepBuilderOptions writer;
   bool dry_run = false;
@@ -20,7 +22,7 @@ struct ReshapeArguments {
 };
 
 Result<int> RunReshape(const ReshapeArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.open));
   CheckpointSource& source = opened.source();
   return RunReshape(source, arguments.target, arguments.topology.Of(source.manifest().topology),
                     arguments.writer, arguments.dry_run, arguments.json);
@@ -31,9 +33,13 @@ Result<int> RunReshape(const ReshapeArguments& arguments) {
 void AddReshapeCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<ReshapeArguments>();
   CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
-  reshape->add_option("SRC", arguments->source, "a step, a run directory, or STORE:RUN@STEP")->required();
+  reshape
+      ->add_option("SRC", arguments->source,
+                   "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
+      ->required();
   reshape->add_option("DST", arguments->target, "run directory that the new step is put into")->required();
   AddTopologyFlags(*reshape, arguments->topology);
+  AddSourceFlags(*reshape, arguments->open);
   AddWriterFlags(*reshape, arguments->writer);
   reshape->add_flag("--dry-run", arguments->dry_run, "say bytes, files, memory and time; write nothing");
   reshape->add_flag("--json", arguments->json, "print facts as JSON");

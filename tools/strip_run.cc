@@ -8,6 +8,7 @@
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -145,11 +146,7 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
   verb.add_option("--tokenizer", flags.tokenizer,
                   "directory whose tokenizer files go beside the weights; that of SRC where it has one")
       ->option_text("DIR");
-  verb.add_option("--from", flags.from, "format of SRC, where its files do not tell")->option_text("FORMAT");
-  verb.add_option("--allow", flags.allow,
-                  "stored tensors that have no place here and may be left out; repeatable")
-      ->allow_extra_args(false)
-      ->option_text("GLOB");
+  AddSourceFlags(verb, flags.open);
   AddWriterFlags(verb, options.writer);
   verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
   verb.add_flag("--json", flags.json, "print facts and every tensor's counts as JSON");

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "convert/formats/formats.h"
 #include "convert/strip.h"
 #include "tools/choices.h"
 #include "tools/verb.h"
@@ -19,14 +20,13 @@ inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = 
 struct StripFlags {
   StripOptions options;
   std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
-  std::string from;       // of the source's format; empty: recognised
-  std::vector<std::string> allow;
+  OpenOptions open;
   bool saturate = false;
   bool dry_run = false;
   bool json = false;
 };
 
-// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, --from, --allow, those of writer_flags.h,
+// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, those of source_flags.h and writer_flags.h,
 // --dry-run and --json.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 

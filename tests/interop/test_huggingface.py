@@ -233,6 +233,26 @@ class HuggingFaceTest(CliTest):
         (source / "pytorch_model.bin").write_bytes(b"PK")
         self.cairn("convert", source, "out", "--to", "hf", code=2, says="pytorch_model.bin")
 
+    def test_indices_that_lie(self):
+        source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
+        path = source / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        files = list(index["weight_map"].values())
+        name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
+        other = next(f for f in files if f != file)
+        for wrong, says in ((other, "which the index does not say"), ("../" + file, "no file of this directory"), (7, "no file")):
+            path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
+            self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
+        path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says=["ghost", "should be in"])
+        path.write_text("[" * 100000)
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="deep")
+        path.write_text(json.dumps(index))
+        (source / file).unlink()
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says=[file, "No such file"])
+        path.write_text('{"weight_map": {}, "weight_map": {}}')
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="twice")
+
     def test_pickled_weights(self):
         for name in ("gpt2", "llama"):
             model = make(MODELS[name][0])
@@ -254,27 +274,27 @@ class HuggingFaceTest(CliTest):
                 if shards == 2:
                     index.write_text(json.dumps({"weight_map": dict(list(files.items())[1:])}))
                     self.cairn("fingerprint", source, code=2, says="which the index does not say")
-        view = dict(state, **{"model.norm.weight": torch.zeros(48)[::2]})
-        torch.save(view, self.dir / "llama-1" / "pytorch_model.bin")
-        self.cairn("fingerprint", "llama-1", code=2, says=["model.norm.weight", "contiguous"])
+        norm = state["model.norm.weight"]
+        scattered = torch.stack((norm, norm + 1), 1)[:, 0]  # every other element of its storage
+        torch.save(dict(state, **{"model.norm.weight": scattered}), self.dir / "llama-1" / "pytorch_model.bin")
+        self.cairn("diff", "llama-1", whole, says="no difference")
 
-    def test_indices_that_lie(self):
-        source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
-        path = source / "model.safetensors.index.json"
-        index = json.loads(path.read_text())
-        files = list(index["weight_map"].values())
-        name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
-        other = next(f for f in files if f != file)
-        for wrong, says in ((other, "which the index does not say"), ("../" + file, "no file of this directory"),
-                            ("model-9.safetensors", "No such file")):
-            path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
-            self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
-        path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says=["ghost", "should be in"])
-        path.write_text("[" * 100000)
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says="deep")
-        path.write_text('{"weight_map": {}, "weight_map": {}}')
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says="twice")
+    def test_pickled_views_and_shared_storages(self):
+        """pytorch_model.bin as transformers 4 wrote it: tied tensors share a storage; and a view."""
+        model = make(MODELS["gpt2"][0])
+        source = self.save("source", model)
+        (source / "model.safetensors").rename(self.dir / "model.safetensors")
+        weights = model.state_dict()
+        self.assertEqual(weights["lm_head.weight"].data_ptr(), weights["transformer.wte.weight"].data_ptr())
+        turned = "transformer.h.1.attn.c_attn.weight"
+        weights[turned] = weights[turned].t().contiguous().t()
+        torch.save(weights, source / "pytorch_model.bin")
+        for target in (source, source / "pytorch_model.bin"):
+            self.cairn("convert", target, "native", "--to", "native", "--tp", 3)
+            self.cairn("convert", "native", "back", "--to", "hf")
+            for name, tensor in tensors(self.dir / "back").items():
+                self.assertTrue(torch.equal(bits(tensor), bits(weights[name])), name)
+            subprocess.run(["rm", "-rf", self.dir / "native", self.dir / "back"], check=True)
 
     def test_canonical_names_read_back(self):
         source = self.save("source", make(MODELS["phi3"][0]))
