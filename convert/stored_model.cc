@@ -35,6 +35,15 @@ std::string NamesOf(const std::vector<std::string>& names) {
   return text;
 }
 
+Box Transposed(const Box& box) { return {{box.offset[1], box.offset[0]}, {box.extent[1], box.extent[0]}}; }
+
+// Requires a dtype.
+StoredArray ArrayOf(const ListedTensor& tensor) {
+  StoredArray array{tensor.name, *tensor.dtype, tensor.shape, tensor.extents};
+  if (tensor.transposed) array.shape = {tensor.shape[1], tensor.shape[0]};
+  return array;
+}
+
 // The stored name of the output matrix, which tied models may carry as a copy.
 std::string HeadOf(const Architecture& architecture) {
   for (const Module& module : architecture.modules)
@@ -103,14 +112,12 @@ class Mapper {
       return NotSupported("tensor {} is {}, which no weight here can be", tensor.name, tensor.dtype_name);
     StoredCatalog& catalog = mapped_.catalog;
     const auto array = static_cast<uint32_t>(catalog.arrays.size());
-    catalog.arrays.push_back({.name = tensor.name,
-                              .dtype = *tensor.dtype,
-                              .shape = tensor.shape,
-                              .extents = {{{0, tensor.shape.Volume()}, tensor.file, tensor.file_offset}}});
+    catalog.arrays.push_back(ArrayOf(tensor));
     for (const ForeignPart& part : wanted.parts) {
       const uint32_t parameter = parameter_of_.at(part.parameter);
       catalog.tensors[parameter].dtype = *tensor.dtype;
-      catalog.parts.push_back({parameter, part.source, array, part.box, part.transpose});
+      const Box in_array = tensor.transposed ? Transposed(part.box) : part.box;
+      catalog.parts.push_back({parameter, part.source, array, in_array, part.transpose != tensor.transposed});
     }
     return OkStatus();
   }
@@ -120,7 +127,10 @@ class Mapper {
     const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &StoredPart::tensor);
     twin.array = part->array;
     const StoredArray& original = mapped_.catalog.arrays[twin.array];
-    if (twin.copy.shape == original.shape && twin.copy.dtype == original.dtype) return OkStatus();
+    const bool alike = twin.copy.dtype == original.dtype && !twin.copy.transposed &&
+                       twin.copy.shape == original.shape && twin.copy.extents.size() == 1 &&
+                       original.extents.size() == 1;
+    if (alike) return OkStatus();
     return Corrupt(
         "{} is {} of shape {}, {} which it is tied to is {} of shape {}; --allow '{}' leaves it out",
         twin.copy.name, twin.copy.dtype_name, ToString(twin.copy.shape), original.name, Name(original.dtype),
@@ -141,15 +151,16 @@ class Mapper {
 Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                    const StoredTwin& twin) {
   const StoredArray& original = catalog.arrays[twin.array];
-  const StoredExtent& extent = original.extents[0];
+  const StoredExtent &extent = original.extents[0], &other_extent = twin.copy.extents[0];
+  if (extent.file == other_extent.file && extent.file_offset == other_extent.file_offset) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const auto a, fs.OpenForRead(JoinPath(directory, catalog.files[extent.file])));
-  CAIRN_ASSIGN_OR_RETURN(const auto b, fs.OpenForRead(JoinPath(directory, catalog.files[twin.copy.file])));
+  CAIRN_ASSIGN_OR_RETURN(const auto b, fs.OpenForRead(JoinPath(directory, catalog.files[other_extent.file])));
   const uint64_t bytes = extent.range.size() * SizeOf(original.dtype);
   std::vector<std::byte> one(std::min(bytes, kCompareBytes)), other(one.size());
   for (uint64_t at = 0; at < bytes; at += one.size()) {
     const uint64_t size = std::min<uint64_t>(one.size(), bytes - at);
     CAIRN_RETURN_IF_ERROR(a->ReadAt(extent.file_offset + at, std::span(one).first(size)));
-    CAIRN_RETURN_IF_ERROR(b->ReadAt(twin.copy.file_offset + at, std::span(other).first(size)));
+    CAIRN_RETURN_IF_ERROR(b->ReadAt(other_extent.file_offset + at, std::span(other).first(size)));
     if (std::memcmp(one.data(), other.data(), size) != 0)
       return Corrupt(
           "{}: {} differs from {}, though config.json ties them; set tie_word_embeddings to false there, "
@@ -206,10 +217,13 @@ Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const js
   std::vector<std::string> lines;
   std::vector<std::byte> sample;
   for (const StoredArray& array : catalog.arrays) {
-    const StoredExtent& extent = array.extents[0];
-    CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
-    sample.resize(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
-    CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, sample));
+    sample.clear();
+    if (!array.extents.empty()) {
+      const StoredExtent& extent = array.extents[0];
+      CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
+      sample.resize(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, sample));
+    }
     lines.push_back(fmt::format("{}|{}|{}|{}\n", array.name, Name(array.dtype), ToString(array.shape),
                                 ToHex(DigestOf(sample))));
   }

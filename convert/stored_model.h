@@ -15,14 +15,14 @@
 
 namespace cairn {
 
-// One tensor of a file, row-major and without gaps.
+// One tensor of some files.
 struct ListedTensor {
   std::string name;
   std::string dtype_name;      // as the file spells it
   std::optional<Dtype> dtype;  // nothing where it is one that this program does not hold
   Dims shape;
-  uint32_t file = 0;  // into the list of files
-  uint64_t file_offset = 0;
+  std::vector<StoredExtent> extents;  // of the array that holds it; files: into the list of files
+  bool transposed = false;            // the array is the tensor's transpose
 };
 
 // A second copy of tied embeddings: must hold the same bytes.

@@ -19,13 +19,6 @@ struct ConvertArguments {
   StripFlags flags;
 };
 
-// A tokenizer comes along from a directory that has one.
-std::string TokenizerOf(const ConvertArguments& arguments) {
-  const bool takes_one = arguments.flags.options.format != StripFormat::kNative;
-  if (!takes_one || !arguments.flags.tokenizer.empty()) return arguments.flags.tokenizer;
-  return TokenizerFiles(arguments.source).ok() ? arguments.source : "";
-}
-
 Status CheckFlags(const ConvertArguments& arguments) {
   const bool native = arguments.flags.options.format == StripFormat::kNative;
   if (!native && arguments.topology.any())
@@ -40,9 +33,7 @@ Status CheckFlags(const ConvertArguments& arguments) {
 
 Result<int> RunConvert(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(
-      const OpenedSource opened,
-      OpenAnyCkpt(arguments.source, {.format = arguments.flags.from, .allow = arguments.flags.allow}));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
   CheckpointSource& source = opened.source();
   StripFlags flags = arguments.flags;
   if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty())
@@ -53,7 +44,6 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
                        .json = flags.json});
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
-  flags.tokenizer = TokenizerOf(arguments);
   return RunStrip(source, arguments.target, flags);
 }
 

@@ -5,6 +5,7 @@
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
+#include "tools/source_flags.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -13,11 +14,12 @@ namespace {
 struct ReshapeArguments {
   std::string source;
   std::string target;
+  OpenOptions open;
   ReshapeFlags flags;
 };
 
 Result<int> RunReshape(const ReshapeArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.open));
   return RunReshape(opened.source(), arguments.target, arguments.flags);
 }
 
@@ -26,7 +28,10 @@ Result<int> RunReshape(const ReshapeArguments& arguments) {
 void AddReshapeCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<ReshapeArguments>();
   CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
-  reshape->add_option("SRC", arguments->source, "a step, a run directory, or STORE:RUN@STEP")->required();
+  reshape
+      ->add_option("SRC", arguments->source,
+                   "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
+      ->required();
   reshape->add_option("DST", arguments->target, "run directory that the new step is put into")->required();
   AddTopologyFlags(*reshape, arguments->flags.topology);
   reshape
@@ -39,6 +44,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
                     "go on with what a killed run of the same command left; after an error, leave it again");
   reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
                     "do not read the new step back before it counts; noted in its history");
+  AddSourceFlags(*reshape, arguments->open);
   AddWriterFlags(*reshape, arguments->flags.writer);
   reshape->add_flag("--dry-run", arguments->flags.dry_run,
                     "say bytes, files, memory and time; write nothing");

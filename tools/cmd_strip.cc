@@ -17,9 +17,7 @@ struct StripArguments {
 };
 
 Result<int> RunStrip(const StripArguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(
-      const OpenedSource opened,
-      OpenAnyCkpt(arguments.source, {.format = arguments.flags.from, .allow = arguments.flags.allow}));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
   return RunStrip(opened.source(), arguments.target, arguments.flags);
 }
 

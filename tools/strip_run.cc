@@ -8,6 +8,7 @@
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -104,6 +105,31 @@ void PrintText(const CheckpointSource& source, const StripOptions& options, cons
     fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
 }
 
+// The tokenizer's files in `directory`, name -> path. Errors: NotFound where there are none.
+Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Posix().List(directory));
+  std::map<std::string, std::string> files;
+  for (const std::string& name : names) {
+    const auto matches = [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; };
+    if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
+    const std::string path = JoinPath(directory, name);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
+    if (!info.is_directory) files[name] = path;
+  }
+  if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
+  return files;
+}
+
+// That which was asked for, or that of the source's directory. A native step has no place for one.
+Result<std::map<std::string, std::string>> ChooseTokenizer(const CheckpointSource& source,
+                                                           const StripFlags& flags) {
+  using Files = std::map<std::string, std::string>;
+  if (!flags.tokenizer.empty()) return TokenizerFiles(flags.tokenizer);
+  if (flags.options.format == StripFormat::kNative) return Files{};
+  Result<Files> found = TokenizerFiles(source.directory());
+  return found.ok() ? std::move(found) : Result<Files>(Files{});
+}
+
 }  // namespace
 
 void AddStripFlags(CLI::App& verb, StripFlags& flags) {
@@ -117,13 +143,10 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_flag("--saturate", flags.saturate, "values beyond the range become the largest finite number");
-  verb.add_option("--tokenizer", flags.tokenizer, "directory whose tokenizer files go beside the weights")
+  verb.add_option("--tokenizer", flags.tokenizer,
+                  "directory whose tokenizer files go beside the weights; that of SRC where it has one")
       ->option_text("DIR");
-  verb.add_option("--from", flags.from, "format of SRC, where its files do not tell")->option_text("FORMAT");
-  verb.add_option("--allow", flags.allow,
-                  "stored tensors that have no place here and may be left out; repeatable")
-      ->allow_extra_args(false)
-      ->option_text("GLOB");
+  AddSourceFlags(verb, flags.open);
   AddWriterFlags(verb, options.writer);
   verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
   verb.add_flag("--json", flags.json, "print facts and every tensor's counts as JSON");
@@ -141,26 +164,10 @@ std::string CommandOf(const CLI::App& verb) {
   return command;
 }
 
-Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Posix().List(directory));
-  std::map<std::string, std::string> files;
-  for (const std::string& name : names) {
-    const auto matches = [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; };
-    if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
-    const std::string path = JoinPath(directory, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
-    if (!info.is_directory) files[name] = path;
-  }
-  if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
-  return files;
-}
-
 Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags) {
   StripOptions options = flags.options;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
-  if (!flags.tokenizer.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(options.copies, TokenizerFiles(flags.tokenizer));
-  }
+  CAIRN_ASSIGN_OR_RETURN(options.copies, ChooseTokenizer(source, flags));
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(

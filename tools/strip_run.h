@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "convert/formats/formats.h"
 #include "convert/strip.h"
 #include "tools/choices.h"
 #include "tools/verb.h"
@@ -18,24 +19,19 @@ inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = 
 
 struct StripFlags {
   StripOptions options;
-  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: none is named
-  std::string from;       // of the source's format; empty: recognised
-  std::vector<std::string> allow;
+  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
+  OpenOptions open;
   bool saturate = false;
   bool dry_run = false;
   bool json = false;
 };
 
-// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, --from, --allow, those of writer_flags.h,
+// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, those of source_flags.h and writer_flags.h,
 // --dry-run and --json.
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
 std::string CommandOf(const CLI::App& verb);
-
-// The tokenizer's files in `directory`, name -> path.
-// Errors: NotFound where there are none; those of the disk.
-Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory);
 
 // Strips and reports. `flags.options` has its format and dtype.
 Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags);

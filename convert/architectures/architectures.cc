@@ -5,8 +5,8 @@
 namespace cairn {
 
 std::span<const Architecture> Architectures() {
-  static const std::vector<Architecture> all = {Gpt2(),    GptNeoX(), Bloom(), Opt(), Llama(),
-                                                Mistral(), Qwen2(),   Qwen3(), Phi3()};
+  static const std::vector<Architecture> all = {Gpt2(),    GptNeoX(), Bloom(), Opt(),  Llama(),
+                                                Mistral(), Qwen2(),   Qwen3(), Phi3(), Gemma2()};
   return all;
 }
 

@@ -16,6 +16,7 @@ Architecture Mistral();
 Architecture Qwen2();
 Architecture Qwen3();
 Architecture Phi3();
+Architecture Gemma2();
 
 std::span<const Architecture> Architectures();
 

@@ -118,6 +118,25 @@ Architecture Qwen3() {
   return qwen;
 }
 
+// Norms before and behind each block; their stored weights are gamma - 1.
+Architecture Gemma2() {
+  Architecture gemma = Llama();
+  gemma.name = "gemma2";
+  gemma.class_name = "Gemma2ForCausalLM";
+  RemoveBiases(gemma, "mlp_bias");
+  FieldOf(gemma, "head_dim").fallback = 256;
+  FieldOf(gemma, "tied_embeddings").fallback = true;
+  FieldOf(gemma, "activation") = {"activation", {"hidden_activation", "hidden_act"}, "gelu_pytorch_tanh"};
+  ModuleOf(gemma, "post_attention_layernorm").canonical = {"attention.output_norm"};
+  gemma.modules.insert(std::ranges::find(gemma.modules, "model.norm", &Module::name),
+                       {{kLayer + "pre_feedforward_layernorm", {"post_attention_norm"}},
+                        {kLayer + "post_feedforward_layernorm", {"mlp.output_norm"}}});
+  for (const char* field : {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"})
+    gemma.fields.push_back({field, {field}});
+  gemma.model["norm_weight_minus_one"] = true;
+  return gemma;
+}
+
 // Query, key and value are one matrix [Q; K; V], gate and up another.
 Architecture Phi3() {
   Architecture phi = Llama();

@@ -13,7 +13,7 @@ namespace cairn {
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
-      {"hf", "a Hugging Face model: config.json and safetensors or pytorch_model.bin", IsHuggingFace,
+      {"hf", "a Hugging Face model: config.json with safetensors or pytorch_model.bin", IsHuggingFace,
        OpenHuggingFace},
       {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
       {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",

@@ -1,17 +1,16 @@
-// A Hugging Face model directory: config.json beside model.safetensors or pytorch_model.bin, or shards of
-// either and their index.
+// A Hugging Face model directory: config.json beside model.safetensors or pytorch_model.bin, or their shards
+// and index.
 #pragma once
 
 #include "convert/formats/formats.h"
 
 namespace cairn {
 
-// A directory with config.json and weights, or one safetensors file with config.json beside it.
+// A directory with config.json and weights, or one file of weights with config.json beside it.
 bool IsHuggingFace(FileSystem& fs, const std::string& path);
 
-// Weights in the order that transformers prefers: model.safetensors, its index, pytorch_model.bin, its index.
-// Errors: those of OpenStoredModel, ReadSafetensorsHeader and ListTorchTensors; NotSupported where a pickled
-// tensor is not contiguous; Corrupt where index and files disagree.
+// Weights in the order that transformers prefers: safetensors, then pickles (which are read, never run).
+// Errors: those of OpenStoredModel and weight_files.h.
 Result<std::unique_ptr<CheckpointSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
                                                           const OpenOptions& options);
 

@@ -1,10 +1,8 @@
 #include "convert/formats/safetensors.h"
 
-#include <algorithm>
 #include <unordered_map>
 
-#include "convert/formats/weight_index.h"
-#include "convert/partial_dir.h"
+#include "convert/formats/weight_files.h"
 #include "convert/strict_json.h"
 
 namespace cairn {
@@ -12,32 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kOneFile = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kModelKey = "cairn.model";
 constexpr const char* kParametersKey = "cairn.parameters";
-
-Status ReadHeaders(FileSystem& fs, SafetensorsFiles& files) {
-  for (const std::string& name : files.names) {
-    CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                           ReadSafetensorsHeader(fs, JoinPath(files.directory, name)));
-    files.headers.push_back(std::move(header));
-  }
-  return OkStatus();
-}
-
-Result<SafetensorsFiles> ReadIndexed(FileSystem& fs, const std::string& directory) {
-  const std::string path = JoinPath(directory, kIndex);
-  CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
-  SafetensorsFiles files{directory, index.files, {}};
-  CAIRN_RETURN_IF_ERROR(ReadHeaders(fs, files));
-  WeightIndexCheck check(path, index);
-  for (size_t i = 0; i < files.names.size(); ++i)
-    for (const SafetensorsTensor& tensor : files.headers[i].tensors)
-      CAIRN_RETURN_IF_ERROR(check.Add(tensor.name, files.names[i]));
-  CAIRN_RETURN_IF_ERROR(check.Finish());
-  return files;
-}
 
 // The inverse of EncodeParameters, for the tensors that are there.
 Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
@@ -81,34 +55,14 @@ StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
     const ListedTensor& tensor = *tensor_of.at(spec.name);
     const auto index = static_cast<uint32_t>(catalog.tensors.size());
     catalog.tensors.push_back({spec, Role::kWeight, *tensor.dtype});
-    catalog.arrays.push_back({.name = tensor.name,
-                              .dtype = *tensor.dtype,
-                              .shape = tensor.shape,
-                              .extents = {{{0, tensor.shape.Volume()}, tensor.file, tensor.file_offset}}});
+    catalog.arrays.push_back(
+        {.name = tensor.name, .dtype = *tensor.dtype, .shape = tensor.shape, .extents = tensor.extents});
     catalog.parts.push_back({index, Box::Whole(tensor.shape), index, Box::Whole(tensor.shape), false});
   }
   return catalog;
 }
 
 }  // namespace
-
-Result<SafetensorsFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (info.is_directory && !fs.Stat(JoinPath(path, kOneFile)).ok()) return ReadIndexed(fs, path);
-  SafetensorsFiles files{info.is_directory ? path : ParentDir(path), {}, {}};
-  files.names = {info.is_directory ? kOneFile : path.substr(path.find_last_of('/') + 1)};
-  CAIRN_RETURN_IF_ERROR(ReadHeaders(fs, files));
-  return files;
-}
-
-std::vector<ListedTensor> ListTensors(const SafetensorsFiles& files) {
-  std::vector<ListedTensor> tensors;
-  for (uint32_t file = 0; file < files.headers.size(); ++file)
-    for (const SafetensorsTensor& tensor : files.headers[file].tensors)
-      tensors.push_back(
-          {tensor.name, tensor.dtype_name, tensor.dtype, tensor.shape, file, tensor.file_offset});
-  return tensors;
-}
 
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   json rows = json::array();
@@ -121,25 +75,24 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
   if (!info->is_directory) return path.ends_with(".safetensors");
-  return fs.Stat(JoinPath(path, kOneFile)).ok() || fs.Stat(JoinPath(path, kIndex)).ok();
+  return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok();
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                           const OpenOptions&) {
-  CAIRN_ASSIGN_OR_RETURN(SafetensorsFiles files, ReadSafetensorsFiles(fs, path));
-  const auto& metadata = files.headers[0].metadata;
+  CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
+  const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
     return NotSupported("{}: no config.json beside it, and its header does not say what model it is", path);
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
   if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);
-  const std::vector<ListedTensor> tensors = ListTensors(files);
-  for (const ListedTensor& tensor : tensors)
+  for (const ListedTensor& tensor : files.tensors)
     if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
   const Result<std::vector<ParameterSpec>> parameters =
-      DecodeParameters(metadata.at(kParametersKey), tensors);
+      DecodeParameters(metadata.at(kParametersKey), files.tensors);
   if (!parameters.ok()) return parameters.status().WithContext(path);
-  StoredCatalog catalog = CatalogOf(*parameters, tensors);
+  StoredCatalog catalog = CatalogOf(*parameters, files.tensors);
   catalog.files = std::move(files.names);
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,

@@ -6,9 +6,8 @@
 // checkpoint whatever the architecture.
 #pragma once
 
+#include "ckpt/tensor.h"
 #include "convert/formats/formats.h"
-#include "convert/safetensors_header.h"
-#include "convert/stored_model.h"
 
 namespace cairn {
 
@@ -18,18 +17,6 @@ bool IsSafetensors(FileSystem& fs, const std::string& path);
 // Errors: NotSupported where the headers do not say what the tensors are; those of the headers.
 Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                           const OpenOptions& options);
-
-// The safetensors files of a model: one, or those that the index of a directory names.
-struct SafetensorsFiles {
-  std::string directory;
-  std::vector<std::string> names;  // relative to it
-  std::vector<SafetensorsHeader> headers;
-};
-// Errors: NotFound; those of the headers; Corrupt where index and files disagree, or a tensor is in two
-// files.
-Result<SafetensorsFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
-
-std::vector<ListedTensor> ListTensors(const SafetensorsFiles& files);
 
 // What `cairn.parameters` holds.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);

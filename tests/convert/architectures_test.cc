@@ -202,7 +202,7 @@ TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
   for (const ForeignTensor& tensor : expanded->tensors) {
     std::string name = tensor.name;
     if (name.starts_with(GetParam().base_prefix)) name = name.substr(GetParam().base_prefix.size());
-    listed.push_back({name, "F16", Dtype::kF16, tensor.shape, 0, at});
+    listed.push_back({name, "F16", Dtype::kF16, tensor.shape, {{{0, tensor.shape.Volume()}, 0, at}}});
     at += tensor.shape.Volume() * 2;
   }
   std::ranges::shuffle(listed, rng_);
@@ -216,7 +216,7 @@ TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
   EXPECT_EQ(missing.status().kind(), StatusKind::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr(last.name));
   listed.push_back(last);
-  listed.push_back({"adapter.weight", "F16", Dtype::kF16, {1}, 0, 0});
+  listed.push_back({"adapter.weight", "F16", Dtype::kF16, {1}, {{{0, 1}, 0, 0}}});
   const auto unknown = MapToParameters(GetParam(), model, listed, {"file"}, {});
   EXPECT_THAT(unknown.status().message(), HasSubstr("adapter.weight"));
   EXPECT_EQ(MapToParameters(GetParam(), model, listed, {"file"}, {"adapter.*"})->left_out,

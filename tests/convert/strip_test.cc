@@ -8,6 +8,7 @@
 #include <random>
 
 #include "convert/safetensors_sink.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/unsynced_file_system.h"
@@ -400,6 +401,27 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
     EXPECT_EQ(result.status().kind(), StatusKind::kCorrupt);
     EXPECT_NE(result.status().message().find("read back"), std::string::npos);
     EXPECT_EQ(Left(), only_source_);
+  }
+}
+
+// Whatever fails, the directory is there whole or not at all.
+TEST_F(StripTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
+  Make({}, {});
+  ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
+  const StripOptions options{.max_file_bytes = 20000,
+                             .copies = {{"tokenizer.json", dir_ / "tokenizer.json"}}};
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Strip(faulty, *Open(dir_ / "run"), dir_ / "whole", options).ok());
+  const std::vector<std::string> whole = *Fs().List(dir_ / "whole");
+  const int64_t operations = faulty.operations();
+  for (int64_t budget = 0; budget < operations; budget += budget < operations - 60 ? 11 : 1) {
+    FaultyFileSystem failing(Fs());
+    failing.SetBudget(budget);
+    EXPECT_FALSE(Strip(failing, *Open(dir_ / "run"), dir_ / "out", options).ok());
+    if (!Fs().Stat(dir_ / "out").ok()) continue;
+    for (const std::string& name : whole)
+      EXPECT_EQ(ReadFile(dir_ / ("out/" + name)), ReadFile(dir_ / ("whole/" + name))) << budget;
+    std::filesystem::remove_all(dir_ / "out");
   }
 }
 

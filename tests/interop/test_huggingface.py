@@ -51,6 +51,7 @@ MODELS = {
     "mistral": (transformers.MistralConfig(**GROUPED, num_key_value_heads=2, sliding_window=5), (2, 1)),
     "qwen2": (transformers.Qwen2Config(**GROUPED, num_key_value_heads=3, tie_word_embeddings=True), (3, 1)),
     "qwen3": (transformers.Qwen3Config(**GROUPED, num_key_value_heads=2, head_dim=10), (2, 1)),
+    "gemma2": (transformers.Gemma2Config(**GROUPED, num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=7, sliding_window=5), (2, 1)),
     "phi3": (transformers.Phi3Config(**GROUPED, num_key_value_heads=3), (3, 1)),
 }
 DERIVED = {"transformers_version", "_name_or_path"}
@@ -138,7 +139,7 @@ class HuggingFaceTest(CliTest):
     def test_sixteen_bits_stay_and_casts_are_those_of_torch(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
             with self.subTest(dtype):
-                for name in ("native", "other", "back", "cast", "kept"):
+                for name in ("native", "other", "back", "cast", "kept", "mixed", "mixed-back"):
                     subprocess.run(["rm", "-rf", self.dir / name], check=True)
                 source = self.save(str(dtype), make(MODELS["gpt2-untied"][0], dtype))
                 back = self.through(source, (2, 3))
@@ -151,6 +152,9 @@ class HuggingFaceTest(CliTest):
                     self.assertTrue(torch.equal(bits(was[tensor].bfloat16()), bits(cast[tensor])), tensor)
                     expected = was[tensor].float() if "ln_" in tensor else was[tensor].bfloat16()
                     self.assertTrue(torch.equal(bits(expected), bits(kept[tensor])), tensor)
+                self.cairn("convert", "kept", "mixed", "--to", "native", "--tp", 3)
+                self.cairn("convert", "mixed", "mixed-back", "--to", "hf")
+                self.check_equal(self.dir / "kept", self.dir / "mixed-back")
                 config = json.loads((self.dir / "cast" / "config.json").read_text())
                 self.assertEqual((config["dtype"], config["torch_dtype"]), ("bfloat16", "bfloat16"))
 
@@ -229,6 +233,26 @@ class HuggingFaceTest(CliTest):
         (source / "pytorch_model.bin").write_bytes(b"PK")
         self.cairn("convert", source, "out", "--to", "hf", code=2, says="pytorch_model.bin")
 
+    def test_indices_that_lie(self):
+        source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
+        path = source / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        files = list(index["weight_map"].values())
+        name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
+        other = next(f for f in files if f != file)
+        for wrong, says in ((other, "which the index does not say"), ("../" + file, "no file of this directory"), (7, "no file")):
+            path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
+            self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
+        path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says=["ghost", "should be in"])
+        path.write_text("[" * 100000)
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="deep")
+        path.write_text(json.dumps(index))
+        (source / file).unlink()
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says=[file, "No such file"])
+        path.write_text('{"weight_map": {}, "weight_map": {}}')
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="twice")
+
     def test_pickled_weights(self):
         for name in ("gpt2", "llama"):
             model = make(MODELS[name][0])
@@ -250,27 +274,27 @@ class HuggingFaceTest(CliTest):
                 if shards == 2:
                     index.write_text(json.dumps({"weight_map": dict(list(files.items())[1:])}))
                     self.cairn("fingerprint", source, code=2, says="which the index does not say")
-        view = dict(state, **{"model.norm.weight": torch.zeros(48)[::2]})
-        torch.save(view, self.dir / "llama-1" / "pytorch_model.bin")
-        self.cairn("fingerprint", "llama-1", code=2, says=["model.norm.weight", "contiguous"])
+        norm = state["model.norm.weight"]
+        scattered = torch.stack((norm, norm + 1), 1)[:, 0]  # every other element of its storage
+        torch.save(dict(state, **{"model.norm.weight": scattered}), self.dir / "llama-1" / "pytorch_model.bin")
+        self.cairn("diff", "llama-1", whole, says="no difference")
 
-    def test_indices_that_lie(self):
-        source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
-        path = source / "model.safetensors.index.json"
-        index = json.loads(path.read_text())
-        files = list(index["weight_map"].values())
-        name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
-        other = next(f for f in files if f != file)
-        for wrong, says in ((other, "which the index does not say"), ("../" + file, "no file of this directory"),
-                            ("model-9.safetensors", "No such file")):
-            path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
-            self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
-        path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says=["ghost", "should be in"])
-        path.write_text("[" * 100000)
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says="deep")
-        path.write_text('{"weight_map": {}, "weight_map": {}}')
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says="twice")
+    def test_pickled_views_and_shared_storages(self):
+        """pytorch_model.bin as transformers 4 wrote it: tied tensors share a storage; and a view."""
+        model = make(MODELS["gpt2"][0])
+        source = self.save("source", model)
+        (source / "model.safetensors").rename(self.dir / "model.safetensors")
+        weights = model.state_dict()
+        self.assertEqual(weights["lm_head.weight"].data_ptr(), weights["transformer.wte.weight"].data_ptr())
+        turned = "transformer.h.1.attn.c_attn.weight"
+        weights[turned] = weights[turned].t().contiguous().t()
+        torch.save(weights, source / "pytorch_model.bin")
+        for target in (source, source / "pytorch_model.bin"):
+            self.cairn("convert", target, "native", "--to", "native", "--tp", 3)
+            self.cairn("convert", "native", "back", "--to", "hf")
+            for name, tensor in tensors(self.dir / "back").items():
+                self.assertTrue(torch.equal(bits(tensor), bits(weights[name])), name)
+            subprocess.run(["rm", "-rf", self.dir / "native", self.dir / "back"], check=True)
 
     def test_canonical_names_read_back(self):
         source = self.save("source", make(MODELS["phi3"][0]))
@@ -286,12 +310,13 @@ class HuggingFaceTest(CliTest):
         for name in ("tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"):
             (source / name).write_text(name)
         (source / "README.md").write_text("not this one")
-        self.cairn("convert", source, "copy", "--to", "hf")
+        self.cairn("convert", source / "model.safetensors", "copy", "--to", "hf")
+        self.cairn("strip", source, "strip", "--dtype", "bf16")
         self.cairn("convert", source, "native", "--to", "native")
         self.cairn("convert", "native", "without", "--to", "hf")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
         names = {"tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"}
-        for directory, expected in (("copy", names), ("with", names), ("without", set())):
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())
             self.check_sums(self.dir / directory)

@@ -1,0 +1,20 @@
+#include "tools/source_flags.h"
+
+#include "tools/choices.h"
+
+namespace cairn {
+
+void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
+  verb.add_option("--from", options.format, "format of SRC, where its files do not tell")
+      ->option_text("FORMAT");
+  verb.add_option("--allow", options.allow,
+                  "stored tensors that have no place here and may be left out; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("GLOB");
+  AddChoice<Replicas>(
+      verb, "--replicas", options.replicas,
+      "copies on several ranks that differ: refuse them (the default), take the first rank's, average them",
+      {{"strict", Replicas::kStrict}, {"first", Replicas::kFirst}, {"mean", Replicas::kMean}});
+}
+
+}  // namespace cairn
