@@ -61,7 +61,9 @@ class Part(torch.nn.Module):
                 if part not in module._modules:
                     module.add_module(part, Leaf())
                 module = module._modules[part]
-            module.register_parameter(last, torch.nn.Parameter(value))
+            parameter = torch.nn.Parameter(value)
+            parameter.model_parallel = parameter.tensor_model_parallel = dim is not None  # for gradient norms
+            module.register_parameter(last, parameter)
             self.known[name] = (prefix + name, shape, offset)
 
     def forward(self, x):
