@@ -6,6 +6,7 @@
 #include "convert/formats/deepspeed.h"
 #include "convert/formats/deepspeed_files.h"
 #include "convert/formats/hugging_face.h"
+#include "convert/formats/megatron_lm.h"
 #include "convert/formats/safetensors.h"
 #include "convert/formats/torch.h"
 
@@ -13,6 +14,8 @@ namespace cairn {
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
+      {"megatron", "a checkpoint of Megatron-LM (mp_rank_* directories) or Megatron-Core (torch_dist)",
+       MatchesMegatronLm, OpenMegatronLm},
       {"hf", "a Hugging Face model: config.json and safetensors", IsHuggingFace, OpenHuggingFace},
       {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
       {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
