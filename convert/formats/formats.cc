@@ -9,6 +9,7 @@
 #include "convert/formats/megatron_lm.h"
 #include "convert/formats/safetensors.h"
 #include "convert/formats/torch.h"
+#include "convert/formats/universal.h"
 
 namespace cairn {
 
@@ -18,6 +19,7 @@ std::span<const Format> Formats() {
        MatchesMegatronLm, OpenMegatronLm},
       {"hf", "a Hugging Face model: config.json and safetensors", IsHuggingFace, OpenHuggingFace},
       {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
+      {"universal", "a universal checkpoint of DeepSpeed", MatchesUniversal, OpenUniversal},
       {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
        MatchesDeepSpeed, OpenDeepSpeed},
       {"dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor)", MatchesDcp, OpenDcp},
