@@ -6,6 +6,7 @@
 #include "ckpt/layout.h"
 #include "convert/formats/megatron_dist.h"
 #include "convert/formats/megatron_names.h"
+#include "convert/formats/megatron_optimizer.h"
 #include "convert/formats/megatron_state.h"
 #include "convert/formats/replicas.h"
 #include "convert/torch/tensor_walk.h"
@@ -48,7 +49,7 @@ bool HoldsRanks(FileSystem& fs, const std::string& directory) {
 struct Chunk {
   Rank rank;
   int number = 0;  // of a virtual pipeline
-  std::vector<std::pair<MegatronName, TensorArray>> tensors;
+  std::vector<std::pair<MegatronName, MegatronWeight>> tensors;
   int layers = 0;
 };
 
@@ -116,23 +117,47 @@ class Opener {
     manifest_.state = MegatronState(root);
     manifest_.step = IntField(manifest_.state, "iteration");
     manifest_.topology = {tp_, pp_, size("data_parallel_size", ""), 0};
-    if (Find(root, "optimizer") && !Find(root, "optimizer")->is(PyKind::kNone))
-      manifest_.history.push_back("the optimizer's state was not read: the files do not name its tensors");
     return OkStatus();
   }
 
   Status ReadRank(const Rank& rank) {
     const std::string path = JoinPath(directory_, rank.file);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    const size_t first = chunks_.size();
     if (const PyValue* model = Find(file.root(), "model"))
-      return ReadChunk(rank, 0, file, *model).WithContext(path);
-    for (int number = 0;; ++number) {
-      const PyValue* model = Find(file.root(), fmt::format("model{}", number));
-      if (!model && number == 0) return NotFound("{}: there is no model in it", path);
-      if (!model) return OkStatus();
+      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, 0, file, *model).WithContext(path));
+    for (int number = 0; const PyValue* model = Find(file.root(), fmt::format("model{}", number)); ++number)
       CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(path));
-    }
+    if (chunks_.size() == first) return NotFound("{}: there is no model in it", path);
+    return ReadOptimizer(rank, file, first);
   }
+
+  // Weights are of use without the optimizer's state; that it is left out, the history says.
+  Status ReadOptimizer(const Rank& rank, const TorchFile& file, size_t first) {
+    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
+    if (!optimizer || left_out_) return OkStatus();
+    std::vector<MegatronChunkWeights> chunks;
+    for (size_t c = first; c < chunks_.size(); ++c) {
+      MegatronChunkWeights& chunk = chunks.emplace_back();
+      for (auto& [name, weight] : chunks_[c].tensors) chunk.weights.push_back(&weight);
+    }
+    MegatronOptimizer reader(fs_, directory_, builder_.catalog);
+    const std::string distributed = JoinPath(ParentOf(rank.file), "distrib_optim.pt");
+    Status status;
+    if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
+      status = reader.ReadDistributed(shard, builder_.AddFile(distributed), chunks).WithContext(distributed);
+      manifest_.topology.zero = 1;
+    } else {
+      status = reader.ReadPlain(file, builder_.AddFile(rank.file), *optimizer, chunks).WithContext(rank.file);
+    }
+    if (status.ok()) return status;
+    left_out_ = true;
+    manifest_.history.push_back("the optimizer's state was left out: " + status.message());
+    return OkStatus();
+  }
+
+  static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
 
   Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
     const uint32_t file_index = builder_.AddFile(rank.file);
@@ -147,7 +172,7 @@ class Opener {
           if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
             chunk.layers = std::max(chunk.layers, name->layer + 1);
           CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, tensor, file_index, key));
-          chunk.tensors.emplace_back(*std::move(name), std::move(array));
+          chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
           return OkStatus();
         }));
     chunks_.push_back(std::move(chunk));
@@ -162,13 +187,21 @@ class Opener {
     MegatronAssembler assembler(args_, tp_, builder_);
     int first_layer = 0;
     for (const Chunk& chunk : chunks_) {
-      for (const auto& [name, tensor] : chunk.tensors) {
+      for (const auto& [name, stored] : chunk.tensors) {
         const bool inside = name.layer != kBeforeLayers && name.layer != kAfterLayers;
-        const Dims shape = tensor.array.shape;
-        CAIRN_RETURN_IF_ERROR(assembler
-                                  .Add({name.name, inside ? name.layer + first_layer : name.layer,
-                                        chunk.rank.tp, Role::kWeight, tensor, shape, Box::Whole(shape)})
-                                  .WithContext(JoinPath(directory_, chunk.rank.file)));
+        MegatronSlice slice{name.name,
+                            inside ? name.layer + first_layer : name.layer,
+                            chunk.rank.tp,
+                            Role::kWeight,
+                            stored.weight,
+                            stored.weight.array.shape,
+                            Box::Whole(stored.weight.array.shape)};
+        CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+        for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
+          slice.role = stored.states[i].first;
+          slice.tensor = {stored.states[i].second, false};
+          CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+        }
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
     }
@@ -184,6 +217,7 @@ class Opener {
   int tp_ = 1;
   int pp_ = 1;
   bool tied_ = true;
+  bool left_out_ = false;  // the optimizer's state
   MegatronArgs args_;
   std::vector<Rank> ranks_;
   std::vector<Chunk> chunks_;

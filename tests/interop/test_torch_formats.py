@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import torch
@@ -361,6 +363,8 @@ class MegatronTest(Case):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         for name, spec in MEGATRON_MODELS.items():
             expected = dict(self.canonical(name, spec))
+            for layout in (self.plain_optimizer, self.distributed_optimizer):
+                self.check_optimizer(name, spec, layout)
             for path in (name, name + "-legacy"):
                 with self.subTest(path=path):
                     dump = Dump(self.path(path))
@@ -372,11 +376,74 @@ class MegatronTest(Case):
                     self.assertEqual(dump.facts["history"], [])
         self.check_losses()
 
-    def canonical(self, name, spec):
+    def check_optimizer(self, name, spec, layout):
+        """Megatron's optimizers refuse CPU tensors, so their part of the files is laid out here as they do it."""
+        root = self.path(f"{name}-{layout.__name__}")
+        shutil.copytree(self.path(name + "-legacy"), root)
+        states = {role: {} for role in ("master", "exp_avg", "exp_avg_sq")}
+        for rank in range(spec["world"]):
+            known = torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
+            tensor, stage = known["tp"], known["first_layer"]
+            directory = os.path.join(root, "iter_0000003", f"mp_rank_{tensor:02d}" + (f"_{rank // spec['tp']:03d}" if spec["pp"] > 1 else ""))
+            path = os.path.join(directory, "model_optim_rng.pt")
+            file = torch.load(path, weights_only=False)
+            # In the order in which the model registers them, which is not that of its state dict.
+            parameters = {key: known["parameters"][key] for key in known["parameters"] if key in file["model"]}
+            values = {role: {} for role in states}
+            for key, (weight, dim) in parameters.items():
+                tied = "word_embeddings" in key or "output_layer" in key
+                generator = torch.Generator().manual_seed(
+                    zlib.crc32(("tied" if tied else f"{stage}{key}").encode()) + (tensor if dim != -1 else 0))
+                low = torch.randint(0, 0x8000, weight.shape, generator=generator, dtype=torch.int32)
+                values["master"][key] = ((weight.view(torch.int16).int() << 16) | low).view(torch.float32)
+                for role in ("exp_avg", "exp_avg_sq"):
+                    values[role][key] = torch.randn(weight.shape, generator=generator)
+            for role in states:
+                states[role][rank] = {"tp": tensor, "first_layer": stage,
+                                      "parameters": {k: (v, parameters[k][1]) for k, v in values[role].items()}}
+            layout(file, directory, values)
+            torch.save(file, path)
+        dump = Dump(root, "--prove")
+        self.assertEqual(dump.facts["history"], [])
+        self.assertGreater(dump.facts["proven"], 20)
+        for role, known in states.items():
+            for key, value in self.canonical(name, spec, known):
+                self.assertTrue(same_bits(dump.tensors[key, role], value), (layout.__name__, key, role))
+
+    @staticmethod
+    def plain_optimizer(file, directory, values):
+        """Float16OptimizerWithFloat16Params: masters by group, moments by running number."""
+        groups = [[k for k, v in values["master"].items() if (v.dim() > 1) == decay] for decay in (True, False)]
+        ids = {key: i for i, key in enumerate(groups[0] + groups[1])}
+        file["optimizer"] = {
+            "optimizer": {"state": {i: {r: values[r][k] for r in ("exp_avg", "exp_avg_sq")} for k, i in ids.items()},
+                          "param_groups": [{"params": [ids[k] for k in group], "lr": 1e-3} for group in groups]},
+            "fp32_from_fp16_params": [[values["master"][k] for k in group] for group in groups]}
+
+    @staticmethod
+    def distributed_optimizer(file, directory, values):
+        """DistributedOptimizer: parameters in reverse from multiples of 64, a bucket cut in the middle."""
+        keys = list(reversed(values["master"]))
+        flat = {role: [] for role in values}
+        for role, parts in flat.items():
+            at = bucket = 0
+            for i, key in enumerate(keys):
+                start = at if i == len(keys) // 2 else bucket + (at - bucket + 63) // 64 * 64
+                if i == len(keys) // 2:
+                    bucket = at
+                parts += [torch.zeros(start - at), values[role][key].reshape(-1)]
+                at = start + values[role][key].numel()
+        vectors = {"param" if role == "master" else role: torch.cat(parts) for role, parts in flat.items()}
+        torch.save({"buckets_coalesced": True,
+                    0: {(torch.bfloat16, torch.float32): vectors | {"numel_unpadded": vectors["param"].numel()}}},
+                   os.path.join(directory, "distrib_optim.pt"))
+        file["optimizer"] = {"optimizer": {"param_groups": [{"lr": 1e-3, "step": 3}]}}
+
+    def canonical(self, name, spec, known_of=None):
         """The parameters of all ranks, put together on whole tensors."""
         slices = collections.defaultdict(dict)
         for rank in range(spec["world"]):
-            known = torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
+            known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
             for full, (value, dim) in known["parameters"].items():
                 if full.startswith("decoder.layers."):
                     _, _, local, rest = full.split(".", 3)
