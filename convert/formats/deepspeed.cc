@@ -6,6 +6,7 @@
 #include "convert/block_stream.h"
 #include "convert/formats/deepspeed_files.h"
 #include "convert/formats/megatron_names.h"
+#include "convert/formats/megatron_state.h"
 #include "convert/formats/replicas.h"
 #include "convert/formats/zero_shards.h"
 #include "convert/master_proof.h"
@@ -36,7 +37,8 @@ class Opener {
     CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
     CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
-    ReadState();
+    manifest_.state.update(MegatronState(root()));
+    manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
     for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
     manifest_.run = RunIdentity(builder_.catalog);
@@ -264,8 +266,11 @@ class Opener {
     const bool masters_only = std::ranges::none_of(slices_, IsWeight);
     for (auto& [tp, slice] : slices_) {
       const Role role = masters_only && slice.role == Role::kMaster ? Role::kWeight : slice.role;
-      CAIRN_RETURN_IF_ERROR(assembler.Add({slice.place.name, slice.place.layer, tp, role, slice.tensor})
-                                .WithContext(files_.directory));
+      const Dims shape = slice.tensor.array.shape;
+      CAIRN_RETURN_IF_ERROR(
+          assembler
+              .Add({slice.place.name, slice.place.layer, tp, role, slice.tensor, shape, Box::Whole(shape)})
+              .WithContext(files_.directory));
     }
     replicas_ = assembler.replicas();
     return OkStatus();
@@ -310,33 +315,6 @@ class Opener {
       if (tensor == known) builder_.AddPart(tensor, Box::Whole(shape), slice.tensor);
     }
     return OkStatus();
-  }
-
-  // How far the training was.
-  void ReadState() {
-    nlohmann::json& state = manifest_.state;
-    const auto copy = [&](const PyValue* from, const char* key, const char* name) {
-      if (const auto value = AsInt(from ? Find(*from, key) : nullptr)) state[name] = *value;
-    };
-    copy(&root(), "global_steps", "iteration");
-    copy(&root(), "iteration", "iteration");
-    copy(&root(), "global_samples", "consumed_samples");
-    copy(Find(root(), "args"), "consumed_train_samples", "consumed_samples");
-    copy(&root(), "tokens", "consumed_tokens");
-    copy(&root(), "skipped_steps", "skipped_steps");
-    for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
-      if (const PyValue* scheduler = FindKind(root(), name, PyKind::kDict))
-        for (size_t i = 0; i + 1 < scheduler->items.size(); i += 2)
-          AddScheduler(KeyText(*scheduler->items[i]), *scheduler->items[i + 1]);
-    manifest_.step = IntField(state, "iteration");
-  }
-  void AddScheduler(const std::string& key, const PyValue& value) {
-    if (const auto text = AsText(&value))
-      manifest_.state["lr_schedule." + key] = std::string(*text);
-    else if (const auto integer = AsInt(&value))
-      manifest_.state["lr_schedule." + key] = *integer;
-    else if (const auto number = AsNumber(&value))
-      manifest_.state["lr_schedule." + key] = *number;
   }
 
   FileSystem& fs_;

@@ -6,16 +6,21 @@
 #include "convert/formats/deepspeed.h"
 #include "convert/formats/deepspeed_files.h"
 #include "convert/formats/hugging_face.h"
+#include "convert/formats/megatron_lm.h"
 #include "convert/formats/safetensors.h"
 #include "convert/formats/torch.h"
+#include "convert/formats/universal.h"
 
 namespace cairn {
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {
+      {"megatron", "a checkpoint of Megatron-LM (mp_rank_* directories) or Megatron-Core (torch_dist)",
+       MatchesMegatronLm, OpenMegatronLm},
       {"hf", "a Hugging Face model: config.json with safetensors or pytorch_model.bin", IsHuggingFace,
        OpenHuggingFace},
       {"safetensors", "safetensors under canonical names", IsSafetensors, OpenSafetensors},
+      {"universal", "a universal checkpoint of DeepSpeed", MatchesUniversal, OpenUniversal},
       {"deepspeed", "a checkpoint of DeepSpeed or Megatron-DeepSpeed (pipeline layers, ZeRO-1 to 3)",
        MatchesDeepSpeed, OpenDeepSpeed},
       {"dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor)", MatchesDcp, OpenDcp},

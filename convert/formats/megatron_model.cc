@@ -167,7 +167,7 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
 Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& target) {
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const uint64_t share = args_.heads / args_.groups, d = args_.head, local = args_.groups / tp;
-  const Dims& shape = slice.tensor.array.shape;
+  const Dims& shape = slice.shape;
   if (args_.groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 ||
       shape[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.array.name,
@@ -213,7 +213,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
   const Module& module = *target.module;
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const bool transposed = slice.tensor.transposed;
-  Dims shape = slice.tensor.array.shape;
+  Dims shape = slice.shape;
   if (transposed) return NotSupported("{} is stored transposed", slice.tensor.array.name);
   const uint32_t array = builder_.AddArray(slice.tensor.array);
   const int dim = module.cut == Cut::kRows                      ? 0
@@ -241,8 +241,8 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
   }
   if (module.vocabulary) {
     if (shape[0] < args_.vocab)
-      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name,
-                     slice.tensor.array.shape[0], tp, args_.vocab);
+      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name, slice.shape[0],
+                     tp, args_.vocab);
     shape[0] = args_.vocab;
     if (box.offset[0] >= shape[0]) return OkStatus();  // all padding
     box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
@@ -267,9 +267,16 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
   if (module.vocabulary) spec.pad_multiple = args_.vocab_multiple;
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.array.dtype));
-  const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
+  const auto common = Intersect(in_slice, slice.box);
+  if (!common) return OkStatus();
+  Box target_box = *common, in_array = *common;
+  for (int i = 0; i < common->rank(); ++i) {
+    target_box.offset[i] = box.offset[i] + common->offset[i] - in_slice.offset[i];
+    in_array.offset[i] -= slice.box.offset[i];
+  }
+  const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
   if (fresh)
-    builder_.catalog.parts.push_back({tensor, box, array, in_slice});
+    builder_.catalog.parts.push_back({tensor, target_box, array, in_array});
   else if (first)
     replicas_.push_back({tensor, array, taken->second});
   return OkStatus();

@@ -34,13 +34,15 @@ struct MegatronArgs {
 // Errors: NotFound naming a missing argument; InvalidArgument where they contradict each other; NotSupported.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied);
 
-// One rank's slice of one stored tensor.
+// One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {
   std::string name;  // of the module and weight or bias, without the layer: "mlp.dense_h_to_4h.weight"
   int layer = kBeforeLayers;
   int tp = 0;
   Role role = Role::kWeight;
   TensorArray tensor;
+  Dims shape;  // of the slice
+  Box box;     // of the slice: what `tensor` is
 };
 
 // Replicas that are not the one that is read.

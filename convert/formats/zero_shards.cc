@@ -172,8 +172,9 @@ class Zero12 {
                 : fragment && AsInt(Find(*fragment, "start")) == static_cast<int64_t>(begin - d * share) &&
                       AsInt(Find(*fragment, "numel")) == static_cast<int64_t>(end - begin);
         if (same) continue;
-        contents_.doubts.push_back(fmt::format("{}: param_slice_mappings and param_shapes disagree on {}",
-                                               shards_[d].path, parameter.name));
+        contents_.doubts.push_back(
+            fmt::format("param_slice_mappings of data parallel rank {} and param_shapes disagree on {}", d,
+                        parameter.name));
         return;
       }
     }

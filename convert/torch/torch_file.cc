@@ -8,7 +8,9 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kZipMagic("PK\3\4", 4);
-constexpr std::string_view kStreamMagic("\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 15);
+// LONG1 of the magic number; behind the protocol, whichever that is, and a frame where it has them.
+constexpr std::string_view kStreamMagic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 13);
+constexpr size_t kMaxBeforeMagic = 11;
 constexpr uint64_t kSniffBytes = 262;
 constexpr uint64_t kStreamWindowBytes = 1 << 20;
 
@@ -98,7 +100,8 @@ Result<TorchFile> TorchFile::Read(File& file, Stretch where) {
   FirstBytes head;
   CAIRN_RETURN_IF_ERROR(head.Read(file, where));
   if (head.text().starts_with(kZipMagic)) return ReadZip(file, where);
-  if (head.text().starts_with(kStreamMagic)) return ReadStream(file, where);
+  if (IsPickle(head.text()) && head.text().find(kStreamMagic) <= kMaxBeforeMagic)
+    return ReadStream(file, where);
   if (IsPickle(head.text())) return ReadPickle(file, where);
   return Explain(head.text());
 }

@@ -61,7 +61,9 @@ class Part(torch.nn.Module):
                 if part not in module._modules:
                     module.add_module(part, Leaf())
                 module = module._modules[part]
-            module.register_parameter(last, torch.nn.Parameter(value))
+            parameter = torch.nn.Parameter(value)
+            parameter.model_parallel = parameter.tensor_model_parallel = dim is not None  # for gradient norms
+            module.register_parameter(last, parameter)
             self.known[name] = (prefix + name, shape, offset)
 
     def forward(self, x):
@@ -175,7 +177,16 @@ def main():
         layernorm_epsilon=1e-5, tensor_model_parallel_size=TP, pipeline_model_parallel_size=SPEC.get("pp", 1),
         consumed_train_samples=48, params_dtype=torch.bfloat16)
     client = {"args": args, "checkpoint_version": 3.0, "iteration": 2, "tokens": 4096,
-              "checkpoint_info": {"padded_vocab_size": PADDED, "original_vocab_size": VOCAB}}
+              "checkpoint_info": {"padded_vocab_size": PADDED, "original_vocab_size": VOCAB},
+              "universal_checkpoint_info": {  # as Megatron-DeepSpeed's GPT describes itself
+                  "universal_checkpoint_version": 0.2, "original_vocab_size": VOCAB, "padded_vocab_size": PADDED,
+                  "vocabulary_parameter_patterns": [r"tied_modules\.embed\.word_embeddings\.weight"],
+                  "tp_replicated_parameter_patterns": [
+                      r"tied_modules\.embed\.position_embeddings\.weight", r"\d+\.input_layernorm\.(weight|bias)",
+                      r"\d+\.post_attention_layernorm\.(weight|bias)", r"\d+\.self_attention\.dense\.bias",
+                      r"\d+\.mlp\.dense_4h_to_h\.bias", r"\d+\.weight", r"\d+\.bias"],
+                  "parameter_with_row_parallelism_patterns": [
+                      r"\d+\.mlp\.dense_4h_to_h\.weight", r"\d+\.self_attention\.dense\.weight"]}}
     engine.save_checkpoint(OUT, client_state=client)
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         # What safe_get_full_optimizer_state() looks into; ZeRO-1 and 2 fill it before the second group has moments.

@@ -1,0 +1,180 @@
+#include "convert/formats/megatron_dist.h"
+
+#include <algorithm>
+
+#include "convert/formats/dcp_index.h"
+#include "convert/formats/megatron_model.h"
+#include "convert/formats/megatron_names.h"
+#include "convert/formats/megatron_state.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxMetadataBytes = 1 << 20;
+
+// What a name says: a role, a module, and whether all layers are stacked under it.
+struct DistName {
+  MegatronName place;
+  Role role = Role::kWeight;
+  bool stacked = false;
+};
+
+std::optional<DistName> ParseDistName(std::string name) {
+  DistName found;
+  constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
+                                                          {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
+                                                          {"optimizer.state.fp32_param.", Role::kMaster},
+                                                          {"optimizer.state.param.", Role::kMaster}};
+  for (const auto& [prefix, role] : kRoles) {
+    if (!name.starts_with(prefix)) continue;
+    found.role = role;
+    name.erase(0, prefix.size());
+  }
+  constexpr std::string_view kLayers = "decoder.layers.";
+  found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
+                  !(name[kLayers.size()] >= '0' && name[kLayers.size()] <= '9');
+  if (found.stacked) name.insert(kLayers.size(), "0.");
+  const auto place = ParseMegatronName(name);
+  if (!place) return std::nullopt;
+  found.place = *place;
+  return found;
+}
+
+// Elements [begin, begin + count) of an array in row-major order, as an array of that shape.
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
+  StoredArray slice{array.name, array.dtype, shape, {}};
+  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
+  for (const StoredExtent& extent : array.extents) {
+    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
+    if (from < to)
+      slice.extents.push_back(
+          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
+  }
+  return slice;
+}
+
+Dims WithoutFirst(const Dims& dims) {
+  Dims rest;
+  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
+  return rest;
+}
+
+class Opener {
+ public:
+  Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
+      : fs_(fs), directory_(std::move(directory)), options_(options), items_(fs, directory_) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
+    CAIRN_RETURN_IF_ERROR(ReadCommon(index));
+    MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
+    bool buckets = false;
+    for (const DcpTensor& tensor : index.tensors) {
+      buckets = buckets || tensor.name.starts_with("optimizer.distributed.");
+      if (IsMegatronBuffer(tensor.name) || tensor.name.starts_with("optimizer.distributed.")) continue;
+      const auto name = ParseDistName(tensor.name);
+      if (!name && tensor.name.starts_with("optimizer.state.common_step")) continue;
+      if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
+      for (const DcpChunk& chunk : tensor.chunks)
+        CAIRN_RETURN_IF_ERROR(Add(tensor, *name, chunk, assembler).WithContext(directory_));
+    }
+    if (buckets)
+      manifest_.history.push_back(
+          "the optimizer's state was not read: it is cut by buckets (dp_reshardable); save with "
+          "--dist-ckpt-optim-fully-reshardable");
+    builder_.SortByParameter();
+    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(
+        auto source, StoredSource::Make(fs_, directory_, std::move(manifest_), std::move(builder_.catalog)));
+    return std::unique_ptr<CheckpointSource>(std::move(source));
+  }
+
+ private:
+  // common.pt, or since 0.19 an item of the same contents in a list.
+  Status ReadCommon(const DcpIndex& index) {
+    const std::string path = JoinPath(directory_, "common.pt");
+    if (fs_.Stat(path).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+      return ReadArgs(file.root()).WithContext(path);
+    }
+    const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
+    if (item == index.bytes.end()) return NotFound("{} is missing; it says what the model is", path);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+    if (!file.root().is(PyKind::kList) || file.root().items.empty())
+      return Corrupt("{}: common_state is not what Megatron writes", directory_);
+    return ReadArgs(*file.root().items[0]).WithContext(directory_);
+  }
+
+  Status ReadArgs(const PyValue& root) {
+    const PyValue* args = Find(root, "args");
+    if (!args) return NotSupported("there are no args in it, which say what the model is");
+    const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied));
+    if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
+    manifest_.model = args_.facts;
+    manifest_.state = MegatronState(root);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    const auto size = [&](const char* name) {
+      return static_cast<int>(std::clamp<int64_t>(AsInt(Find(*args, name)).value_or(1), 1, kMaxWorld));
+    };
+    manifest_.topology = {size("tensor_model_parallel_size"), size("pipeline_model_parallel_size"),
+                          size("data_parallel_size"), 0};
+    return OkStatus();
+  }
+
+  Status Add(const DcpTensor& tensor, const DistName& name, const DcpChunk& chunk,
+             MegatronAssembler& assembler) {
+    CAIRN_ASSIGN_OR_RETURN(TensorArray array, items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
+    if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
+    MegatronSlice slice{name.place.name,  name.place.layer, 0,        name.role,
+                        std::move(array), tensor.shape,     chunk.box};
+    if (!name.stacked) return assembler.Add(slice);
+    if (tensor.shape.rank() < 2 || tensor.shape[0] != args_.layers)
+      return Corrupt("{} of shape {} does not stack {} layers", tensor.name, ToString(tensor.shape),
+                     args_.layers);
+    const StoredArray all = std::move(slice.tensor.array);
+    slice.shape = WithoutFirst(tensor.shape);
+    slice.box = {WithoutFirst(chunk.box.offset), WithoutFirst(chunk.box.extent)};
+    for (uint64_t i = 0; i < chunk.box.extent[0]; ++i) {
+      slice.layer = static_cast<int>(chunk.box.offset[0] + i);
+      slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
+      CAIRN_RETURN_IF_ERROR(assembler.Add(slice));
+    }
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const std::string directory_;
+  const OpenOptions& options_;
+  DcpItems items_;
+  MegatronArgs args_;
+  StoredBuilder builder_;
+  Manifest manifest_;
+};
+
+}  // namespace
+
+bool IsMegatronDist(FileSystem& fs, const std::string& directory) {
+  const std::string path = JoinPath(directory, "metadata.json");
+  if (!fs.Stat(path).ok()) return false;
+  const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
+  if (!text.ok()) return false;
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("sharded_backend");
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
+                                                           const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto backend = json.value("sharded_backend", nlohmann::json());
+  if (backend != "torch_dist")
+    return NotSupported(
+        "{}: its backend is {}, only torch_dist is read; load and save it with Megatron-Core before 0.16",
+        directory, backend.dump());
+  return Opener(fs, directory, options).Open();
+}
+
+}  // namespace cairn

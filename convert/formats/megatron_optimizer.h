@@ -1,0 +1,53 @@
+// The optimizer's state in Megatron-LM's own files, which name none of its tensors.
+//
+// Which master belongs to which weight is found by value: rounded, it is that weight. Where several would do,
+// the order of the model decides, which is then of no matter for the masters. Moments lie as their masters
+// do. Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py,
+// distributed/param_and_grad_buffer.py.
+#pragma once
+
+#include <vector>
+
+#include "convert/torch/stored_builder.h"
+
+namespace cairn {
+
+// A weight of a rank, and what the optimizer keeps for it.
+struct MegatronWeight {
+  TensorArray weight;
+  std::vector<std::pair<Role, StoredArray>> states;
+};
+
+struct MegatronChunkWeights {
+  std::vector<MegatronWeight*> weights;  // trainable, in the order of the model's state dict
+};
+
+// Fills in `states` of weights. After an error some of them may have states and others not.
+class MegatronOptimizer {
+ public:
+  // `directory` is what the files in `catalog` are relative to.
+  MegatronOptimizer(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog)
+      : files_(fs, directory), catalog_(catalog) {}
+
+  // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
+  // Errors: NotSupported where it is in no known form; Corrupt where a master rounds to no weight.
+  Status ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
+                   const std::vector<MegatronChunkWeights>& chunks);
+
+  // distrib_optim.pt: a flat buffer a chunk, parameters in reverse, from multiples of 64 elements.
+  Status ReadDistributed(const TorchFile& file, uint32_t file_index,
+                         const std::vector<MegatronChunkWeights>& chunks);
+
+ private:
+  struct Buffer;
+  Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
+  Result<bool> Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight);
+  Result<std::optional<uint64_t>> TakeAt(const Buffer& buffer, uint64_t begin,
+                                         std::vector<MegatronWeight*>& left);
+  Status Walk(const Buffer& buffer, const std::vector<MegatronWeight*>& weights);
+
+  OpenFiles files_;
+  const StoredCatalog& catalog_;
+};
+
+}  // namespace cairn

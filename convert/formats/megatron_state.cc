@@ -1,0 +1,43 @@
+#include "convert/formats/megatron_state.h"
+
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+void Copy(const PyValue* from, const char* key, const char* name, nlohmann::json& state) {
+  if (const auto value = AsInt(from ? Find(*from, key) : nullptr)) state[name] = *value;
+}
+
+void AddSchedule(const PyValue& schedule, nlohmann::json& state) {
+  for (size_t i = 0; i + 1 < schedule.items.size(); i += 2) {
+    const std::string key = "lr_schedule." + KeyText(*schedule.items[i]);
+    const PyValue* value = schedule.items[i + 1];
+    if (const auto text = AsText(value))
+      state[key] = std::string(*text);
+    else if (value->is(PyKind::kBool))
+      state[key] = value->integer != 0;
+    else if (const auto integer = AsInt(value))
+      state[key] = *integer;
+    else if (const auto number = AsNumber(value))
+      state[key] = *number;
+  }
+}
+
+}  // namespace
+
+nlohmann::json MegatronState(const PyValue& root) {
+  nlohmann::json state = nlohmann::json::object();
+  Copy(&root, "global_steps", "iteration", state);
+  Copy(&root, "total_iters", "iteration", state);
+  Copy(&root, "iteration", "iteration", state);
+  Copy(&root, "global_samples", "consumed_samples", state);
+  Copy(Find(root, "args"), "consumed_train_samples", "consumed_samples", state);
+  Copy(&root, "tokens", "consumed_tokens", state);
+  Copy(&root, "skipped_steps", "skipped_steps", state);
+  for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
+    if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
+  return state;
+}
+
+}  // namespace cairn

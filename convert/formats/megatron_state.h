@@ -1,0 +1,14 @@
+// What Megatron and its forks say beside tensors: how far a training was.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+// iteration, consumed_samples, the schedule of the learning rate, the loss scale, out of a checkpoint's top
+// level and its args.
+nlohmann::json MegatronState(const PyValue& root);
+
+}  // namespace cairn

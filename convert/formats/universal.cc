@@ -1,0 +1,188 @@
+#include "convert/formats/universal.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "ckpt/layout.h"
+#include "convert/formats/deepspeed_files.h"
+#include "convert/formats/megatron_model.h"
+#include "convert/formats/megatron_names.h"
+#include "convert/formats/megatron_state.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kPointer = "latest_universal";
+
+// Of "3.input_layernorm.weight", a pipeline's name: 3.
+std::optional<int> PipelineIndex(const std::string& name) {
+  int index = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  return index;
+}
+
+// A pipeline's names as Megatron's: what a module is, those beside it say.
+std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
+  std::set<int> transformer;
+  for (const std::string& name : names)
+    if (const auto index = PipelineIndex(name); index && name.find("query_key_value") != std::string::npos)
+      transformer.insert(*index);
+  std::map<std::string, MegatronName> found;
+  for (const std::string& name : names) {
+    const auto index = PipelineIndex(name);
+    std::string full = name;
+    if (index) {
+      const std::string rest = name.substr(name.find('.') + 1);
+      const auto layer = transformer.find(*index);
+      if (layer != transformer.end())
+        full = fmt::format("layers.{}.{}", std::distance(transformer.begin(), layer), rest);
+      else
+        full = rest == "weight" || rest == "bias" ? "final_layernorm." + rest : rest;
+    }
+    if (const auto place = ParseMegatronName(full)) found.emplace(name, *place);
+  }
+  return found;
+}
+
+class Opener {
+ public:
+  Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
+      : fs_(fs), directory_(std::move(directory)), options_(options) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(ReadModelStates());
+    CAIRN_RETURN_IF_ERROR(ListNames());
+    const std::map<std::string, MegatronName> places = MegatronNames(names_);
+    const bool megatron = places.size() == names_.size() && args_;
+    if (megatron) {
+      const bool tied =
+          std::ranges::none_of(places, [](const auto& p) { return p.second.name == "lm_head.weight"; });
+      auto read = ReadMegatronArgs(*args_, 3, tied);
+      if (!read.ok()) return read.status().WithContext(directory_);
+      model_ = *std::move(read);
+      if (const auto vocab = options_.vocab_size > 0 ? options_.vocab_size : vocab_;
+          vocab > 0 && vocab <= model_.vocab)
+        model_.facts["vocab_size"] = model_.vocab = vocab;
+      manifest_.model = model_.facts;
+    }
+    MegatronAssembler assembler(model_, 1, builder_);
+    for (const std::string& name : names_)
+      for (const auto& [role, file] :
+           {std::pair(Role::kWeight, "fp32.pt"), std::pair(Role::kExpAvg, "exp_avg.pt"),
+            std::pair(Role::kExpAvgSq, "exp_avg_sq.pt")})
+        CAIRN_RETURN_IF_ERROR(Add(name, role, file, megatron ? &places.at(name) : nullptr, assembler));
+    builder_.SortByParameter();
+    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(
+        auto source, StoredSource::Make(fs_, directory_, std::move(manifest_), std::move(builder_.catalog)));
+    return std::unique_ptr<CheckpointSource>(std::move(source));
+  }
+
+ private:
+  // Where the training was, what the model is, and the shapes of what ZeRO-3 flattened.
+  Status ReadModelStates() {
+    CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs_, directory_));
+    std::vector<std::string> names;
+    for (const auto& [rank, name] : files.models) names.push_back(name);
+    for (const auto& [rank, name] : files.zero3_models)
+      if (rank.second == 0) names.push_back(name);
+    for (const std::string& name : names) {
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, name)));
+      states_.push_back(std::move(file));
+      const PyValue* groups = Find(states_.back().root(), "param_shapes");
+      for (size_t g = 0; groups && g < groups->items.size(); ++g)
+        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2)
+          if (const auto shape = AsDims(groups->items[g]->items[i + 1]))
+            shapes_.emplace(KeyText(*groups->items[g]->items[i]), *shape);
+    }
+    if (states_.empty()) return OkStatus();
+    const PyValue& root = states_[0].root();
+    args_ = Find(root, "args");
+    manifest_.state = MegatronState(root);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
+      if (const PyValue* found = Find(root, info))
+        vocab_ = static_cast<uint64_t>(
+            std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
+    return OkStatus();
+  }
+
+  Status ListNames() {
+    const std::string zero = JoinPath(directory_, "zero");
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> entries, fs_.List(zero));
+    for (const std::string& name : entries) {
+      CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(zero, name)));
+      if (info.is_directory) names_.push_back(name);
+    }
+    if (names_.empty()) return NotFound("{}: there are no parameters in it", zero);
+    return OkStatus();
+  }
+
+  Status Add(const std::string& name, Role role, const char* kind, const MegatronName* place,
+             MegatronAssembler& assembler) {
+    const std::string relative = fmt::format("zero/{}/{}", name, kind);
+    const std::string path = JoinPath(directory_, relative);
+    // Buffers and frozen parameters have no moments.
+    if (role != Role::kWeight && !fs_.Stat(path).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    const PyValue* value = file.root().is(PyKind::kTensor) ? &file.root() : Find(file.root(), "param");
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: there is no tensor in it", path);
+    auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
+    if (!array.ok()) return array.status().WithContext(path);
+    const auto known = shapes_.find(name);
+    const bool flat = array->array.shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
+    if (flat && known->second.Volume() != array->array.shape[0])
+      return Corrupt("{}: {} elements are no tensor of shape {}", path, array->array.shape[0],
+                     ToString(known->second));
+    if (flat) array->array.shape = known->second;
+    const Dims shape =
+        array->transposed ? Dims{array->array.shape[1], array->array.shape[0]} : array->array.shape;
+    if (place)
+      return assembler.Add({place->name, place->layer, 0, role, *array, shape, Box::Whole(shape)})
+          .WithContext(path);
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                           builder_.Tensor({.name = name, .shape = shape}, role, array->array.dtype));
+    builder_.AddPart(tensor, Box::Whole(shape), *array);
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const std::string directory_;
+  const OpenOptions& options_;
+  std::vector<TorchFile> states_;
+  const PyValue* args_ = nullptr;
+  std::map<std::string, Dims> shapes_;
+  std::vector<std::string> names_;
+  uint64_t vocab_ = 0;
+  MegatronArgs model_;
+  StoredBuilder builder_;
+  Manifest manifest_;
+};
+
+bool IsUniversal(FileSystem& fs, const std::string& directory) {
+  const std::string zero = JoinPath(directory, "zero");
+  const auto names = fs.List(zero);
+  return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
+           return fs.Stat(JoinPath(JoinPath(zero, name), "fp32.pt")).ok();
+         });
+}
+
+}  // namespace
+
+bool MatchesUniversal(FileSystem& fs, const std::string& path) { return IsUniversal(fs, path); }
+
+Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
+                                                        const OpenOptions& options) {
+  if (IsUniversal(fs, path)) return Opener(fs, path, options).Open();
+  const std::string pointer = JoinPath(path, kPointer);
+  CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
+  tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
+  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", pointer, tag);
+  return Opener(fs, JoinPath(path, tag), options).Open();
+}
+
+}  // namespace cairn

@@ -1,0 +1,45 @@
+"""Trainings under FSDP2 on worlds of 2 and 4, saved with torch.distributed.checkpoint; and what is in them, as one file.
+
+    dcp_writer.py DIR
+
+Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def run(rank, world, directory):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{directory}/store{world}", rank=rank, world_size=world)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).bfloat16()
+    fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(2):
+        model(torch.arange(24.0).reshape(4, 6).bfloat16() / 24).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states, "train": {"iteration": 7, "name": "x"}},
+             checkpoint_id=f"{directory}/nested{world}")
+    flat_weights, flat = get_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
+    dcp.save({"model": flat_weights, "optimizer": flat}, checkpoint_id=f"{directory}/flat{world}")
+    weights, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        torch.save({"model": weights, "optimizer": states}, f"{directory}/full{world}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for size in (2, 4):
+        mp.start_processes(run, (size, sys.argv[1]), nprocs=size, start_method="fork")

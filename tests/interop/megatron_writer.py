@@ -1,0 +1,128 @@
+"""Megatron-Core trainings that leave a torch_dist checkpoint, and beside it what their ranks know to be in it.
+
+    megatron_writer.py DIR JSON
+
+JSON: {NAME: {"world": 4, "tp": 2, "pp": 2, "model": {...}}}. Writes DIR/NAME/iter_0000003 and DIR/NAME-known-RANK.pt.
+Ranks are forked, so that the imports are paid for once.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+
+os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+import torch  # noqa: E402
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
+from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
+from megatron.core.transformer import TransformerConfig  # noqa: E402
+
+# Megatron asks CUDA these things whether there is a GPU or not.
+torch.cuda.current_device = lambda: "cpu"
+torch.cuda.synchronize = lambda *_: None
+torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+
+
+def train(rank, spec, out, port):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec["world"]), MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=spec["world"])
+    tp, pp = spec["tp"], spec["pp"]
+    parallel_state.initialize_model_parallel(tp, pp)
+    torch.manual_seed(rank)
+    swiglu = spec.get("swiglu", False)
+    groups = spec.get("groups", 4)
+    untied = spec.get("untied", False)
+    config = TransformerConfig(
+        num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=24,
+        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
+        gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
+        bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=False,
+        activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu)
+    rope = spec.get("rope", False)
+    model = GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
+                     max_sequence_length=8, pre_process=parallel_state.is_pipeline_first_stage(),
+                     post_process=parallel_state.is_pipeline_last_stage(),
+                     share_embeddings_and_output_weights=not untied,
+                     position_embedding_type="rope" if rope else "learned_absolute").bfloat16()
+    with torch.no_grad():  # values of their own for every parameter, replicas equal
+        for name, p in model.named_parameters():
+            shared = not getattr(p, "tensor_model_parallel", False)
+            seed = hash_of(name) + (0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank())
+            seed += 7 * parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0
+            if "embeddings" in name or "output_layer" in name and not untied:
+                seed = 5 + (0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank())
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(seed)))
+    state = model.sharded_state_dict(prefix="")
+    args = argparse.Namespace(
+        num_layers=4, hidden_size=16, num_attention_heads=4, group_query_attention=groups != 4, num_query_groups=groups,
+        ffn_hidden_size=24, padded_vocab_size=64, vocab_size=61, make_vocab_size_divisible_by=8, max_position_embeddings=8,
+        norm_epsilon=1e-5, swiglu=swiglu, normalization=config.normalization, add_bias_linear=not swiglu,
+        position_embedding_type="rope" if rope else "learned_absolute", rotary_base=10000,
+        untie_embeddings_and_output_weights=untied, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
+        consumed_train_samples=24, kv_channels=4)
+    common = {"args": args, "checkpoint_version": 3.0, "iteration": 3}
+    directory = os.path.join(out, "iter_0000003")
+    if rank == 0:
+        os.makedirs(directory)
+    torch.distributed.barrier()
+    dist_checkpointing.save(state | common, directory, ("torch_dist", 1))
+    legacy = os.path.join(out + "-legacy", "iter_0000003", f"mp_rank_{rank_name(pp)}")
+    os.makedirs(legacy)
+    torch.save(common | {"model": model.state_dict_for_save_checkpoint()}, os.path.join(legacy, "model_optim_rng.pt"))
+    if rank == 0:
+        for name in (out, out + "-legacy"):
+            with open(os.path.join(name, "latest_checkpointed_iteration.txt"), "w") as file:
+                file.write("3")
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    torch.save({"tp": parallel_state.get_tensor_model_parallel_rank(), "first_layer": stage * (4 // pp),
+                "parameters": {name: (p.detach().clone(), getattr(p, "partition_dim", -1)
+                                      if getattr(p, "tensor_model_parallel", False) else -1)
+                               for name, p in model.named_parameters()}}, f"{out}-known-{rank}.pt")
+    torch.distributed.barrier()
+
+
+def hash_of(name):
+    return sum(ord(c) * 31 ** i for i, c in enumerate(name)) % 2 ** 30
+
+
+def rank_name(pp):
+    tensor = f"{parallel_state.get_tensor_model_parallel_rank():02d}"
+    return tensor if pp == 1 else f"{tensor}_{parallel_state.get_pipeline_model_parallel_rank():03d}"
+
+
+def fork(*arguments):
+    pid = os.fork()
+    if pid == 0:
+        log = os.open(f"{arguments[2]}-{arguments[0]}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        try:
+            train(*arguments)
+            os._exit(0)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(1)
+    return pid
+
+
+def main():
+    failed = []
+    for run, spec in json.loads(sys.argv[2]).items():
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            free = s.getsockname()[1]
+        path = os.path.join(sys.argv[1], run)
+        ranks = [fork(rank, spec, path, free) for rank in range(spec["world"])]
+        if any([os.waitpid(pid, 0)[1] != 0 for pid in ranks]):
+            failed.append(run)
+            with open(f"{path}-0.log") as log:
+                sys.stderr.write(log.read()[-3000:])
+    sys.exit(f"failed: {failed}" if failed else 0)
+
+
+if __name__ == "__main__":  # Megatron's writers are processes that import this file
+    main()

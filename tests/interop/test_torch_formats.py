@@ -1,0 +1,489 @@
+"""Checkpoints of torch, torch.distributed.checkpoint and DeepSpeed, written here by those programs themselves, are read
+bit for bit. SOURCE_DUMP (tests/convert/source_dump.cc) writes down what is read."""
+
+import argparse
+import collections
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import torch
+from harness import Case, cairn
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+          "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int64": torch.int64, "int32": torch.int32,
+          "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8, "bool": torch.bool}
+
+
+class Dump:
+    """What cairn reads of a checkpoint: {(name, role): tensor}, and its facts."""
+
+    def __init__(self, path, *flags):
+        done = subprocess.run([os.environ["SOURCE_DUMP"], path, path + ".dump", *flags], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+        with open(path + ".dump.json") as file:
+            self.facts = json.load(file)
+        with open(path + ".dump.bin", "rb") as file:
+            data = bytearray(file.read())
+        self.tensors = {}
+        for t in self.facts["tensors"]:
+            dtype = DTYPES[t["dtype"]]
+            count = int(np.prod(t["shape"]))
+            flat = torch.frombuffer(data, dtype=dtype, count=count, offset=t["offset"]) if count else torch.empty(0, dtype=dtype)
+            self.tensors[t["name"], t["role"]] = flat.reshape(t["shape"])
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
+        a.detach().contiguous().reshape(-1).view(torch.uint8), b.detach().contiguous().reshape(-1).view(torch.uint8))
+
+
+def random_tensor(rng):
+    shape = [rng.randrange(0, 6) for _ in range(rng.randrange(0, 4))]
+    dtype = rng.choice(list(DTYPES.values()))
+    value = torch.randint(-100, 100, shape, generator=torch.Generator().manual_seed(rng.randrange(1 << 30))).to(dtype)
+    what = rng.randrange(6)
+    if what == 0 and value.dim() == 2:
+        value = value.t()
+    elif what == 1 and value.dim() >= 2:
+        value = value.transpose(0, -1)
+    elif what == 2 and value.dim() >= 1 and value.shape[0] > 2:
+        value = value[1:-1]
+    elif what == 3 and value.dim() >= 2:
+        value = value[:, :1].expand(value.shape)
+    elif what == 4 and value.dtype.is_floating_point and value.dtype.itemsize > 1:
+        value = torch.nn.Parameter(value)
+    return value
+
+
+def random_value(rng, depth):
+    kind = rng.randrange(14 if depth else 10)
+    if kind < 3:
+        return random_tensor(rng)
+    if kind < 10:
+        return rng.choice([None, True, rng.randrange(-2 ** 62, 2 ** 62), rng.randrange(300), rng.random(), "text ä \U0001f600",
+                           torch.bfloat16, np.float64(0.5), np.int64(-7)])
+    size = rng.randrange(5)
+    if kind == 10:
+        return [random_value(rng, depth - 1) for _ in range(size)]
+    if kind == 11:
+        return tuple(random_value(rng, depth - 1) for _ in range(size))
+    if kind == 12:
+        return collections.OrderedDict((f"k{i}", random_value(rng, depth - 1)) for i in range(size))
+    return {rng.choice([f"key{i}", i]): random_value(rng, depth - 1) for i in range(size)}
+
+
+class TorchFilesTest(Case):
+    def check(self, value, read, data):
+        """`read`, of inspect --json, is `value`; tensors are compared in the bytes of the file."""
+        if isinstance(value, torch.Tensor):
+            self.assertEqual(read["tensor"], str(value.dtype).removeprefix("torch."))
+            self.assertEqual(read["shape"], list(value.shape))
+            if value.numel():
+                flat = torch.frombuffer(data, dtype=value.dtype, offset=read["file_offset"],
+                                        count=1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride())))
+                self.assertTrue(same_bits(flat.as_strided(value.shape, value.stride()), value))
+                self.assertEqual(read.get("stride", list(value.stride())), list(value.stride()))
+        elif isinstance(value, torch.dtype):
+            self.assertEqual(read, {"global": str(value)})
+        elif isinstance(value, (list, tuple)):
+            self.assertEqual(len(read), len(value))
+            for a, b in zip(value, read):
+                self.check(a, b, data)
+        elif isinstance(value, dict):
+            self.assertEqual(list(read), [str(k) for k in value])
+            for key in value:
+                self.check(value[key], read[str(key)], data)
+        else:
+            self.assertEqual(read, value)
+
+    def test_random_objects_read_as_they_were_saved(self):
+        for seed in range(60):
+            rng = random.Random(seed)
+            value = {f"entry{i}": random_value(rng, 4) for i in range(8)}
+            path = self.path(f"{seed}.pt")
+            torch.save(value, path, pickle_protocol=rng.choice([2, 2, 3, 4, 5]), _use_new_zipfile_serialization=seed % 3 != 0)
+            read = json.loads(cairn("inspect", path, "--json").stdout)
+            self.assertEqual(read["container"], "zip" if seed % 3 else "stream")
+            with self.subTest(seed=seed), open(path, "rb") as file:
+                self.check(value, read["tree"], bytearray(file.read()))
+
+    def test_values_of_any_layout(self):
+        rng = random.Random(7)
+        state = {f"t{i}": random_tensor(rng) for i in range(80)}
+        for zip_file in (True, False):
+            path = self.path(f"{zip_file}.bin")
+            torch.save(state, path, _use_new_zipfile_serialization=zip_file)
+            dump = Dump(path)
+            self.assertEqual(len(dump.tensors), len(state))
+            for name, value in state.items():
+                self.assertTrue(same_bits(dump.tensors[name, "weight"], value), name)
+
+    def test_code_is_shown_and_never_run(self):
+        mark = self.path("mark")
+
+        class Payload:
+            def __reduce__(self):
+                return os.system, (f"touch {mark}",)
+
+        for protocol in (2, 4):
+            for zip_file in (True, False):
+                path = self.path("evil.pt")
+                torch.save({"w": torch.ones(3), "x": Payload()}, path, pickle_protocol=protocol,
+                           _use_new_zipfile_serialization=zip_file)
+                shown = cairn("inspect", path).stdout
+                self.assertIn("warning: posix.system", shown)
+                cairn("fingerprint", path)
+                self.assertFalse(os.path.exists(mark))
+
+    def test_every_cut_of_a_file_is_refused(self):
+        path = self.path("whole.pt")
+        torch.save({"w": torch.arange(6.0), "args": argparse.Namespace(a=1)}, path)
+        whole = pathlib.Path(path).read_bytes()
+        legacy = self.path("legacy.pt")
+        torch.save({"w": torch.arange(6.0)}, legacy, _use_new_zipfile_serialization=False)
+        stream = pathlib.Path(legacy).read_bytes()
+        for bytes_, steps in ((whole, 97), (stream, 61)):
+            for size in range(0, len(bytes_), max(1, len(bytes_) // steps)):
+                with open(self.path("cut.pt"), "wb") as file:
+                    file.write(bytes_[:size])
+                done = cairn("fingerprint", self.path("cut.pt"), status=2)
+                self.assertTrue(done.stderr.startswith("cairn: "), done.stderr)
+
+    def test_damage_never_crashes(self):
+        rng = random.Random(3)
+        path = self.path("whole.pt")
+        torch.save({"w": torch.arange(6.0), "v": torch.ones(2, 3).t(), "n": np.float64(1), "s": {1}, "b": b"\xff"}, path)
+        whole = pathlib.Path(path).read_bytes()
+        for _ in range(150):
+            damaged = bytearray(whole)
+            for _ in range(rng.randrange(1, 4)):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            with open(self.path("damaged.pt"), "wb") as file:
+                file.write(damaged)
+            done = cairn("fingerprint", self.path("damaged.pt"), status=None)
+            self.assertIn(done.returncode, (0, 2), done.stderr)
+
+
+class DcpTest(Case):
+    def test_chunks_of_any_world(self):
+        subprocess.run([sys.executable, os.path.join(HERE, "dcp_writer.py"), self.dir], check=True, timeout=500,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        fingerprints = set()
+        for world in (2, 4):
+            full = torch.load(self.path(f"full{world}.pt"), weights_only=False)
+            for kind in ("nested", "flat"):
+                dump = Dump(self.path(f"{kind}{world}"))
+                expected = {(name, "weight"): value for name, value in full["model"].items()}
+                for name, state in full["optimizer"]["state"].items():
+                    expected |= {(name, role): state[role] for role in ("exp_avg", "exp_avg_sq")}
+                for key, value in expected.items():
+                    self.assertTrue(same_bits(dump.tensors[key], value), key)
+                self.assertEqual(set(dump.tensors), set(expected))
+                self.assertEqual(dump.facts["state"]["optimizer_step"], 2)
+                fingerprints.add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
+        self.assertEqual(dump.facts["state"]["optimizer_step"], 2)
+        self.assertEqual(Dump(self.path("nested4")).facts["state"]["iteration"], 7)
+        self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
+        os.remove(self.path("nested4", ".metadata"))
+        self.assertIn("interrupted", cairn("fingerprint", self.path("nested4"), status=2).stderr)
+        data = self.path("nested2", "__1_0.distcp")
+        os.truncate(data, os.path.getsize(data) - 10)
+        self.assertIn("__1_0.distcp", cairn("fingerprint", self.path("nested2"), status=2).stderr)
+
+
+ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": True}}
+FP32_GRADS = ZERO | {"data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
+DEEPSPEED = {
+    "zero1": {"world": 2, "engine": "plain", "config": FP32_GRADS},
+    "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}},
+    "robin": {"world": 2, "engine": "plain",
+              "config": ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}},
+    "zero3": {"world": 3, "engine": "plain",
+              "config": ZERO | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 20}}},
+    "pipeline": {"world": 8, "engine": "pipe", "pp": 2, "tp": 2, "config": FP32_GRADS | {"gradient_accumulation_steps": 2}},
+}
+HEADS, VOCAB = 4, 29
+MEGATRON = {"word_embeddings": "embedding.word", "position_embeddings": "embedding.position",
+            "input_layernorm": "input_norm", "self_attention.dense": "attention.output",
+            "post_attention_layernorm": "post_attention_norm", "mlp.dense_h_to_4h": "mlp.up",
+            "mlp.dense_4h_to_h": "mlp.down", "final_layernorm": "final_norm"}
+
+
+def canonical(name, value):
+    """A Megatron parameter of all ranks, as canonical ones: the plain version, on whole tensors."""
+    if "query_key_value" in name:
+        prefix, kind = name.split("self_attention.query_key_value.")
+        parts = value.reshape(HEADS, 3, -1, *value.shape[1:])
+        for i, part in enumerate(("query", "key", "value")):
+            yield f"{prefix}attention.{part}.{kind}", parts[:, i].reshape(-1, *value.shape[1:])
+        return
+    if name == "word_embeddings.weight":
+        value = value[:VOCAB]
+    module, kind = name.rsplit(".", 1)
+    prefix = ""
+    if module.startswith("layers."):
+        _, layer, module = module.split(".", 2)
+        prefix = f"layers.{layer}."
+    yield f"{prefix}{MEGATRON[module]}.{kind}", value
+
+
+@torch.no_grad()
+def known_to_ranks(out, world, role):
+    """{name: whole tensor} of what the ranks wrote down, each its slice."""
+    whole = {}
+    for rank in range(world):
+        for name, known in torch.load(f"{out}-known-{rank}.pt", weights_only=False).items():
+            if known[role] is None:
+                continue
+            part = known[role]
+            if name not in whole:
+                whole[name] = torch.full(known["shape"], float("nan"), dtype=part.dtype)
+            whole[name][tuple(slice(o, o + n) for o, n in zip(known["offset"], part.shape))] = part
+    return whole
+
+
+class DeepSpeedTest(Case):
+    def test_masters_and_moments_of_every_stage(self):
+        if importlib.util.find_spec("deepspeed") is None:
+            self.skipTest("deepspeed is not installed")
+        done = subprocess.run([sys.executable, os.path.join(HERE, "deepspeed_writer.py"), self.dir, json.dumps(DEEPSPEED)],
+                              capture_output=True, text=True, timeout=1500)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        for name, spec in DEEPSPEED.items():
+            with self.subTest(name=name):
+                if name == "robin":
+                    self.check_round_robin()
+                else:
+                    self.check(name, spec)
+
+    def check(self, name, spec):
+        out = self.path(name)
+        dump = Dump(out, "--prove")
+        self.assertEqual(dump.facts["state"]["iteration"], 2)
+        self.assertEqual(dump.facts["state"]["consumed_samples"], 48)
+        self.assertEqual(dump.facts["tp"], spec.get("tp", 1))
+        seen = set()
+        for role, theirs in (("weight", "weight"), ("master", "fp32"), ("exp_avg",) * 2, ("exp_avg_sq",) * 2):
+            if name == "zero3" and role == "weight":
+                continue  # masters are all that ZeRO-3 stores of parameters
+            for full, value in known_to_ranks(out, spec["world"], theirs).items():
+                pairs = canonical(full, value) if spec["engine"] == "pipe" else [(self.plain_name(full), value)]
+                for ours, expected in pairs:
+                    key = ours, "weight" if name == "zero3" and role == "master" else role
+                    self.assertTrue(same_bits(dump.tensors[key], expected), key)
+                    seen.add(key)
+        self.assertEqual(seen, set(dump.tensors))
+        self.assertEqual(dump.facts["history"], [])
+        if name in ("zero3", "pipeline"):
+            self.check_universal(out, dump)
+        if spec["engine"] == "pipe":
+            self.check_losses(out)
+
+    def check_round_robin(self):
+        """DeepSpeed itself does not find its masters again, so they are those of the same training without it."""
+        robin, plain = Dump(self.path("robin"), "--prove"), Dump(self.path("zero2"))
+        self.assertIn("round_robin_gradients", robin.facts["history"][0])
+        self.assertEqual(set(robin.tensors), set(plain.tensors))
+        for key, value in plain.tensors.items():
+            self.assertTrue(same_bits(robin.tensors[key], value), key)
+
+    def plain_name(self, full):
+        if full.startswith("final_layernorm."):
+            return full.replace("final_layernorm.", "norm.")
+        return full if full.startswith("layers.") else "embed." + full
+
+    def check_universal(self, out, source):
+        """DeepSpeed's own conversion holds the same masters and moments; masters are its weights."""
+        universal = os.path.join(out, "universal")
+        subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder",
+                        os.path.join(out, "global_step2"), "--output_folder", universal, "--num_extract_workers", "1",
+                        "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
+                       env=os.environ | {"DS_ACCELERATOR": "cpu"})
+        dump = Dump(universal)
+        masters = ("name", "master") in {("name", role) for _, role in source.tensors}
+        expected = {}
+        for (name, role), value in source.tensors.items():
+            if role == "master" or role.startswith("exp_avg") or not masters:
+                expected[name, "weight" if role == "master" else role] = value
+        self.assertEqual(set(dump.tensors), set(expected))
+        for key, value in expected.items():
+            self.assertTrue(same_bits(dump.tensors[key], value), key)
+        self.assertEqual(dump.facts["model"], source.facts["model"])
+
+    def check_losses(self, out):
+        step = os.path.join(out, "global_step2")
+
+        def refusal():
+            return cairn("fingerprint", out, status=2).stderr
+
+        lost = os.path.join(step, "bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt")
+        os.rename(lost, lost + ".away")
+        self.assertIn("data parallel rank 1 and model parallel rank 2 is missing", refusal())
+        os.rename(lost + ".away", lost)
+        layer = os.path.join(step, "layer_03-model_01-model_states.pt")
+        state = torch.load(layer, weights_only=False)
+        state["input_layernorm.weight"][0] += 1
+        torch.save(state, layer)
+        self.assertIn("layers.1.input_norm.weight by", refusal())
+        mean = Dump(out, "--replicas", "mean")
+        first = Dump(out, "--replicas", "first")
+        key = "layers.1.input_norm.weight", "weight"
+        self.assertFalse(same_bits(mean.tensors[key], first.tensors[key]))
+        self.assertIn("averaged", mean.facts["history"][0])
+        os.remove(layer)
+        self.assertIn("layer 3 is not there for each of 2", refusal())
+
+
+MEGATRON_MODELS = {
+    "gpt": {"world": 4, "tp": 2, "pp": 2},
+    "llama": {"world": 2, "tp": 2, "pp": 1, "swiglu": True, "rms": True, "rope": True, "groups": 2, "untied": True},
+}
+CORE = {"embedding.word_embeddings": "embedding.word", "embedding.position_embeddings": "embedding.position",
+        "input_layernorm": "input_norm", "self_attention.linear_proj": "attention.output",
+        "pre_mlp_layernorm": "post_attention_norm", "mlp.linear_fc1": "mlp.up", "mlp.linear_fc2": "mlp.down",
+        "decoder.final_layernorm": "final_norm", "output_layer": "output"}
+
+
+class MegatronTest(Case):
+    def test_core_and_legacy_checkpoints(self):
+        if importlib.util.find_spec("megatron") is None:
+            self.skipTest("megatron-core is not installed")
+        done = subprocess.run([sys.executable, os.path.join(HERE, "megatron_writer.py"), self.dir, json.dumps(MEGATRON_MODELS)],
+                              capture_output=True, text=True, timeout=900)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        for name, spec in MEGATRON_MODELS.items():
+            expected = dict(self.canonical(name, spec))
+            for layout in (self.plain_optimizer, self.distributed_optimizer):
+                self.check_optimizer(name, spec, layout)
+            for path in (name, name + "-legacy"):
+                with self.subTest(path=path):
+                    dump = Dump(self.path(path))
+                    self.assertEqual({key for key, _ in dump.tensors}, set(expected))
+                    for key, value in expected.items():
+                        self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
+                    self.assertEqual((dump.facts["step"], dump.facts["tp"], dump.facts["pp"]), (3, spec["tp"], spec["pp"]))
+                    self.assertEqual(dump.facts["state"]["consumed_samples"], 24)
+                    self.assertEqual(dump.facts["history"], [])
+        self.check_losses()
+
+    def check_optimizer(self, name, spec, layout):
+        """Megatron's optimizers refuse CPU tensors, so their part of the files is laid out here as they do it."""
+        root = self.path(f"{name}-{layout.__name__}")
+        shutil.copytree(self.path(name + "-legacy"), root)
+        states = {role: {} for role in ("master", "exp_avg", "exp_avg_sq")}
+        for rank in range(spec["world"]):
+            known = torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
+            tensor, stage = known["tp"], known["first_layer"]
+            directory = os.path.join(root, "iter_0000003", f"mp_rank_{tensor:02d}" + (f"_{rank // spec['tp']:03d}" if spec["pp"] > 1 else ""))
+            path = os.path.join(directory, "model_optim_rng.pt")
+            file = torch.load(path, weights_only=False)
+            # In the order in which the model registers them, which is not that of its state dict.
+            parameters = {key: known["parameters"][key] for key in known["parameters"] if key in file["model"]}
+            values = {role: {} for role in states}
+            for key, (weight, dim) in parameters.items():
+                tied = "word_embeddings" in key or "output_layer" in key
+                generator = torch.Generator().manual_seed(
+                    zlib.crc32(("tied" if tied else f"{stage}{key}").encode()) + (tensor if dim != -1 else 0))
+                low = torch.randint(0, 0x8000, weight.shape, generator=generator, dtype=torch.int32)
+                values["master"][key] = ((weight.view(torch.int16).int() << 16) | low).view(torch.float32)
+                for role in ("exp_avg", "exp_avg_sq"):
+                    values[role][key] = torch.randn(weight.shape, generator=generator)
+            for role in states:
+                states[role][rank] = {"tp": tensor, "first_layer": stage,
+                                      "parameters": {k: (v, parameters[k][1]) for k, v in values[role].items()}}
+            layout(file, directory, values)
+            torch.save(file, path)
+        dump = Dump(root, "--prove")
+        self.assertEqual(dump.facts["history"], [])
+        self.assertGreater(dump.facts["proven"], 20)
+        for role, known in states.items():
+            for key, value in self.canonical(name, spec, known):
+                self.assertTrue(same_bits(dump.tensors[key, role], value), (layout.__name__, key, role))
+
+    @staticmethod
+    def plain_optimizer(file, directory, values):
+        """Float16OptimizerWithFloat16Params: masters by group, moments by running number."""
+        groups = [[k for k, v in values["master"].items() if (v.dim() > 1) == decay] for decay in (True, False)]
+        ids = {key: i for i, key in enumerate(groups[0] + groups[1])}
+        file["optimizer"] = {
+            "optimizer": {"state": {i: {r: values[r][k] for r in ("exp_avg", "exp_avg_sq")} for k, i in ids.items()},
+                          "param_groups": [{"params": [ids[k] for k in group], "lr": 1e-3} for group in groups]},
+            "fp32_from_fp16_params": [[values["master"][k] for k in group] for group in groups]}
+
+    @staticmethod
+    def distributed_optimizer(file, directory, values):
+        """DistributedOptimizer: parameters in reverse from multiples of 64, a bucket cut in the middle."""
+        keys = list(reversed(values["master"]))
+        flat = {role: [] for role in values}
+        for role, parts in flat.items():
+            at = bucket = 0
+            for i, key in enumerate(keys):
+                start = at if i == len(keys) // 2 else bucket + (at - bucket + 63) // 64 * 64
+                if i == len(keys) // 2:
+                    bucket = at
+                parts += [torch.zeros(start - at), values[role][key].reshape(-1)]
+                at = start + values[role][key].numel()
+        vectors = {"param" if role == "master" else role: torch.cat(parts) for role, parts in flat.items()}
+        torch.save({"buckets_coalesced": True,
+                    0: {(torch.bfloat16, torch.float32): vectors | {"numel_unpadded": vectors["param"].numel()}}},
+                   os.path.join(directory, "distrib_optim.pt"))
+        file["optimizer"] = {"optimizer": {"param_groups": [{"lr": 1e-3, "step": 3}]}}
+
+    def canonical(self, name, spec, known_of=None):
+        """The parameters of all ranks, put together on whole tensors."""
+        slices = collections.defaultdict(dict)
+        for rank in range(spec["world"]):
+            known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
+            for full, (value, dim) in known["parameters"].items():
+                if full.startswith("decoder.layers."):
+                    _, _, local, rest = full.split(".", 3)
+                    full = f"layers.{int(local) + known['first_layer']}.{rest}"
+                slices[full][known["tp"]] = value, dim
+        for full, parts in slices.items():
+            values, dim = [parts[tp][0] for tp in range(spec["tp"])], parts[0][1]
+            prefix, module = "", full.rsplit(".", 1)[0]
+            if full.startswith("layers."):
+                _, layer, module = module.split(".", 2)
+                prefix = f"layers.{layer}."
+            kind = full.rsplit(".", 1)[1]
+            if module == "output_layer" and not spec.get("untied"):
+                continue  # the last stage's copy of the embedding
+            if module == "mlp.linear_fc1" and spec.get("swiglu"):
+                halves = [value.chunk(2) for value in values]
+                for i, part in enumerate(("gate", "up")):
+                    yield f"{prefix}mlp.{part}.{kind}", torch.cat([half[i] for half in halves])
+                continue
+            value = values[0] if dim == -1 else torch.cat(values, dim)
+            if module == "self_attention.linear_qkv":
+                heads, groups, head = 4, spec.get("groups", 4), 4
+                rows = value.reshape(groups, heads // groups + 2, head, *value.shape[1:])
+                for part, at in (("query", slice(0, -2)), ("key", slice(-2, -1)), ("value", slice(-1, None))):
+                    yield f"{prefix}attention.{part}.{kind}", rows[:, at].reshape(-1, *value.shape[1:])
+                continue
+            if module in ("embedding.word_embeddings", "output_layer"):
+                value = value[:61]
+            yield f"{prefix}{CORE[module]}.{kind}", value
+
+    def check_losses(self):
+        legacy = self.path("gpt-legacy", "iter_0000003")
+        os.rename(os.path.join(legacy, "mp_rank_01_001"), os.path.join(legacy, "mp_rank_01_005"))
+        self.assertIn("tensor parallel rank 1 of pipeline stage 1 is missing",
+                      cairn("fingerprint", self.path("gpt-legacy"), status=2).stderr)
+        with open(self.path("gpt", "latest_checkpointed_iteration.txt"), "w") as file:
+            file.write("4")
+        self.assertIn("names iteration 4", cairn("fingerprint", self.path("gpt"), status=2).stderr)
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()
