@@ -1,7 +1,5 @@
 #include "convert/formats/dcp.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <set>
 
@@ -69,11 +67,6 @@ std::vector<Place> PlaceAll(const DcpIndex& index) {
   return places;
 }
 
-bool IsAllowed(const std::string& name, const OpenOptions& options) {
-  return std::ranges::any_of(
-      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
-}
-
 class Reader {
  public:
   Reader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
@@ -93,7 +86,7 @@ class Reader {
 
  private:
   Status Add(const DcpTensor& tensor, const Place& place) {
-    if (IsAllowed(tensor.name, options_)) {
+    if (IsAllowed(options_, tensor.name)) {
       manifest_.history.push_back("left out " + tensor.name);
       return OkStatus();
     }

@@ -1,6 +1,9 @@
 #include "convert/formats/formats.h"
 
 #include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
 
 #include "convert/formats/dcp.h"
 #include "convert/formats/deepspeed.h"
@@ -12,6 +15,11 @@
 #include "convert/formats/universal.h"
 
 namespace cairn {
+
+bool IsAllowed(const OpenOptions& options, const std::string& name) {
+  return std::ranges::any_of(
+      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+}
 
 std::span<const Format> Formats() {
   static constexpr Format kFormats[] = {

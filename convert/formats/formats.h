@@ -25,6 +25,9 @@ struct OpenOptions {
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
 };
 
+// Whether one of `options.allow` fits a stored name.
+bool IsAllowed(const OpenOptions& options, const std::string& name);
+
 struct Format {
   std::string_view name;         // as --from and --to take it
   std::string_view description;  // one line for `cairn convert --help`

@@ -1,6 +1,7 @@
 #include "convert/formats/megatron_dist.h"
 
 #include <algorithm>
+#include <map>
 
 #include "convert/formats/dcp_index.h"
 #include "convert/formats/megatron_model.h"
@@ -13,6 +14,11 @@ namespace {
 
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
+constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
+                                                        {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
+                                                        {"optimizer.state.fp32_param.", Role::kMaster},
+                                                        {"optimizer.state.param.", Role::kMaster}};
+
 // What a name says: a role, a module, and whether all layers are stacked under it.
 struct DistName {
   MegatronName place;
@@ -22,10 +28,6 @@ struct DistName {
 
 std::optional<DistName> ParseDistName(std::string name) {
   DistName found;
-  constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
-                                                          {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
-                                                          {"optimizer.state.fp32_param.", Role::kMaster},
-                                                          {"optimizer.state.param.", Role::kMaster}};
   for (const auto& [prefix, role] : kRoles) {
     if (!name.starts_with(prefix)) continue;
     found.role = role;
@@ -69,20 +71,20 @@ class Opener {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
-    bool buckets = false;
+    const std::string cut = OptimizerCut(index);
+    if (!cut.empty())
+      manifest_.history.push_back(
+          fmt::format("the optimizer's state was left out: {} is cut by data parallel ranks; "
+                      "save with --dist-ckpt-optim-fully-reshardable",
+                      cut));
     for (const DcpTensor& tensor : index.tensors) {
-      buckets = buckets || tensor.name.starts_with("optimizer.distributed.");
-      if (IsMegatronBuffer(tensor.name) || tensor.name.starts_with("optimizer.distributed.")) continue;
+      if (IsMegatronBuffer(tensor.name) || (!cut.empty() && tensor.name.starts_with("optimizer."))) continue;
       const auto name = ParseDistName(tensor.name);
       if (!name && tensor.name.starts_with("optimizer.state.common_step")) continue;
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
       for (const DcpChunk& chunk : tensor.chunks)
         CAIRN_RETURN_IF_ERROR(Add(tensor, *name, chunk, assembler).WithContext(directory_));
     }
-    if (buckets)
-      manifest_.history.push_back(
-          "the optimizer's state was not read: it is cut by buckets (dp_reshardable); save with "
-          "--dist-ckpt-optim-fully-reshardable");
     builder_.SortByParameter();
     manifest_.run = RunIdentity(builder_.catalog);
     CAIRN_ASSIGN_OR_RETURN(
@@ -91,6 +93,22 @@ class Opener {
   }
 
  private:
+  // An optimizer's tensor that is not one of the model's: flat buckets (dp_reshardable), or flattened cells
+  // of its grid (fully_sharded_model_space). Empty where there is none.
+  static std::string OptimizerCut(const DcpIndex& index) {
+    std::map<std::string, Dims> shapes;
+    for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
+    for (const DcpTensor& tensor : index.tensors) {
+      if (tensor.name.starts_with("optimizer.distributed.")) return tensor.name;
+      for (const auto& [prefix, role] : kRoles) {
+        if (!tensor.name.starts_with(prefix)) continue;
+        const auto weight = shapes.find(tensor.name.substr(prefix.size()));
+        if (weight != shapes.end() && !(weight->second == tensor.shape)) return tensor.name;
+      }
+    }
+    return "";
+  }
+
   // common.pt, or since 0.19 an item of the same contents in a list.
   Status ReadCommon(const DcpIndex& index) {
     const std::string path = JoinPath(directory_, "common.pt");

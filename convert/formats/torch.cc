@@ -1,7 +1,5 @@
 #include "convert/formats/torch.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
 #include "convert/torch/stored_builder.h"
@@ -9,11 +7,6 @@
 
 namespace cairn {
 namespace {
-
-bool IsAllowed(const std::string& name, const OpenOptions& options) {
-  return std::ranges::any_of(
-      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
-}
 
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -45,7 +38,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::s
   const uint32_t index = builder.AddFile(name);
   Manifest manifest;
   const auto add = [&](const std::string& tensor_name, const TensorRef& tensor) -> Status {
-    if (IsAllowed(tensor_name, options)) {
+    if (IsAllowed(options, tensor_name)) {
       manifest.history.push_back("left out " + tensor_name);
       return OkStatus();
     }
