@@ -9,6 +9,7 @@
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 #include "tools/text_table.h"
 
 namespace cairn {
@@ -18,6 +19,7 @@ using nlohmann::ordered_json;
 
 struct DiffArguments {
   std::string a, b;
+  OpenOptions open;
   std::vector<std::string> ignore;
   std::vector<std::string> tolerances;
   double atol = 0, rtol = 0;
@@ -131,8 +133,8 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
 
 Result<int> RunDiff(const DiffArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(DiffOptions options, OptionsOf(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(arguments.a));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(arguments.b));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(arguments.a, arguments.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(arguments.b, arguments.open));
   Result<DiffResult> result = [&] {
     Progress progress("comparing", a.source().catalog().bytes(), !arguments.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
@@ -166,6 +168,7 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
       ->allow_extra_args(false);
   diff->add_option("--atol", arguments->atol, "ABS for all tensors")->option_text("ABS");
   diff->add_option("--rtol", arguments->rtol, "REL for all tensors")->option_text("REL");
+  AddSourceFlags(*diff, arguments->open);
   diff->add_option("--top", arguments->top, "how many to show, worst first; 0: all")->option_text("N");
   diff->add_option("--max-memory", arguments->max_memory,
                    "window of memory, like 256MiB (the default) or 1GB")

@@ -7,19 +7,21 @@
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 
 namespace cairn {
 namespace {
 
 struct FingerprintOptions {
   std::string checkpoint;
+  OpenOptions open;
   uint64_t max_memory = kDefaultMaxMemory;
   bool tensors = false;
   bool json = false;
 };
 
 Result<int> RunFingerprint(const FingerprintOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(options.checkpoint));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
   Result<Fingerprints> result = [&] {
     Progress progress("reading", opened.source().catalog().bytes(), !options.json);
     return FingerprintOf(opened.source(), options.max_memory, [&](uint64_t done) { progress.Update(done); });
@@ -46,6 +48,7 @@ void AddFingerprintCommand(CLI::App& app, Verb& verb) {
       app.add_subcommand("fingerprint", "one number for the values, the same for any topology and format");
   fingerprint->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")
       ->required();
+  AddSourceFlags(*fingerprint, options->open);
   fingerprint->add_flag("--tensors", options->tensors, "that of each tensor too");
   fingerprint
       ->add_option("--max-memory", options->max_memory, "window of memory, like 256MiB (the default) or 1GB")

@@ -10,6 +10,7 @@
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 #include "tools/text_table.h"
 #include "tools/torch_tree.h"
 #include "tools/value_stats.h"
@@ -21,6 +22,7 @@ using nlohmann::ordered_json;
 
 struct InspectOptions {
   std::string checkpoint;
+  OpenOptions open;
   std::vector<std::string> globs;
   bool slices = false;
   bool stats = false;
@@ -185,7 +187,7 @@ Result<int> RunInspectFile(const InspectOptions& options) {
 Result<int> RunInspect(const InspectOptions& options) {
   if (!options.stats && TorchFile::Matches(FileSystem::Posix(), options.checkpoint))
     return RunInspectFile(options);
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(options.checkpoint));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
   CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(opened)).Run());
   return kExitDone;
 }
@@ -201,6 +203,7 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
                    "a step, a run directory, STORE:RUN@STEP, or a checkpoint or file of another system")
       ->required();
   inspect->add_option("GLOB", options->globs, "only tensors that fit, like 'layers.0.*' or '*/master'");
+  AddSourceFlags(*inspect, options->open);
   inspect->add_flag("--slices", options->slices, "where each slice lies: box, elements of it, file, offset");
   inspect->add_flag("--stats", options->stats, "read the values: NaN, Inf, zeros, min, max, norm");
   inspect->add_flag("--json", options->json, "print facts as JSON");

@@ -10,6 +10,7 @@
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/source_flags.h"
 #include "tools/step_check.h"
 #include "tools/tar_file_system.h"
 #include "tools/value_check.h"
@@ -22,6 +23,7 @@ using nlohmann::ordered_json;
 
 struct VerifyOptions {
   std::string checkpoint;
+  OpenOptions open;
   bool structure = false;
   bool hash = false;
   bool values = false;
@@ -82,7 +84,7 @@ class Verifier {
     if (checks_.sample || options_.hash)
       return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
                           path);
-    CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(path));
+    CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(path, options_.open));
     Progress progress("verifying", opened.source().catalog().bytes(), !options_.json);
     Tell(path,
          CheckValues(opened.source(), checks_.max_memory, [&](uint64_t done) { progress.Update(done); }),
@@ -162,7 +164,7 @@ Result<int> RunVerify(const VerifyOptions& options) {
     verifier.Check(*view, tar);
     return verifier.Finish();
   }
-  if (IsForeign(options.checkpoint)) {
+  if (IsForeign(options.checkpoint) || !options.open.format.empty()) {
     CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
     return verifier.Finish();
   }
@@ -181,6 +183,7 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       ->add_option("CKPT", options->checkpoint,
                    "a step, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
+  AddSourceFlags(*verify, options->open);
   verify->add_flag("--structure", options->structure,
                    "every element is covered once; sizes and shapes agree");
   verify->add_flag("--hash", options->hash, "every byte is the one that was saved");

@@ -28,6 +28,10 @@ struct OpenOptions {
 // Whether one of `options.allow` fits a stored name.
 bool IsAllowed(const OpenOptions& options, const std::string& name);
 
+// Weights are of use without the optimizer's state that cannot be read because of `why`: where "optimizer" is
+// allowed, notes it in the history. Errors: `why`, and how to allow it.
+Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why);
+
 struct Format {
   std::string_view name;         // as --from and --to take it
   std::string_view description;  // one line for `cairn convert --help`

@@ -73,10 +73,10 @@ class Opener {
     MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
     const std::string cut = OptimizerCut(index);
     if (!cut.empty())
-      manifest_.history.push_back(
-          fmt::format("the optimizer's state was left out: {} is cut by data parallel ranks; "
-                      "save with --dist-ckpt-optim-fully-reshardable",
-                      cut));
+      CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
+          options_, manifest_,
+          NotSupported("{}: {} is cut by data parallel ranks; save with --dist-ckpt-optim-fully-reshardable",
+                       directory_, cut)));
     for (const DcpTensor& tensor : index.tensors) {
       if (IsMegatronBuffer(tensor.name) || (!cut.empty() && tensor.name.starts_with("optimizer."))) continue;
       const auto name = ParseDistName(tensor.name);

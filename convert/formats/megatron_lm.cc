@@ -132,7 +132,6 @@ class Opener {
     return ReadOptimizer(rank, file, first);
   }
 
-  // Weights are of use without the optimizer's state; that it is left out, the history says.
   Status ReadOptimizer(const Rank& rank, const TorchFile& file, size_t first) {
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer || left_out_) return OkStatus();
@@ -153,8 +152,7 @@ class Opener {
     }
     if (status.ok()) return status;
     left_out_ = true;
-    manifest_.history.push_back("the optimizer's state was left out: " + status.message());
-    return OkStatus();
+    return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
   static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
