@@ -91,6 +91,23 @@ class StripTest(CliTest):
         self.cairn("strip", self.step, "out", code=2, says="never overwritten")
 
 
+class ConvertTest(CliTest):
+    def test_weights_are_the_same_in_every_format(self):
+        step = self.make_step("--tp", 2, "--pp", 2, "--layers", 3, "--vocab", 37)
+        weights = {name: sum for name, sum in self.json("fingerprint", step)["tensors"].items() if "/" not in name}
+        for source, target, flags in ((step, "hf", ["--to", "hf", "--max-shard-size", "5kB"]),
+                                      ("hf", "canonical", ["--to", "safetensors"]),
+                                      ("canonical", "native", ["--to", "native", "--tp", 4, "--pp", 3, "--dp", 2])):
+            self.cairn("convert", source, target, *flags, says="read back and equal")
+            self.assertEqual(self.json("fingerprint", target)["tensors"], weights)
+        self.cairn("verify", "native")
+
+    def test_a_native_step_keeps_its_optimizer(self):
+        step = self.make_step("--tp", 2)
+        self.cairn("convert", step, "out", "--to", "native", "--tp", 1)
+        self.assertEqual(self.json("fingerprint", "out"), self.json("fingerprint", step))
+
+
 class FingerprintTest(CliTest):
     def test_tells_values_apart_and_topologies_not(self):
         first = self.json("fingerprint", self.make_step("--tp", 2))
