@@ -1,5 +1,6 @@
 #include "tools/cmd_reshape.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -115,6 +116,8 @@ Result<int> RunReshape(const ReshapeArguments& arguments) {
     return kExitDone;
   }
   AllowManyFiles();
+  // Buffers go back to the system when they are freed: glibc would keep more and more of them in its heaps.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto start = std::chrono::steady_clock::now();
   Result<ReshapeResult> result = [&] {
     Progress progress("reshaping", cost.moved_bytes, !arguments.json && options.team.leads());
