@@ -107,13 +107,17 @@ Result<std::shared_ptr<File>> ChunkAhead::FileOf(uint32_t file, uint64_t begin, 
   return files_.Get(name, Direct::kAuto);
 }
 
+// Small chunks have memory of their own size, so that what is kept of them is counted for what it is.
 ChunkAhead::Buffer ChunkAhead::NewBuffer(uint64_t bytes) {
-  const uint64_t size = kExtentBytes + 2 * kPageBytes;
-  if (bytes > size) return std::make_unique<WriteRing::Buffer>(bytes);
-  if (free_.empty()) return std::make_unique<WriteRing::Buffer>(size);
+  if (bytes <= kExtentBytes / 2 || bytes > kExtentBytes) return std::make_unique<WriteRing::Buffer>(bytes);
+  if (free_.empty()) return std::make_unique<WriteRing::Buffer>(kExtentBytes);
   Buffer buffer = std::move(free_.back());
   free_.pop_back();
   return buffer;
+}
+
+void ChunkAhead::Recycle(Buffer buffer) {
+  if (buffer->capacity == kExtentBytes) free_.push_back(std::move(buffer));
 }
 
 Result<std::optional<ChunkAhead::Stored>> ChunkAhead::Take(size_t piece, uint64_t chunk) {
@@ -147,18 +151,20 @@ Result<std::optional<ChunkAhead::Stored>> ChunkAhead::Take(size_t piece, uint64_
   return std::optional(std::move(stored));
 }
 
-// The last chunk of an extent takes its memory along, any other gets its own.
+// A chunk that is most of its extent takes its memory along, a small one gets its own.
 ChunkAhead::Stored ChunkAhead::Deliver(const Place& place) {
   Stored stored;
-  if (--place.extent->left == 0) {
+  const bool last = --place.extent->left == 0;
+  if (last && place.bytes > kExtentBytes / 2) {
     stored.memory = std::move(place.extent->memory);
     stored.bytes = {stored.memory->data() + place.offset, place.bytes};
-    extents_.erase(place.extent);
   } else {
     stored.memory = NewBuffer(place.bytes);
     stored.bytes = {stored.memory->data(), place.bytes};
     std::memcpy(stored.bytes.data(), place.extent->memory->data() + place.offset, place.bytes);
+    if (last) Recycle(std::move(place.extent->memory));
   }
+  if (last) extents_.erase(place.extent);
   return stored;
 }
 

@@ -33,7 +33,7 @@ class ChunkAhead {
   // Errors: those of the disk.
   Result<std::optional<Stored>> Take(size_t piece, uint64_t chunk);
   // Memory that a Take() gave, to be used again.
-  void Recycle(Buffer buffer) { free_.push_back(std::move(buffer)); }
+  void Recycle(Buffer buffer);
 
  private:
   using ChunkId = std::pair<size_t, uint64_t>;  // piece, chunk

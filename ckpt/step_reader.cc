@@ -157,10 +157,7 @@ Status StepReader::CopyRun(size_t piece, uint64_t piece_offset, std::span<std::b
       CAIRN_ASSIGN_OR_RETURN(Chunk* const chunk, CachedChunk(piece, index));
       std::memcpy(out.data(), chunk->bytes.data() + in_chunk, count);
       chunk->used += count;
-      if (each_once_ && chunk->used >= chunk_bytes) {
-        Recycle(*chunk);
-        cache_.pop_front();
-      }
+      if (each_once_ && chunk->used >= chunk_bytes) DropChunk(cache_.begin());
     }
     piece_offset += count;
     out = out.subspan(count);
@@ -219,7 +216,6 @@ Status StepReader::FillChunk(Chunk& chunk) {
     if (stored) {
       bytes_read_ += place.stored_bytes;
       chunk.memory = std::move(stored->memory);
-      chunk.from_ahead = true;
       chunk.bytes = stored->bytes;
       return DecodeStored(catalog_.pieces[chunk.piece], chunk.index, chunk.bytes, chunk.bytes);
     }
@@ -274,35 +270,35 @@ bool StepReader::IsSplit(uint32_t tensor) const {
 }
 
 void StepReader::SetCacheBytes(uint64_t bytes) {
-  cache_bytes_ = bytes;
-  cached_chunks_ = std::max<size_t>(1, bytes / kChunkBytes);
-  if (cache_.size() > cached_chunks_) cache_.resize(cached_chunks_);
+  cache_bytes_ = kept_limit_ = std::max(bytes, kChunkBytes);
+  while (kept_bytes_ > kept_limit_) DropChunk(std::prev(cache_.end()));
 }
 
 void StepReader::ReadAhead(BoxSequence next) {
   const uint64_t ahead_bytes = std::clamp(cache_bytes_ / 4, kMinAheadBytes, kMaxAheadBytes);
   SetCacheBytes(cache_bytes_);
-  if (next && cached_chunks_ > ahead_bytes / kChunkBytes) cached_chunks_ -= ahead_bytes / kChunkBytes;
+  if (next && kept_limit_ > ahead_bytes + kChunkBytes) kept_limit_ -= ahead_bytes;
   each_once_ = next && !SplitsMasters();
   ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, files_, std::move(next), ahead_bytes) : nullptr;
 }
 
-void StepReader::Recycle(Chunk& chunk) {
-  if (ahead_ && chunk.from_ahead) ahead_->Recycle(std::move(chunk.memory));
+void StepReader::DropChunk(std::list<Chunk>::iterator chunk) {
+  kept_bytes_ -= chunk->memory->capacity;
+  if (ahead_) ahead_->Recycle(std::move(chunk->memory));
+  cache_.erase(chunk);
 }
 
 Result<StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index) {
   auto found =
       std::ranges::find_if(cache_, [&](const Chunk& c) { return c.piece == piece && c.index == index; });
   if (found == cache_.end()) {
-    while (cache_.size() >= cached_chunks_) {
-      Recycle(cache_.back());
-      cache_.pop_back();
-    }
+    const uint64_t bytes = PageUp(PlaceOf(piece, index).bytes);
+    while (!cache_.empty() && kept_bytes_ + bytes > kept_limit_) DropChunk(std::prev(cache_.end()));
     Chunk chunk{.piece = piece, .index = index};
     CAIRN_RETURN_IF_ERROR(FillChunk(chunk));  // a split master reads weights through the same cache
+    kept_bytes_ += chunk.memory->capacity;
     cache_.push_front(std::move(chunk));
-    if (cache_.size() > cached_chunks_) cache_.pop_back();
+    while (cache_.size() > 1 && kept_bytes_ > kept_limit_) DropChunk(std::prev(cache_.end()));
   } else {
     cache_.splice(cache_.begin(), cache_, found);
   }

@@ -54,7 +54,6 @@ class StepReader final : public CheckpointSource {
     size_t piece = 0;
     uint64_t index = 0;
     ChunkAhead::Buffer memory;
-    bool from_ahead = false;
     std::span<std::byte> bytes;  // in `memory`
     uint64_t used = 0;           // bytes that were copied out of it
   };
@@ -79,7 +78,7 @@ class StepReader final : public CheckpointSource {
   Status DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
                       std::span<std::byte> out);
   Result<Chunk*> CachedChunk(size_t piece, uint64_t index);
-  void Recycle(Chunk& chunk);
+  void DropChunk(std::list<Chunk>::iterator chunk);
 
   FileSystem& fs_;
   std::string directory_;
@@ -88,7 +87,8 @@ class StepReader final : public CheckpointSource {
   OpenFiles files_;
   std::list<Chunk> cache_;  // most recently used first
   uint64_t cache_bytes_ = 16 * kChunkBytes;
-  size_t cached_chunks_ = 16;
+  uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
+  uint64_t kept_bytes_ = 0;
   std::unique_ptr<ChunkAhead> ahead_;
   bool each_once_ = false;         // what was copied out of a chunk is not asked for again
   std::vector<std::byte> stored_;  // an encoded chunk, as it was read

@@ -5,6 +5,7 @@
 // by every later call and by Drain(). Safe from several threads.
 #pragma once
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,11 +27,12 @@ class WriteRing {
    public:
     explicit Buffer(uint64_t bytes);
     std::byte* data() { return data_.get(); }
+    const uint64_t capacity;
     uint64_t size = 0;  // bytes filled
 
    private:
     struct Free {
-      void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kPageBytes}); }
+      void operator()(std::byte* p) const { std::free(p); }
     };
     std::unique_ptr<std::byte, Free> data_;
   };

@@ -7,10 +7,14 @@
 #include <numeric>
 #include <thread>
 
+#include "ckpt/write_ring.h"
+
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMinBlockBytes = 4096;
+constexpr uint64_t kSlots =
+    4;  // blocks on their way, so that neither thread waits for a short pause of the other
 constexpr uint64_t kMaxReaderCacheBytes = 128 << 20;
 
 uint64_t InnerVolume(const Dims& shape, int depth) {
@@ -19,7 +23,7 @@ uint64_t InnerVolume(const Dims& shape, int depth) {
   return volume;
 }
 
-// Two buffers that go back and forth between the thread that reads and the one that visits.
+// Buffers that go back and forth between the thread that reads and the one that visits.
 class ReadAhead {
  public:
   ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes)
@@ -51,10 +55,9 @@ class ReadAhead {
   }
 
  private:
-  static constexpr uint64_t kSlots = 2;
   struct Slot {
     Block block;
-    std::vector<std::byte> bytes;
+    std::unique_ptr<WriteRing::Buffer> memory;
   };
 
   // The boxes of Run(), which the source is told before.
@@ -100,9 +103,11 @@ class ReadAhead {
       if (slot == nullptr) return OkStatus();
       const Box box = cursor.box();
       const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
-      if (slot->bytes.size() < bytes) slot->bytes.resize(bytes);
-      slot->block = {tensor, box, begin, std::span(slot->bytes).first(bytes)};
-      CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, std::span(slot->bytes).first(bytes)));
+      if (!slot->memory || slot->memory->capacity < bytes)
+        slot->memory = std::make_unique<WriteRing::Buffer>(std::max(bytes, block_bytes_));
+      const std::span out(slot->memory->data(), bytes);
+      slot->block = {tensor, box, begin, out};
+      CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, out));
       begin += box.Volume();
       const std::lock_guard lock(mutex_);
       ++filled_;
@@ -135,7 +140,7 @@ class ReadAhead {
 }  // namespace
 
 uint64_t BlockBytesFor(uint64_t max_memory) {
-  return std::clamp(max_memory / 16, kMinBlockBytes, kMaxBlockBytes);
+  return std::clamp(max_memory / 8 / kSlots, kMinBlockBytes, kMaxBlockBytes);
 }
 
 uint64_t ReaderCacheFor(uint64_t max_memory) { return std::min(max_memory / 2, kMaxReaderCacheBytes); }

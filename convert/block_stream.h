@@ -17,8 +17,8 @@ inline constexpr uint64_t kDefaultMaxMemory = 256 << 20;
 inline constexpr uint64_t kMaxBlockBytes =
     16 << 20;  // larger ones gained nothing and leave the last-level cache
 
-// The block size for a window of memory: two blocks (one read, one used) and what their users keep take at
-// most a quarter of it.
+// The block size for a window of memory: the blocks on their way from the reading thread take an eighth of
+// it.
 uint64_t BlockBytesFor(uint64_t max_memory);
 
 // What a reader of blocks keeps of chunks (CheckpointSource::SetCacheBytes) in a window of memory: half of

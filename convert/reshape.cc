@@ -367,7 +367,7 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t max_memory = options.writer.max_memory;
-  const uint64_t window = 2 * BlockBytesFor(max_memory) + max_memory / 4 + ProofMemory(max_memory);
+  const uint64_t window = max_memory / 8 + max_memory / 4 + ProofMemory(max_memory);
   return ReshapeCost{
       .data_bytes = size.data_bytes,
       .file_bytes = size.file_bytes,

@@ -1,5 +1,6 @@
 #include "tools/reshape_run.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -121,6 +122,8 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
     return kExitDone;
   }
   AllowManyFiles();
+  // Buffers go back to the system when they are freed: glibc would keep more and more of them in its heaps.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const auto start = std::chrono::steady_clock::now();
   Result<ReshapeResult> result = [&] {
     Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());
