@@ -1,6 +1,6 @@
 """cairn reshape as a user runs it: killed and gone on with, under mpirun, refused.
 
-CAIRN_LONG_TESTS=1 kills 200 times instead of 12.
+CAIRN_LONG=1 kills 200 times instead of 12.
 """
 
 import os
@@ -12,7 +12,7 @@ import unittest
 
 from cairn_cli import CAIRN, CliTest, flip, tree
 
-KILLS = 200 if os.environ.get("CAIRN_LONG_TESTS") else 12
+KILLS = 200 if os.environ.get("CAIRN_LONG") else 12
 MODEL = ("--layers", 8, "--hidden", 512, "--ffn", 2048, "--vocab", 4000)  # 0.4 GB: several units
 
 
