@@ -21,10 +21,10 @@ class CatalogSource final : public ByteSource {
   std::string_view More(std::string_view rest, uint64_t need) override {
     if (window_.size() < need + kWindowBytes) {
       std::string larger(need + kWindowBytes, '\0');
-      std::memcpy(larger.data(), rest.data(), rest.size());
+      std::ranges::copy(rest, larger.begin());
       window_.swap(larger);
     } else {
-      std::memmove(window_.data(), rest.data(), rest.size());
+      std::ranges::copy(rest, window_.begin());  // forwards: `rest` lies behind
     }
     const size_t count = std::min<uint64_t>(left_, window_.size() - rest.size());
     const std::span fresh(window_.data() + rest.size(), count);

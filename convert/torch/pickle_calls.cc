@@ -77,7 +77,8 @@ PyValue* NumpyScalar(Pickle& pickle, const Values& args) {
   if (args.size() != 2 || !args[0]->IsNamed("dtype") || args[0]->items.empty()) return nullptr;
   const auto code = AsText(args[0]->items[0]);
   const auto bytes = AsBytes(*args[1], 9);
-  if (!code || code->size() != 2 || !bytes || bytes->size() != static_cast<size_t>((*code)[1] - '0'))
+  if (!code || code->size() != 2 || !bytes || bytes->empty() || bytes->size() > sizeof(uint64_t) ||
+      bytes->size() != static_cast<size_t>((*code)[1] - '0'))
     return nullptr;
   const PyValue* state = args[0]->state;
   if (state && state->items.size() > 1 && AsText(state->items[1]) == ">") return nullptr;

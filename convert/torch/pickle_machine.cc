@@ -93,7 +93,7 @@ class Machine {
   uint64_t Take(int count) {
     const std::string_view raw = TakeText(count);
     uint64_t value = 0;
-    std::memcpy(&value, raw.data(), raw.size());
+    if (!raw.empty()) std::memcpy(&value, raw.data(), raw.size());
     return value;
   }
   // Empty, and ran_out_ set, where there are fewer.
@@ -271,6 +271,7 @@ class Machine {
     return Push(value);
   }
   Status PushLong(std::string_view raw) {
+    if (raw.empty()) return PushInt(PyKind::kInt, 0);
     if (raw.size() > 8) {
       PyValue* value = New(PyKind::kBigInt);
       value->text = raw;
@@ -279,7 +280,7 @@ class Machine {
     uint64_t bits = 0;
     std::memcpy(&bits, raw.data(), raw.size());
     const int unused = 64 - 8 * static_cast<int>(raw.size());
-    return PushInt(PyKind::kInt, raw.empty() ? 0 : static_cast<int64_t>(bits << unused) >> unused);
+    return PushInt(PyKind::kInt, static_cast<int64_t>(bits << unused) >> unused);
   }
   Status PushFloat() {
     PyValue* value = New(PyKind::kFloat);

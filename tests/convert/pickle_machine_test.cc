@@ -214,6 +214,25 @@ TEST(PickleMachine, CopiesAreBoundedByThePicklesLength) {
   EXPECT_THAT(Read(bomb + ".").status().message(), testing::HasSubstr("over and over"));
 }
 
+// numpy.dtype(code), given that many bytes: 9 would not fit a number, and 0 are none.
+TEST(PickleMachine, ReadsNumbersOfNumpyOfSizesThatThereAre) {
+  const auto scalar = [](const std::string& code, const std::string& bytes) {
+    return Read(
+        "\x80\x03"
+        "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(" +
+        Text(code) + "\x89\x88tRC" + Little(bytes.size(), 1) + bytes + "tR.");
+  };
+  const auto five = scalar("i4", Little(5, 4));
+  ASSERT_TRUE(five.ok()) << five.status().message();
+  EXPECT_EQ(AsInt((*five)->root), 5);
+  EXPECT_EQ(AsInt((*scalar("i2", "\xfe\xff"))->root), -2);
+  for (int size : {0, 9}) {
+    const auto none = scalar("i" + std::to_string(size), std::string(size, '\x01'));
+    ASSERT_TRUE(none.ok()) << none.status().message();
+    EXPECT_EQ(AsInt((*none)->root), std::nullopt) << size;
+  }
+}
+
 TEST(PickleMachine, BytesOfProtocol2) {
   const auto pickle =
       Read(kProto2 + "c_codecs\nencode\n" + Text("a\xc3\xbf\xc2\x80") + Text("latin1") + "\x86R.");

@@ -142,7 +142,10 @@ def may_be_interrupted(pid):
     mask = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGUSR1 - 1)
     threads = {}
     for path in glob.glob(f"/proc/{pid}/task/[0-9]*/status"):
-        status = open(path).read()
+        try:
+            status = open(path).read()
+        except FileNotFoundError:  # it has ended
+            continue
         threads[re.search(r"Name:\s+(.*)", status)[1]] = int(re.search(r"SigBlk:\s+([0-9a-f]+)", status)[1], 16)
     return [name for name, blocked in threads.items() if blocked & mask != mask]
 
