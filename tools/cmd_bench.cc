@@ -37,7 +37,8 @@ constexpr Job kJobs[] = {
      "counts.",
      MeasureLoad},
     {"reshape", "another TP and PP for a step on disk, against one read and one write of its bytes",
-     "reshape_ratio with the proof that reads the result back, reshape_stream_ratio without it. The source is "
+     "reshape_ratio with the proof that reads the result back, reshape_stream_ratio without it. The source "
+     "is "
      "not in memory.",
      MeasureReshape},
 };
