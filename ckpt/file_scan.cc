@@ -1,9 +1,6 @@
 #include "ckpt/file_scan.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 namespace cairn {
 namespace {
@@ -12,8 +9,6 @@ constexpr uint64_t kWindowBytes = 4 << 20;
 constexpr int kDepth = 3;
 
 }  // namespace
-
-void FileScan::Free::operator()(std::byte* p) const { std::free(p); }
 
 Result<std::unique_ptr<FileScan>> FileScan::Open(FileSystem& fs, const std::string& path, uint64_t bytes,
                                                  Direct direct, bool may_map) {
@@ -59,7 +54,7 @@ Status FileScan::Fetch() {
     slots_[done.tag].status = done.status;
   }
   CAIRN_RETURN_IF_ERROR(slot.status);
-  current_ = {slot.memory.get(), slot.end - slot.begin};
+  current_ = {slot.memory->data(), slot.end - slot.begin};
   return OkStatus();
 }
 
@@ -101,8 +96,8 @@ Status FileScan::FetchTail() {
 }
 
 std::byte* FileScan::MemoryOf(Slot& slot) {
-  if (!slot.memory) slot.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kWindowBytes)));
-  return slot.memory.get();
+  if (!slot.memory) slot.memory = std::make_unique<WriteRing::Buffer>(kWindowBytes);
+  return slot.memory->data();
 }
 
 }  // namespace cairn

@@ -11,6 +11,7 @@
 
 #include "ckpt/file_system.h"
 #include "ckpt/page_cache.h"
+#include "ckpt/write_ring.h"
 
 namespace cairn {
 
@@ -26,11 +27,8 @@ class FileScan {
   uint64_t offset() const { return offset_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
   struct Slot {
-    std::unique_ptr<std::byte, Free> memory;
+    std::unique_ptr<WriteRing::Buffer> memory;
     uint64_t begin = 0;
     uint64_t end = 0;
     bool ready = false;

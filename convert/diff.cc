@@ -1,18 +1,12 @@
 #include "convert/diff.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
+#include "convert/tensor_glob.h"
 #include "convert/value_distance.h"
 
 namespace cairn {
 namespace {
-
-bool Fits(const TensorEntry& tensor, const std::string& glob) {
-  return ::fnmatch(glob.c_str(), DisplayName(tensor).c_str(), 0) == 0 ||
-         ::fnmatch(glob.c_str(), tensor.spec.name.c_str(), 0) == 0;
-}
 
 std::string Describe(const TensorEntry& tensor) {
   return fmt::format("{} {}", Name(tensor.dtype), ToString(tensor.spec.shape));
@@ -46,14 +40,14 @@ class Differ {
   bool IsIgnored(const TensorEntry& tensor) {
     bool ignored = tensor.role == Role::kRng || (options_.ignore_optimizer && tensor.role != Role::kWeight);
     for (size_t i = 0; i < options_.ignore.size(); ++i)
-      if (Fits(tensor, options_.ignore[i])) ignored = used_[i] = true;
+      if (FitsGlob(tensor, options_.ignore[i])) ignored = used_[i] = true;
     return ignored;
   }
 
   Tolerance ToleranceOf(const TensorEntry& tensor) {
     Tolerance found;
     for (size_t i = 0; i < options_.tolerances.size(); ++i) {
-      if (!Fits(tensor, options_.tolerances[i].glob)) continue;
+      if (!FitsGlob(tensor, options_.tolerances[i].glob)) continue;
       found = options_.tolerances[i];
       used_[options_.ignore.size() + i] = true;
     }

@@ -1,11 +1,10 @@
 #include "tools/cmd_inspect.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <memory>
 
 #include "convert/block_stream.h"
+#include "convert/tensor_glob.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
@@ -29,14 +28,9 @@ struct InspectOptions {
   bool json = false;
 };
 
-// A glob is held against the display name ("NAME/master") and the bare name, so that it can ask for one role
-// or all.
 bool Fits(const TensorEntry& tensor, const std::vector<std::string>& globs) {
-  const std::string display = DisplayName(tensor);
-  return globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
-           return ::fnmatch(glob.c_str(), display.c_str(), 0) == 0 ||
-                  ::fnmatch(glob.c_str(), tensor.spec.name.c_str(), 0) == 0;
-         });
+  return globs.empty() ||
+         std::ranges::any_of(globs, [&](const std::string& glob) { return FitsGlob(tensor, glob); });
 }
 
 std::vector<uint64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }

@@ -77,11 +77,7 @@ class Reader {
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
     if (steps_.size() == 1) manifest_.state["optimizer_step"] = *steps_.begin();
     CAIRN_RETURN_IF_ERROR(ReadState());
-    builder_.SortByParameter();
-    manifest_.run = RunIdentity(builder_.catalog);
-    CAIRN_ASSIGN_OR_RETURN(auto source,
-                           StoredSource::Make(fs_, path_, std::move(manifest_), std::move(builder_.catalog)));
-    return std::unique_ptr<CheckpointSource>(std::move(source));
+    return builder_.Open(fs_, path_, std::move(manifest_));
   }
 
  private:

@@ -85,11 +85,7 @@ class Opener {
       for (const DcpChunk& chunk : tensor.chunks)
         CAIRN_RETURN_IF_ERROR(Add(tensor, *name, chunk, assembler).WithContext(directory_));
     }
-    builder_.SortByParameter();
-    manifest_.run = RunIdentity(builder_.catalog);
-    CAIRN_ASSIGN_OR_RETURN(
-        auto source, StoredSource::Make(fs_, directory_, std::move(manifest_), std::move(builder_.catalog)));
-    return std::unique_ptr<CheckpointSource>(std::move(source));
+    return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
  private:

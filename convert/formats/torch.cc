@@ -55,10 +55,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::s
   for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
     if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
   manifest.step = IntField(manifest.state, "iteration");
-  manifest.run = RunIdentity(builder.catalog);
-  CAIRN_ASSIGN_OR_RETURN(auto source,
-                         StoredSource::Make(fs, directory, std::move(manifest), std::move(builder.catalog)));
-  return std::unique_ptr<CheckpointSource>(std::move(source));
+  return builder.Open(fs, directory, std::move(manifest));
 }
 
 }  // namespace cairn

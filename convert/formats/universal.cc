@@ -75,11 +75,7 @@ class Opener {
            {std::pair(Role::kWeight, "fp32.pt"), std::pair(Role::kExpAvg, "exp_avg.pt"),
             std::pair(Role::kExpAvgSq, "exp_avg_sq.pt")})
         CAIRN_RETURN_IF_ERROR(Add(name, role, file, megatron ? &places.at(name) : nullptr, assembler));
-    builder_.SortByParameter();
-    manifest_.run = RunIdentity(builder_.catalog);
-    CAIRN_ASSIGN_OR_RETURN(
-        auto source, StoredSource::Make(fs_, directory_, std::move(manifest_), std::move(builder_.catalog)));
-    return std::unique_ptr<CheckpointSource>(std::move(source));
+    return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
  private:

@@ -104,6 +104,15 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
   return place;
 }
 
+Result<std::unique_ptr<CheckpointSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
+                                                              Manifest manifest) {
+  SortByParameter();
+  manifest.run = RunIdentity(catalog);
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
 std::string RunIdentity(const TensorTable& table) {
   std::string text;
   for (const TensorEntry& tensor : table.tensors)

@@ -39,6 +39,11 @@ class StoredBuilder {
   // where each tensor went. To be called last.
   std::vector<uint32_t> SortByParameter();
 
+  // Sorts, gives the manifest a run, and opens what was built. To be called once, last. Errors: those of
+  // StoredSource::Make.
+  Result<std::unique_ptr<CheckpointSource>> Open(FileSystem& fs, const std::string& directory,
+                                                 Manifest manifest);
+
  private:
   std::map<std::string, uint32_t, std::less<>> files_;
   std::map<std::pair<std::string, Role>, uint32_t, std::less<>> tensors_;
