@@ -3,7 +3,7 @@
 #include <ctime>
 #include <memory>
 
-#include "tools/archive_restore.h"
+#include "tools/archive/restore.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <memory>
 
-#include "tools/archive_delete.h"
-#include "tools/archive_source.h"
+#include "tools/archive/delete.h"
+#include "tools/archive/source.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/writer_flags.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "ckpt/run_dir.h"
-#include "tools/archive_store.h"
+#include "tools/archive/store.h"
+#include "tools/archive/tar_file_system.h"
 #include "tools/output.h"
-#include "tools/tar_file_system.h"
 
 namespace cairn {
 

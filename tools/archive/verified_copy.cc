@@ -1,4 +1,4 @@
-#include "tools/verified_copy.h"
+#include "tools/archive/verified_copy.h"
 
 #include <algorithm>
 

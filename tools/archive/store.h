@@ -1,4 +1,4 @@
-// A store: a directory of archived steps (archive_record.h), a README.txt for people, and a lock.
+// A store: a directory of archived steps (record.h), a README.txt for people, and a lock.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ckpt/run_dir.h"
-#include "tools/archive_record.h"
+#include "tools/archive/record.h"
 
 namespace cairn {
 

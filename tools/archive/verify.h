@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ckpt/verify.h"
-#include "tools/archive_store.h"
+#include "tools/archive/store.h"
 
 namespace cairn {
 

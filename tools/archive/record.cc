@@ -1,4 +1,4 @@
-#include "tools/archive_record.h"
+#include "tools/archive/record.h"
 
 #include "ckpt/file_system.h"
 #include "ckpt/layout.h"

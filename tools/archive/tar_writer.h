@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tools/stream_writer.h"
+#include "tools/archive/stream_writer.h"
 
 struct archive;
 

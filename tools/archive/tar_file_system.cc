@@ -1,8 +1,8 @@
-#include "tools/tar_file_system.h"
+#include "tools/archive/tar_file_system.h"
 
 #include <algorithm>
 
-#include "tools/past_cache_file.h"
+#include "tools/archive/past_cache_file.h"
 
 namespace cairn {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/archive_source.h"
+#include "tools/archive/source.h"
 
 #include <cctype>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "tools/archive_store.h"
+#include "tools/archive/store.h"
 
 #include <gtest/gtest.h>
 

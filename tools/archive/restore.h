@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/archive_verify.h"
+#include "tools/archive/verify.h"
 
 namespace cairn {
 

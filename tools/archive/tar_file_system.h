@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "tools/read_only_file_system.h"
-#include "tools/tar_index.h"
+#include "tools/archive/read_only_file_system.h"
+#include "tools/archive/tar_index.h"
 
 namespace cairn {
 

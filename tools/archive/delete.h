@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/archive_run.h"
+#include "tools/archive/run.h"
 
 namespace cairn {
 

@@ -1,4 +1,4 @@
-#include "tools/stream_writer.h"
+#include "tools/archive/stream_writer.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "tools/purge_clock.h"
+#include "tools/archive/purge_clock.h"
 
 #include <sys/statvfs.h>
 

@@ -1,4 +1,4 @@
-#include "tools/archive_run.h"
+#include "tools/archive/run.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wrapped_file_system.h"
-#include "tools/archive_delete.h"
-#include "tools/archive_restore.h"
-#include "tools/tar_file_system.h"
+#include "tools/archive/delete.h"
+#include "tools/archive/restore.h"
+#include "tools/archive/tar_file_system.h"
 
 namespace cairn {
 namespace {

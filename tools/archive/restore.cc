@@ -1,12 +1,12 @@
-#include "tools/archive_restore.h"
+#include "tools/archive/restore.h"
 
 #include <filesystem>
 
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
-#include "tools/stream_writer.h"
-#include "tools/tar_file_system.h"
-#include "tools/verified_copy.h"
+#include "tools/archive/stream_writer.h"
+#include "tools/archive/tar_file_system.h"
+#include "tools/archive/verified_copy.h"
 
 namespace cairn {
 namespace {

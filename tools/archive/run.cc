@@ -1,4 +1,4 @@
-#include "tools/archive_run.h"
+#include "tools/archive/run.h"
 
 #include <ctime>
 #include <filesystem>
@@ -6,9 +6,9 @@
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
 #include "convert/sha256.h"
-#include "tools/archive_source.h"
-#include "tools/tar_writer.h"
-#include "tools/verified_copy.h"
+#include "tools/archive/source.h"
+#include "tools/archive/tar_writer.h"
+#include "tools/archive/verified_copy.h"
 
 namespace cairn {
 namespace {

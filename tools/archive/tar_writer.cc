@@ -1,4 +1,4 @@
-#include "tools/tar_writer.h"
+#include "tools/archive/tar_writer.h"
 
 #include <archive.h>
 #include <archive_entry.h>

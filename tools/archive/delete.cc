@@ -1,11 +1,11 @@
-#include "tools/archive_delete.h"
+#include "tools/archive/delete.h"
 
 #include <algorithm>
 #include <filesystem>
 
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
-#include "tools/archive_source.h"
+#include "tools/archive/source.h"
 
 namespace cairn {
 namespace {

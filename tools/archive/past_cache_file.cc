@@ -1,4 +1,4 @@
-#include "tools/past_cache_file.h"
+#include "tools/archive/past_cache_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "ckpt/write_ring.h"
-#include "tools/read_only_file_system.h"
+#include "tools/archive/read_only_file_system.h"
 
 namespace cairn {
 namespace {

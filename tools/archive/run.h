@@ -1,4 +1,4 @@
-// Puts one step into a store, and proves it; only a proof allows the source to go (archive_delete.h).
+// Puts one step into a store, and proves it; only a proof allows the source to go (delete.h).
 //
 // Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
 // the store's entries; then the tar is read back past the page cache and every byte of it compared with the
@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/archive_verify.h"
+#include "tools/archive/verify.h"
 
 namespace cairn {
 

@@ -1,7 +1,7 @@
-#include "tools/archive_verify.h"
+#include "tools/archive/verify.h"
 
 #include "ckpt/layout.h"
-#include "tools/tar_file_system.h"
+#include "tools/archive/tar_file_system.h"
 
 namespace cairn {
 namespace {

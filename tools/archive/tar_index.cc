@@ -1,4 +1,4 @@
-#include "tools/tar_index.h"
+#include "tools/archive/tar_index.h"
 
 #include <archive.h>
 #include <archive_entry.h>

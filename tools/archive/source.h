@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ckpt/step_reader.h"
-#include "tools/archive_record.h"
+#include "tools/archive/record.h"
 
 namespace cairn {
 
