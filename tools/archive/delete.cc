@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
@@ -11,12 +12,26 @@ namespace cairn {
 namespace {
 
 Status CheckNothingElseInside(FileSystem& fs, const std::string& step_dir, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(step_dir));
-  for (const std::string& name : names)
-    if (std::ranges::find(record.files, name, &ArchivedFile::name) == record.files.end())
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, step_dir));
+  std::set<std::string> archived;
+  for (const ArchivedFile& file : record.files) archived.insert(file.name);
+  for (const TreeFile& file : files)
+    if (!archived.contains(file.name))
       return InvalidArgument(
           "{} is not part of the checkpoint and not archived; the source stays, move it away first",
-          JoinPath(step_dir, name));
+          JoinPath(step_dir, file.name));
+  return OkStatus();
+}
+
+Status CheckUnchanged(FileSystem& fs, const std::string& source, const ArchiveRecord& record) {
+  switch (record.form) {
+    case Form::kFull:
+      return CheckManifestUnchanged(fs, source, record.manifest_digest);
+    case Form::kFiles:
+      return CheckTreeUnchanged(fs, source, record.manifest_digest);
+    case Form::kWeights:  // a part of the step only
+      return CheckManifestUnchanged(fs, source, record.derived_from);
+  }
   return OkStatus();
 }
 
@@ -39,15 +54,16 @@ Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::stri
   const std::string source = CanonicalPath(step_dir);
   if ((CanonicalPath(store) + "/").starts_with(source + "/"))
     return InvalidArgument("{}: the store lies within it; the source stays", step_dir);
-  CAIRN_RETURN_IF_ERROR(CheckNothingElseInside(fs, source, copy.record()));
-  CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, source, copy.record().manifest_digest));
+  if (copy.record().form != Form::kWeights)
+    CAIRN_RETURN_IF_ERROR(CheckNothingElseInside(fs, source, copy.record()));
+  CAIRN_RETURN_IF_ERROR(CheckUnchanged(fs, source, copy.record()));
   const std::string run_dir = std::filesystem::path(source).parent_path().string();
   CAIRN_RETURN_IF_ERROR(CheckNotResumeStep(fs, run_dir, copy.record().step));
   // The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
   const std::string doomed = JoinPath(run_dir, DeletingDirName(copy.record().step, NewNonce()));
   CAIRN_RETURN_IF_ERROR(fs.Rename(source, doomed));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  CAIRN_RETURN_IF_ERROR(RemoveTree(fs, doomed));
+  CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, doomed));
   return fs.SyncDir(run_dir);
 }
 

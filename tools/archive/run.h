@@ -14,6 +14,12 @@
 
 namespace cairn {
 
+struct StoreOptions {
+  bool pack = false;  // files in fewer bytes (packed_file.h)
+  int threads = 0;    // that encode; 0: one a processor
+  double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
+};
+
 // A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.
 class ProvenCopy {
  public:
@@ -37,7 +43,19 @@ Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::strin
 // Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
 // store).
 Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
-                             const ByteProgress& progress);
+                             const ByteProgress& progress, const StoreOptions& options = {});
+// The same with a record that differs from DescribeSource(): of weights that were taken from another step.
+Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
+                               const std::string& store, const ByteProgress& progress,
+                               const StoreOptions& options);
+// The same for any tree of files. Nobody made digests of those when they were written: what is proven is that
+// the store holds what was read, and that no file changed in size or time from before it was read to after.
+Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
+                             const ByteProgress& progress, const StoreOptions& options = {});
+
+// Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
+Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,
+                                 const ByteProgress& progress);
 
 // Reads an archived step back. Errors: Corrupt with the first problem.
 Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,

@@ -34,8 +34,9 @@ h5py reads bfloat16 tensors as float32.
 std::string RecordName(const std::string& tar) { return tar + ".json"; }
 
 ArchiveMember Describe(FileSystem& fs, const std::string& store, const std::string& tar,
-                       const std::string& run, int64_t step) {
-  ArchiveMember member{.run = run, .step = step, .tar = tar, .trouble = {}, .record = {}};
+                       const TarNameParts& parts) {
+  ArchiveMember member{
+      .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
   const auto damaged = [&](std::string why) {
     member.state = MemberState::kDamaged;
     member.trouble = std::move(why);
@@ -43,13 +44,10 @@ ArchiveMember Describe(FileSystem& fs, const std::string& store, const std::stri
   };
   const Result<FileInfo> info = fs.Stat(JoinPath(store, tar));
   if (info.ok()) member.bytes = info->bytes;
-  const Result<std::string> text = ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes);
-  if (!text.ok())
-    return text.status().kind() == StatusKind::kNotFound ? member : damaged(text.status().message());
-  Result<ArchiveRecord> record = DecodeRecord(*text);
-  if (!record.ok()) return damaged(fmt::format("{}: {}", RecordName(tar), record.status().message()));
+  Result<ArchiveRecord> record = ReadRecord(fs, store, tar);
+  if (!record.ok())
+    return record.status().kind() == StatusKind::kNotFound ? member : damaged(record.status().message());
   member.record = std::move(record).value();
-  if (TarName(*member.record) != tar) return damaged("its ledger entry belongs to another tar");
   if (!info.ok()) return damaged("the tar is missing");
   if (info->bytes != member.record->tar_bytes)
     return damaged(
@@ -108,9 +106,9 @@ Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& 
   }
   std::vector<ArchiveMember> members;
   for (const std::string& tar : tars)
-    if (const auto parsed = ParseTarName(tar))
-      members.push_back(Describe(fs, store, tar, parsed->first, parsed->second));
-  std::ranges::stable_sort(members, {}, [](const ArchiveMember& m) { return std::tie(m.run, m.step); });
+    if (const auto parsed = ParseTarName(tar)) members.push_back(Describe(fs, store, tar, *parsed));
+  std::ranges::stable_sort(members, {},
+                           [](const ArchiveMember& m) { return std::tie(m.run, m.step, m.form); });
   return members;
 }
 
@@ -124,15 +122,26 @@ Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const
   if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members));
   if (fits.front().run != fits.back().run)
     return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits));
-  if (fits.size() > 1 && fits[fits.size() - 2].step == fits.back().step)
+  std::erase_if(fits, [step = fits.back().step](const ArchiveMember& m) { return m.step != step; });
+  const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
+  if (fits.size() > 1 && fits[1].form == best.form)
     return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store, ListNames(fits));
-  return fits.back();
+  return best;
 }
 
 MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
   const size_t colon = argument.rfind(':');
   if (colon == argument.npos || colon == 0 || fs.Stat(argument).ok()) return {argument, ""};
   return {argument.substr(0, colon), argument.substr(colon + 1)};
+}
+
+Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes));
+  Result<ArchiveRecord> record = DecodeRecord(text);
+  if (!record.ok()) return record.status().WithContext(RecordName(tar));
+  if (TarName(*record) != tar) return Corrupt("its ledger entry belongs to another tar");
+  return record;
 }
 
 Status WriteStoreReadme(FileSystem& fs, const std::string& store) {

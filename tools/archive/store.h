@@ -20,6 +20,7 @@ std::string_view Name(MemberState state);
 struct ArchiveMember {
   std::string run;  // RUN of RUN@STEP
   int64_t step = 0;
+  Form form = Form::kFull;
   std::string tar;  // file name in the store
   uint64_t bytes = 0;
   MemberState state = MemberState::kStored;
@@ -32,8 +33,8 @@ struct ArchiveMember {
 Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store);
 
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
-// newest step of a store that holds one run. Errors: NotFound; InvalidArgument listing the members where
-// several fit.
+// newest step of a store that holds one run. Of several forms of a step the fullest. Errors: NotFound;
+// InvalidArgument listing the members where several fit.
 Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& selector);
 
 // "STORE:SELECTOR"; only STORE, with an empty selector, where `argument` has no colon or is a path that
@@ -43,6 +44,9 @@ struct MemberName {
   std::string selector;
 };
 MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
+
+// The sidecar of a tar. Errors: NotFound, Corrupt naming it.
+Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar);
 
 // Writes README.txt where it is missing.
 Status WriteStoreReadme(FileSystem& fs, const std::string& store);

@@ -31,9 +31,13 @@ void StreamWriter::Flush() {
   submitted_ += size;
 }
 
-Status StreamWriter::Finish() {
+Status StreamWriter::Drain() {
   if (buffer_) Flush();
-  CAIRN_RETURN_IF_ERROR(ring_.Drain());
+  return ring_.Drain();
+}
+
+Status StreamWriter::Finish() {
+  CAIRN_RETURN_IF_ERROR(Drain());
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   return file_->Close();
 }

@@ -21,6 +21,8 @@ class StreamWriter {
 
   // Returns once copied. Errors: an earlier write's.
   Status Append(std::span<const std::byte> bytes);
+  // Writes the rest and waits for it; whole pages must have been appended where O_DIRECT is used.
+  Status Drain();
   // Writes the rest, syncs and closes. After an error the file is condemned: remove it.
   Status Finish();
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
 #include <unordered_set>
 
@@ -50,22 +51,26 @@ la_int64_t Skip(archive*, void* context, la_int64_t request) {
   return static_cast<la_int64_t>(count);
 }
 
-// "RUN/step-00000040/shard-00000.h5" -> directory and plain name; nothing for any other shape.
-std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_view path) {
+// "RUN/step-00000040/shard-00000.h5" -> directory and name; nothing for any other shape. Of a tree the name
+// is a path and the second part any name.
+std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_view path, bool tree) {
   const size_t first = path.find('/');
   const size_t second = first == path.npos ? path.npos : path.find('/', first + 1);
   if (second == path.npos) return std::nullopt;
+  const std::string_view run = path.substr(0, first), step = path.substr(first + 1, second - first - 1);
   const std::string_view name = path.substr(second + 1);
-  if (!IsPlainFileName(path.substr(0, first)) ||
-      !ParseStepDirName(path.substr(first + 1, second - first - 1)) || !IsPlainFileName(name))
-    return std::nullopt;
+  if (!IsPlainFileName(run) || !IsPlainFileName(step)) return std::nullopt;
+  if (tree ? !IsPlainPath(name) : !ParseStepDirName(step) || !IsPlainFileName(name)) return std::nullopt;
   return std::pair(std::string(path.substr(0, second)), std::string(name));
 }
 
 // Builds a TarIndex from libarchive's entries.
 class Indexer {
  public:
-  Indexer(std::string path, uint64_t tar_bytes) : path_(std::move(path)), tar_bytes_(tar_bytes) {}
+  Indexer(std::string path, uint64_t tar_bytes) : path_(std::move(path)), tar_bytes_(tar_bytes) {
+    const auto parts = ParseTarName(std::filesystem::path(path_).filename().string());
+    tree_ = parts && parts->form == Form::kFiles;
+  }
 
   Status Add(archive_entry* entry, uint64_t header_offset) {
     CAIRN_RETURN_IF_ERROR(PlaceLast(header_offset));
@@ -79,21 +84,28 @@ class Indexer {
     if (archive_entry_hardlink(entry) != nullptr || archive_entry_filetype(entry) != AE_IFREG)
       return bad("is a link, directory or device");
     if (archive_entry_sparse_count(entry) > 0) return bad("is a sparse file");
-    const auto split = SplitEntryPath(name);
-    if (!split) return bad("has a path other than RUN/step-N/FILE");
+    auto split = SplitEntryPath(name, tree_);
+    if (!split)
+      return bad(tree_ ? "has a path that leaves RUN/NAME" : "has a path other than RUN/step-N/FILE");
+    const bool packed = split->second.ends_with(kPackedSuffix) && split->second.size() > kPackedSuffix.size();
+    if (packed) split->second.resize(split->second.size() - kPackedSuffix.size());
     if (index_.directory.empty()) index_.directory = split->first;
     if (index_.directory != split->first) return bad("belongs to another step");
     if (!names_.insert(split->second).second) return bad("is there twice");
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return bad("has no size");
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
-    index_.entries.push_back({split->second, header_offset, bytes, archive_entry_mtime(entry)});
+    index_.entries.push_back({split->second, header_offset, bytes, packed, archive_entry_mtime(entry)});
     return OkStatus();
   }
 
   Result<TarIndex> Finish(uint64_t end_offset) {
     CAIRN_RETURN_IF_ERROR(PlaceLast(end_offset));
     if (index_.entries.empty()) return Corrupt("{}: an empty tar", path_);
+    for (const TarEntry& entry : index_.entries)  // "a" and "a/b" cannot both be files
+      for (size_t at = entry.name.find('/'); at != entry.name.npos; at = entry.name.find('/', at + 1))
+        if (names_.contains(entry.name.substr(0, at)))
+          return Corrupt("{}: entry '{}' lies in a file; nothing was taken from it", path_, entry.name);
     return std::move(index_);
   }
 
@@ -112,11 +124,30 @@ class Indexer {
 
   const std::string path_;
   const uint64_t tar_bytes_;
+  bool tree_ = false;
   TarIndex index_;
   std::unordered_set<std::string> names_;
 };
 
 }  // namespace
+
+bool IsPlainPath(std::string_view path) {
+  constexpr size_t kMaxBytes = 3000;
+  if (path.size() > kMaxBytes) return false;
+  for (size_t at = 0; at <= path.size();) {
+    const size_t slash = std::min(path.find('/', at), path.size());
+    if (!IsPlainFileName(path.substr(at, slash - at))) return false;
+    at = slash + 1;
+  }
+  return true;
+}
+
+TarIndex IndexOf(const ArchiveRecord& record) {
+  TarIndex index{.directory = record.directory, .entries = {}};
+  for (const ArchivedFile& file : record.files)
+    index.entries.push_back({file.name, file.offset, file.stored_bytes, file.packed, 0});
+  return index;
+}
 
 const TarEntry* TarIndex::Find(std::string_view name) const {
   const auto found = std::ranges::find(entries, name, &TarEntry::name);

@@ -7,6 +7,7 @@
 
 #include "ckpt/verify.h"
 #include "tools/archive/store.h"
+#include "tools/archive/verified_copy.h"
 
 namespace cairn {
 
@@ -16,6 +17,9 @@ using ByteProgress = std::function<void(uint64_t bytes_done)>;
 // tar.
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress = {});
+
+// All bytes of a file, in order. Errors: those of the disk, and the sink's own.
+Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
 
 // The same for a member as ListStore found it; what is damaged in the ledger is a problem too.
 VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,

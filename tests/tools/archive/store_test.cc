@@ -11,6 +11,7 @@ ArchiveRecord Record(std::string name, int64_t step, char digit = 'a') {
   return {.name = std::move(name),
           .run = "0123456789abcdef0123456789abcdef",
           .step = step,
+          .directory = "gpt/step-00000040",
           .tokens = 7,
           .manifest_digest = std::string(32, digit),
           .source = "/scratch/gpt",
@@ -41,7 +42,10 @@ TEST(ArchiveRecordTest, EveryFlippedByteIsFound) {
 TEST(ArchiveRecordTest, TarNamesTellRunAndStep) {
   EXPECT_EQ(TarName(Record("gpt-step-2", 40)), "gpt-step-2-step-00000040.aaaaaaaa.tar");
   EXPECT_EQ(ParseTarName("gpt-step-2-step-00000040.aaaaaaaa.tar"),
-            (std::pair<std::string, int64_t>("gpt-step-2", 40)));
+            (TarNameParts{"gpt-step-2", 40, Form::kFull}));
+  ArchiveRecord weights = Record("gpt", 40);
+  weights.form = Form::kWeights;
+  EXPECT_EQ(ParseTarName(TarName(weights)), (TarNameParts{"gpt", 40, Form::kWeights}));
   for (const char* name :
        {"x.tar", "gpt-step-40.aaaaaaaa.tar", "gpt-step-00000040.tar", "-step-00000040.aaaaaaaa.tar",
         "gpt-step-00000040.aaaaaaaa.tar.json", "gpt-step-00000040.aaaaaaaa.tar.partial"})
