@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tools/archive/archiver.h"
+#include "tools/cmd_archive_policy.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/writer_flags.h"
@@ -16,6 +17,7 @@ using nlohmann::ordered_json;
 struct ArchiveRunOptions {
   std::vector<std::string> sources;
   std::string store;
+  std::string policy;
   bool weights = false;
   bool pack = false;
   double parity = 0;
@@ -104,6 +106,9 @@ class Runner {
 };
 
 Result<int> RunArchive(const ArchiveRunOptions& options) {
+  if (!options.policy.empty()) return RunByPolicy(options.policy, options.dry_run, options.json);
+  if (options.sources.empty() || options.store.empty())
+    return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   std::optional<RunLock> lock;
@@ -136,7 +141,9 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
          "step directories, run directories with all their steps, other systems' checkpoints, or any "
          "directory")
       ->required();
-  run->add_option("--store", options->store, "directory that keeps the tar files")->required();
+  run->add_option("--store", options->store, "directory that keeps the tar files");
+  CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
+  policy->excludes("SRC")->excludes("--store");
   run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
   run->add_flag(
       "--pack", options->pack,

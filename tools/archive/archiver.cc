@@ -6,6 +6,7 @@
 #include "convert/partial_dir.h"
 #include "convert/strip.h"
 #include "tools/archive/delete.h"
+#include "tools/archive/plan.h"
 
 namespace cairn {
 namespace {
@@ -52,6 +53,8 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const std::str
   record.form = Form::kWeights;
   record.derived_from = whole.manifest_digest;
   record.source = whole.source;
+  if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
+    record.saved_unix_seconds = manifest->modified_unix_seconds;
   return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
 }
 
@@ -73,6 +76,14 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
   opened.record = DescribeSource(*opened.step);
   return opened;
+}
+
+// Ends what a killed prune began.
+Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& doomed) {
+  const std::string tar = JoinPath(store, doomed.substr(0, doomed.size() - kDeletingSuffix.size()));
+  for (const std::string& path : {tar + ".json", tar + std::string(kParitySuffix)})
+    if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+  return fs.RemoveFile(JoinPath(store, doomed));
 }
 
 Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
@@ -114,6 +125,7 @@ Status CleanStore(FileSystem& fs, const std::string& store) {
   for (const std::string& name : names) {
     const std::string path = JoinPath(store, name);
     if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, path));
+    if (name.ends_with(kDeletingSuffix)) CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name));
     const bool ours = name.find(kTarSuffix) != name.npos && name.ends_with(kPartialSuffix);
     if (ours) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
   }

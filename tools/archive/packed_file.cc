@@ -147,17 +147,11 @@ uint64_t PackedTailBytesAtMost(uint64_t frames, uint64_t exceptions, uint64_t na
 }
 
 Result<PackedTable> ReadPackedTable(const FileRange& range) {
-  const auto read = [&](uint64_t from_end, uint64_t count) -> Result<std::string> {
-    std::string bytes(count, '\0');
-    CAIRN_RETURN_IF_ERROR(
-        range.file->ReadAt(range.offset + range.bytes - from_end, std::as_writable_bytes(std::span(bytes))));
-    return bytes;
-  };
   constexpr uint64_t kEndBytes = kSeekEntryBytes + kSeekFooterBytes;  // the last entry is the table's
   if (range.bytes < kEndBytes) return Corrupt("is too short to be a packed file");
   std::array<char, kEndBytes> end{};
-  CAIRN_RETURN_IF_ERROR(range.file->ReadAt(range.offset + range.bytes - kEndBytes,
-                                           std::as_writable_bytes(std::span(end))));
+  CAIRN_RETURN_IF_ERROR(
+      range.file->ReadAt(range.offset + range.bytes - kEndBytes, std::as_writable_bytes(std::span(end))));
   ByteReader footer({end.data(), end.size()});
   const uint64_t table_frame_bytes = footer.Get<uint32_t>();
   (void)footer.Get<uint32_t>();

@@ -45,6 +45,7 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"step", r.step},
                {"directory", r.directory},
                {"tokens", r.tokens},
+               {"saved_unix_seconds", r.saved_unix_seconds},
                {"form", Name(r.form)},
                {"manifest_digest", r.manifest_digest},
                {"source", r.source},
@@ -68,6 +69,7 @@ ArchiveRecord FromJson(const json& root) {
   r.step = root.at("step");
   r.directory = root.at("directory");
   r.tokens = root.at("tokens");
+  r.saved_unix_seconds = root.at("saved_unix_seconds");
   const std::string form = root.at("form");
   r.form = static_cast<Form>(std::ranges::find(kFormNames, form) - std::begin(kFormNames));
   r.manifest_digest = root.at("manifest_digest");

@@ -63,6 +63,7 @@ struct ArchiveRecord {
   int64_t step = 0;
   std::string directory;  // of the entries in the tar: "RUN/step-00000040", of a tree "RUN/global_step40"
   int64_t tokens = 0;     // consumed so far
+  int64_t saved_unix_seconds = 0;  // when the source was written
   Form form = Form::kFull;
   std::string manifest_digest;  // 32 hex digits; names the content. Of a tree: of its names, sizes and times
   std::string derived_from;     // of weights: the manifest digest of the step that they were taken from

@@ -164,6 +164,7 @@ class MemberPacker {
     const auto bytes = std::as_bytes(std::span(text));
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(feed_.directory(), name)));
     newest_ = info.modified_unix_seconds;
+    if (record_.saved_unix_seconds == 0) record_.saved_unix_seconds = newest_;
     CAIRN_RETURN_IF_ERROR(tar_.Begin(JoinPath(record_.directory, name), text.size(), newest_));
     const uint64_t offset = tar_.offset();
     CAIRN_RETURN_IF_ERROR(tar_.Write(bytes));

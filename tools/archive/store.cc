@@ -96,17 +96,24 @@ std::string_view Name(MemberState state) {
   return kNames[static_cast<int>(state)];
 }
 
-Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
+Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
   std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left
-  for (const std::string& name : names) {
-    if (name.ends_with(kRecordSuffix))
-      tars.insert(name.substr(0, name.size() - kRecordSuffix.size()) + ".tar");
-    if (name.ends_with(kTarSuffix)) tars.insert(name);
+  for (std::string name : names) {
+    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (ParseTarName(name)) tars.insert(name);
   }
+  return std::vector<std::string>(tars.begin(), tars.end());
+}
+
+ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar) {
+  return Describe(fs, store, tar, ParseTarName(tar).value_or(TarNameParts{}));
+}
+
+Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
   std::vector<ArchiveMember> members;
-  for (const std::string& tar : tars)
-    if (const auto parsed = ParseTarName(tar)) members.push_back(Describe(fs, store, tar, *parsed));
+  for (const std::string& tar : tars) members.push_back(DescribeMember(fs, store, tar));
   std::ranges::stable_sort(members, {},
                            [](const ArchiveMember& m) { return std::tie(m.run, m.step, m.form); });
   return members;

@@ -32,6 +32,11 @@ struct ArchiveMember {
 // Errors: NotFound where `store` is no directory.
 Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store);
 
+// The names of all tars, those included of which only the sidecar is left.
+Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store);
+// One of them, by its sidecar.
+ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar);
+
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
 // newest step of a store that holds one run. Of several forms of a step the fullest. Errors: NotFound;
 // InvalidArgument listing the members where several fit.
