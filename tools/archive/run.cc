@@ -15,6 +15,7 @@
 #include "tools/archive/file_packer.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_file_system.h"
+#include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
 #include "tools/archive/verified_copy.h"
 
@@ -298,7 +299,11 @@ Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, u
     (void)fs.RemoveFile(JoinPath(store, TarName(record)));
     return proof.status().WithContext("the store did not keep what was written, nothing was stored");
   }
-  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proof->record()));
+  ArchiveRecord proven = proof->record();
+  if (options.parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(proven.parity, WriteTarParity(fs, store, TarName(proven), options.parity));
+  }
+  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
   return proof;
 }
 

@@ -17,7 +17,8 @@ std::string UnitWord(const std::string& text) {
     word += c;
     if (c == '%') word += '%';
   }
-  return word + "\"";
+  word.push_back('"');
+  return word;
 }
 
 }  // namespace

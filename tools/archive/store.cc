@@ -5,17 +5,21 @@
 #include <set>
 
 #include "ckpt/layout.h"
+#include "unpack_text.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kReadmeName = "README.txt";
-constexpr std::string_view kReadme = R"(What lies here, and how to get it back with tar alone
-=====================================================
+constexpr std::string_view kUnpackName = "unpack.py";
+constexpr std::string_view kReadme = R"(What lies here, and how to get it back without Cairn
+====================================================
 
-Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files,
-neither compressed nor encrypted. Beside it, .tar.json tells what is in it, and that it was read back and proven after
-it was written. A .tar without one was never proven.
+Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files, not
+encrypted. RUN-step-NNNNNNNN.fp16.XXXXXXXX.tar holds the weights of that checkpoint alone, as fp16;
+RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tells what is in it and where, and that it
+was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
+never proven. ledger.sqlite is made from all those and may be deleted.
 
 With Cairn:
   cairn archive ls .
@@ -24,12 +28,23 @@ With Cairn:
 
 Without:
   tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
+  python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
   cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
 
+unpack.py says how packed files are made, in a few lines; they are zstd frames, so `zstd -t` checks them.
 manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
   python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
 h5py reads bfloat16 tensors as float32.
 )";
+
+Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view text) {
+  const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
+  if (there.ok() && *there == text) return OkStatus();
+  const std::string next = fmt::format("{}{}", path, kPartialSuffix);
+  if (fs.Stat(next).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
+  return fs.Rename(next, path);
+}
 
 std::string RecordName(const std::string& tar) { return tar + ".json"; }
 
@@ -152,8 +167,8 @@ Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const
 }
 
 Status WriteStoreReadme(FileSystem& fs, const std::string& store) {
-  const std::string path = JoinPath(store, kReadmeName);
-  return fs.Stat(path).ok() ? OkStatus() : WriteSmallFile(fs, path, kReadme);
+  CAIRN_RETURN_IF_ERROR(WriteWhereOther(fs, JoinPath(store, kUnpackName), kUnpackText));
+  return WriteWhereOther(fs, JoinPath(store, kReadmeName), kReadme);
 }
 
 Result<RunLock> LockStore(const std::string& store) {

@@ -53,7 +53,7 @@ MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
 // The sidecar of a tar. Errors: NotFound, Corrupt naming it.
 Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar);
 
-// Writes README.txt where it is missing.
+// Writes README.txt and unpack.py where they are missing or of another version.
 Status WriteStoreReadme(FileSystem& fs, const std::string& store);
 
 // Held while something is written into the store. Errors: AlreadyExists where another process does.

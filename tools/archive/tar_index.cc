@@ -68,7 +68,9 @@ std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_vi
 class Indexer {
  public:
   Indexer(std::string path, uint64_t tar_bytes) : path_(std::move(path)), tar_bytes_(tar_bytes) {
-    const auto parts = ParseTarName(std::filesystem::path(path_).filename().string());
+    std::string name = std::filesystem::path(path_).filename().string();
+    if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
+    const auto parts = ParseTarName(name);
     tree_ = parts && parts->form == Form::kFiles;
   }
 

@@ -64,7 +64,12 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
 
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress) {
-  const std::string path = JoinPath(store, tar);
+  const auto parts = ParseTarName(tar);
+  return VerifyTarAt(fs, JoinPath(store, tar), parts ? parts->form : Form::kFull, record, progress);
+}
+
+VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+                         const ByteProgress& progress) {
   VerifyReport report;
   const auto problem = [&](const Status& status) {
     report.problems.push_back({path, 0, "", status.message()});
@@ -74,8 +79,7 @@ VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::stri
     problem(view.status());
     return report;
   }
-  const auto parts = ParseTarName(tar);
-  if (parts && parts->form == Form::kFiles) {
+  if (form == Form::kFiles) {
     if (record == nullptr) {
       problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
       return report;

@@ -18,6 +18,10 @@ using ByteProgress = std::function<void(uint64_t bytes_done)>;
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress = {});
 
+// The same of a tar under any name.
+VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+                         const ByteProgress& progress = {});
+
 // All bytes of a file, in order. Errors: those of the disk, and the sink's own.
 Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
 
