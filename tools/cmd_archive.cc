@@ -4,8 +4,12 @@
 #include <memory>
 
 #include "tools/archive/ledger.h"
+#include "tools/archive/policy.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/restore.h"
+#include "tools/archive/restore_part.h"
 #include "tools/archive/run.h"
+#include "tools/archive/scrub.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/cmd_archive_schedule.h"
@@ -22,9 +26,17 @@ namespace {
 using nlohmann::ordered_json;
 
 struct ArchiveOptions {
-  std::string store;        // or STORE:RUN@STEP
-  std::string destination;  // of restore
-  bool rebuild = false;     // of ls
+  std::string store;                   // or STORE:RUN@STEP
+  std::string destination;             // of restore
+  bool rebuild = false;                // of ls
+  std::string sample;                  // of verify
+  std::string per_night;               // of verify
+  bool repair = false;                 // of verify
+  bool weights = false;                // of restore
+  std::vector<std::string> tensors;    // of restore: globs
+  std::vector<std::string> selectors;  // of recall
+  std::string policy;                  // where the recall commands are
+  RecallCommands recall;
   bool dry_run = false;
   bool json = false;
 };
@@ -125,6 +137,21 @@ Result<std::vector<ArchiveMember>> ChosenMembers(FileSystem& fs, const MemberNam
   return members;
 }
 
+Result<RecallCommands> RecallOf(const ArchiveOptions& options) {
+  if (options.policy.empty()) return options.recall;
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  return RecallCommands{policy.recall_stat, policy.recall};
+}
+
+// Brings the members' tars back from tape, all at once.
+Status RecallMembers(const ArchiveOptions& options, const std::string& store,
+                     const std::vector<ArchiveMember>& members) {
+  CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
+  std::vector<std::string> paths;
+  for (const ArchiveMember& member : members) paths.push_back(JoinPath(store, member.tar));
+  return Recall(paths, commands).status();
+}
+
 void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
   for (const Problem& problem : report.problems)
     fmt::print("{}: {}\n", MemberText(member), ToString(problem));
@@ -133,18 +160,57 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
                member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
 }
 
+// The members to read back: those that are named, or on a budget those looked at longest ago.
+Result<std::vector<ArchiveMember>> MembersToVerify(FileSystem& fs, const ArchiveOptions& options,
+                                                   const MemberName& name) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ChosenMembers(fs, name));
+  if (options.sample.empty() && options.per_night.empty()) return members;
+  const auto fraction = options.sample.empty() ? std::optional(0.0) : ParsePercent(options.sample);
+  const auto bytes = options.per_night.empty() ? std::optional(0.0) : ParseSize(options.per_night);
+  if (!fraction) return InvalidArgument("--sample '{}' is no share; write 2%", options.sample);
+  if (!bytes) return InvalidArgument("--per-night '{}' is no size; write 200GB", options.per_night);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, name.store, false));
+  std::erase_if(all, [&](const LedgerMember& entry) {
+    return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
+  });
+  std::vector<ArchiveMember> chosen;
+  for (const LedgerMember& entry : ChooseToScrub(std::move(all), *fraction, static_cast<uint64_t>(*bytes)))
+    chosen.push_back(*std::ranges::find(members, entry.member.tar, &ArchiveMember::tar));
+  return chosen;
+}
+
+// Repairs a member; the report becomes that of the repaired one.
+Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, VerifyReport& report) {
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(fs, store, member));
+  member = DescribeMember(fs, store, member.tar);
+  report = VerifyMember(fs, store, member);
+  fmt::print(stderr, "{}: {}\n", MemberText(member), how);
+  return OkStatus();
+}
+
 Result<int> RunVerify(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ChosenMembers(fs, name));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, MembersToVerify(fs, options, name));
+  CAIRN_RETURN_IF_ERROR(RecallMembers(options, name.store, members));
+  Result<Ledger> ledger = Ledger::Open(name.store);  // of a store that is read-only there is none
+  if (ledger.ok()) (void)ledger->Sync(fs);
   int code = kExitDone;
   ordered_json list = ordered_json::array();
-  for (const ArchiveMember& m : members) {
-    const VerifyReport report = [&] {
+  for (ArchiveMember& m : members) {
+    VerifyReport report = [&] {
       Progress progress("verifying " + MemberText(m), m.bytes, !options.json);
       return VerifyMember(fs, name.store, m, [&](uint64_t done) { progress.Update(done); });
     }();
+    if (!report.problems.empty() && options.repair)
+      if (const Status mended = Mend(fs, name.store, m, report); !mended.ok()) PrintProblem(mended.message());
     if (!report.problems.empty()) code = kExitCheckFailed;
+    if (ledger.ok() && m.record) {
+      (void)ledger->Sync(fs);
+      (void)ledger->SetScrub(
+          m.tar, {std::time(nullptr), report.problems.empty() ? "" : ToString(report.problems.front())});
+    }
     list.push_back({{"run", m.run},
                     {"step", m.step},
                     {"tar", m.tar},
@@ -155,6 +221,29 @@ Result<int> RunVerify(const ArchiveOptions& options) {
   }
   if (options.json) PrintJson(list);
   return code;
+}
+
+Result<int> RunRecall(const ArchiveOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  std::vector<ArchiveMember> members;
+  for (const std::string& selector : options.selectors) {
+    CAIRN_ASSIGN_OR_RETURN(const auto chosen, ChosenMembers(fs, {options.store, selector}));
+    members.insert(members.end(), chosen.begin(), chosen.end());
+  }
+  if (options.selectors.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(members, ChosenMembers(fs, {options.store, ""}));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
+  std::vector<std::string> paths;
+  for (const ArchiveMember& member : members) paths.push_back(JoinPath(options.store, member.tar));
+  if (options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(const auto stubs, StubsInTapeOrder(paths, commands));
+    for (const std::string& path : stubs) fmt::print("{}\n", path);
+    return kExitDone;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const size_t recalled, Recall(paths, commands));
+  fmt::print("{} of {} members were on tape\n", recalled, members.size());
+  return kExitDone;
 }
 
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
@@ -169,12 +258,30 @@ Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member
   return kExitDone;
 }
 
+// A part of a step: weights or tensors.
+Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
+                   const ArchiveOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep opened, OpenCkpt(name.store + ":" + member.tar));
+  if (options.weights) return RestoreWeights(fs, *opened.reader, options.destination);
+  Progress progress("restoring tensors", opened.reader->catalog().bytes());
+  CAIRN_ASSIGN_OR_RETURN(const size_t count,
+                         RestoreTensors(fs, *opened.reader, options.tensors, options.destination,
+                                        [&](uint64_t done) { progress.Update(done); }));
+  fmt::print("{} tensors, {} read from the step's files\n", count, SizeText(opened.reader->bytes_read()));
+  return OkStatus();
+}
+
 Result<int> RunRestore(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  if (options.weights && !options.tensors.empty())
+    return InvalidArgument("give --weights-only or --tensors, not both");
   if (options.dry_run) return PrintRestoreCost(name, member, options);
+  CAIRN_RETURN_IF_ERROR(RecallMembers(options, name.store, {member}));
+  const bool part = (options.weights && member.form == Form::kFull) || !options.tensors.empty();
   const Status status = [&] {
+    if (part) return RestorePart(fs, name, member, options);
     Progress progress("restoring " + MemberText(member), 2 * member.bytes);
     return RestoreTar(fs, name.store, member.tar, options.destination,
                       [&](uint64_t done) { progress.Update(done); });
@@ -183,8 +290,8 @@ Result<int> RunRestore(const ArchiveOptions& options) {
     PrintProblem(status.message());
     return ArchiveExitCode(status);
   }
-  fmt::print("restored {} as {}: {}, verified\n", MemberText(member), options.destination,
-             SizeText(member.bytes));
+  fmt::print("restored {}{} as {}: {}, verified\n", part ? "a part of " : "", MemberText(member),
+             options.destination, SizeText(member.bytes));
   return kExitDone;
 }
 
@@ -206,6 +313,16 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
     command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
     return command;
   };
+  const auto add_recall = [&](CLI::App* command) {
+    command->add_option("--policy", options->policy, "policy (TOML) whose [recall] commands to use");
+    command
+        ->add_option("--recall", options->recall.recall, "command that brings files from tape: dmget {paths}")
+        ->option_text("CMD");
+    command
+        ->add_option("--recall-stat", options->recall.stat,
+                     "command that prints a file's place on tape: hsm_pos {path}")
+        ->option_text("CMD");
+  };
   CLI::App* ls = add("ls", "list what a store holds, without reading the tar files", RunLs);
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
@@ -215,15 +332,39 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
 
   CLI::App* verify = add("verify", "read stored steps back and check every byte", RunVerify);
   verify->add_option("STORE", options->store, "the store, or STORE:RUN@STEP")->required();
+  verify
+      ->add_option("--sample", options->sample,
+                   "only so much of the store, those members first that were looked at longest ago")
+      ->option_text("PERCENT");
+  verify->add_option("--per-night", options->per_night, "the same as a size, like 200GB; at least one member")
+      ->option_text("SIZE");
+  verify->add_flag("--repair", options->repair,
+                   "mend what is damaged, from its parity or else from its source");
+  add_recall(verify);
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
 
   CLI::App* restore = add("restore", "get a step back", RunRestore);
   restore->add_option("STORE", options->store, "STORE:RUN@STEP; of STORE alone the newest step")->required();
   restore->add_option("DST", options->destination, "the step directory to make")->required();
+  restore->add_flag("--weights-only", options->weights, "of a full step the weights alone, as a step");
+  restore
+      ->add_option("--tensors", options->tensors,
+                   "only tensors that fit, as one safetensors file DST; \"NAME\" or \"NAME/master\"; "
+                   "repeatable")
+      ->allow_extra_args(false)
+      ->option_text("GLOB");
+  add_recall(restore);
   restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   restore->footer(HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",
                              "the stored copy is damaged; nothing is restored"));
+
+  CLI::App* recall = add("recall", "bring members back from tape, in its order", RunRecall);
+  recall->add_option("STORE", options->store, "the store")->required();
+  recall->add_option("MEMBER", options->selectors, "RUN@STEP; all by default");
+  add_recall(recall);
+  recall->add_flag("--dry-run", options->dry_run, "list what is on tape, in its order; ask for nothing");
+  recall->footer(HelpFooter("cairn archive recall /tape/me/store gpt@5000 --recall 'dmget {paths}'"));
 }
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tools/archive/archiver.h"
+#include "tools/archive/policy.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -109,6 +110,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   if (!options.policy.empty()) return RunByPolicy(options.policy, options.dry_run, options.json);
   if (options.sources.empty() || options.store.empty())
     return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
+  if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   std::optional<RunLock> lock;
@@ -149,6 +151,11 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
       "--pack", options->pack,
       "store shards in fewer bytes: float planes under zstd, masters without what their bf16 weights "
       "say; unpack.py in the store gives them back without cairn");
+  run->add_option_function<std::string>(
+         "--parity",
+         [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
+         "blocks beside each tar that repair so much damage, like 3%")
+      ->option_text("PERCENT");
   run->add_flag("--delete-source", options->delete_source,
                 "remove each step, once its copy was read back and is whole");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");

@@ -1,0 +1,21 @@
+// Gets a part of an archived step back: its weights as a step of their own, or tensors as one safetensors
+// file. Of the tar only what they need is read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/archive/restore.h"
+
+namespace cairn {
+
+// The step's weights in their stored types as the step directory `destination`. Errors: those of RestoreTar
+// and Strip.
+Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string& destination);
+
+// The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
+// Returns how many. Errors: AlreadyExists; InvalidArgument where no tensor fits a glob; Corrupt.
+Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
+                              const std::string& destination, const ByteProgress& progress);
+
+}  // namespace cairn
