@@ -141,8 +141,7 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   run->add_option(
          "SRC", options->sources,
          "step directories, run directories with all their steps, other systems' checkpoints, or any "
-         "directory")
-      ->required();
+         "directory");
   run->add_option("--store", options->store, "directory that keeps the tar files");
   CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
   policy->excludes("SRC")->excludes("--store");

@@ -2,10 +2,12 @@
 
 import fcntl
 import io
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 import unittest
@@ -166,6 +168,166 @@ class ArchiveTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store)
         self.archive("restore", self.store, small / "back", code=2, says="free")
         self.assertEqual(list(small.glob("back*")), [])
+
+
+class PackedTest(CliTest):
+    """Archives in fewer bytes, and parts of them."""
+
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
+    def pack(self):
+        step = self.make_step("--hidden", 256, "--ffn", 1024, "--layers", 2, "--tp", 2, "--dp", 2, "--zero", 1)
+        self.archive("run", self.run_dir, "--store", self.store, "--pack")
+        return step, next(self.store.glob("*.tar"))
+
+    def test_every_file_comes_back_bit_for_bit(self):
+        step, tar = self.pack()
+        self.assertLess(tar.stat().st_size, sum(p.stat().st_size for p in step.iterdir()))
+        self.archive("verify", self.store, says="whole")
+        self.archive("restore", self.store, "back/step-00000100")
+        self.assertEqual(tree(self.dir / "back/step-00000100"), tree(step))
+        self.cairn("reshape", f"{self.store}:gpt@100", "wide", "--tp", 4)
+        self.assertEqual(self.json("fingerprint", "wide"), self.json("fingerprint", self.run_dir))
+        self.cairn("diff", f"{self.store}:gpt@100", self.run_dir, says="no difference")
+
+    def test_tar_zstd_and_the_python_in_the_store_get_it_back_too(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("no numpy for this Python")
+        step, tar = self.pack()
+        out = self.dir / "out"
+        out.mkdir()
+        subprocess.run(["tar", "-xf", tar, "-C", out], check=True)
+        unpacked = out / "gpt/step-00000100"
+        packed = list(unpacked.glob("*.planes.zst"))
+        self.assertTrue(packed)
+        subprocess.run(["zstd", "-tq", *packed], check=True)
+        subprocess.run([sys.executable, self.store / "unpack.py", unpacked], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=unpacked, check=True)
+        os.remove(unpacked / "SHA256SUMS")
+        self.assertEqual(tree(unpacked), tree(step))
+
+    def test_every_kind_of_damage_in_a_packed_tar_is_found(self):
+        _, tar = self.pack()
+        with tarfile.open(tar) as listing:
+            members = [m for m in listing if m.name.endswith(".planes.zst")]
+        for member in members:
+            for at in (0, 3, 1000, member.size // 2, member.size - 300, member.size - 5):
+                flip(tar, member.offset_data + at)
+                done = subprocess.run([CAIRN, "archive", "verify", self.store], capture_output=True, text=True)
+                # The seek table is zstd's own; of its entries only the last is ours.
+                if at < member.size - 300:
+                    self.assertEqual(done.returncode, 1, (member.name, at, done.stdout))
+                self.assertIn(done.returncode, (0, 1))
+                flip(tar, member.offset_data + at)
+
+    def test_weights_alone_and_single_tensors_come_back_without_the_rest(self):
+        step, tar = self.pack()
+        weights = tree(self.dir)  # nothing of it changes
+        self.archive("restore", f"{self.store}:gpt@100", "weights/step-00000100", "--weights-only", says="a part of")
+        self.cairn("verify", "weights", "--hash", "--values")
+        self.cairn("diff", "weights", self.run_dir, "--ignore", "optimizer", says="no difference")
+        self.archive("restore", f"{self.store}:gpt@100", "some.safetensors", "--tensors", "layers.0.mlp.*", "--tensors",
+                     "final_norm.weight/master", says="tensors")
+        data = (self.dir / "some.safetensors").read_bytes()
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        self.assertIn("final_norm.weight/master", header)
+        self.assertIn("layers.0.mlp.up.weight/exp_avg", header)
+        self.assertNotIn("layers.1.mlp.up.weight", header)
+        self.archive("restore", f"{self.store}:gpt@100", "none", "--tensors", "nothing*", code=2, says="no tensor fits")
+        self.assertFalse((self.dir / "none").exists())
+        self.assertTrue(weights.keys() <= tree(self.dir).keys())
+
+    def test_one_tensor_reads_little_of_the_tar(self):
+        _, tar = self.pack()
+        trace = self.dir / "trace"
+        done = subprocess.run(["strace", "-f", "-y", "-e", "trace=pread64,read", "-o", trace, CAIRN, "archive", "restore",
+                               f"{self.store}:gpt@100", self.dir / "one.safetensors", "--tensors", "layers.0.mlp.up.weight"],
+                              capture_output=True, text=True)
+        if done.returncode != 0 and "ptrace" in done.stderr or shutil.which("strace") is None:
+            self.skipTest("no strace here")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read = sum(int(line.rsplit("=", 1)[1]) for line in trace.read_text().splitlines()
+                   if f"<{tar}>" in line and line.rsplit("=", 1)[1].strip().isdigit())
+        size = (self.dir / "one.safetensors").stat().st_size
+        self.assertGreater(read, 0)
+        self.assertLessEqual(read, 1.1 * size + (1 << 20), f"{read} bytes were read for {size}")
+
+    def test_weights_alone_can_be_stored(self):
+        self.make_step()
+        self.archive("run", self.run_dir, "--store", self.store, "--weights-only", says=".fp16.")
+        self.archive("run", self.run_dir, "--store", self.store, "--weights-only", says="already")
+        self.assertEqual([m["form"] for m in self.json("archive", "ls", self.store)], ["weights-fp16"])
+        self.cairn("verify", f"{self.store}:gpt@100", "--hash")
+        self.archive("run", self.run_dir, "--store", self.store)
+        self.assertEqual(len(self.json("archive", "ls", self.store)), 2)
+        self.archive("restore", f"{self.store}:gpt@100", "back")  # the fullest form
+        self.assertEqual(tree(self.dir / "back"), tree(self.run_dir / "step-00000100"))
+
+
+class TreeTest(CliTest):
+    """Directories that are no steps of ours."""
+
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
+    def make_tree(self):
+        root = self.dir / "bloom/global_step2"
+        (root / "deep/er").mkdir(parents=True)
+        (root / "a.pt").write_bytes(os.urandom(300000))
+        (root / "deep/er/b.pt").write_bytes(b"abcd" * 100000)
+        (root / "deep/empty").write_bytes(b"")
+        (root / "SHA256SUMS").write_text("one of its own\n")
+        return root
+
+    def test_round_trip(self):
+        root = self.make_tree()
+        for flags in ([], ["--pack"]):
+            self.archive("run", self.dir / "bloom", "--store", self.store, *flags, says="stored bloom@2")
+            self.archive("run", self.dir / "bloom", "--store", self.store, says="already")
+            self.archive("verify", self.store, says="whole")
+            self.archive("restore", f"{self.store}:bloom@2", "back")
+            self.assertEqual(tree(self.dir / "back"), tree(root))
+            shutil.rmtree(self.dir / "back")
+            tar = next(self.store.glob("*.tar"))
+            flip(tar, tar.stat().st_size // 2)
+            self.archive("verify", self.store, code=1)
+            self.archive("restore", f"{self.store}:bloom@2", "back", code=1)
+            self.assertFalse((self.dir / "back").exists())
+            shutil.rmtree(self.store)
+
+    def test_a_tree_that_changes_is_stored_again_and_not_deleted(self):
+        root = self.make_tree()
+        self.archive("run", root, "--store", self.store)
+        (root / "a.pt").write_bytes(b"new")
+        self.archive("run", root, "--store", self.store, says="stored")
+        self.assertEqual(len(list(self.store.glob("*.tar"))), 2)
+        self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
+        self.assertFalse(root.exists())
+
+    def test_what_is_no_file_is_refused(self):
+        root = self.make_tree()
+        os.mkfifo(root / "pipe")
+        self.archive("run", root, "--store", self.store, code=1, says="neither a file nor a directory")
+        os.remove(root / "pipe")
+        os.symlink(root, root / "loop")
+        self.archive("run", root, "--store", self.store, code=1)
+        self.assertEqual(list(self.store.glob("*.tar*")), [])
+
+    def test_hostile_trees_write_nothing(self):
+        self.store.mkdir()
+        path = self.store / "evil-step-00000001.files.aaaaaaaa.tar"
+        for names in (["evil/t/../../x"], ["/evil/t/x"], ["evil/t/a", "evil/t/a/b"], ["evil/t/a", "evil/t/a"], ["evil/t//x"]):
+            with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+                for name in names:
+                    info = tarfile.TarInfo(name)
+                    info.size = 1
+                    tar.addfile(info, io.BytesIO(b"x"))
+            self.archive("restore", f"{self.store}:evil@1", "back", code=1, says="evil")
+            self.archive("ls", self.store, "--rebuild", code=1)
+            self.assertEqual([p.name for p in self.dir.iterdir()], ["store"])
 
 
 class HostileTarTest(CliTest):

@@ -62,7 +62,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
                                block.begin * SizeOf(catalog.tensors[block.tensor].dtype), block.bytes);
         }));
     CAIRN_RETURN_IF_ERROR(writer->Finish({}));
-    CAIRN_RETURN_IF_ERROR(writer->Prove(fs, {}).status());
+    CAIRN_RETURN_IF_ERROR(writer->Prove(fs, [](uint64_t) {}).status());
     CAIRN_RETURN_IF_ERROR(fs.Rename(partial, destination));
     return fs.SyncDir(ParentDir(destination));
   };

@@ -1,0 +1,347 @@
+"""`cairn archive` by policy: what is kept, by when, and what is told to whom; repair, recall and the scheduler's texts."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import unittest
+
+from cairn_cli import CAIRN, CliTest, flip, tree
+
+DAY = 86400
+LONG = os.environ.get("CAIRN_LONG") == "1"
+
+POLICY = """
+store = "{store}"
+runs = ["{runs}/gpt*"]
+{head}
+[[class]]
+keep = "full"
+every = 20
+[[class]]
+keep = "weights-fp16"
+every = 10
+{tail}
+"""
+
+
+class PolicyTest(CliTest):
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
+    def policy(self, head="", tail=""):
+        path = self.dir / "policy.toml"
+        path.write_text(POLICY.format(store=self.store, runs=self.dir, head=head, tail=tail))
+        return path
+
+    def age(self, step, days):
+        """As if nobody had read or written the step for so long."""
+        then = time.time() - days * DAY
+        for path in step.iterdir():
+            os.utime(path, (then, then))
+
+    def plan(self, policy, code=0):
+        plan = self.json("archive", "plan", policy, code=code)
+        return plan, {entry["step"]: entry for entry in plan["entries"]}
+
+    def stored(self):
+        return sorted((m["step"], m["form"]) for m in self.json("archive", "ls", self.store) if "form" in m)
+
+    def test_a_plan_says_what_and_why_and_by_when(self):
+        for step in (10, 15, 20):
+            self.age(self.make_step(step=step), step)
+        plan, entries = self.plan(self.policy('bandwidth = "1GB/s"'))
+        self.assertEqual([entries[s]["store_full"] for s in (10, 15, 20)], [False, False, True])
+        self.assertEqual([entries[s]["store_weights"] for s in (10, 15, 20)], [True, False, True])
+        self.assertEqual(entries[15]["why"], "no class asks for it")
+        self.assertEqual(entries[20]["why"], "full every 20, weights-fp16 every 10")
+        self.assertAlmostEqual(entries[20]["purge_days"], 10, delta=0.1)
+        self.assertEqual([e["step"] for e in plan["entries"]], [20, 10, 15])  # the most urgent first
+        self.assertEqual(plan["inodes"], 6)
+        self.assertFalse(self.store.exists())
+
+    def test_deadlines_that_cannot_be_met_fail_loudly(self):
+        step = self.make_step(step=20)
+        self.age(step, 24)
+        self.archive("plan", self.policy('bandwidth = "1GB/s"'), says="purge in")
+        self.archive("plan", self.policy('bandwidth = "3B/s"'), code=1, says="gpt@20 must be proven in 1.0 days")
+        self.age(step, 26)
+        self.archive("plan", self.policy(), code=1, says="less than the margin of 5")
+        self.age(step, 31)
+        self.archive("plan", self.policy(), code=1, says="gpt@20 is overdue")
+        self.archive("plan", self.policy("purge_days = 90"))
+        self.archive("plan", self.policy("purge_days = 90", "[quota]\ninodes = 2"), code=1, says="the quota is 2")
+        self.archive("plan", self.policy("purge_days = 90", '[quota]\nbytes = "1kB"'), code=1, says="the quota is")
+
+    def test_a_damaged_step_that_is_asked_for_fails_the_plan(self):
+        os.truncate(self.make_step(step=20) / "shard-00000.h5", 5000)
+        self.archive("plan", self.policy(), code=1, says="cannot be read")
+
+    def test_mistakes_in_a_policy_name_file_and_line(self):
+        path = self.policy("purge_dayz = 3")
+        self.archive("plan", path, code=2, says=f"{path}:4: unknown key 'purge_dayz'")
+        self.archive("plan", self.dir / "none.toml", code=2, says="none.toml")
+
+    def test_a_run_stores_what_the_plan_says_and_reports_it(self):
+        for step in (10, 15, 20):
+            self.make_step(step=step)
+        metrics = self.dir / "cairn.prom"
+        policy = self.policy(f'metrics = "{metrics}"\npack = true\nparity = "3%"')
+        self.archive("run", "--policy", policy, says=["stored gpt@20 (full)", "0 waiting"])
+        self.assertEqual(self.stored(), [(10, "weights-fp16"), (20, "full"), (20, "weights-fp16")])
+        status = json.loads((self.store / "status.json").read_text())
+        self.assertTrue(status["ok"])
+        self.assertEqual(status["stored_members"], 3)
+        text = metrics.read_text()
+        self.assertIn("cairn_archive_success{", text)
+        self.assertIn("cairn_archive_nearest_purge_days{store=\"%s\"} +Inf" % self.store, text)
+        self.archive("run", "--policy", policy, says="stored 0 members")
+        self.archive("verify", self.store, says="whole")
+        self.assertEqual(len(list(self.store.glob("*.parity"))), 3)
+        self.cairn("verify", f"{self.store}:gpt@10", "--hash")
+        self.assertEqual({r["role"] for r in self.json("inspect", f"{self.store}:gpt@10")["tensors"]}, {"weight"})
+
+    def test_failures_reach_status_and_hook(self):
+        flip(self.make_step(step=20) / "shard-00000.h5", 5000)
+        self.make_step(step=40)
+        policy = self.policy(f"on_failure = 'echo \"$CAIRN_FAILURE\" > {self.dir}/mail; cp \"$CAIRN_STATUS\" {self.dir}/copy'")
+        self.archive("run", "--policy", policy, code=1, says="shard-00000.h5")
+        self.assertIn("shard-00000.h5", (self.dir / "mail").read_text())
+        status = json.loads((self.dir / "copy").read_text())
+        self.assertFalse(status["ok"])
+        self.assertEqual(status["last_success_unix_seconds"], 0)
+        self.assertIn((40, "full"), self.stored())
+        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store) if "form" not in m], ["scratch only"])
+
+    def test_sources_go_only_where_the_policy_says_so_and_never_the_newest(self):
+        steps = [self.make_step(step=step) for step in (10, 15, 20, 40)]
+        self.archive("run", "--policy", self.policy())
+        self.assertTrue(all(step.exists() for step in steps))
+        self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true"))
+        self.assertEqual([step.exists() for step in steps], [True, True, False, True])  # of 10 only weights are kept
+        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store) if m["step"] == 20],
+                         ["scratch gone", "scratch gone"])
+        self.archive("run", "--policy", self.policy(tail="[delete]\nsource = true\nweights_suffice = true"))
+        self.assertEqual([step.exists() for step in steps], [False, True, False, True])
+        self.archive("verify", self.store, says="whole")
+
+    def test_prune_says_why_and_keeps_what_nothing_else_holds(self):
+        for step in (10, 15, 20, 40):
+            self.make_step(step=step)
+        self.archive("run", self.run_dir, "--store", self.store)
+        before = tree(self.store)
+        policy = self.policy()
+        entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run")}
+        self.assertEqual({s: e["remove"] for s, e in entries.items()}, {10: False, 15: True, 20: False, 40: False})
+        self.assertEqual(entries[10]["why"], "its weights are asked for and stored nowhere else")
+        self.assertEqual(tree(self.store), before)
+        self.archive("prune", policy, says=["no class asks for it", "freed"])
+        self.assertEqual([step for step, _ in self.stored()], [10, 20, 40])
+        newest = self.policy().read_text().replace("every = 20", "every = 7").replace("every = 10", "every = 7")
+        policy.write_text(newest)
+        self.archive("prune", policy, says="the newest full copy of its run")
+        self.assertEqual(self.stored(), [(40, "full")])
+
+    def test_a_purge_at_the_same_time(self):
+        """Thirty days in a few seconds: an archiver by policy, while a purge deletes by access time."""
+        for step in (10, 20, 30, 40, 60):
+            self.age(self.make_step(step=step), 29 - step / 10)
+        before = {step: tree(self.run_dir / f"step-{step:08}") for step in (20, 40, 60)}
+        purge = subprocess.Popen([sys.executable, "-c", PURGE, self.run_dir])
+        self.addCleanup(purge.kill)
+        done = subprocess.run([CAIRN, "archive", "run", "--policy", self.policy("margin_days = 0")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for step in (10, 20, 30, 40, 60):
+            path = self.run_dir / f"step-{step:08}"
+            if path.exists():
+                self.age(path, 31)
+        purge.wait(60)
+        self.assertEqual(list(self.run_dir.glob("step-*/*")), [])
+        for step, files in before.items():
+            self.archive("restore", f"{self.store}:gpt@{step}", f"back/step-{step:08}")
+            self.assertEqual(tree(self.dir / f"back/step-{step:08}"), files)
+
+    def test_kills_at_random_moments_lose_nothing(self):
+        for step in (10, 20, 40):
+            self.make_step(step=step)
+        before = {step: tree(self.run_dir / f"step-{step:08}") for step in (20, 40)}
+        policy = self.policy("pack = true\nparity = \"5%\"", "[delete]\nsource = true\nstored = true")
+        chance = random.Random(7)
+        for _ in range(200 if LONG else 20):
+            verb = chance.choice([["run", "--policy", policy], ["run", "--policy", policy], ["verify", self.store],
+                                  ["prune", policy], ["restore", f"{self.store}:gpt@20", self.dir / "back"]])
+            process = subprocess.Popen([CAIRN, "archive", *map(str, verb)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(chance.random() * 0.15)
+            process.kill()
+            process.wait()
+            if (self.dir / "back").exists():
+                self.assertEqual(tree(self.dir / "back"), before[20])
+                shutil.rmtree(self.dir / "back")
+            if chance.random() < 0.2 and self.store.exists():
+                shutil.rmtree(self.store / "ledger.sqlite", ignore_errors=True)
+        self.archive("run", "--policy", policy)
+        self.archive("verify", self.store, says="whole")
+        self.assertEqual(self.stored(), [(10, "weights-fp16"), (20, "full"), (20, "weights-fp16"), (40, "full"),
+                                         (40, "weights-fp16")])
+        self.assertEqual([p.name for p in self.store.iterdir() if "partial" in p.name or "staging" in p.name], [])
+        for step in (20, 40):
+            self.archive("restore", f"{self.store}:gpt@{step}", f"again/step-{step:08}")
+            self.assertEqual(tree(self.dir / f"again/step-{step:08}"), before[step])
+
+    def test_schedules_are_printed(self):
+        policy = self.policy()
+        self.archive("schedule", policy, "--slurm", "--every-hours", 12, says=["#SBATCH --dependency=singleton", "now+12hours"])
+        self.archive("schedule", policy, "--systemd", says=["OnUnitActiveSec=24h", "archive run --policy"])
+        self.archive("schedule", policy, "--cron", says=f"archive run --policy {policy}")
+        self.archive("schedule", policy, code=2)
+        self.archive("schedule", self.dir / "none.toml", "--cron", code=2, says="none.toml")
+
+
+PURGE = """
+import os, pathlib, sys, time
+for _ in range(400):
+    files = [p for p in pathlib.Path(sys.argv[1]).glob('step-*/*')]
+    for path in files:
+        try:
+            if time.time() - path.stat().st_atime > 30 * 86400: path.unlink()
+        except FileNotFoundError: pass
+    if not files: break
+    time.sleep(0.05)
+"""
+
+
+class RepairTest(CliTest):
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
+    def stored_step(self, *flags):
+        self.make_step("--hidden", 256, "--ffn", 512, "--layers", 2)
+        self.archive("run", self.run_dir, "--store", self.store, *flags)
+        return next(self.store.glob("*.tar"))
+
+    def test_flipped_bits_bursts_and_a_cut_are_repaired_from_parity(self):
+        tar = self.stored_step("--parity", "10%")
+        shutil.move(self.run_dir, self.dir / "gone")  # no source to help
+        good = tar.read_bytes()
+        for damage in (lambda: flip(tar, 300001), lambda: self.overwrite(tar, 70000, 150000),
+                       lambda: os.truncate(tar, len(good) - 100000)):
+            damage()
+            self.archive("verify", self.store, code=1)
+            self.archive("verify", self.store, "--repair", says=["repaired from its parity", "whole"])
+            self.assertEqual(tar.read_bytes(), good)
+
+    def overwrite(self, path, offset, count):
+        with open(path, "r+b") as file:
+            file.seek(offset)
+            file.write(b"\xa5" * count)
+
+    def test_too_much_damage_is_said_and_nothing_is_made_worse(self):
+        tar = self.stored_step("--parity", "3%")
+        shutil.move(self.run_dir, self.dir / "gone")
+        self.overwrite(tar, 0, tar.stat().st_size)
+        before = tar.read_bytes()
+        self.archive("verify", self.store, "--repair", code=1, says="cannot be repaired")
+        self.assertEqual(tar.read_bytes(), before)
+        self.archive("ls", self.store, says="damaged")
+
+    def test_without_parity_the_source_mends_it(self):
+        tar = self.stored_step("--pack")
+        flip(tar, 100001)
+        self.archive("verify", self.store, "--repair", says=["stored again from", "whole"])
+
+    def test_damaged_parity_is_noticed(self):
+        tar = self.stored_step("--parity", "3%")
+        shutil.move(self.run_dir, self.dir / "gone")
+        parity = pathlib.Path(f"{tar}.parity")
+        for offset in (2, 20, 100, parity.stat().st_size - 10):
+            flip(tar, 300001)
+            flip(parity, offset)
+            self.archive("verify", self.store, "--repair", code=1 if offset < 1000 else None)
+            flip(parity, offset)
+            self.archive("verify", self.store, "--repair")
+
+    def cairn(self, *args, code=0, says=()):
+        if code is not None:
+            return super().cairn(*args, code=code, says=says)
+        return subprocess.run([CAIRN, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
+
+    def test_a_budget_takes_those_first_that_were_looked_at_longest_ago(self):
+        for step in (10, 20, 30):
+            self.make_step(step=step)
+        self.archive("run", self.run_dir, "--store", self.store)
+        seen = []
+        for _ in range(3):
+            time.sleep(1.1)  # looks are told apart by the second
+            (member,) = self.json("archive", "verify", self.store, "--per-night", "1kB")
+            seen.append(member["step"])
+        self.assertEqual(sorted(seen), [10, 20, 30])
+        self.assertEqual(len(self.json("archive", "verify", self.store, "--sample", "70%")), 2)
+        self.archive("verify", self.store, "--sample", "often", code=2, says="write 2%")
+
+    def test_a_lost_ledger_and_lost_sidecars_come_back_from_the_store(self):
+        self.make_step()
+        tree_dir = self.dir / "notes"
+        (tree_dir / "deep").mkdir(parents=True)
+        (tree_dir / "deep/a.txt").write_text("a" * 100000)
+        self.archive("run", self.run_dir, tree_dir, "--store", self.store, "--pack")
+        self.archive("run", self.run_dir, "--store", self.store, "--weights-only")
+        before = self.json("archive", "ls", self.store)
+        sidecars = {p: p.read_bytes() for p in self.store.glob("*.json")}
+        for name in ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"):
+            (self.store / name).unlink(missing_ok=True)
+        self.assertEqual(self.json("archive", "ls", self.store), before)
+        for sidecar in sidecars:
+            sidecar.unlink()
+        self.assertEqual({m["state"] for m in self.json("archive", "ls", self.store)}, {"stored"})
+        self.archive("ls", self.store, "--rebuild")
+        after = self.json("archive", "ls", self.store)
+        self.assertEqual([(m["tar"], m["state"]) for m in after], [(m["tar"], "verified") for m in before])
+        self.archive("verify", self.store, says="whole")
+        with sqlite3.connect(self.store / "ledger.sqlite") as db:
+            self.assertEqual(db.execute("PRAGMA journal_mode").fetchone(), ("wal",))
+            self.assertEqual(db.execute("SELECT count(*) FROM members").fetchone(), (3,))
+
+
+class RecallTest(CliTest):
+    def test_stubs_come_back_in_the_order_of_the_tape(self):
+        for step in (10, 20, 30):
+            self.make_step("--hidden", 256, "--ffn", 512, step=step)
+        self.cairn("archive", "run", self.run_dir, "--store", self.store)
+        tape = self.dir / "tape"
+        tape.mkdir()
+        places = {10: "T1 9", 20: "T2 1", 30: "T1 10"}
+        for step, place in places.items():
+            (tar,) = self.store.glob(f"*{step:08}.*.tar")
+            shutil.copy(tar, tape / tar.name)
+            size = tar.stat().st_size
+            os.truncate(tar, 0)
+            os.truncate(tar, size)  # a hole: all its bytes, none of its blocks
+            (tape / f"{tar.name}.place").write_text(place)
+        stat, recall = self.dir / "stat.sh", self.dir / "recall.sh"
+        stat.write_text(f'cat {tape}/$(basename "$1").place\n')
+        recall.write_text(f'for f in "$@"; do echo $(basename "$f") >> {tape}/log; cp {tape}/$(basename "$f") "$f"; done\n')
+        flags = ["--recall", f"sh {recall} {{paths}}", "--recall-stat", f"sh {stat} {{path}}"]
+        self.cairn("archive", "ls", self.store, says="verified")
+        self.assertFalse((tape / "log").exists())  # listing recalls nothing
+        self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *flags, says="restored")
+        done = self.cairn("archive", "recall", self.store, *flags, says="2 of 3 members were on tape")
+        order = [line.split("-")[2].split(".")[0] for line in (tape / "log").read_text().split()]
+        self.assertEqual(order, ["00000020", "00000010", "00000030"], done)
+        self.cairn("archive", "verify", self.store, says="whole")
+        self.cairn("archive", "recall", self.store, *flags, says="0 of 3")
+        (tar,) = self.store.glob("*00000010.*.tar")
+        size = tar.stat().st_size
+        os.truncate(tar, 0)
+        os.truncate(tar, size)
+        self.cairn("archive", "recall", self.store, "gpt@10", "--recall", "true", code=2, says="still on tape")
+        self.cairn("archive", "recall", self.store, "gpt@10", "--recall", "false", code=2, says="failed")
+
+
+if __name__ == "__main__":
+    unittest.main()
