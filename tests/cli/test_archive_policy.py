@@ -163,6 +163,7 @@ class PolicyTest(CliTest):
                 self.age(path, 31)
         purge.wait(60)
         self.assertEqual(list(self.run_dir.glob("step-*/*")), [])
+        self.archive("plan", self.policy(), says="no longer whole on scratch")
         for step, files in before.items():
             self.archive("restore", f"{self.store}:gpt@{step}", f"back/step-{step:08}")
             self.assertEqual(tree(self.dir / f"back/step-{step:08}"), files)

@@ -145,6 +145,14 @@ class Planner {
     });
   }
 
+  // Whether the store holds a proven copy of that number, whatever its content: of a step that cannot be read
+  // any more there is nothing to compare.
+  bool HasStep(const std::string& run, int64_t step, Form form) const {
+    return std::ranges::any_of(members_, [&](const ArchiveMember& m) {
+      return m.state == MemberState::kVerified && m.run == run && m.step == step && m.form == form;
+    });
+  }
+
   // Steps on scratch and those that only the store still has.
   std::vector<TimelineStep> Timeline(const std::string& run, const std::vector<ScratchStep>& steps) const {
     std::map<int64_t, TimelineStep> all;
@@ -163,6 +171,9 @@ class Planner {
     const bool has_full = Has(step.digest, Form::kFull), has_weights = Has(step.digest, Form::kWeights);
     if (!wanted.full && !wanted.weights) {
       entry.why = "no class asks for it";
+    } else if (!step.trouble.empty() && (!wanted.full || HasStep(run, step.step, Form::kFull)) &&
+               (!wanted.weights || HasStep(run, step.step, Form::kWeights))) {
+      entry.why = "stored and verified; no longer whole on scratch";
     } else if (!step.trouble.empty()) {
       entry.trouble = true;
       entry.why = "asked for, but cannot be read: " + step.trouble;
