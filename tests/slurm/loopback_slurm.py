@@ -84,8 +84,8 @@ class LoopbackSlurm:
         self.wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
 
     def spawn(self, *command):
-        log = open(self.dir / f"{command[0]}.out", "a")
-        self.processes.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True))
+        with open(self.dir / f"{command[0]}.out", "a") as log:
+            self.processes.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True))
 
     def run(self, *command, cwd=None):
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, cwd=cwd)
