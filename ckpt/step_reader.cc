@@ -271,7 +271,9 @@ bool StepReader::SplitsMasters() const {
   return false;
 }
 
+// False for a number that is no tensor's: whoever asks for that is told elsewhere.
 bool StepReader::IsSplit(uint32_t tensor) const {
+  if (tensor >= catalog_.tensors.size()) return false;
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   bool split = false;
   for (size_t i = first; i < last && !split; ++i) split = catalog_.pieces[i].codec == Codec::kMasterLow;

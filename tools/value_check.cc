@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "ckpt/layout.h"
+#include "ckpt/cast.h"
 #include "convert/block_stream.h"
-#include "convert/cast.h"
 #include "convert/decode_values.h"
 
 namespace cairn {
