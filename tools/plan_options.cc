@@ -23,11 +23,8 @@ const std::pair<const char*, Recompute> kRecompute[] = {
 
 template <typename Value>
 CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
-                  const std::string& help) {
-  return plan.add_option(names, values, help)
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1'000'000))
-      ->group("Search");
+                  const std::string& help, CLI::Range range = CLI::Range(1, 1'000'000)) {
+  return plan.add_option(names, values, help)->delimiter(',')->check(range)->group("Search");
 }
 
 void DeclareModel(CLI::App& plan, PlanOptions& o) {
@@ -85,7 +82,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
   List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "the same; all");
   List(plan, "--data-parallel-size,--dp", r.dp, "the same; all");
   List(plan, "--micro-batch-size,--mbs", r.micro_batches, "the same; 1, 2, 4, 8, 16");
-  List(plan, "--zero-stage,--zero", r.zero, "the same; 0, 1, 2, 3");
+  List(plan, "--zero-stage,--zero", r.zero, "the same; 0, 1, 2, 3", CLI::Range(0, 3));
   List(plan, "--virtual-stages", r.virtual_stages, "the same; 1, 2, 4");
   plan.add_option("--recompute-granularity,--recompute", r.recompute,
                   "full, selective, none; all three unless given")
@@ -103,6 +100,11 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
                   "a condition that plans must meet, such as \"dp % 4 == 0 && mem_gb < 70\"")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Search");
+  plan.add_option("--memory-share", r.memory_share,
+                  "of the GPU's memory that a plan may be predicted to need")
+      ->check(CLI::Range(0.1, 1.1))
+      ->capture_default_str()
       ->group("Search");
   plan.add_option("--calibrate", o.calibrate,
                   "CSV of measured runs, see cairn plan predict --help; else the built-in ones")

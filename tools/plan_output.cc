@@ -14,6 +14,10 @@ std::string_view NameOf(Recompute recompute) {
   return kNames[static_cast<int>(recompute)];
 }
 
+std::string SizeText(double params) {
+  return params >= 1e9 ? fmt::format("{:.2f} B", params / 1e9) : fmt::format("{:.2f} M", params / 1e6);
+}
+
 std::string Percent(double part, double whole) { return fmt::format("{:.1f} %", 100 * part / whole); }
 
 // Time of TP's all-reduces and of handing over, within the steady part.
@@ -30,8 +34,8 @@ std::vector<std::string> Row(size_t rank, const PlanFacts& plan, bool with_days)
        {s.gpus, s.tp, s.pp, s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
     row.push_back(std::to_string(n));
   row.push_back(std::string(NameOf(s.recompute)));
-  row.push_back(fmt::format("{:.2f}", p.seconds.value));
-  row.push_back(fmt::format("{:.1f} - {:.1f}", p.seconds.low, p.seconds.high));
+  row.push_back(fmt::format("{:.4g}", p.seconds.value));
+  row.push_back(fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high));
   row.push_back(fmt::format("{:.1f}", p.tflops));
   row.push_back(fmt::format("{:.1f}", p.memory_gb.value));
   row.push_back(fmt::format("{:.0f} %", 100 * p.fit_probability));
@@ -62,9 +66,9 @@ void PrintMemory(const PlanFacts& plan) {
 void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
   const IterationTime& t = plan.prediction.time;
   fmt::print(
-      "An iteration: {:.2f} s = {:.2f} s of micro-batches (TP {:.2f} s, handing over {:.2f} s) + bubble "
-      "{:.2f} s + "
-      "data parallel {:.2f} s + optimizer {:.2f} s\n",
+      "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
+      "{:.3g} s + "
+      "data parallel {:.3g} s + optimizer {:.3g} s\n",
       t.Total(), t.steady, TensorParallelSeconds(plan, options.request.shape.layers),
       t.hand_over * plan.candidate.setup.MicroBatches(), t.bubble, t.data_parallel, t.optimizer);
 }
@@ -85,8 +89,8 @@ void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
 void PrintModel(const PlanOptions& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
-  fmt::print("{:.2f} B parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
-             m.TotalParams() / 1e9, m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
+  fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
+             SizeText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
   fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
              c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.precision) / 1e12);
   if (m.hidden % 128 != 0)

@@ -5,6 +5,7 @@
 namespace cairn {
 namespace {
 
+// "181B", "13M"
 std::string SizeName(double params) {
   return params >= 1e9 ? fmt::format("{:.0f}B", params / 1e9)
                        : fmt::format("{:.0f}M", std::max(1.0, params / 1e6));

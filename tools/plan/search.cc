@@ -114,11 +114,11 @@ class Searcher {
         calibration_(calibration),
         top_(std::max<size_t>(1, top)),
         rules_(RulesOf(request)),
-        limit_gb_(calibration.usable * request.cluster.memory_gb) {}
+        limit_gb_(request.memory_share * request.cluster.memory_gb) {}
 
   Result<SearchResult> Run() {
     for (const Rule& rule : rules_) result_.rules.push_back({rule.name, rule.why});
-    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it would go out of memory"});
+    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
     CAIRN_RETURN_IF_ERROR(ParseRequirements());
     CAIRN_RETURN_IF_ERROR(Combinations(request_).ForEach([this](const RunSetup& setup) { Visit(setup); }));
     std::sort(result_.best.begin(), result_.best.end(), Better);

@@ -23,6 +23,7 @@ struct PlanRequest {
   std::vector<Recompute> recompute;
   bool embeddings_as_layers = false;  // the embedding and the output layer count as one layer each
   bool fused_softmax = true;          // Megatron's kernel, with its condition on heads
+  double memory_share = 0.95;         // of the GPU's memory that a plan may be predicted to need
   bool cairn_train = false;           // only what `cairn train` runs
   std::vector<std::string> require;   // expressions
 
