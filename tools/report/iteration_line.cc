@@ -1,5 +1,6 @@
 #include "tools/report/iteration_line.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "tools/report/numbers.h"
@@ -32,15 +33,17 @@ double SecondsIn(std::string_view name, std::string_view value) {
   return number->value;
 }
 
+constexpr int kLanguageModelLoss = 3;
+
 void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
   // The language model's own loss before other sums of it, before those of auxiliary terms.
-  const int this_rank = SameWord(name, "lm loss")                                        ? 3
+  const int this_rank = SameWord(name, "lm loss")                                        ? kLanguageModelLoss
                         : FindWord(name, "loss") == 0 || FindWord(name, "train") != npos ? 2
                                                                                          : 1;
   if (this_rank <= rank) return;
   rank = this_rank;
   line.loss = NumberOf(value);
-  line.nan_loss = NumberAt(Trim(value)).has_value() && !std::isfinite(line.loss);
+  line.nan_loss = NumberAt(value).has_value() && !std::isfinite(line.loss);
 }
 
 // The names that were not met as they are spelled today.
@@ -64,45 +67,53 @@ void TakeOddField(std::string_view name, std::string_view value, IterationLine& 
     line.skipped = std::max<int64_t>(0, CountOf(value));
   } else if (has("nan") && has("iter")) {
     line.nans = std::max<int64_t>(0, CountOf(value));
-  } else if (has("learning") && has("rate") && !has("decoupled")) {
-    line.learning_rate = NumberOf(value);
   } else if (has("samples") && has("sec")) {
     line.samples_per_second = NumberOf(value);
   }
 }
 
-// `name` and `value` are trimmed. The frequent names first, whole, as most lines hold nothing else.
+struct FieldName {
+  std::string_view name;
+  IterationField field;
+};
+// As they are spelled today: whole, without regard to the rest, as most lines hold nothing else.
+constexpr FieldName kFieldNames[] = {
+    {"TFLOPs", IterationField::kTflops},
+    {"lm loss", IterationField::kLoss},
+    {"grad norm", IterationField::kGradNorm},
+    {"num zeros", IterationField::kNone},
+    {"loss scale", IterationField::kNone},
+    {"params norm", IterationField::kNone},
+    {"learning rate", IterationField::kNone},
+    {"actual seqlen", IterationField::kNone},
+    {"consumed tokens", IterationField::kTokens},
+    {"consumed samples", IterationField::kSamples},
+    {"global batch size", IterationField::kBatch},
+    {"samples per second", IterationField::kSamplesPerSecond},
+    {"number of nan iterations", IterationField::kNans},
+    {"number of skipped iterations", IterationField::kSkipped},
+    {"elapsed time per iteration (s)", IterationField::kSeconds},
+    {"elapsed time per iteration (ms)", IterationField::kMilliseconds},
+    {"throughput per GPU (TFLOP/s/GPU)", IterationField::kTflops},
+};
+
+IterationField FieldOf(std::string_view name) {
+  for (const FieldName& known : kFieldNames)
+    if (known.name.size() == name.size() && known.name[0] == name[0] && known.name == name)
+      return known.field;
+  return IterationField::kOther;
+}
+
+int64_t WholeNumber(double value) { return value >= 0 && value < 9e15 ? static_cast<int64_t>(value) : -1; }
+
+// `name` and `value` are trimmed.
 void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
-  switch (name.size()) {
-    case 7:
-      if (name == "lm loss") return TakeLoss(name, value, line, loss_rank);
-      break;
-    case 9:
-      if (name == "grad norm") return void(line.grad_norm = NumberOf(value));
-      if (name == "num zeros") return;
-      break;
-    case 10:
-      if (name == "loss scale") return;
-      break;
-    case 13:
-      if (name == "learning rate") return void(line.learning_rate = NumberOf(value));
-      break;
-    case 15:
-      if (name == "consumed tokens") return;
-      break;
-    case 16:
-      if (name == "consumed samples") return void(line.consumed_samples = CountOf(value));
-      break;
-    case 17:
-      if (name == "global batch size") return void(line.global_batch = CountOf(value));
-      break;
-    case 18:
-      if (name == "samples per second") return void(line.samples_per_second = NumberOf(value));
-      break;
-    default:
-      break;
-  }
-  TakeOddField(name, value, line, loss_rank);
+  const IterationField field = FieldOf(name);
+  if (field == IterationField::kOther) return TakeOddField(name, value, line, loss_rank);
+  const auto number = NumberAt(value);
+  if (!number) return;
+  if (field == IterationField::kLoss) loss_rank = kLanguageModelLoss;
+  SetField(field, number->value, line);
 }
 
 // "iteration 5/ 100" at or after `at`: where the 5 is; npos where there is none.
@@ -140,32 +151,115 @@ Counter ReadCounter(std::string_view text, size_t at) {
   return counter;
 }
 
-// The fields of `text`, "name: value" or "name=value" between bars.
-void TakeFields(std::string_view text, IterationLine& line) {
+constexpr size_t kLongValue =
+    24;  // of a number and a unit; more may be the line that a lost \n put behind it
+
+// The fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns where the number of
+// another iteration stands; npos where there is none.
+size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
   int loss_rank = 0;
-  const char separator = text.find('|') == npos ? ',' : '|';
-  while (!text.empty()) {
-    const size_t bar = text.find(separator);
-    const std::string_view field = text.substr(0, bar);
-    text.remove_prefix(bar == npos ? text.size() : bar + 1);
+  const char separator = text.find('|', at) == npos ? ',' : '|';
+  while (at < text.size()) {
+    const size_t bar = std::min(text.find(separator, at), text.size());
+    const std::string_view field = text.substr(at, bar - at);
     size_t colon = field.find(':');
     if (colon == npos) colon = field.find('=');
-    if (colon == npos) continue;
-    TakeField(Trim(field.substr(0, colon)), Trim(field.substr(colon + 1)), line, loss_rank);
+    const std::string_view value = colon == npos ? field : Trim(field.substr(colon + 1));
+    if (colon == npos || value.size() > kLongValue) {
+      if (const size_t next = IterationNumber(field, 0); next != npos) return at + next;
+    }
+    if (colon != npos) TakeField(Trim(field.substr(0, colon)), value, line, loss_rank);
+    at = bar + 1;
   }
+  return npos;
 }
 
 }  // namespace
+
+void SetField(IterationField field, double value, IterationLine& line) {
+  switch (field) {
+    case IterationField::kOther:
+    case IterationField::kNone:
+      return;
+    case IterationField::kIteration:
+      line.iteration = WholeNumber(value);
+      return;
+    case IterationField::kTotal:
+      line.total = WholeNumber(value);
+      return;
+    case IterationField::kSeconds:
+      line.seconds = value >= 0 ? value : kNoNumber;
+      return;
+    case IterationField::kMilliseconds:
+      line.seconds = value >= 0 ? value / 1e3 : kNoNumber;
+      return;
+    case IterationField::kSamples:
+      line.consumed_samples = WholeNumber(value);
+      return;
+    case IterationField::kTokens:
+      line.consumed_tokens = WholeNumber(value);
+      return;
+    case IterationField::kBatch:
+      line.global_batch = WholeNumber(value);
+      return;
+    case IterationField::kLoss:
+      line.loss = value;
+      line.nan_loss = !std::isfinite(value);
+      return;
+    case IterationField::kGradNorm:
+      line.grad_norm = value;
+      return;
+    case IterationField::kSkipped:
+      line.skipped = std::max<int64_t>(0, WholeNumber(value));
+      return;
+    case IterationField::kNans:
+      line.nans = std::max<int64_t>(0, WholeNumber(value));
+      return;
+    case IterationField::kTflops:
+      line.tflops = value;
+      return;
+    case IterationField::kSamplesPerSecond:
+      line.samples_per_second = value;
+      return;
+  }
+}
+
+bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit) {
+  size_t at = IterationNumber(text, 0);
+  if (at == npos) return false;
+  const auto iteration = NumberAt(text.substr(at));
+  const Counter counter = ReadCounter(text, at);
+  if (!iteration || counter.total < 0) return false;
+  visit(at, at + iteration->length, IterationField::kIteration);
+  size_t total = text.find('/', at) + 1;
+  while (total < counter.end && text[total] == ' ') ++total;
+  visit(total, counter.end, IterationField::kTotal);
+  for (at = counter.end; at < text.size();) {
+    const size_t bar = std::min(text.find('|', at), text.size());
+    const size_t colon = text.find(':', at);
+    if (colon < bar) {
+      size_t value = colon + 1;
+      while (value < bar && text[value] == ' ') ++value;
+      const auto number = NumberAt(text.substr(value, bar - value));
+      const IterationField field = FieldOf(Trim(text.substr(at, colon - at)));
+      if (!number || field == IterationField::kOther ||
+          !Trim(text.substr(value + number->length, bar - value - number->length)).empty())
+        return false;
+      visit(value, value + number->length, field);
+    }
+    at = bar + 1;
+  }
+  return true;
+}
 
 void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take) {
   size_t at = IterationNumber(text, 0);
   while (at != npos) {
     const Counter counter = ReadCounter(text, at);
-    const size_t next = IterationNumber(text, counter.end);
     IterationLine line;
     line.iteration = counter.iteration;
     line.total = counter.total;
-    TakeFields(text.substr(counter.end, next == npos ? npos : next - counter.end), line);
+    const size_t next = TakeFields(text, counter.end, line);
     const bool tells =
         !std::isnan(line.seconds) ||
         (line.total >= 0 && (!std::isnan(line.loss) || line.nan_loss || line.consumed_samples >= 0));

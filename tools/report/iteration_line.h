@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -22,15 +23,39 @@ struct IterationLine {
   double seconds = kNoNumber;  // of one iteration
   double samples_per_second = kNoNumber;
   int64_t consumed_samples = -1;
+  int64_t consumed_tokens = -1;
   int64_t global_batch = -1;
   double loss = kNoNumber;
   double grad_norm = kNoNumber;
-  double learning_rate = kNoNumber;
   double tflops = kNoNumber;  // as the program itself counts
   int64_t skipped = 0;        // iterations of this line
   int64_t nans = 0;
   bool nan_loss = false;  // the loss is written as nan or inf
 };
+
+// A number of an iteration line.
+enum class IterationField {
+  kOther,  // under a name that needs a closer look
+  kNone,   // nothing that a report tells
+  kIteration,
+  kTotal,
+  kSeconds,
+  kMilliseconds,
+  kSamples,
+  kTokens,
+  kBatch,
+  kLoss,
+  kGradNorm,
+  kSkipped,
+  kNans,
+  kTflops,
+  kSamplesPerSecond,
+};
+void SetField(IterationField field, double value, IterationLine& line);
+
+// Calls `visit(begin, end, field)` for each number of a line of one iteration, in order. False where a field
+// is no plain number under a name of today.
+bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit);
 
 // Calls `take` for each iteration told in `text`: two where a line end was lost. Lines that only mention one
 // ("saved checkpoint at iteration 5") are none.

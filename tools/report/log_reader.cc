@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "tools/report/config_text.h"
+#include "tools/report/iteration_pattern.h"
 #include "tools/report/line_facts.h"
 #include "tools/report/numbers.h"
 
@@ -18,19 +19,31 @@ namespace {
 constexpr int kLinesThatClearAFailure = 3;  // it went on, so that was no end
 constexpr int kFlagsOfACommand = 3;         // fewer are a remark
 
-class Reader {
+class Reader : public LineSink {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) { Begin(1); }
 
-  void Take(const LogLine& line) {
+  void Take(const LogLine& line) override {
     line_ = line.number;
-    if (line.kinds & (kIterationLine | kEvaluationLine)) Iterations(line.text);
+    if (line.kinds & kEvaluationLine)
+      Evaluation(line.text);
+    else if (line.kinds & kIterationLine)
+      Iterations(line.text);
     if (line.kinds & kDeepSpeedLine) DeepSpeed(line.text);
     if (line.kinds & (kConfigLine | kStartLine | kCommandLine | kJsonLine)) Config(line);
     if (line.kinds & kMemoryLine) Memory(line.text);
     if (line.kinds & kCheckpointLine) Checkpoint(line.text);
     if (line.kinds & kDoneLine) start().done = true;
     if (line.kinds & kTroubleLine) Trouble(line.text);
+  }
+
+  // Lines of iterations are most of a long log.
+  bool TakeQuickly(const LogLine& line) override {
+    if (start().series.empty() || !pattern_.Match(line.text, quick_)) return false;
+    if (quick_.iteration <= start().series.back().iteration) return false;  // an echo, or a start
+    line_ = line.number;
+    Iteration(quick_, SampleSource::kIteration, line.text.substr(0, pattern_.prefix_bytes()));
+    return true;
   }
 
   std::vector<TrainingStart> Finish() {
@@ -59,9 +72,13 @@ class Reader {
   }
 
   void Iterations(std::string_view text) {
-    if (FindWord(text, "validation loss at") != text.npos) return Evaluation(text);
-    ParseIterations(text,
-                    [&](const IterationLine& line) { Iteration(line, SampleSource::kIteration, text); });
+    int found = 0;
+    const std::string_view prefix = text.substr(0, FindWord(text, "iteration"));
+    ParseIterations(text, [&](const IterationLine& line) {
+      ++found;
+      Iteration(line, SampleSource::kIteration, prefix);
+    });
+    if (found == 1) pattern_.Learn(text);
   }
 
   void Evaluation(std::string_view text) {
@@ -80,13 +97,13 @@ class Reader {
     }
     const bool pipeline = !std::isnan(line.step.seconds);
     if (!pipeline) line.step.seconds = 1 / line.step.samples_per_second;
-    Iteration(line.step, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text);
+    Iteration(line.step, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text.substr(0, 48));
   }
 
-  void Iteration(const IterationLine& line, SampleSource source, std::string_view text) {
+  void Iteration(const IterationLine& line, SampleSource source, std::string_view prefix) {
     if (line.iteration > INT32_MAX || source < start().source) return;
     if (source > start().source && !start().series.empty()) start().series.Clear();
-    const std::string_view speaker = SpeakerOf(text);
+    const std::string_view speaker = SpeakerOf(prefix);
     if (!start().series.empty() && line.iteration <= start().series.back().iteration) {
       if (IsEcho(line, speaker)) return void(++start().echoes);
       const RunConfig same = start().config;
@@ -97,7 +114,7 @@ class Reader {
     if (start().series.empty()) First(line, speaker);
     if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
     Add(line);
-    if (const auto date = DateIn(text.substr(0, std::min<size_t>(text.find("teration"), 200)))) Date(*date);
+    if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
   }
 
   bool IsEcho(const IterationLine& line, std::string_view speaker) {
@@ -109,6 +126,9 @@ class Reader {
   void First(const IterationLine& line, std::string_view speaker) {
     start().first_iteration = static_cast<int32_t>(line.iteration);
     start().first_consumed = line.consumed_samples;
+    if (line.consumed_samples > 0 && line.consumed_tokens > 0 &&
+        line.consumed_tokens % line.consumed_samples == 0 && !start().config.seq)
+      start().config.seq = line.consumed_tokens / line.consumed_samples;
     speaker_ = speaker;
   }
 
@@ -189,6 +209,8 @@ class Reader {
   }
 
   const std::string file_;
+  IterationPattern pattern_;
+  IterationLine quick_;
   std::vector<TrainingStart> starts_;
   FailureSearch search_;
   uint64_t line_ = 0;
@@ -201,7 +223,7 @@ template <typename Scan>
 Result<TrainingLog> Read(const std::string& name, Scan scan) {
   Reader reader(name);
   TrainingLog log{.file = name};
-  CAIRN_ASSIGN_OR_RETURN(log.facts, scan([&](const LogLine& line) { reader.Take(line); }));
+  CAIRN_ASSIGN_OR_RETURN(log.facts, scan(reader));
   log.starts = reader.Finish();
   return log;
 }
@@ -209,11 +231,11 @@ Result<TrainingLog> Read(const std::string& name, Scan scan) {
 }  // namespace
 
 Result<TrainingLog> ReadTrainingLog(const std::string& path) {
-  return Read(path, [&](const auto& take) { return ScanLog(path, take); });
+  return Read(path, [&](LineSink& sink) { return ScanLog(path, sink); });
 }
 
 Result<TrainingLog> ReadTrainingText(std::string_view text, const std::string& name) {
-  return Read(name, [&](const auto& take) { return ScanLogText(text, take); });
+  return Read(name, [&](LineSink& sink) { return ScanLogText(text, sink); });
 }
 
 }  // namespace cairn

@@ -19,12 +19,12 @@ namespace {
 constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between the read and the looks at it
 constexpr size_t kMaxLineBytes = 1 << 20;
 
-CAIRN_SIMD_CLONES size_t CountNewlines(const char* bytes, size_t size) {
+CAIRN_SIMD_CLONES size_t CountNewlines(std::string_view text) {
   size_t total = 0;
-  for (size_t i = 0; i < size;) {
-    const size_t end = std::min(size, i + 255);  // so that a byte holds the count, and 32 are counted at once
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.size(), i + 192);  // a byte holds the count: 64 are counted at once
     uint8_t count = 0;
-    for (; i < end; ++i) count += bytes[i] == '\n';
+    for (; i < end; ++i) count = static_cast<uint8_t>(count + (text[i] == '\n'));
     total += count;
   }
   return total;
@@ -75,31 +75,32 @@ bool IsCompressed(std::string_view start) {
 
 class Scanner {
  public:
-  Scanner(WordFinder& finder, const std::function<void(const LogLine&)>& take)
-      : finder_(finder), take_(take) {}
+  Scanner(WordFinder& finder, LineSink& sink) : finder_(finder), sink_(sink) {}
 
   void Start(std::string_view first) {
     facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
     facts_.compressed = IsCompressed(first);
   }
 
-  // `block` is whole lines, or a part of one that is too long.
+  // `block` is whole lines, or a part of one that is too long. Lines that the sink does not take quickly are
+  // searched for words, as many as lie together at once.
   void Block(std::string_view block) {
-    block_ = block;
-    counted_ = 0;
-    size_t begin = 0, end = 0;  // the line at hand
-    uint32_t kinds = 0;
-    for (const WordHit& hit : finder_.Find(block)) {
-      if (hit.end > end) {
-        Give(begin, end, kinds);
-        kinds = 0;
-        begin = LineBegin(hit.end - 1, end);
-        end = LineEnd(hit.end);
+    size_t searched = 0;
+    uint64_t first_line = newlines_ + 1;
+    for (size_t at = 0; at < block.size();) {
+      const auto* newline = static_cast<const char*>(memchr(block.data() + at, '\n', block.size() - at));
+      const size_t end = newline ? static_cast<size_t>(newline - block.data()) : block.size();
+      const size_t next = end + (newline ? 1 : 0);
+      newlines_ += newline ? 1 : 0;
+      const std::string_view line = block.substr(at, end - at - (end > at && block[end - 1] == '\r'));
+      if (sink_.TakeQuickly({line, newlines_ + (newline ? 0 : 1), 0})) {
+        Search(block.substr(searched, at - searched), first_line);
+        searched = next;
+        first_line = newlines_ + 1;
       }
-      kinds |= hit.kinds;
+      at = next;
     }
-    Give(begin, end, kinds);
-    CountTo(block.size());
+    Search(block.substr(searched), first_line);
     facts_.bytes += block.size();
     ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
   }
@@ -139,28 +140,45 @@ class Scanner {
     return block_.size();
   }
 
-  void CountTo(size_t at) {
-    newlines_ += CountNewlines(block_.data() + counted_, at - counted_);
-    counted_ = at;
+  // `text` is lines, the first with this number.
+  void Search(std::string_view text, uint64_t first_line) {
+    if (text.empty()) return;
+    block_ = text;
+    line_ = first_line;
+    counted_ = 0;
+    size_t begin = 0, end = 0;  // the line at hand
+    uint32_t kinds = 0;
+    for (const WordHit& hit : finder_.Find(text)) {
+      if (hit.end > end) {
+        Give(begin, end, kinds);
+        kinds = 0;
+        begin = LineBegin(hit.end - 1, end);
+        end = LineEnd(hit.end);
+      }
+      kinds |= hit.kinds;
+    }
+    Give(begin, end, kinds);
   }
 
   void Give(size_t begin, size_t end, uint32_t kinds) {
     if (kinds == 0) return;
-    CountTo(begin);
-    LogLine line{block_.substr(begin, end - begin), newlines_ + 1, kinds};
+    line_ += CountNewlines(block_.substr(counted_, begin - counted_));
+    counted_ = begin;
+    LogLine line{block_.substr(begin, end - begin), line_, kinds};
     if (memchr(line.text.data(), '\x1b', line.text.size())) {
       StripEscapes(line.text, stripped_);
       line.text = stripped_;
     }
     LongLine(line.text.size());
-    take_(line);
+    sink_.Take(line);
   }
 
   WordFinder& finder_;
-  const std::function<void(const LogLine&)>& take_;
+  LineSink& sink_;
   LogFacts facts_;
   std::string_view block_;
-  size_t counted_ = 0;     // bytes of block_ whose newlines are in newlines_
+  uint64_t line_ = 0;      // number of the line at counted_
+  size_t counted_ = 0;     // bytes of block_
   uint64_t newlines_ = 0;  // of the whole file so far
   bool ends_line_ = true;
   std::string stripped_;
@@ -227,21 +245,21 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 
 }  // namespace
 
-Result<LogFacts> ScanLog(const std::string& path, const std::function<void(const LogLine&)>& take) {
+Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
   CAIRN_ASSIGN_OR_RETURN(const auto finder, WordFinder::Make());
   const Descriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return CannotRead(path);
   posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  Scanner scanner(*finder, take);
+  Scanner scanner(*finder, sink);
   return ScanDescriptor(file.get(), path, scanner);
 }
 
-Result<LogFacts> ScanLogText(std::string_view text, const std::function<void(const LogLine&)>& take) {
+Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
   thread_local std::unique_ptr<WordFinder> finder;
   if (!finder) {
     CAIRN_ASSIGN_OR_RETURN(finder, WordFinder::Make());
   }
-  Scanner scanner(*finder, take);
+  Scanner scanner(*finder, sink);
   scanner.Start(text.substr(0, kBlockBytes));
   while (!text.empty()) {
     std::string_view block = text.substr(0, kBlockBytes);

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -28,11 +27,21 @@ struct LogFacts {
   bool compressed = false;    // gzip, zstd, xz or zip by its first bytes
 };
 
-// `path`: a file, a pipe, or "-" for standard input. `take` gets each line with a word of log_words.h, in
-// order; the text is valid until it returns. Errors: NotFound, IoError (the path and why).
-Result<LogFacts> ScanLog(const std::string& path, const std::function<void(const LogLine&)>& take);
+// Who takes the lines.
+class LineSink {
+ public:
+  virtual ~LineSink() = default;
+  // A line with a word of log_words.h.
+  virtual void Take(const LogLine& line) = 0;
+  // Any line, before it is searched for words. True: that was all there is to it.
+  virtual bool TakeQuickly(const LogLine&) { return false; }
+};
+
+// `path`: a file, a pipe, or "-" for standard input. Texts of lines are valid until the sink
+// returns. Errors: NotFound, IoError (the path and why).
+Result<LogFacts> ScanLog(const std::string& path, LineSink& sink);
 
 // The same for bytes in memory.
-Result<LogFacts> ScanLogText(std::string_view text, const std::function<void(const LogLine&)>& take);
+Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink);
 
 }  // namespace cairn

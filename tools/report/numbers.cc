@@ -122,8 +122,10 @@ bool SameWord(std::string_view a, std::string_view b) {
 }
 
 size_t FindWord(std::string_view text, std::string_view word, size_t from) {
-  for (size_t at = from; at + word.size() <= text.size(); ++at)
-    if (LowerCase(text[at]) == word[0] && SameWord(text.substr(at, word.size()), word)) return at;
+  if (word.size() > text.size()) return std::string_view::npos;
+  const char upper = word[0] >= 'a' && word[0] <= 'z' ? static_cast<char>(word[0] - 32) : word[0];
+  for (size_t at = from; at <= text.size() - word.size(); ++at)
+    if ((text[at] == word[0] || text[at] == upper) && SameWord(text.substr(at, word.size()), word)) return at;
   return std::string_view::npos;
 }
 
