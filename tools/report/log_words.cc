@@ -24,7 +24,7 @@ constexpr Word kWords[] = {
     {R"(max reserved: )", kMemoryLine},
     {R"(Max_CA )", kMemoryLine},
     {R"(MaxMemAllocated=)", kMemoryLine},
-    {R"([a-z_] \.{3})", kConfigLine},
+    {R"(\w \.{3})", kConfigLine},
     {R"(using world size:)", kConfigLine | kStartLine},
     {R"(new size: )", kConfigLine},
     {R"(TOTAL_PARAMS=)", kConfigLine},

@@ -22,11 +22,12 @@ bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
 
 // False where the samples consumed at the two first lines tell that one cannot go on from the other.
 bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
-  const int64_t batch = run.series.front().global_batch;
-  const bool constant =
-      batch > 0 && run.series.back().global_batch == batch && start.series.front().global_batch == batch;
-  if (!constant || run.first_consumed < 0 || start.first_consumed < 0) return true;
-  return start.first_consumed - run.first_consumed == (start.first_iteration - run.first_iteration) * batch;
+  const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
+  if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
+  if (run.first_consumed < 0 || start.first_consumed < 0) return true;
+  const int64_t interval = LogInterval(start);
+  return start.first_consumed - run.first_consumed ==
+         (start.first_iteration - interval - run.first_iteration) * batch + interval * later_batch;
 }
 
 // Begins after the beginning, and where the run has been.
