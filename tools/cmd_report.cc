@@ -3,9 +3,13 @@
 #include <map>
 #include <memory>
 
+#include "ckpt/file_system.h"
 #include "tools/choices.h"
+#include "tools/cmd_report_rewrite.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
+#include "tools/report/html_page.h"
+#include "tools/report/plot.h"
 #include "tools/report/report_text.h"
 #include "tools/report_flags.h"
 
@@ -22,6 +26,10 @@ struct ReportOptions {
   std::string sort;
   bool reverse = false;
   bool keep_apart = false;
+  PlotOptions plot;
+  std::string plot_file;
+  std::string html_file;
+  bool dry_run = false;
 };
 
 // The logs that could be read; each that could not is told in a line.
@@ -89,6 +97,48 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
   return OkStatus();
 }
 
+// Where a picture or page goes must be free before the logs are read.
+Status CheckTarget(const std::string& path) {
+  if (path.empty()) return OkStatus();
+  const Result<FileInfo> there = FileSystem::Posix().Stat(path);
+  if (there.ok()) return AlreadyExists("{} is there already; remove it or give another name", path);
+  return there.status().kind() == StatusKind::kNotFound ? OkStatus() : there.status();
+}
+
+Status CheckTargets(const ReportOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckTarget(options.plot_file));
+  CAIRN_RETURN_IF_ERROR(CheckTarget(options.html_file));
+  return options.plot_file.empty() ? OkStatus() : PlotTypeOf(options.plot_file).status();
+}
+
+Status WriteTarget(const ReportOptions& options, const std::string& path, const std::string& bytes) {
+  if (options.dry_run) {
+    fmt::print(stderr, "would write {}: {} bytes\n", path, bytes.size());
+    return OkStatus();
+  }
+  return WriteSmallFile(FileSystem::Posix(), path, bytes);
+}
+
+Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& runs) {
+  if (options.plot_file.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const PlotType type, PlotTypeOf(options.plot_file));
+  CAIRN_ASSIGN_OR_RETURN(const std::string picture, Plot(runs, options.plot, type));
+  return WriteTarget(options, options.plot_file, picture);
+}
+
+// With the curves, where there are any.
+Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& runs) {
+  if (options.html_file.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
+  if (columns.empty()) columns = TerminalColumns(PlansDays(options));
+  std::vector<std::string> pictures;
+  if (PlotCommands(runs, options.plot, PlotType::kSvg).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(std::string picture, Plot(runs, options.plot, PlotType::kSvg));
+    pictures.push_back(std::move(picture));
+  }
+  return WriteTarget(options, options.html_file, HtmlPage(columns, runs, pictures));
+}
+
 Result<int> RunReport(const ReportOptions& options) {
   if (options.logs.empty()) return InvalidArgument("report needs a LOG; see cairn report --help");
   ColumnList sort;
@@ -96,11 +146,14 @@ Result<int> RunReport(const ReportOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(sort, FindColumns({options.sort}));
   }
   CAIRN_RETURN_IF_ERROR(FindColumns(options.columns).status());
+  CAIRN_RETURN_IF_ERROR(CheckTargets(options));
   ReadLogs read = ReadAll(options.logs);
   const bool trouble = read.trouble;
   std::vector<RunSummary> runs = SummarizeAll(read, options);
   if (!sort.empty()) SortBy(*sort[0], options.reverse, runs);
   if (!runs.empty() || options.format == ReportFormat::kJson) CAIRN_RETURN_IF_ERROR(Print(options, runs));
+  CAIRN_RETURN_IF_ERROR(WritePlot(options, runs));
+  CAIRN_RETURN_IF_ERROR(WritePage(options, runs));
   return trouble ? kExitTrouble : kExitDone;
 }
 
@@ -136,6 +189,15 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
   report.add_option("--tokens", options.summary.tokens, "days to train on so many, like 300e9")
       ->check(CLI::PositiveNumber)
       ->option_text("N");
+  report.add_option("--plot", options.plot_file, "picture of loss, sec_per_it and tflops")
+      ->option_text("FILE.png|svg");
+  report
+      .add_option("--x", options.plot.x,
+                  "what the plot goes along: iteration (the default), or a column like pp: a point a run")
+      ->option_text("COLUMN");
+  report.add_option("--y", options.plot.y, "what the plot shows")->delimiter(',')->option_text("COLUMN,...");
+  report.add_option("--html", options.html_file, "table and plot as one page")->option_text("FILE");
+  report.add_flag("--dry-run", options.dry_run, "write neither picture nor page, tell their sizes");
   report.add_flag("--no-join", options.keep_apart, "a row for each start of a run");
 }
 
@@ -146,6 +208,8 @@ void AddReportCommand(CLI::App& app, Verb& verb) {
   CLI::App* report = app.add_subcommand("report", "logs into tables: averages, TFLOPs, and why a run failed");
   AddReportFlags(*report, *options);
   AddConfigFlags(*report, options->summary.defaults);
+  AddReportRewrite(*report, verb);
+  AddReportMatch(*report, verb);
   report->require_subcommand(0, 1);
   report->footer(
       "Configuration comes from the log, else from the file's name (61B-zero1-mbs-2-pp16-dp-1-gas-512.out), "

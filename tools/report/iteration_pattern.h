@@ -16,7 +16,8 @@ class IterationPattern {
  public:
   // Takes the words from a line that ParseIterations understood as this one.
   void Learn(std::string_view text);
-  // Reads `text`, a whole line, but for consumed samples and tokens. False, and `line` is anything, where it differs in more than its numbers.
+  // Reads `text`, a whole line, but for consumed samples and tokens. False, and `line` is anything, where it
+  // differs in more than its numbers.
   bool Match(std::string_view text, IterationLine& line) const;
   // What stands before the word "iteration".
   size_t prefix_bytes() const { return prefix_bytes_; }
