@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMaxPoints = 2000;  // a curve; more than a picture can show
 constexpr int kWidth = 1000;
-constexpr int kPanelHeight = 320;
+constexpr size_t kPanelHeight = 320;
+constexpr size_t kKeyRowHeight = 22;  // of three names
 // Told apart by people who see few colours, too (Okabe and Ito).
 constexpr const char* kColours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                     "#E69F00", "#56B4E9", "#000000", "#999999"};
@@ -25,6 +26,7 @@ struct Point {
 
 struct Curve {
   std::string name;
+  size_t run = 0;  // its colour in all panels
   std::vector<Point> points;
 };
 
@@ -55,8 +57,8 @@ constexpr Quantity kQuantities[] = {{"loss", "loss", LossOf},
                                     {"tflops", "TFLOPs a GPU", TflopsOf},
                                     {"grad_norm", "gradient norm", GradNormOf}};
 
-Curve CurveOf(const RunSummary& run, const Quantity& quantity) {
-  Curve curve{.name = std::string(StemOf(run.file)), .points = {}};
+Curve CurveOf(const RunSummary& run, size_t number, const Quantity& quantity) {
+  Curve curve{.name = std::string(StemOf(run.file)), .run = number, .points = {}};
   const size_t step = (run.samples.size() + kMaxPoints - 1) / kMaxPoints;
   for (size_t i = 0; i < run.samples.size(); i += step) {
     double sum = 0, count = 0;
@@ -82,8 +84,8 @@ Result<std::vector<Panel>> IterationPanels(const std::vector<RunSummary>& runs,
       return InvalidArgument("--y {}: against iterations there are loss, sec_per_it, tflops and grad_norm",
                              name);
     Panel panel{.label = std::string(quantity->label), .curves = {}};
-    for (const RunSummary& run : runs)
-      if (Curve curve = CurveOf(run, *quantity); !curve.points.empty())
+    for (size_t i = 0; i < runs.size(); ++i)
+      if (Curve curve = CurveOf(runs[i], i, *quantity); !curve.points.empty())
         panel.curves.push_back(std::move(curve));
     if (!panel.curves.empty()) panels.push_back(std::move(panel));
   }
@@ -148,19 +150,20 @@ std::string DataBlocks(const std::vector<Panel>& panels) {
   return text;
 }
 
+// Runs beyond the number of colours are dashed, each round in another way.
+size_t DashOf(size_t run) { return 1 + run / std::size(kColours) % 5; }
+
 std::string CurveCommands(const std::vector<Panel>& panels, size_t p, bool sweep) {
   std::string text;
   const auto& curves = panels[p].curves;
   for (size_t c = 0; c < curves.size(); ++c) {
     const bool dots = sweep ? c == 1 : curves[c].points.size() <= 60;
     const bool line = !sweep || c == 0;
+    const std::string style =
+        !line ? "points" : fmt::format("{} dt {}", dots ? "linespoints" : "lines", DashOf(curves[c].run));
     text += fmt::format("{} $data_{}_{} using 1:2 with {} lc rgb '{}' lw 1.6 pt 7 ps {} title {} noenhanced",
-                        c ? "," : "plot", p, c,
-                        dots && line ? "linespoints"
-                        : dots       ? "points"
-                                     : "lines",
-                        kColours[(sweep ? 0 : c) % std::size(kColours)], sweep ? 0.9 : 0.5,
-                        GnuplotString(curves[c].name));
+                        c ? "," : "plot", p, c, style, kColours[curves[c].run % std::size(kColours)],
+                        sweep ? 0.9 : 0.5, GnuplotString(curves[c].name));
   }
   return text + "\n";
 }
@@ -180,6 +183,13 @@ std::string SweepTics(const std::vector<Panel>& panels) {
                      wide ? low / 1.2 : low - margin, wide ? high * 1.2 : high + margin);
 }
 
+size_t CurvesOf(const Panel& panel) { return panel.curves.size(); }
+
+std::string XLabel(const std::string& x) {
+  const Result<ColumnList> column = FindColumns({x});
+  return column.ok() ? std::string((*column)[0]->heading) : x;
+}
+
 }  // namespace
 
 Result<PlotType> PlotTypeOf(const std::string& path) {
@@ -195,21 +205,26 @@ Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const Plot
                          sweep ? SweepPanels(runs, options) : IterationPanels(runs, options.y));
   if (panels.empty())
     return InvalidArgument("there is nothing to plot: no run has {} and a value of it", options.x);
-  const bool key = !sweep && panels[0].curves.size() > 1;
-  const size_t key_rows = key ? (panels[0].curves.size() + 2) / 3 : 0;
-  const size_t height = panels.size() * kPanelHeight + (panels.size() * key_rows * 18);
+  const size_t names = sweep ? 0 : std::ranges::max_element(panels, {}, CurvesOf)->curves.size();
+  const size_t key_height = names > 1 ? (names + 2) / 3 * kKeyRowHeight : 0;
+  const size_t height = panels.size() * kPanelHeight + key_height;
   std::string text = fmt::format("set terminal {} size {},{} font 'DejaVu Sans,11' background rgb 'white'\n",
                                  type == PlotType::kPng ? "pngcairo" : "svg dynamic", kWidth, height);
   text += DataBlocks(panels);
   text +=
       "set grid lt 1 lc rgb '#d8d8d8' lw 0.7\nset border 3\nset tics nomirror\nset lmargin 12\nset rmargin "
-      "3\n";
-  text += key ? "set key below maxcols 3\n" : "unset key\n";
+      "3\nunset key\n";
   if (sweep) text += SweepTics(panels);
-  text += fmt::format("set multiplot layout {},1\n", panels.size());
+  text += "set multiplot\n";
   for (size_t p = 0; p < panels.size(); ++p) {
+    const bool last = p + 1 == panels.size();
+    const auto total = static_cast<double>(height);
+    const size_t bottom = last ? 0 : height - (p + 1) * kPanelHeight;
+    text += fmt::format("set origin 0,{}\nset size 1,{}\n", static_cast<double>(bottom) / total,
+                        static_cast<double>(kPanelHeight + (last ? key_height : 0)) / total);
     text += fmt::format("set ylabel {} noenhanced\n", GnuplotString(panels[p].label));
-    if (p + 1 == panels.size()) text += fmt::format("set xlabel {} noenhanced\n", GnuplotString(options.x));
+    if (last) text += fmt::format("set xlabel {} noenhanced\n", GnuplotString(XLabel(options.x)));
+    if (last && key_height > 0) text += "set key below maxcols 3\n";
     text += Range(panels[p]) + CurveCommands(panels, p, sweep);
   }
   return text + "unset multiplot\n";

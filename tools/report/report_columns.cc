@@ -34,7 +34,9 @@ Number Real(const RunSummary& run) {
 std::string Seconds(double value) {
   return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value);
 }
-std::string TwoDigits(double value) { return fmt::format("{:.2f}", value); }
+std::string TwoDigits(double value) {
+  return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value);
+}
 std::string OneDigit(double value) { return fmt::format("{:.1f}", value); }
 std::string Gigabytes(double value) { return fmt::format("{:.1f}GB", value); }
 std::string FourFigures(double value) { return fmt::format("{:.4g}", value); }
