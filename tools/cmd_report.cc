@@ -169,6 +169,7 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       "--json", [&options] { options.format = ReportFormat::kJson; }, "print all facts as JSON");
   report.add_option("--columns", options.columns, "only these, by their names in --format json")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->option_text("NAME,...");
   report.add_option("--sort", options.sort, "by this column; runs without a value last")
       ->option_text("COLUMN");
@@ -195,7 +196,10 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       .add_option("--x", options.plot.x,
                   "what the plot goes along: iteration (the default), or a column like pp: a point a run")
       ->option_text("COLUMN");
-  report.add_option("--y", options.plot.y, "what the plot shows")->delimiter(',')->option_text("COLUMN,...");
+  report.add_option("--y", options.plot.y, "what the plot shows")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->option_text("COLUMN,...");
   report.add_option("--html", options.html_file, "table and plot as one page")->option_text("FILE");
   report.add_flag("--dry-run", options.dry_run, "write neither picture nor page, tell their sizes");
   report.add_flag("--no-join", options.keep_apart, "a row for each start of a run");
