@@ -4,11 +4,11 @@
 #include <map>
 #include <memory>
 
-#include "tools/archive_store.h"
+#include "tools/archive/purge_clock.h"
+#include "tools/archive/store.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
-#include "tools/purge_clock.h"
 #include "tools/run_listing.h"
 #include "tools/text_table.h"
 
