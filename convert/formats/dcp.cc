@@ -1,9 +1,11 @@
 #include "convert/formats/dcp.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "convert/formats/dcp_index.h"
+#include "convert/formats/param_groups.h"
 #include "convert/formats/safetensors.h"
 #include "convert/strict_json.h"
 
@@ -150,6 +152,7 @@ class Reader {
     static const std::set<std::string, std::less<>> kKnown = {
         "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
     for (const DcpBytes& bytes : index_.bytes) {
+      CAIRN_RETURN_IF_ERROR(ReadHyperParameter(bytes));
       const std::string key = bytes.path.empty() ? bytes.name : bytes.path.back();
       if (!kKnown.contains(key) || OptimizerPlace(bytes.name)) continue;
       const auto number = items_.Number(bytes.name, bytes.item);
@@ -158,6 +161,21 @@ class Reader {
     }
     for (const char* key : {"iteration", "global_step", "step"})
       if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
+    return OkStatus();
+  }
+  // "optimizer.param_groups.0.lr"
+  Status ReadHyperParameter(const DcpBytes& bytes) {
+    const size_t size = bytes.path.size();
+    if (size < 3 || bytes.path[size - 3] != "param_groups" || bytes.path.back() == "params")
+      return OkStatus();
+    const std::string& number = bytes.path[size - 2];
+    size_t group = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
+    if (error != std::errc() || end != number.data() + number.size() || group >= 64) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+    nlohmann::json& groups = manifest_.state["param_groups"];
+    if (groups.size() <= group) groups[group] = nlohmann::json::object();
+    if (const auto value = PlainJson(file.root())) groups[group][bytes.path.back()] = *value;
     return OkStatus();
   }
   void AddState(const std::string& key, double number) {

@@ -58,7 +58,7 @@ class Planner {
   Status AddParameter(const TrainingParameter& parameter) {
     const std::string& name = parameter.spec.name;
     AddTensor(parameter.weight, {"model", name});
-    if (!tensors_.optimizer) return OkStatus();
+    if (!parameter.exp_avg) return OkStatus();
     AddTensor(*parameter.exp_avg, {"optimizer", "state", name, "exp_avg"});
     AddTensor(*parameter.exp_avg_sq, {"optimizer", "state", name, "exp_avg_sq"});
     if (parameter.master) AddTensor(*parameter.master, {"optimizer", "state", name, "master_param"});

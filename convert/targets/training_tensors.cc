@@ -15,13 +15,11 @@ class Chooser {
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
-    size_t with_moments = 0;
-    for (const TrainingParameter& parameter : chosen_.parameters)
-      with_moments += parameter.exp_avg && parameter.exp_avg_sq;
-    if (with_moments != 0 && with_moments != chosen_.parameters.size())
-      return Corrupt("{} of {} parameters have an optimizer's state; it is whole or it is not there",
-                     with_moments, chosen_.parameters.size());
-    chosen_.optimizer = with_moments > 0;
+    for (const TrainingParameter& parameter : chosen_.parameters) {
+      if (parameter.exp_avg.has_value() != parameter.exp_avg_sq.has_value())
+        return Corrupt("{} has one of the optimizer's two moments", parameter.spec.name);
+      chosen_.optimizer |= parameter.exp_avg.has_value();
+    }
     return std::move(chosen_);
   }
 

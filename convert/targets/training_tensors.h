@@ -21,7 +21,7 @@ struct TrainingParameter {
 struct TrainingTensors {
   std::vector<TargetTensor> tensors;
   std::vector<TrainingParameter> parameters;  // in the source's order
-  bool optimizer = false;                     // every parameter has both moments
+  bool optimizer = false;                     // parameters have moments; those without are frozen
 
   Dtype weight_type() const;  // that of most bytes
 };
