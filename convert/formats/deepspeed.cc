@@ -257,6 +257,8 @@ class Opener {
         name = prefix->second + name.substr(dot + 1);
       } else if (name.starts_with("tied_modules.")) {
         name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
+        // The last stage has the whole embedding, of which only the weights that are tied are kept up.
+        if (rank >= tp_ && name != "word_embeddings.weight") return OkStatus();
       }
     }
     return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);
