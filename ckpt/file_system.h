@@ -95,7 +95,7 @@ std::string JoinPath(std::string_view directory, std::string_view name);
 // Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
 // loss takes away again is lost.
 Status MakeDirs(FileSystem& fs, const std::string& path);
-// Removes a directory of plain files, files first.
+// Removes a directory and what is in it, files first; links are removed, not followed.
 Status RemoveTree(FileSystem& fs, const std::string& path);
 // The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
 Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);
