@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ckpt/layout.h"
+#include "ckpt/step_hold.h"
 #include "convert/partial_dir.h"
 #include "tools/archive/source.h"
 
@@ -59,6 +60,8 @@ Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::stri
   CAIRN_RETURN_IF_ERROR(CheckUnchanged(fs, source, copy.record()));
   const std::string run_dir = std::filesystem::path(source).parent_path().string();
   CAIRN_RETURN_IF_ERROR(CheckNotResumeStep(fs, run_dir, copy.record().step));
+  CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, copy.record().step));
+  if (!holder.empty()) return InvalidArgument("{}: {} uses its shards, so it stays", step_dir, holder);
   // The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
   const std::string doomed = JoinPath(run_dir, DeletingDirName(copy.record().step, NewNonce()));
   CAIRN_RETURN_IF_ERROR(fs.Rename(source, doomed));

@@ -333,6 +333,10 @@ Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::
 Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
                                const std::string& store, const ByteProgress& progress,
                                const StoreOptions& options) {
+  if (!step.manifest().shards.empty())
+    return NotSupported(
+        "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
+        step.directory(), step.DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, TarBytesAtMost(step.manifest())));
   StepFeed feed(fs, step);

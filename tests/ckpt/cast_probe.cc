@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 
 int main(int argc, char** argv) {
   const auto from = cairn::ParseDtype(argc == 3 ? argv[1] : ""),

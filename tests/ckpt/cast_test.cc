@@ -1,4 +1,4 @@
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The conversions are branch-free integer arithmetic, so that the compiler vectorises the loops. Subnormal
 // halves are rounded by one float addition whose unit in the last place is that of the result, in the default
 // rounding mode.
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 
 #include <algorithm>
 #include <bit>
