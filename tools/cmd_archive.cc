@@ -290,8 +290,11 @@ Result<int> RunRestore(const ArchiveOptions& options) {
     PrintProblem(status.message());
     return ArchiveExitCode(status);
   }
-  fmt::print("restored {}{} as {}: {}, verified\n", part ? "a part of " : "", MemberText(member),
-             options.destination, SizeText(member.bytes));
+  if (part)
+    fmt::print("restored a part of {} as {}, verified\n", MemberText(member), options.destination);
+  else
+    fmt::print("restored {} as {}: {}, verified\n", MemberText(member), options.destination,
+               SizeText(member.bytes));
   return kExitDone;
 }
 

@@ -173,7 +173,7 @@ class PolicyRun {
       return false;
     }
     if (outcome->stored) {
-      report_.stored_bytes += entry.bytes;
+      report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
       ++report_.stored_members;
       seconds_ += outcome->seconds;
       if (!quiet_)
@@ -266,7 +266,7 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
     fmt::print("{}", text);
   } else {
     fmt::print(
-        "stored {} members, {} of sources; {} waiting; nearest purge of those {}\n", report.stored_members,
+        "stored {} members, {} of sources; {} waiting (first purge: {})\n", report.stored_members,
         SizeText(report.stored_bytes), report.waiting,
         std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
   }

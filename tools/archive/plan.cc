@@ -181,6 +181,7 @@ class Planner {
       entry.store_full = wanted.full && !has_full;
       entry.store_weights = wanted.weights && !has_weights;
       entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
+      entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
       entry.why = entry.stores() ? "" : "stored and verified already: ";
       for (const std::string& reason : wanted.reasons)
         entry.why += (reason == wanted.reasons.front() ? "" : ", ") + reason;

@@ -20,11 +20,12 @@ struct PlanEntry {
   bool delete_source = false;
   bool trouble = false;  // what is asked for cannot be had; `why` says so
   std::string why;
-  uint64_t bytes = 0;       // to store, about; before packing
-  uint64_t inodes = 0;      // to store
-  double purge_days = 0;    // until the purge takes the file that was accessed longest ago
-  double finish_days = -1;  // until it is proven at the bandwidth, all before it included; -1: unknown
-  bool late = false;        // after the purge less the margin
+  uint64_t bytes = 0;         // to store, about; before packing
+  uint64_t weight_bytes = 0;  // of those, the weights
+  uint64_t inodes = 0;        // to store
+  double purge_days = 0;      // until the purge takes the file that was accessed longest ago
+  double finish_days = -1;    // until it is proven at the bandwidth, all before it included; -1: unknown
+  bool late = false;          // after the purge less the margin
 
   bool stores() const { return store_full || store_weights; }
 };
