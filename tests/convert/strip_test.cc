@@ -409,7 +409,7 @@ TEST_F(StripTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
   const StripOptions options{.max_file_bytes = 20000,
-                             .copies = {{"tokenizer.json", dir_ / "tokenizer.json"}}};
+                             .copies = {{"tokenizer.json", {&fs_, dir_ / "tokenizer.json"}}}};
   FaultyFileSystem faulty(Fs());
   ASSERT_TRUE(Strip(faulty, *Open(dir_ / "run"), dir_ / "whole", options).ok());
   const std::vector<std::string> whole = *Fs().List(dir_ / "whole");
