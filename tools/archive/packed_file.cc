@@ -21,7 +21,8 @@ constexpr uint64_t kFrameRecordBytes = 10;  // of the shortest one in the table
 constexpr uint64_t kLowRecordBytes = 16;    // more with low halves
 constexpr uint64_t kExceptionBytes = 6;
 constexpr uint64_t kMaxTableBytes = 1 << 30;
-constexpr size_t kMaxIdle = 4;  // decoders that are kept for the next reader
+constexpr size_t kMaxIdle = 4;    // decoders that are kept for the next reader
+constexpr size_t kMaxRecent = 6;  // frames that are kept, or on their way
 constexpr uint64_t kZstdBlockBytes = 128 << 10;
 // A frame whose planes do not pay: its blocks as they are.
 constexpr uint64_t kRawFrameOverhead = 9 + 3 * (kMaxCodecChunkBytes / kZstdBlockBytes + 1);
@@ -191,19 +192,53 @@ Result<std::unique_ptr<PackedFile>> PackedFile::Open(std::string path, FileRange
       new PackedFile(std::move(path), std::move(range), std::move(table).value(), std::move(siblings)));
 }
 
-std::unique_ptr<PackedFile::Scratch> PackedFile::TakeScratch(size_t frame) {
+std::unique_ptr<PackedFile::Scratch> PackedFile::TakeScratch() {
   const std::lock_guard lock(mutex_);
   if (idle_.empty()) return std::make_unique<Scratch>();
-  auto found = std::ranges::find(idle_, frame, [](const auto& scratch) { return scratch->frame; });
-  if (found == idle_.end()) found = idle_.begin();
-  std::unique_ptr<Scratch> scratch = std::move(*found);
-  idle_.erase(found);
+  std::unique_ptr<Scratch> scratch = std::move(idle_.back());
+  idle_.pop_back();
   return scratch;
 }
 
-void PackedFile::GiveBack(std::unique_ptr<Scratch> scratch) {
-  const std::lock_guard lock(mutex_);
-  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(scratch));
+// Requires the mutex. The new one takes the memory of one that nobody looks at any more.
+std::shared_ptr<PackedFile::Decoded> PackedFile::StartFrame(size_t frame) {
+  auto decoded = std::make_shared<Decoded>();
+  decoded->frame = frame;
+  if (recent_.size() >= kMaxRecent) {
+    if (recent_.front().use_count() == 1) decoded->bytes = std::move(recent_.front()->bytes);
+    recent_.pop_front();
+  }
+  recent_.push_back(decoded);
+  return decoded;
+}
+
+Result<std::shared_ptr<const PackedFile::Decoded>> PackedFile::FrameAt(size_t frame) {
+  std::shared_ptr<Decoded> decoded;
+  {
+    std::unique_lock lock(mutex_);
+    const auto found = std::ranges::find(recent_, frame, [](const auto& one) { return one->frame; });
+    if (found != recent_.end()) {
+      decoded = *found;
+      recent_.erase(found);
+      recent_.push_back(decoded);
+      ready_.wait(lock, [&] { return decoded->ready; });
+      CAIRN_RETURN_IF_ERROR(decoded->status);
+      return std::shared_ptr<const Decoded>(std::move(decoded));
+    }
+    decoded = StartFrame(frame);
+  }
+  std::unique_ptr<Scratch> scratch = TakeScratch();
+  const Status status = Decode(frame, *scratch, decoded->bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    decoded->status = status;
+    decoded->ready = true;
+    if (!status.ok()) std::erase(recent_, decoded);  // the disk may give it the next time
+    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(scratch));
+  }
+  ready_.notify_all();
+  CAIRN_RETURN_IF_ERROR(status);
+  return std::shared_ptr<const Decoded>(std::move(decoded));
 }
 
 Status PackedFile::ReadAt(uint64_t offset, std::span<std::byte> bytes) {
@@ -211,42 +246,35 @@ Status PackedFile::ReadAt(uint64_t offset, std::span<std::byte> bytes) {
     return Corrupt("{} ends at byte {}", path_, table_.bytes);
   while (!bytes.empty()) {
     const size_t frame = std::ranges::upper_bound(begins_, offset) - begins_.begin() - 1;
-    std::unique_ptr<Scratch> scratch = TakeScratch(frame);
-    if (const Status status = Decode(frame, *scratch); !status.ok())
-      return status.WithContext(fmt::format("{} at byte {}", path_, begins_[frame]));
+    const auto decoded = FrameAt(frame);
+    if (!decoded.ok())
+      return decoded.status().WithContext(fmt::format("{} at byte {}", path_, begins_[frame]));
     const uint64_t within = offset - begins_[frame];
     const uint64_t count = std::min<uint64_t>(bytes.size(), table_.frames[frame].bytes - within);
-    std::memcpy(bytes.data(), scratch->decoded.data() + within, count);
-    GiveBack(std::move(scratch));
+    std::memcpy(bytes.data(), (*decoded)->bytes.data() + within, count);
     bytes = bytes.subspan(count);
     offset += count;
   }
   return OkStatus();
 }
 
-Status PackedFile::Decode(size_t index, Scratch& scratch) {
-  if (scratch.frame == index) return OkStatus();
-  scratch.frame = SIZE_MAX;
+Status PackedFile::Decode(size_t index, Scratch& scratch, std::vector<std::byte>& out) {
   const PackedFrame& frame = table_.frames[index];
   scratch.stored.resize(frame.stored_bytes);
   CAIRN_RETURN_IF_ERROR(range_.file->ReadAt(range_.offset + offsets_[index], scratch.stored));
-  scratch.decoded.resize(frame.bytes);
-  if (frame.low_halves)
-    CAIRN_RETURN_IF_ERROR(JoinLow(frame, scratch));
-  else
-    CAIRN_RETURN_IF_ERROR(scratch.decoder.Decode(scratch.stored, frame.element_bytes, scratch.decoded));
-  scratch.frame = index;
-  return OkStatus();
+  out.resize(frame.bytes);
+  if (frame.low_halves) return JoinLow(frame, scratch, out);
+  return scratch.decoder.Decode(scratch.stored, frame.element_bytes, out);
 }
 
-Status PackedFile::JoinLow(const PackedFrame& frame, Scratch& scratch) {
+Status PackedFile::JoinLow(const PackedFrame& frame, Scratch& scratch, std::span<std::byte> out) {
   if (!siblings_) return Corrupt("its weights are said to be halves of others themselves");
   scratch.low.resize(frame.bytes / 2);
   scratch.weights.resize(frame.bytes / 2);
   CAIRN_RETURN_IF_ERROR(scratch.decoder.Decode(scratch.stored, frame.element_bytes, scratch.low));
   CAIRN_RETURN_IF_ERROR(siblings_(table_.names[frame.weight_name], frame.weight_offset, scratch.weights));
   const auto exceptions = std::span(table_.exceptions).subspan(frame.first_exception, frame.exceptions);
-  JoinMaster(scratch.weights, scratch.low, exceptions, scratch.decoded);
+  JoinMaster(scratch.weights, scratch.low, exceptions, out);
   return OkStatus();
 }
 

@@ -16,6 +16,8 @@
 // Python that lie in every store (unpack.py) give the file.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -68,8 +70,9 @@ Result<PackedTable> ReadPackedTable(const FileRange& range);
 using SiblingReader =
     std::function<Status(const std::string& name, uint64_t offset, std::span<std::byte> out)>;
 
-// The file as it was. Reads the frames that a range needs, each at once; keeps the last one. Safe from
-// several threads.
+// The file as it was. Reads the frames that a range needs, each at once, and keeps the last few: readers of
+// neighbouring ranges share the frame between them, and wait for whoever decodes it. Safe from several
+// threads.
 class PackedFile final : public ReadOnlyFile {
  public:
   // `weights`: false refuses low halves, so that a sibling never asks for its siblings.
@@ -82,15 +85,21 @@ class PackedFile final : public ReadOnlyFile {
  private:
   struct Scratch {
     PlaneDecoder decoder;
-    std::vector<std::byte> stored, low, weights, decoded;
-    size_t frame = SIZE_MAX;  // that `decoded` holds
+    std::vector<std::byte> stored, low, weights;
+  };
+  struct Decoded {
+    size_t frame = 0;
+    bool ready = false;
+    Status status;
+    std::vector<std::byte> bytes;
   };
 
   PackedFile(std::string path, FileRange range, PackedTable table, SiblingReader siblings);
-  Status Decode(size_t frame, Scratch& scratch);
-  Status JoinLow(const PackedFrame& frame, Scratch& scratch);
-  std::unique_ptr<Scratch> TakeScratch(size_t frame);
-  void GiveBack(std::unique_ptr<Scratch> scratch);
+  Result<std::shared_ptr<const Decoded>> FrameAt(size_t frame);
+  std::shared_ptr<Decoded> StartFrame(size_t frame);
+  Status Decode(size_t frame, Scratch& scratch, std::vector<std::byte>& out);
+  Status JoinLow(const PackedFrame& frame, Scratch& scratch, std::span<std::byte> out);
+  std::unique_ptr<Scratch> TakeScratch();
 
   const std::string path_;
   const FileRange range_;
@@ -99,7 +108,9 @@ class PackedFile final : public ReadOnlyFile {
   std::vector<uint64_t> begins_;   // of each frame in the file
   std::vector<uint64_t> offsets_;  // of each frame in the range
   std::mutex mutex_;
+  std::condition_variable ready_;
   std::vector<std::unique_ptr<Scratch>> idle_;
+  std::deque<std::shared_ptr<Decoded>> recent_;  // the one that was asked for last at the end
 };
 
 // A zstd frame of these bytes as they are. Requires at most kMaxCodecChunkBytes.
