@@ -15,6 +15,7 @@
 #include "tools/cmd_inspect.h"
 #include "tools/cmd_ls.h"
 #include "tools/cmd_plan.h"
+#include "tools/cmd_report.h"
 #include "tools/cmd_reshape.h"
 #include "tools/cmd_strip.h"
 #include "tools/cmd_train.h"
@@ -33,7 +34,7 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 constexpr AddCommand kCommands[] = {
     AddTrainCommand,       AddDataCommand, AddLsCommand,      AddInspectCommand, AddVerifyCommand,
     AddFingerprintCommand, AddDiffCommand, AddReshapeCommand, AddStripCommand,   AddConvertCommand,
-    AddArchiveCommand,     AddPlanCommand, AddBenchCommand};
+    AddArchiveCommand,     AddPlanCommand, AddReportCommand,  AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {
