@@ -87,6 +87,8 @@ MORE = 10
 PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
 TRAINED = {
     "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
+    "one": {"world": 2, "engine": "plain", "one_group": True, "config": ZERO | {"zero_optimization": {"stage": 2}},
+            "more": MORE},
     "pipeline": PIPE | {"world": 8, "pp": 2, "tp": 2, "more": MORE},
 }
 
@@ -106,7 +108,12 @@ class DeepSpeedTest(Case):
         "zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "2"], {"world": 2, "config": stage(3)}),
         "zero1": (["--to", "megatron-deepspeed", "--zero", "1", "--dp", "2"], {"world": 2, "config": stage(1)}),
         "universal1": (["--to", "universal"], {"world": 2, "config": stage(1, True)}),
-        "universal3": (["--to", "universal"], {"world": 4, "config": stage(3, True)}),
+    }
+    # Of a universal checkpoint ZeRO 3 takes the hyper-parameters of the first group for all of them.
+    ONE = {
+        "universal3": (["--to", "universal"], {"world": 4, "one_group": True, "config": stage(3, True)}),
+        "one_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
+                      {"world": 4, "one_group": True, "config": stage(3)}),
     }
     PIPELINE = {
         "same_tp": (["--to", "megatron-deepspeed", "--tp", "2", "--pp", "1", "--dp", "2"],
@@ -122,7 +129,7 @@ class DeepSpeedTest(Case):
             self.skipTest("deepspeed is not installed")
         run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED))
         jobs = {}
-        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+        for source, targets in (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE)):
             # By way of a native step, so that all that a target needs is carried by it.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
                   "--dp", "1")
@@ -130,7 +137,7 @@ class DeepSpeedTest(Case):
                 jobs[name] = spec | {"engine": TRAINED[source]["engine"], "load": self.path(name + "-in"), "more": MORE}
                 cairn("convert", self.path(source + "-native"), self.path(name + "-in"), *flags)
         run_writer(self, "deepspeed_writer.py", json.dumps(jobs))
-        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+        for source, targets in (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE)):
             for name in targets:
                 with self.subTest(name=name):
                     self.check(source, name, jobs[name])
