@@ -115,6 +115,7 @@ TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
                                 .writer = {},
                                 .progress = {}});
     ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_TRUE(Fs().Stat(out + "/cairn.json").ok());
     auto written = OpenForeign(Fs(), out);  // recognised from its files
     ASSERT_TRUE(written.ok()) << written.status().message();
     ASSERT_EQ(FingerprintText(**written), FingerprintText(*source));
