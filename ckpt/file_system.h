@@ -18,6 +18,7 @@ namespace cairn {
 
 inline constexpr uint64_t kPageBytes = 4096;  // alignment of O_DIRECT transfers and of data in our files
 
+inline uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 inline uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 enum class Direct {
@@ -49,7 +50,7 @@ class File {
 
 // Of `bytes` transferred, those to go on from: after a short O_DIRECT transfer, whole pages.
 inline size_t WholeTransfer(const File& file, size_t bytes) {
-  return file.direct() ? bytes / kPageBytes * kPageBytes : bytes;
+  return file.direct() ? PageDown(bytes) : bytes;
 }
 
 struct FileInfo {

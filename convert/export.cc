@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 #include "convert/fingerprint.h"
 #include "convert/formats/formats.h"
 #include "convert/partial_dir.h"

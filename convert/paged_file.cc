@@ -8,7 +8,6 @@ namespace {
 
 constexpr size_t kMaxWaitingPages = 512;  // of one file: 2 MiB
 
-uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "convert/formats/replicas.h"
 #include "convert/formats/zero_shards.h"
 #include "convert/master_proof.h"
+#include "convert/run_identity.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -41,7 +42,7 @@ class Opener {
     manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
     for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
-    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
                            OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
                                             std::move(builder_.catalog), replicas_, options_.replicas));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 
 namespace cairn {
 namespace {

@@ -1,0 +1,113 @@
+#include "tools/report/config_name.h"
+
+#include <string>
+
+#include "tools/report/config_text.h"
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+struct NameWord {
+  std::string_view word;
+  std::string_view field;
+};
+constexpr NameWord kWords[] = {
+    {"tp", "tp"},          {"mp", "tp"},         {"pp", "pp"},       {"dp", "dp"},
+    {"cp", "cp"},          {"mbs", "mbs"},       {"gbs", "gbs"},     {"gas", "gas"},
+    {"zero", "zero"},      {"z", "zero"},        {"gpus", "gpus"},   {"gpu", "gpus"},
+    {"ngpus", "gpus"},     {"nodes", "nodes"},   {"node", "nodes"},  {"n", "nodes"},
+    {"seq", "seq"},        {"sl", "seq"},        {"seqlen", "seq"},  {"nl", "layers"},
+    {"nlayers", "layers"}, {"layers", "layers"}, {"hs", "hidden"},   {"nh", "hidden"},
+    {"hidden", "hidden"},  {"nhid", "hidden"},   {"heads", "heads"}, {"nheads", "heads"},
+    {"vocab", "vocab"},    {"iters", "iters"},
+};
+
+bool IsSeparator(char c) { return c == '-' || c == '_' || c == '='; }
+
+class NameReader {
+ public:
+  explicit NameReader(std::string_view name) : name_(name) {}
+
+  RunConfig Read() {
+    while (at_ < name_.size()) {
+      if (IsLetter(name_[at_]))
+        LettersFirst();
+      else if (IsDigit(name_[at_]))
+        NumberFirst();
+      else
+        ++at_;
+    }
+    return config_;
+  }
+
+ private:
+  std::string_view Letters() {
+    const size_t begin = at_;
+    while (at_ < name_.size() && IsLetter(name_[at_])) ++at_;
+    return name_.substr(begin, at_ - begin);
+  }
+  // "512", or "1.3" where digits follow the dot.
+  std::string_view Number() {
+    const size_t begin = at_;
+    while (at_ < name_.size() && IsDigit(name_[at_])) ++at_;
+    if (at_ + 1 < name_.size() && name_[at_] == '.' && IsDigit(name_[at_ + 1])) {
+      const size_t dot = at_;
+      for (++at_; at_ < name_.size() && IsDigit(name_[at_]);) ++at_;
+      if (at_ >= name_.size() || !IsLetter(name_[at_])) at_ = dot;  // "gas-512.12345.out"
+    }
+    return name_.substr(begin, at_ - begin);
+  }
+
+  void LettersFirst() {
+    const std::string_view word = Letters();
+    size_t digit = at_;
+    if (digit < name_.size() && IsSeparator(name_[digit])) ++digit;
+    if (digit >= name_.size() || !IsDigit(name_[digit])) return;
+    const size_t before = at_;
+    at_ = digit;
+    const std::string_view number = Number();
+    const bool is_more =
+        at_ < name_.size() && IsLetter(name_[at_]);  // "fp16b", or "ds-61B": the number is no value
+    if (Take(word, number) && !is_more) return;
+    at_ = is_more && digit > before ? digit : at_;  // "ds-61B": read the 61B by itself
+  }
+
+  void NumberFirst() {
+    const std::string_view number = Number();
+    const std::string_view word = Letters();
+    const auto value = NumberAt(number);
+    if (!value || word.empty()) return;
+    const bool ends = at_ >= name_.size() || !IsDigit(name_[at_]);
+    if (ends && (SameWord(word, "b") || SameWord(word, "m")) && !config_.size_b && value->value > 0)
+      config_.size_b = SameWord(word, "b") ? value->value : value->value / 1000;
+    else if (SameWord(word, "gpu") || SameWord(word, "gpus") || SameWord(word, "node") ||
+             SameWord(word, "nodes") || SameWord(word, "n"))
+      Take(word, number);
+  }
+
+  bool Take(std::string_view word, std::string_view number) {
+    for (const NameWord& each : kWords)
+      if (SameWord(word, each.word)) return TakeField(each.field, number, config_);
+    return false;
+  }
+
+  std::string_view name_;
+  size_t at_ = 0;
+  RunConfig config_;
+};
+
+}  // namespace
+
+std::string_view StemOf(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  if (const size_t slash = path.rfind('/'); slash != path.npos) path.remove_prefix(slash + 1);
+  for (const std::string_view suffix : {".out", ".log", ".txt", ".err", ".slurm", ".sbatch", ".sh"})
+    if (path.size() > suffix.size() && SameWord(path.substr(path.size() - suffix.size()), suffix))
+      return path.substr(0, path.size() - suffix.size());
+  return path;
+}
+
+RunConfig ConfigFromName(std::string_view path) { return NameReader(StemOf(path).substr(0, 500)).Read(); }
+
+}  // namespace cairn

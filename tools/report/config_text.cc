@@ -1,0 +1,197 @@
+#include "tools/report/config_text.h"
+
+#include <string>
+
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto npos = std::string_view::npos;
+
+struct Alias {
+  std::string_view name;
+  std::string_view field;  // long name in run_config.cc
+};
+constexpr Alias kAliases[] = {
+    {"train_batch_size", "global_batch_size"},
+    {"train_micro_batch_size_per_gpu", "micro_batch_size"},
+    {"batch_size", "micro_batch_size"},  // of the first Megatron
+    {"model_parallel_size", "tensor_model_parallel_size"},
+    {"zero_optimization_stage", "zero_stage"},
+    {"gradient_accumulation_step", "gradient_accumulation_steps"},
+    {"steps_per_print", "log_interval"},
+    {"num_nodes", "nnodes"},
+    {"num_gpus", "nproc_per_node"},
+    {"nproc_per_node", "nproc_per_node"},
+};
+
+bool IsNameCharacter(char c) { return IsLetter(c) || IsDigit(c) || c == '_' || c == '-'; }
+
+std::string Canonical(std::string_view name) {
+  std::string canonical;
+  for (const char c : name.substr(0, 64)) canonical += c == '-' ? '_' : LowerCase(c);
+  for (const Alias& alias : kAliases)
+    if (alias.name == canonical) return std::string(alias.field);
+  return canonical;
+}
+
+std::string_view Unquoted(std::string_view value) {
+  value = Trim(value);
+  while (!value.empty() &&
+         (value.back() == ',' || value.back() == '"' || value.back() == '\'' || value.back() == '\\'))
+    value.remove_suffix(1);
+  while (!value.empty() && (value.front() == '"' || value.front() == '\'')) value.remove_prefix(1);
+  return value;
+}
+
+void SetPrecision(std::string_view word, RunConfig& config) {
+  if (!config.precision) config.precision = std::string(word);
+}
+
+// Arguments that are no counts.
+bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& config) {
+  const bool off = SameWord(value, "false") || SameWord(value, "none") || value == "0";
+  if (name == "checkpoint_activations" || name == "deepspeed_activation_checkpointing") {
+    // Both stand in a dump; one that is on is enough.
+    if (!off || !config.recompute) config.recompute = !off || config.recompute.value_or(false);
+    return true;
+  }
+  if (name == "recompute_granularity" || name == "activations_checkpoint_granularity") {
+    const bool full = SameWord(value, "full");  // selective recomputes next to nothing
+    if (full || !config.recompute) config.recompute = full || config.recompute.value_or(false);
+    return true;
+  }
+  if (name == "fp16" || name == "bf16") {
+    if (!off) SetPrecision(name, config);
+    return true;
+  }
+  return false;
+}
+
+// "world size" -> "world_size", "data-parallel-size" -> "data_parallel_size".
+std::string Underscored(std::string_view text) {
+  std::string out(text.substr(0, 1000));
+  for (char& c : out) c = c == '-' || c == ' ' ? '_' : LowerCase(c);
+  return out;
+}
+
+int TakeWorldSizes(std::string_view text, RunConfig& config) {
+  const std::string line = Underscored(text);
+  int told = 0;
+  for (const std::string_view name :
+       {"world_size", "data_parallel_size", "context_parallel_size", "tensor_model_parallel_size",
+        "pipeline_model_parallel_size", "model_parallel_size"}) {
+    for (size_t at = line.find(name); at != npos; at = line.find(name, at + 1)) {
+      const bool whole = name == "model_parallel_size"
+                             ? line.compare(at - std::min<size_t>(at, 4), 4, "and_") == 0
+                             : line.compare(at - std::min<size_t>(at, 8), 8, "encoder_") != 0;
+      const size_t colon = at + name.size();
+      if (!whole || colon >= line.size() || line[colon] != ':') continue;
+      const std::string_view rest = text.substr(colon + 1);
+      const auto number = NumberAt(Trim(rest));
+      if (number) told += TakeField(name, Trim(rest).substr(0, number->length), config);
+      break;
+    }
+  }
+  return told;
+}
+
+// "TP=2 PP=1 DP=1 ZeRO=0", and the number before " parameters in fp32".
+int TakeOurs(std::string_view text, RunConfig& config) {
+  int told = 0;
+  for (const auto& [word, name] : {std::pair{"TP=", "tp"}, {"PP=", "pp"}, {"DP=", "dp"}, {"ZeRO=", "zero"}}) {
+    const size_t at = text.find(word);
+    if (at == npos) continue;
+    const std::string_view rest = text.substr(at + std::string_view(word).size());
+    if (const auto number = NumberAt(rest)) told += TakeField(name, rest.substr(0, number->length), config);
+  }
+  const size_t training = text.find("training "), in = text.find(" parameters in ");
+  if (training == npos || in == npos || training > in) return told;
+  if (const auto count = CountAt(text.substr(training + 9, in - training - 9)); count && !config.size_b)
+    config.size_b = static_cast<double>(*count) / 1e9;
+  const std::string_view type = text.substr(in + 15, 4);
+  if (type == "fp32" || type == "fp16" || type == "bf16") SetPrecision(type, config);
+  return told;
+}
+
+}  // namespace
+
+bool TakeField(std::string_view name, std::string_view value, RunConfig& config) {
+  const std::string canonical = Canonical(name);
+  value = Unquoted(value);
+  for (const ConfigCount& count : ConfigCounts()) {
+    if (canonical != count.long_name && canonical != count.name) continue;
+    const auto number = CountAt(value);
+    if (number && !(config.*count.field) && (*number > 0 || count.field == &RunConfig::zero))
+      config.*count.field = *number;
+    return true;
+  }
+  return TakeSwitch(canonical, value, config);
+}
+
+int TakeDumpedArgument(std::string_view text, RunConfig& config) {
+  const size_t dots = text.find(" ...");
+  if (dots == npos) return 0;
+  size_t begin = dots;
+  while (begin > 0 && IsNameCharacter(text[begin - 1])) --begin;
+  size_t end = dots + 1;
+  while (end < text.size() && text[end] == '.') ++end;
+  if (begin == dots || end >= text.size() || text[end] != ' ') return 0;
+  return TakeField(text.substr(begin, dots - begin), text.substr(end), config);
+}
+
+int TakeCommandLine(std::string_view text, RunConfig& config) {
+  int told = 0;
+  for (size_t at = text.find("--"); at != npos; at = text.find("--", at)) {
+    const size_t begin = at + 2;
+    for (at = begin; at < text.size() && IsNameCharacter(text[at]);) ++at;
+    if (at == begin) continue;
+    const std::string_view name = text.substr(begin, at - begin);
+    size_t value = at;
+    while (value < text.size() && (text[value] == ' ' || text[value] == '=' || text[value] == '\'' ||
+                                   text[value] == ',' || text[value] == '"'))
+      ++value;
+    size_t end = value;
+    while (end < text.size() && text[end] != ' ' && text[end] != '\'' && text[end] != '"' && text[end] != ',')
+      ++end;
+    const std::string_view argument = text.substr(value, end - value);
+    told += TakeField(name, argument.starts_with("--") ? "true" : argument, config);
+  }
+  return told;
+}
+
+int TakeJsonField(std::string_view text, RunConfig& config) {
+  int told = 0;
+  for (const std::string_view name : {"stage", "train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps", "steps_per_print"}) {
+    const std::string quoted = "\"" + std::string(name) + "\"";
+    const size_t at = text.find(quoted);
+    if (at == npos) continue;
+    const std::string_view rest = Trim(text.substr(at + quoted.size()));
+    if (!rest.starts_with(':')) continue;
+    const std::string_view value = Trim(rest.substr(1));
+    if (const auto number = NumberAt(value))
+      told += TakeField(name == "stage" ? "zero_stage" : name, value.substr(0, number->length), config);
+  }
+  return told;
+}
+
+int TakeSentence(std::string_view text, RunConfig& config) {
+  if (text.find("with TP=") != npos) return TakeOurs(text, config);
+  if (FindWord(text, "world size:") != npos) return TakeWorldSizes(text, config);
+  if (const size_t at = text.find("new size: "); at != npos && text.find("padded vocab") != npos) {
+    const std::string_view rest = text.substr(at + 10);
+    if (const auto number = NumberAt(rest))
+      return TakeField("padded_vocab_size", rest.substr(0, number->length), config);
+  }
+  if (const size_t at = text.find("TOTAL_PARAMS="); at != npos && !config.size_b) {
+    if (const auto number = NumberAt(text.substr(at + 13)); number && number->value > 0) {
+      config.size_b = number->value / 1e9;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// What log lines tell of a run's configuration, whoever wrote them:
+//
+//   "  hidden_size ............................. 1024"            the dump of arguments (Megatron, DeepSpeed)
+//   "using world size: 16, data-parallel-size: 1, ..."            Megatron
+//   "> padded vocab (size: 50257) with 47 dummy tokens (new size: 50304)"
+//   "training 136192 parameters in fp32 with TP=2 PP=1 DP=1 ZeRO=0"   ours
+//   "python pretrain_gpt.py --hidden-size 1024 --bf16"            a command line
+//   "\"train_batch_size\": 64,"                                    DeepSpeed's configuration
+#pragma once
+
+#include <string_view>
+
+#include "tools/report/run_config.h"
+
+namespace cairn {
+
+// Each takes what `config` lacks from the line, and returns how many fields the line tells, known before or
+// not.
+int TakeDumpedArgument(std::string_view text, RunConfig& config);
+int TakeCommandLine(std::string_view text, RunConfig& config);
+int TakeJsonField(std::string_view text, RunConfig& config);
+int TakeSentence(std::string_view text, RunConfig& config);
+
+// A field by any of its names, in the writing of flags or of dumps. False where the name means nothing here.
+bool TakeField(std::string_view name, std::string_view value, RunConfig& config);
+
+}  // namespace cairn

@@ -1,0 +1,220 @@
+#include "tools/report/failure.h"
+
+#include <fmt/format.h>
+
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto npos = std::string_view::npos;
+constexpr size_t kMaxText = 300;
+
+// Heavier ones are causes, lighter ones their consequences; of equals the first counts.
+constexpr int kMachine = 50;  // memory ran out, a node went away
+constexpr int kProgram = 40;  // it stopped by itself, and says why
+constexpr int kEnd = 30;      // something stopped it
+constexpr int kSymptom = 20;  // what other ranks see
+constexpr int kExit = 10;     // an exit status
+
+struct Sign {
+  std::string_view words;  // all of them, one after the other, with anything between: "A*B"
+  std::string_view cause;
+  int weight;
+  bool decreed = false;
+};
+constexpr Sign kSigns[] = {
+    {"out of memory", "out of memory", kMachine},
+    {"out-of-memory", "out of memory", kMachine},
+    {"outofmemory", "out of memory", kMachine},
+    {"out_of_me", "out of memory", kMachine},
+    {"oom-kill", "out of memory", kMachine},
+    {"oom_kill", "out of memory", kMachine},
+    {"bad_alloc", "out of memory", kMachine},
+    {"memoryerror", "out of memory", kMachine},
+    {"node_fail", "node failure", kMachine, true},
+    {"node fail", "node failure", kMachine, true},
+    {"nodefail", "node failure", kMachine, true},
+    {"due to time limit", "time limit", kEnd, true},
+    {"time limit*exceeded", "time limit", kEnd, true},
+    {"time limit", "time limit", kEnd, true},
+    {"preempt", "preempted", kEnd, true},
+    {"uncorrectable*ecc", "hardware error", kProgram},
+    {"xid *", "hardware error", kSymptom},
+    {"no space left on device", "disk full", kProgram},
+    {"quota exceeded", "disk full", kProgram},
+    {"collective operation timeout", "NCCL timeout", kEnd},
+    {"nccl*timeout", "NCCL timeout", kEnd},
+    {"nccl*timed out", "NCCL timeout", kEnd},
+    {"heartbeat*timed out", "NCCL timeout", kEnd},
+    {"stopping all ranks", "collective timeout", kEnd},
+    {"gloo*timed out", "collective timeout", kEnd},
+    {"timed out initializing process group", "collective timeout", kEnd},
+    {"timed out waiting", "collective timeout", kEnd},
+    {"wait timeout", "collective timeout", kEnd},
+    {"socket timeout", "collective timeout", kEnd},
+    {"nccl error", "NCCL error", kSymptom},
+    {"nccl communicator was aborted", "NCCL error", kSymptom},
+    {"ncclunhandled", "NCCL error", kSymptom},
+    {"ncclsystemerror", "NCCL error", kSymptom},
+    {"ncclinternalerror", "NCCL error", kSymptom},
+    {"ncclremoteerror", "NCCL error", kSymptom},
+    {"unhandled cuda error", "NCCL error", kSymptom},
+    {"unhandled system error", "NCCL error", kSymptom},
+    {"connection reset by", "collective error", kSymptom},
+    {"connection closed by", "collective error", kSymptom},
+    {"segmentation fault", "segmentation fault", kProgram},
+    {"sigsegv", "segmentation fault", kSymptom},
+    {"bus error", "bus error", kProgram},
+    {"device-side assert", "assertion", kProgram},
+    {"assertionerror", "assertion", kProgram},
+    {"assertion*failed", "assertion", kProgram},
+    {"childfailederror", "a rank failed", kExit},
+    {"calledprocesserror", "a rank failed", kExit},
+    {"cancelled at", "cancelled", kSymptom, true},
+    {"cancelled by", "cancelled", kSymptom, true},
+    {"sigkill", "killed", kSymptom},
+    {"keyboardinterrupt", "killed", kSymptom},
+    {"signalexception", "killed", kSymptom},
+    {"killed", "killed", kSymptom},
+    {"sigterm", "killed", kExit},
+    {"sigabrt", "aborted", kExit},
+    {"core dumped", "aborted", kExit},
+};
+
+// Lines that only talk about such things.
+constexpr std::string_view kHarmless[] = {"if you want to ",
+                                          "to avoid ",
+                                          "reserved but unallocated memory is large",
+                                          "signal handler",
+                                          "may cause",
+                                          "will be killed",
+                                          "stacktrace",
+                                          "pytorch_cuda_alloc_conf",
+                                          "nccl info",
+                                          "heartbeat_timeout",
+                                          "assert_"};
+
+bool Holds(std::string_view text, std::string_view words) {
+  size_t at = 0;
+  while (!words.empty()) {
+    const size_t star = words.find('*');
+    const std::string_view word = words.substr(0, star);
+    at = word.empty() ? at : FindWord(text, word, at);
+    if (at == npos) return false;
+    at += word.size();
+    words.remove_prefix(star == npos ? words.size() : star + 1);
+  }
+  return true;
+}
+
+// "exited with exit code 137", "exitcode  : -9 (pid: 1)", "returned non-zero exit status 1", "exits with
+// return code = 1".
+std::optional<int> ExitCodeIn(std::string_view text) {
+  for (const std::string_view words : {"exit code", "exitcode", "exit status", "return code", "exit value"}) {
+    size_t at = FindWord(text, words);
+    if (at == npos) continue;
+    for (at += words.size(); at < text.size() && (text[at] == ' ' || text[at] == ':' || text[at] == '=');)
+      ++at;
+    const auto number = NumberAt(text.substr(at));
+    if (number && number->value != 0 && number->value >= -255 && number->value <= 255)
+      return static_cast<int>(number->value);
+  }
+  return std::nullopt;
+}
+
+// "torch.cuda.SomeError: message" at the start of the line, as Python ends a traceback: "SomeError".
+std::string_view ExceptionName(std::string_view text) {
+  size_t end = 0, begin = 0;
+  while (end < text.size() &&
+         (IsLetter(text[end]) || IsDigit(text[end]) || text[end] == '_' || text[end] == '.')) {
+    if (text[end] == '.') begin = end + 1;
+    ++end;
+  }
+  const std::string_view name = text.substr(begin, end - begin);
+  const bool ends = end == text.size() || text[end] == ':';
+  const bool is_exception =
+      name.ends_with("Error") || name.ends_with("Exception") || name.ends_with("Interrupt");
+  return ends && is_exception && name.size() <= 60 ? name : std::string_view();
+}
+
+std::string Shortened(std::string_view text) {
+  text = Trim(text);
+  std::string out;
+  for (const char c : text.substr(0, kMaxText))
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  if (text.size() > kMaxText) {
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
+    out += "...";
+  }
+  return out;
+}
+
+// The length of one prefix of a launcher; 0 where there is none.
+size_t PrefixLength(std::string_view text) {
+  if (text.empty()) return 0;
+  if (text[0] == ' ' || text[0] == '\t') return 1;
+  if (text[0] == '[') {
+    const size_t close = text.find(']');
+    if (close == npos || close > 48) return 0;
+    size_t end = close + 1;
+    for (const std::string_view stream : {"<stdout>", "<stderr>"})
+      if (text.substr(end).starts_with(stream)) end += stream.size();
+    return end < text.size() && text[end] == ':' ? end + 1 : end;
+  }
+  size_t end = 0;
+  while (end < text.size() && end < 48 &&
+         (IsLetter(text[end]) || IsDigit(text[end]) || text[end] == '-' || text[end] == '.'))
+    ++end;
+  const bool host =
+      end > 0 && IsDigit(text[end - 1]) && end + 1 < text.size() && text[end] == ':' && text[end + 1] == ' ';
+  return host ? end + 2 : 0;
+}
+
+Failure Make(std::string_view text, std::string cause, int weight, bool decreed = false) {
+  return {.cause = std::move(cause), .text = Shortened(text), .weight = weight, .decreed = decreed};
+}
+
+}  // namespace
+
+std::string_view WithoutPrefix(std::string_view text) {
+  for (int k = 0; k < 40; ++k) {
+    const size_t length = PrefixLength(text);
+    if (length == 0) break;
+    text.remove_prefix(length);
+  }
+  return text;
+}
+
+std::optional<Failure> FailureIn(std::string_view text) {
+  text = text.substr(0, 4096);
+  const std::string_view content = WithoutPrefix(text);
+  for (const std::string_view words : kHarmless)
+    if (FindWord(content, words) != npos && FindWord(content, "error") == npos) return std::nullopt;
+  const std::string_view exception = ExceptionName(content);
+  for (const Sign& sign : kSigns) {
+    if (!Holds(text, sign.words)) continue;
+    if (sign.cause == "killed" && sign.words == "killed" && FindWord(text, "not killed") != npos) continue;
+    return Make(text, std::string(sign.cause), sign.weight, sign.decreed);
+  }
+  if (!exception.empty()) return Make(text, fmt::format("python traceback: {}", exception), kProgram);
+  if (content.starts_with("cairn-train: ")) {
+    // A rank that stops, or a remark of one that goes on.
+    return content.find(": rank ") != npos ? std::optional(Make(text, "error", kProgram)) : std::nullopt;
+  }
+  if (const auto code = ExitCodeIn(text)) {
+    if (*code == 137 || *code == -9) return Make(text, "killed", kSymptom);
+    return Make(text, fmt::format("exit code {}", *code), kExit);
+  }
+  return std::nullopt;
+}
+
+void FailureSearch::Look(std::string_view text, uint64_t line) {
+  auto found = FailureIn(text);
+  if (!found) return;
+  if (best_ && (best_->weight >= found->weight || (best_->decreed && found->weight < kMachine))) return;
+  found->line = line;
+  best_ = std::move(found);
+}
+
+}  // namespace cairn

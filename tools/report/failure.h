@@ -1,0 +1,39 @@
+// Why a run failed, and the line that says so.
+//
+// One failure makes many lines: a rank runs out of memory, the others lose their connection to it, Slurm
+// cancels the step. FailureSearch weighs them and keeps the first that is a cause rather than a consequence.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cairn {
+
+struct Failure {
+  std::string cause;  // "out of memory", "NCCL timeout", "time limit", ...
+  std::string text;   // the line, printable, at most 300 characters
+  uint64_t line = 0;
+  int weight = 0;        // of FailureSearch
+  bool decreed = false;  // Slurm ended the job: what follows is its consequence
+};
+
+// What `text` says by itself; nothing where it says nothing of a failure.
+std::optional<Failure> FailureIn(std::string_view text);
+
+class FailureSearch {
+ public:
+  void Look(std::string_view text, uint64_t line);
+  void Clear() { best_.reset(); }
+  const std::optional<Failure>& best() const { return best_; }
+
+ private:
+  std::optional<Failure> best_;
+};
+
+// `text` without what launchers put before each line: "3: ", "[rank3]: ", "[default0]:", "node1: ", and
+// dates.
+std::string_view WithoutPrefix(std::string_view text);
+
+}  // namespace cairn

@@ -1,0 +1,102 @@
+#include "tools/report/html_page.h"
+
+#include "tools/report/report_text.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kStyle = R"(
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; white-space: nowrap; text-align: left; }
+th { border-bottom: 2px solid #888; cursor: pointer; } .n { text-align: right; }
+tr.fail td { background: #fff1ee; } code { background: #f4f4f4; white-space: pre-wrap; overflow-wrap: anywhere; }
+svg { max-width: 100%; height: auto; }
+)";
+
+// A click on a heading sorts by it, again the other way round.
+constexpr const char* kScript = R"(
+document.querySelectorAll('th').forEach((th, i) => th.onclick = () => {
+  const body = document.querySelector('tbody'), down = th.dataset.down !== '1';
+  th.dataset.down = down ? '1' : '0';
+  const value = row => { const t = row.cells[i].dataset.value; const n = parseFloat(t); return isNaN(n) ? t : n; };
+  [...body.rows].sort((a, b) => { const x = value(a), y = value(b);
+    if (x === '' || y === '') return (x === '') - (y === '');
+    return (x < y ? -1 : x > y ? 1 : 0) * (down ? 1 : -1); }).forEach(row => body.append(row));
+});
+)";
+
+std::string Table(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  std::string out = "<table>\n<thead><tr>";
+  for (const ReportColumn* column : columns)
+    out += fmt::format("<th{}>{}</th>", column->number ? " class=n" : "", HtmlText(column->heading));
+  out += "</tr></thead>\n<tbody>\n";
+  for (const RunSummary& run : runs) {
+    out += run.ok ? "<tr>" : "<tr class=fail>";
+    for (const ReportColumn* column : columns)
+      out += fmt::format("<td{} data-value=\"{}\">{}</td>", column->number ? " class=n" : "",
+                         HtmlText(RawCell(*column, run)), HtmlText(Cell(*column, run)));
+    out += "</tr>\n";
+  }
+  return out + "</tbody>\n</table>\n";
+}
+
+std::string Failures(const std::vector<RunSummary>& runs) {
+  std::string out;
+  const auto tell = [&out](const FailedStart& failed) {
+    out += fmt::format("<li>{}, line {}: {}<br><code>{}</code></li>\n", HtmlText(failed.file),
+                       failed.failure.line, HtmlText(failed.failure.cause), HtmlText(failed.failure.text));
+  };
+  for (const RunSummary& run : runs) {
+    for (const FailedStart& failed : run.earlier_failures) tell(failed);
+    if (run.failure) tell(*run.failure);
+  }
+  return out.empty() ? "" : "<h2>Failures</h2>\n<ul>\n" + out + "</ul>\n";
+}
+
+// Without what may stand only at the start of a document.
+std::string_view Inline(std::string_view svg) {
+  const size_t begin = svg.find("<svg");
+  return begin == svg.npos ? svg : svg.substr(begin);
+}
+
+}  // namespace
+
+std::string HtmlText(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string HtmlPage(const ColumnList& columns, const std::vector<RunSummary>& runs,
+                     const std::vector<std::string>& pictures) {
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=en>\n<head><meta charset=utf-8><title>Training "
+      "runs</title><style>{}</style></head>\n"
+      "<body>\n<h1>Training runs</h1>\n",
+      kStyle);
+  out += Table(columns, runs);
+  for (const std::string& picture : pictures) out += "<h2>Curves</h2>\n" + std::string(Inline(picture));
+  out += Failures(runs);
+  return out + fmt::format("<script>{}</script>\n</body>\n</html>\n", kScript);
+}
+
+}  // namespace cairn

@@ -1,0 +1,17 @@
+// A report as one page that needs nothing but itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/report/report_columns.h"
+
+namespace cairn {
+
+// `pictures` are SVG documents.
+std::string HtmlPage(const ColumnList& columns, const std::vector<RunSummary>& runs,
+                     const std::vector<std::string>& pictures);
+
+std::string HtmlText(std::string_view text);
+
+}  // namespace cairn

@@ -1,0 +1,320 @@
+#include "tools/report/iteration_line.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto npos = std::string_view::npos;
+
+double NumberOf(std::string_view text) {
+  const auto number = NumberAt(Trim(text));
+  return number ? number->value : kNoNumber;
+}
+
+int64_t CountOf(std::string_view text) { return CountAt(text).value_or(-1); }
+
+// Factor to seconds of a time whose unit stands in the name, "(ms)", or after the number, "1234.5 ms".
+double SecondsIn(std::string_view name, std::string_view value) {
+  const auto number = NumberAt(value);
+  if (!number || !(number->value >= 0)) return kNoNumber;
+  std::string_view unit = Trim(value.substr(number->length));
+  if (const size_t open = name.rfind('('); open != npos) unit = name.substr(open + 1);
+  const auto is = [unit](std::string_view word) {
+    return unit.size() >= word.size() && SameWord(unit.substr(0, word.size()), word) &&
+           (unit.size() == word.size() || !IsLetter(unit[word.size()]));
+  };
+  if (is("ms") || is("msec") || is("milliseconds")) return number->value / 1e3;
+  if (is("us") || is("usec") || is("microseconds")) return number->value / 1e6;
+  if (is("min") || is("minutes")) return number->value * 60;
+  return number->value;
+}
+
+constexpr int kLanguageModelLoss = 3;
+
+void TakeLoss(std::string_view name, std::string_view value, IterationLine& line, int& rank) {
+  // The language model's own loss before other sums of it, before those of auxiliary terms.
+  const int this_rank = SameWord(name, "lm loss")                                        ? kLanguageModelLoss
+                        : FindWord(name, "loss") == 0 || FindWord(name, "train") != npos ? 2
+                                                                                         : 1;
+  if (this_rank <= rank) return;
+  rank = this_rank;
+  line.loss = NumberOf(value);
+  line.nan_loss = NumberAt(value).has_value() && !std::isfinite(line.loss);
+}
+
+// The names that were not met as they are spelled today.
+void TakeOddField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
+  const auto has = [name](std::string_view word) { return FindWord(name, word) != npos; };
+  if (has("tflop")) {
+    line.tflops = NumberOf(value);
+  } else if (has("loss") && !has("scale")) {
+    TakeLoss(name, value, line, loss_rank);
+  } else if ((has("time") && has("iter")) || has("step_timing") || has("step time")) {
+    const bool in_seconds = has(" in s");
+    const double seconds = in_seconds ? NumberOf(value) : SecondsIn(name, value);
+    if (std::isnan(line.seconds) || has("elapsed")) line.seconds = seconds;
+  } else if (has("consumed") && has("samples")) {
+    line.consumed_samples = CountOf(value);
+  } else if (has("batch") && has("size") && (has("global") || has("gloabl"))) {
+    line.global_batch = CountOf(value);
+  } else if (has("grad") && has("norm")) {
+    line.grad_norm = NumberOf(value);
+  } else if (has("skipped") && has("iter")) {
+    line.skipped = std::max<int64_t>(0, CountOf(value));
+  } else if (has("nan") && has("iter")) {
+    line.nans = std::max<int64_t>(0, CountOf(value));
+  } else if (has("samples") && has("sec")) {
+    line.samples_per_second = NumberOf(value);
+  }
+}
+
+struct FieldName {
+  std::string_view name;
+  IterationField field;
+};
+// As they are spelled today: whole, without regard to the rest, as most lines hold nothing else.
+constexpr FieldName kFieldNames[] = {
+    {"TFLOPs", IterationField::kTflops},
+    {"lm loss", IterationField::kLoss},
+    {"grad norm", IterationField::kGradNorm},
+    {"num zeros", IterationField::kNone},
+    {"loss scale", IterationField::kNone},
+    {"params norm", IterationField::kNone},
+    {"learning rate", IterationField::kNone},
+    {"actual seqlen", IterationField::kNone},
+    {"consumed tokens", IterationField::kTokens},
+    {"consumed samples", IterationField::kSamples},
+    {"global batch size", IterationField::kBatch},
+    {"samples per second", IterationField::kSamplesPerSecond},
+    {"number of nan iterations", IterationField::kNans},
+    {"number of skipped iterations", IterationField::kSkipped},
+    {"elapsed time per iteration (s)", IterationField::kSeconds},
+    {"elapsed time per iteration (ms)", IterationField::kMilliseconds},
+    {"throughput per GPU (TFLOP/s/GPU)", IterationField::kTflops},
+};
+
+IterationField FieldOf(std::string_view name) {
+  for (const FieldName& known : kFieldNames)
+    if (known.name.size() == name.size() && known.name[0] == name[0] && known.name == name)
+      return known.field;
+  return IterationField::kOther;
+}
+
+int64_t WholeNumber(double value) { return value >= 0 && value < 9e15 ? static_cast<int64_t>(value) : -1; }
+
+// `name` and `value` are trimmed.
+void TakeField(std::string_view name, std::string_view value, IterationLine& line, int& loss_rank) {
+  const IterationField field = FieldOf(name);
+  if (field == IterationField::kOther) return TakeOddField(name, value, line, loss_rank);
+  const auto number = NumberAt(value);
+  if (!number) return;
+  if (field == IterationField::kLoss) loss_rank = kLanguageModelLoss;
+  SetField(field, number->value, line);
+}
+
+// "iteration 5/ 100" at or after `at`: where the 5 is; npos where there is none.
+size_t IterationNumber(std::string_view text, size_t at) {
+  constexpr std::string_view kWord = "iteration";
+  for (;;) {
+    at = FindWord(text, kWord, at);
+    if (at == npos) return npos;
+    at += kWord.size();
+    size_t k = at;
+    while (k < text.size() && (text[k] == ' ' || text[k] == ':' || text[k] == '=' || text[k] == '\t')) ++k;
+    if (k < text.size() && IsDigit(text[k])) return k;
+  }
+}
+
+struct Counter {
+  int64_t iteration = -1, total = -1;
+  size_t end = 0;
+};
+
+// "5/ 100" at `at`.
+Counter ReadCounter(std::string_view text, size_t at) {
+  Counter counter;
+  const auto first = NumberAt(text.substr(at));
+  counter.iteration = first ? CountOf(text.substr(at, first->length)) : -1;
+  counter.end = at + (first ? first->length : 1);
+  size_t k = counter.end;
+  while (k < text.size() && text[k] == ' ') ++k;
+  if (k >= text.size() || text[k] != '/') return counter;
+  for (++k; k < text.size() && text[k] == ' ';) ++k;
+  const auto total = NumberAt(text.substr(k));
+  if (!total) return counter;
+  counter.total = CountOf(text.substr(k, total->length));
+  counter.end = k + total->length;
+  return counter;
+}
+
+constexpr size_t kLongValue =
+    24;  // of a number and a unit; more may be the line that a lost \n put behind it
+
+// The fields of `text` from `at` on, "name: value" or "name=value" between bars. Returns where the number of
+// another iteration stands; npos where there is none.
+size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
+  int loss_rank = 0;
+  const char separator = text.find('|', at) == npos ? ',' : '|';
+  while (at < text.size()) {
+    const size_t bar = std::min(text.find(separator, at), text.size());
+    const std::string_view field = text.substr(at, bar - at);
+    size_t colon = field.find(':');
+    if (colon == npos) colon = field.find('=');
+    const std::string_view value = colon == npos ? field : Trim(field.substr(colon + 1));
+    if (colon == npos || value.size() > kLongValue) {
+      if (const size_t next = IterationNumber(field, 0); next != npos) return at + next;
+    }
+    if (colon != npos) TakeField(Trim(field.substr(0, colon)), value, line, loss_rank);
+    at = bar + 1;
+  }
+  return npos;
+}
+
+}  // namespace
+
+void SetField(IterationField field, double value, IterationLine& line) {
+  switch (field) {
+    case IterationField::kOther:
+    case IterationField::kNone:
+      return;
+    case IterationField::kIteration:
+      line.iteration = WholeNumber(value);
+      return;
+    case IterationField::kTotal:
+      line.total = WholeNumber(value);
+      return;
+    case IterationField::kSeconds:
+      line.seconds = value >= 0 ? value : kNoNumber;
+      return;
+    case IterationField::kMilliseconds:
+      line.seconds = value >= 0 ? value / 1e3 : kNoNumber;
+      return;
+    case IterationField::kSamples:
+      line.consumed_samples = WholeNumber(value);
+      return;
+    case IterationField::kTokens:
+      line.consumed_tokens = WholeNumber(value);
+      return;
+    case IterationField::kBatch:
+      line.global_batch = WholeNumber(value);
+      return;
+    case IterationField::kLoss:
+      line.loss = value;
+      line.nan_loss = !std::isfinite(value);
+      return;
+    case IterationField::kGradNorm:
+      line.grad_norm = value;
+      return;
+    case IterationField::kSkipped:
+      line.skipped = std::max<int64_t>(0, WholeNumber(value));
+      return;
+    case IterationField::kNans:
+      line.nans = std::max<int64_t>(0, WholeNumber(value));
+      return;
+    case IterationField::kTflops:
+      line.tflops = value;
+      return;
+    case IterationField::kSamplesPerSecond:
+      line.samples_per_second = value;
+      return;
+  }
+}
+
+bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit) {
+  size_t at = IterationNumber(text, 0);
+  if (at == npos) return false;
+  const auto iteration = NumberAt(text.substr(at));
+  const Counter counter = ReadCounter(text, at);
+  if (!iteration || counter.total < 0) return false;
+  visit(at, at + iteration->length, IterationField::kIteration);
+  size_t total = text.find('/', at) + 1;
+  while (total < counter.end && text[total] == ' ') ++total;
+  visit(total, counter.end, IterationField::kTotal);
+  for (at = counter.end; at < text.size();) {
+    const size_t bar = std::min(text.find('|', at), text.size());
+    const size_t colon = text.find(':', at);
+    if (colon < bar) {
+      size_t value = colon + 1;
+      while (value < bar && text[value] == ' ') ++value;
+      const auto number = NumberAt(text.substr(value, bar - value));
+      const IterationField field = FieldOf(Trim(text.substr(at, colon - at)));
+      if (!number || field == IterationField::kOther ||
+          !Trim(text.substr(value + number->length, bar - value - number->length)).empty())
+        return false;
+      visit(value, value + number->length, field);
+    }
+    at = bar + 1;
+  }
+  return true;
+}
+
+void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take) {
+  size_t at = IterationNumber(text, 0);
+  while (at != npos) {
+    const Counter counter = ReadCounter(text, at);
+    IterationLine line;
+    line.iteration = counter.iteration;
+    line.total = counter.total;
+    const size_t next = TakeFields(text, counter.end, line);
+    const bool tells =
+        !std::isnan(line.seconds) ||
+        (line.total >= 0 && (!std::isnan(line.loss) || line.nan_loss || line.consumed_samples >= 0));
+    if (line.iteration >= 0 && tells) take(line);
+    at = next;
+  }
+}
+
+namespace {
+
+// The number after `name`, or NaN.
+double After(std::string_view text, std::string_view name) {
+  const size_t at = text.find(name);
+  return at == npos ? kNoNumber : NumberOf(text.substr(at + name.size()));
+}
+
+int64_t CountAfter(std::string_view text, std::string_view name) {
+  const size_t at = text.find(name);
+  if (at == npos) return -1;
+  const std::string_view rest = Trim(text.substr(at + name.size()));
+  const auto number = NumberAt(rest);
+  return number ? CountOf(rest.substr(0, number->length)) : -1;
+}
+
+// "0/10, " before SamplesPerSec: the 10.
+int64_t OldTimerStep(std::string_view text) {
+  const size_t comma = text.rfind(',', text.find("SamplesPerSec="));
+  if (comma == npos) return -1;
+  const size_t slash = text.rfind('/', comma);
+  return slash == npos ? -1 : CountOf(text.substr(slash + 1, comma - slash - 1));
+}
+
+}  // namespace
+
+bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line) {
+  line = {};
+  if (text.find("iter time (s):") != npos) {
+    line.step.iteration = std::max(CountAfter(text, "steps:"), CountAfter(text, "step:"));
+    line.step.seconds = After(text, "iter time (s):");
+    line.step.samples_per_second = After(text, "samples/sec:");
+    line.step.loss = After(text, " loss:");
+    line.step.nan_loss = text.find(" loss:") != npos && !std::isfinite(line.step.loss);
+    return line.step.iteration >= 0;
+  }
+  if (text.find("SamplesPerSec=") != npos) {
+    line.step.iteration = CountAfter(text, "global_step=");
+    if (line.step.iteration < 0) line.step.iteration = OldTimerStep(text);
+    line.step.samples_per_second = After(text, "CurrSamplesPerSec=");
+    if (std::isnan(line.step.samples_per_second))
+      line.step.samples_per_second = After(text, "SamplesPerSec=");
+    return line.step.iteration >= 0 && line.step.samples_per_second > 0;
+  }
+  line.step.iteration = CountAfter(text, "step=");
+  line.skipped_so_far = CountAfter(text, "skipped=");
+  return line.step.iteration >= 0 && line.skipped_so_far >= 0;
+}
+
+}  // namespace cairn

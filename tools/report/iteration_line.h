@@ -1,0 +1,75 @@
+// The line that a training prints each iteration, or each few, as Megatron-LM and its descendants write it:
+//
+//   iteration 5/ 100 | consumed samples: 40 | elapsed time per iteration (ms): 9000.1 | ... | lm
+//   loss: 6.9E+00 |
+//
+// Fields come in any order, under any of the names they had; any may be missing.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string_view>
+
+namespace cairn {
+
+inline constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+
+struct IterationLine {
+  int64_t iteration = -1;
+  int64_t total = -1;          // "N/ M"
+  double seconds = kNoNumber;  // of one iteration
+  double samples_per_second = kNoNumber;
+  int64_t consumed_samples = -1;
+  int64_t consumed_tokens = -1;
+  int64_t global_batch = -1;
+  double loss = kNoNumber;
+  double grad_norm = kNoNumber;
+  double tflops = kNoNumber;  // as the program itself counts
+  int64_t skipped = 0;        // iterations of this line
+  int64_t nans = 0;
+  bool nan_loss = false;  // the loss is written as nan or inf
+};
+
+// A number of an iteration line.
+enum class IterationField {
+  kOther,  // under a name that needs a closer look
+  kNone,   // nothing that a report tells
+  kIteration,
+  kTotal,
+  kSeconds,
+  kMilliseconds,
+  kSamples,
+  kTokens,
+  kBatch,
+  kLoss,
+  kGradNorm,
+  kSkipped,
+  kNans,
+  kTflops,
+  kSamplesPerSecond,
+};
+void SetField(IterationField field, double value, IterationLine& line);
+
+// Calls `visit(begin, end, field)` for each number of a line of one iteration, in order. False where a field
+// is no plain number under a name of today.
+bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit);
+
+// Calls `take` for each iteration told in `text`: two where a line end was lost. Lines that only mention one
+// ("saved checkpoint at iteration 5") are none.
+void ParseIterations(std::string_view text, const std::function<void(const IterationLine&)>& take);
+
+// DeepSpeed's own lines:
+//   steps: 10 loss: 8.9013 iter time (s): 1.234 samples/sec: 25.9
+//   [Rank 0] step=10, skipped=2, lr=[1e-05], mom=[(0.9, 0.999)]
+//   epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.0, CurrSamplesPerSec=25.7, ...
+//   0/10, SamplesPerSec=12.3
+struct DeepSpeedLine {
+  IterationLine step;
+  int64_t skipped_so_far = -1;  // since the start of the program
+};
+bool ParseDeepSpeed(std::string_view text, DeepSpeedLine& line);
+
+}  // namespace cairn

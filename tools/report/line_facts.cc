@@ -1,0 +1,118 @@
+#include "tools/report/line_facts.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto npos = std::string_view::npos;
+
+// The number after `name`, times what its unit says of GiB; without a unit `gib` a piece.
+double GibAfter(std::string_view text, std::string_view name, double gib) {
+  const size_t at = text.find(name);
+  if (at == npos) return 0;
+  const std::string_view rest = Trim(text.substr(at + name.size()));
+  const auto number = NumberAt(rest);
+  if (!number || !(number->value > 0) || number->value > 1e15) return 0;
+  const std::string_view unit = Trim(rest.substr(number->length));
+  if (unit.starts_with("GB") || unit.starts_with("GiB")) gib = 1;
+  if (unit.starts_with("MB") || unit.starts_with("MiB")) gib = 1.0 / 1024;
+  return number->value * gib;
+}
+
+// The last number of "(min, max)", or the one there is.
+double LastNumber(std::string_view text) {
+  double value = -1;
+  for (int k = 0; k < 2; ++k) {
+    while (!text.empty() && (text.front() == ' ' || text.front() == '(' || text.front() == ',' ||
+                             text.front() == ':' || text.front() == '.'))
+      text.remove_prefix(1);
+    const auto number = NumberAt(text);
+    if (!number || !(number->value >= 0)) break;
+    value = number->value;
+    text.remove_prefix(number->length);
+  }
+  return value;
+}
+
+std::optional<int> Digits(std::string_view text, size_t at, size_t count) {
+  int value = 0;
+  for (size_t i = at; i < at + count; ++i) {
+    if (i >= text.size() || !IsDigit(text[i])) return std::nullopt;
+    value = value * 10 + (text[i] - '0');
+  }
+  return value;
+}
+
+std::optional<int64_t> DateAt(std::string_view text, size_t at) {
+  const auto year = Digits(text, at, 4), month = Digits(text, at + 5, 2), day = Digits(text, at + 8, 2),
+             hour = Digits(text, at + 11, 2), minute = Digits(text, at + 14, 2),
+             second = Digits(text, at + 17, 2);
+  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
+  if (text[at + 4] != '-' || text[at + 7] != '-' || text[at + 13] != ':' || text[at + 16] != ':')
+    return std::nullopt;
+  using std::chrono::sys_days, std::chrono::year_month_day;
+  const year_month_day date{std::chrono::year(*year), std::chrono::month(static_cast<unsigned>(*month)),
+                            std::chrono::day(static_cast<unsigned>(*day))};
+  if (!date.ok()) return std::nullopt;
+  return int64_t{sys_days(date).time_since_epoch().count()} * 86400 + *hour * 3600 + *minute * 60 + *second;
+}
+
+}  // namespace
+
+MemoryFacts MemoryIn(std::string_view text) {
+  constexpr double kMib = 1.0 / 1024;
+  MemoryFacts facts;
+  facts.allocated_gib = std::max({GibAfter(text, "max allocated:", kMib), GibAfter(text, "Max_MA ", 1),
+                                  GibAfter(text, "MaxMemAllocated=", 1)});
+  facts.reserved_gib = std::max(GibAfter(text, "max reserved:", kMib), GibAfter(text, "Max_CA ", 1));
+  return facts;
+}
+
+CheckpointFacts CheckpointIn(std::string_view text) {
+  CheckpointFacts facts;
+  if (const size_t saved = text.find("saved checkpoint"); saved != npos) {
+    const size_t at = text.find("iteration", saved);
+    if (at != npos) {
+      const std::string_view rest = Trim(text.substr(at + 9));
+      if (const auto number = NumberAt(rest))
+        facts.saved_iteration = CountAt(rest.substr(0, number->length)).value_or(-1);
+    }
+    if (const size_t stall = text.find("(stall "); stall != npos)
+      facts.seconds = LastNumber(text.substr(stall + 6));
+    return facts;
+  }
+  for (const std::string_view name : {"save-checkpoint", "save checkpoint"}) {
+    const size_t at = text.find(name);
+    if (at == npos) continue;
+    std::string_view rest = text.substr(at + name.size());
+    if (rest.empty() || (rest[0] != ':' && rest[0] != ' ')) continue;  // "--save-checkpoint-dir"
+    const double milliseconds = LastNumber(rest);
+    if (milliseconds >= 0) facts.seconds = milliseconds / 1000;
+  }
+  return facts;
+}
+
+std::optional<int64_t> DateIn(std::string_view text) {
+  for (size_t at = text.find("20"); at != npos && at + 19 <= text.size(); at = text.find("20", at + 1))
+    if (const auto date = DateAt(text, at)) return date;
+  return std::nullopt;
+}
+
+std::string_view SpeakerOf(std::string_view text) {
+  text = Trim(text.substr(0, 48));
+  size_t end = 0;
+  while (end < text.size() && IsDigit(text[end])) ++end;
+  if (end > 0 && end < text.size() && text[end] == ':') return text.substr(0, end);
+  if (text.empty() || text[0] != '[') return {};
+  const size_t close = text.find(']');
+  if (close == npos || close < 2) return {};
+  const std::string_view inner = text.substr(1, close - 1);
+  const bool rank = inner.starts_with("default") || inner.starts_with("rank") || inner.find(',') != npos;
+  return rank && IsDigit(inner.back()) && inner.find(':') == npos ? inner : std::string_view();
+}
+
+}  // namespace cairn

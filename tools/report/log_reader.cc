@@ -1,0 +1,241 @@
+// A start ends where the next begins: at a banner (the dump of arguments, a command line, "using world size")
+// once there are iterations, or where the iteration goes back without one.
+//
+// Several ranks may print the same lines. The one whose launcher's prefix the first line had is believed; an
+// iteration that is there already is an echo if another prefix told it, or if it is the last one again.
+#include "tools/report/log_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/report/config_text.h"
+#include "tools/report/iteration_pattern.h"
+#include "tools/report/line_facts.h"
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kLinesThatClearAFailure = 3;  // it went on, so that was no end
+constexpr int kFlagsOfACommand = 3;         // fewer are a remark
+
+class Reader : public LineSink {
+ public:
+  explicit Reader(std::string file) : file_(std::move(file)) { Begin(1); }
+
+  void Take(const LogLine& line) override {
+    line_ = line.number;
+    if (line.kinds & kEvaluationLine)
+      Evaluation(line.text);
+    else if (line.kinds & kIterationLine)
+      Iterations(line.text);
+    if (line.kinds & kDeepSpeedLine) DeepSpeed(line.text);
+    if (line.kinds & (kConfigLine | kStartLine | kCommandLine | kJsonLine)) Config(line);
+    if (line.kinds & kMemoryLine) Memory(line.text);
+    if (line.kinds & kCheckpointLine) Checkpoint(line.text);
+    if (line.kinds & kDoneLine) start().done = true;
+    if (line.kinds & kTroubleLine) Trouble(line.text);
+  }
+
+  // Lines of iterations are most of a long log.
+  bool TakeQuickly(const LogLine& line) override {
+    if (start().series.empty() || !pattern_.Match(line.text, quick_)) return false;
+    if (quick_.iteration <= start().series.back().iteration) return false;  // an echo, or a start
+    line_ = line.number;
+    Iteration(quick_, SampleSource::kIteration, line.text.substr(0, pattern_.prefix_bytes()));
+    return true;
+  }
+
+  std::vector<TrainingStart> Finish() {
+    End();
+    return std::move(starts_);
+  }
+
+ private:
+  TrainingStart& start() { return starts_.back(); }
+
+  void Begin(uint64_t line) {
+    TrainingStart& fresh = starts_.emplace_back();
+    fresh.file = file_;
+    fresh.first_line = line;
+    search_.Clear();
+    speaker_.clear();
+    after_failure_ = 0;
+    last_saved_ = -1;
+  }
+
+  void End() { start().failure = search_.best(); }
+
+  void BeginAnother() {
+    End();
+    Begin(line_);
+  }
+
+  void Iterations(std::string_view text) {
+    int found = 0;
+    const std::string_view prefix = text.substr(0, FindWord(text, "iteration"));
+    ParseIterations(text, [&](const IterationLine& line) {
+      ++found;
+      Iteration(line, SampleSource::kIteration, prefix);
+    });
+    if (found == 1) pattern_.Learn(text);
+  }
+
+  void Evaluation(std::string_view text) {
+    const size_t at = text.find("loss value:");
+    if (at == text.npos) return;
+    const auto value = NumberAt(Trim(text.substr(at + 11)));
+    if (value) start().validation_loss = value->value;
+  }
+
+  void DeepSpeed(std::string_view text) {
+    DeepSpeedLine line;
+    if (!ParseDeepSpeed(text, line)) return;
+    if (line.skipped_so_far >= 0) {
+      start().skipped_so_far = std::max(start().skipped_so_far, line.skipped_so_far);
+      return;
+    }
+    const bool pipeline = !std::isnan(line.step.seconds);
+    if (!pipeline) line.step.seconds = 1 / line.step.samples_per_second;
+    Iteration(line.step, pipeline ? SampleSource::kPipeline : SampleSource::kThroughput, text.substr(0, 48));
+  }
+
+  void Iteration(const IterationLine& line, SampleSource source, std::string_view prefix) {
+    if (line.iteration > INT32_MAX || source < start().source) return;
+    if (source > start().source && !start().series.empty()) start().series.Clear();
+    const std::string_view speaker = SpeakerOf(prefix);
+    if (!start().series.empty() && line.iteration <= start().series.back().iteration) {
+      if (IsEcho(line, speaker)) return void(++start().echoes);
+      const RunConfig same = start().config;
+      BeginAnother();
+      start().config = same;
+    }
+    start().source = source;
+    if (start().series.empty()) First(line, speaker);
+    if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
+    Add(line);
+    if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
+  }
+
+  bool IsEcho(const IterationLine& line, std::string_view speaker) {
+    if (speaker != speaker_) return true;
+    return line.iteration == start().series.back().iteration &&
+           (std::isnan(line.loss) || line.loss == start().last_loss) && !search_.best();
+  }
+
+  void First(const IterationLine& line, std::string_view speaker) {
+    start().first_iteration = static_cast<int32_t>(line.iteration);
+    start().first_consumed = line.consumed_samples;
+    if (line.consumed_samples > 0 && line.consumed_tokens > 0 &&
+        line.consumed_tokens % line.consumed_samples == 0 && !start().config.seq)
+      start().config.seq = line.consumed_tokens / line.consumed_samples;
+    speaker_ = speaker;
+  }
+
+  void Add(const IterationLine& line) {
+    TrainingStart& s = start();
+    Sample sample{.seconds = line.seconds,
+                  .iteration = static_cast<int32_t>(line.iteration),
+                  .global_batch = static_cast<int32_t>(std::clamp<int64_t>(line.global_batch, -1, INT32_MAX)),
+                  .loss = static_cast<float>(line.loss),
+                  .grad_norm = static_cast<float>(line.grad_norm),
+                  .skipped = static_cast<uint16_t>(std::min<int64_t>(line.skipped, 65535)),
+                  .nans = static_cast<uint16_t>(
+                      std::min<int64_t>(line.nans + (line.nans == 0 && line.nan_loss), 65535))};
+    if (sample.global_batch < 0) sample.global_batch = BatchOf(line);
+    s.series.Add(sample);
+    if (line.total > 0) s.total = line.total;
+    if (!std::isnan(line.loss) || line.nan_loss) s.last_loss = line.loss;
+    if (!std::isnan(line.grad_norm)) s.last_grad_norm = line.grad_norm;
+    if (std::isfinite(line.tflops)) {
+      s.logged_tflops_sum += line.tflops;
+      ++s.logged_tflops_lines;
+    }
+  }
+
+  // Samples of an iteration by its time and rate, where both are told.
+  static int32_t BatchOf(const IterationLine& line) {
+    const double batch = line.seconds * line.samples_per_second;
+    if (!(batch > 0.5) || batch > 1e8 || std::abs(batch - std::round(batch)) > 0.02 * batch) return -1;
+    return static_cast<int32_t>(std::lround(batch));
+  }
+
+  void Date(int64_t unix_seconds) {
+    if (start().began_unix < 0) start().began_unix = unix_seconds;
+    start().ended_unix = unix_seconds;
+  }
+
+  void Config(const LogLine& line) {
+    RunConfig told;
+    const int dumped = line.kinds & kConfigLine ? TakeDumpedArgument(line.text, told) : 0;
+    const int flags = line.kinds & kCommandLine ? TakeCommandLine(line.text, told) : 0;
+    const bool banner = line.kinds & kStartLine && line.text.find("loaded checkpoint") == line.text.npos;
+    if (line.kinds & kConfigLine) TakeSentence(line.text, told);
+    if (line.kinds & kJsonLine) TakeJsonField(line.text, told);
+    const bool ran = !start().series.empty();
+    if ((ran && (dumped > 0 || line.kinds & kStartLine)) ||
+        ((ran || search_.best()) && (banner || flags >= kFlagsOfACommand)))
+      BeginAnother();
+    FillFrom(told, start().config);
+  }
+
+  void Memory(std::string_view text) {
+    const MemoryFacts facts = MemoryIn(text);
+    start().allocated_gib = std::max(start().allocated_gib, facts.allocated_gib);
+    start().reserved_gib = std::max(start().reserved_gib, facts.reserved_gib);
+  }
+
+  // The line of success and the timer's are one checkpoint.
+  void Checkpoint(std::string_view text) {
+    const CheckpointFacts facts = CheckpointIn(text);
+    if (facts.saved_iteration > last_saved_) {
+      last_saved_ = facts.saved_iteration;
+      ++start().checkpoints;
+    } else if (facts.saved_iteration >= 0) {
+      return;
+    }
+    if (facts.seconds < 0) return;
+    start().checkpoint_seconds += facts.seconds;
+    start().longest_checkpoint_seconds = std::max(start().longest_checkpoint_seconds, facts.seconds);
+  }
+
+  void Trouble(std::string_view text) {
+    const bool had = search_.best().has_value();
+    search_.Look(text, line_);
+    if (!had) after_failure_ = 0;
+    if (!search_.best()) return;
+    if (const auto date = DateIn(text.substr(0, 200)); date && start().began_unix >= 0)
+      start().ended_unix = *date;
+  }
+
+  const std::string file_;
+  IterationPattern pattern_;
+  IterationLine quick_;
+  std::vector<TrainingStart> starts_;
+  FailureSearch search_;
+  uint64_t line_ = 0;
+  std::string speaker_;
+  int after_failure_ = 0;  // iterations since the first sign of it
+  int64_t last_saved_ = -1;
+};
+
+template <typename Scan>
+Result<TrainingLog> Read(const std::string& name, Scan scan) {
+  Reader reader(name);
+  TrainingLog log{.file = name};
+  CAIRN_ASSIGN_OR_RETURN(log.facts, scan(reader));
+  log.starts = reader.Finish();
+  return log;
+}
+
+}  // namespace
+
+Result<TrainingLog> ReadTrainingLog(const std::string& path) {
+  return Read(path, [&](LineSink& sink) { return ScanLog(path, sink); });
+}
+
+Result<TrainingLog> ReadTrainingText(std::string_view text, const std::string& name) {
+  return Read(name, [&](LineSink& sink) { return ScanLogText(text, sink); });
+}
+
+}  // namespace cairn

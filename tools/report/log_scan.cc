@@ -1,0 +1,274 @@
+// Blocks are read with read(2), not mapped: a log may be cut short by its owner meanwhile. A block ends with
+// the last whole line in it; the rest moves to the front of the next.
+#include "tools/report/log_scan.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "ckpt/simd.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kBlockBytes = 256 << 10;  // stays in the cache between the read and the looks at it
+constexpr size_t kMaxLineBytes = 1 << 20;
+
+CAIRN_SIMD_CLONES size_t CountNewlines(std::string_view text) {
+  size_t total = 0;
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.size(), i + 192);  // a byte holds the count: 64 are counted at once
+    uint8_t count = 0;
+    for (; i < end; ++i) count = static_cast<uint8_t>(count + (text[i] == '\n'));
+    total += count;
+  }
+  return total;
+}
+
+bool IsEnd(char c) { return c == '\n' || c == '\r'; }
+
+// After the last line end; 0 where there is none.
+size_t WholeLines(std::string_view text) {
+  const auto* line = static_cast<const char*>(memrchr(text.data(), '\n', text.size()));
+  size_t end = line ? static_cast<size_t>(line - text.data()) + 1 : 0;
+  const std::string_view rest = text.substr(end);
+  if (const auto* bar = static_cast<const char*>(memrchr(rest.data(), '\r', rest.size())))
+    end += static_cast<size_t>(bar - rest.data()) + 1;
+  return end;
+}
+
+// Without escape sequences: ESC [ ... letter, ESC ] ... BEL, ESC and one more.
+void StripEscapes(std::string_view text, std::string& out) {
+  out.clear();
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] != '\x1b') {
+      out += text[i++];
+      continue;
+    }
+    const char kind = i + 1 < text.size() ? text[i + 1] : '\0';
+    i += 2;
+    if (kind == '[') {
+      while (i < text.size() && (text[i] < '@' || text[i] > '~')) ++i;
+      ++i;
+    } else if (kind == ']') {
+      while (i < text.size() && text[i] != '\a' && text[i] != '\x1b') ++i;
+      i += i < text.size() && text[i] == '\a';
+    }
+  }
+}
+
+bool IsCompressed(std::string_view start) {
+  for (const std::string_view magic :
+       {std::string_view("\x1f\x8b", 2), std::string_view("\x28\xb5\x2f\xfd", 4),
+        std::string_view("\xfd"
+                         "7zXZ",
+                         5),
+        std::string_view("PK\x03\x04", 4)})
+    if (start.starts_with(magic)) return true;
+  return false;
+}
+
+class Scanner {
+ public:
+  Scanner(WordFinder& finder, LineSink& sink) : finder_(finder), sink_(sink) {}
+
+  void Start(std::string_view first) {
+    facts_.zeros = static_cast<uint64_t>(std::ranges::count(first, '\0'));
+    facts_.compressed = IsCompressed(first);
+  }
+
+  // `block` is whole lines, or a part of one that is too long. Lines that the sink does not take quickly are
+  // searched for words, as many as lie together at once.
+  void Block(std::string_view block) {
+    size_t searched = 0;
+    uint64_t first_line = newlines_ + 1;
+    for (size_t at = 0; at < block.size();) {
+      const auto* newline = static_cast<const char*>(memchr(block.data() + at, '\n', block.size() - at));
+      const size_t end = newline ? static_cast<size_t>(newline - block.data()) : block.size();
+      const size_t next = end + (newline ? 1 : 0);
+      newlines_ += newline ? 1 : 0;
+      const std::string_view line = block.substr(at, end - at - (end > at && block[end - 1] == '\r'));
+      if (sink_.TakeQuickly({line, newlines_ + (newline ? 0 : 1), 0})) {
+        Search(block.substr(searched, at - searched), first_line);
+        searched = next;
+        first_line = newlines_ + 1;
+      }
+      at = next;
+    }
+    Search(block.substr(searched), first_line);
+    facts_.bytes += block.size();
+    ends_line_ = block.empty() ? ends_line_ : IsEnd(block.back());
+  }
+
+  void LongLine(size_t bytes) { facts_.longest_line = std::max<uint64_t>(facts_.longest_line, bytes); }
+
+  LogFacts Finish() {
+    facts_.lines = newlines_ + (ends_line_ ? 0 : 1);
+    return facts_;
+  }
+
+ private:
+  // Windows, because a block of progress bars may have thousands of \r and not one \n.
+  size_t LineBegin(size_t at, size_t floor) const {
+    while (at > floor) {
+      const size_t window = std::min<size_t>(at - floor, 512);
+      const char* from = block_.data() + at - window;
+      const auto* line = static_cast<const char*>(memrchr(from, '\n', window));
+      const char* after = line ? line + 1 : from;
+      const auto* bar =
+          static_cast<const char*>(memrchr(after, '\r', static_cast<size_t>(from + window - after)));
+      if (bar || line) return static_cast<size_t>((bar ? bar : line) + 1 - block_.data());
+      at -= window;
+    }
+    return floor;
+  }
+  size_t LineEnd(size_t at) const {
+    while (at < block_.size()) {
+      const size_t window = std::min<size_t>(block_.size() - at, 512);
+      const char* from = block_.data() + at;
+      const auto* line = static_cast<const char*>(memchr(from, '\n', window));
+      const auto* bar =
+          static_cast<const char*>(memchr(from, '\r', line ? static_cast<size_t>(line - from) : window));
+      if (bar || line) return static_cast<size_t>((bar ? bar : line) - block_.data());
+      at += window;
+    }
+    return block_.size();
+  }
+
+  // `text` is lines, the first with this number.
+  void Search(std::string_view text, uint64_t first_line) {
+    if (text.empty()) return;
+    block_ = text;
+    line_ = first_line;
+    counted_ = 0;
+    size_t begin = 0, end = 0;  // the line at hand
+    uint32_t kinds = 0;
+    for (const WordHit& hit : finder_.Find(text)) {
+      if (hit.end > end) {
+        Give(begin, end, kinds);
+        kinds = 0;
+        begin = LineBegin(hit.end - 1, end);
+        end = LineEnd(hit.end);
+      }
+      kinds |= hit.kinds;
+    }
+    Give(begin, end, kinds);
+  }
+
+  void Give(size_t begin, size_t end, uint32_t kinds) {
+    if (kinds == 0) return;
+    line_ += CountNewlines(block_.substr(counted_, begin - counted_));
+    counted_ = begin;
+    LogLine line{block_.substr(begin, end - begin), line_, kinds};
+    if (memchr(line.text.data(), '\x1b', line.text.size())) {
+      StripEscapes(line.text, stripped_);
+      line.text = stripped_;
+    }
+    LongLine(line.text.size());
+    sink_.Take(line);
+  }
+
+  WordFinder& finder_;
+  LineSink& sink_;
+  LogFacts facts_;
+  std::string_view block_;
+  uint64_t line_ = 0;      // number of the line at counted_
+  size_t counted_ = 0;     // bytes of block_
+  uint64_t newlines_ = 0;  // of the whole file so far
+  bool ends_line_ = true;
+  std::string stripped_;
+};
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ > STDIN_FILENO) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Status CannotRead(const std::string& path) {
+  const int error = errno;
+  if (error == ENOENT) return NotFound("{}: no such file; give the path of a log", path);
+  if (error == EISDIR)
+    return InvalidArgument("{}: a directory; give the logs in it, like {}/*.out", path, path);
+  return IoError("{}: cannot be read: {}", path, std::strerror(error));
+}
+
+// Fills `buffer` from `filled` on. 0 bytes: the end.
+Result<size_t> Fill(int fd, const std::string& path, std::vector<char>& buffer, size_t filled) {
+  for (;;) {
+    const ssize_t got = read(fd, buffer.data() + filled, buffer.size() - filled);
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR) return CannotRead(path);
+  }
+}
+
+Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanner) {
+  std::vector<char> buffer(kBlockBytes);
+  size_t filled = 0, line_bytes = 0;
+  bool first = true;
+  for (;;) {
+    CAIRN_ASSIGN_OR_RETURN(const size_t got, Fill(fd, path, buffer, filled));
+    if (std::exchange(first, false)) scanner.Start({buffer.data(), got});
+    const std::string_view text(buffer.data(), filled + got);
+    size_t whole = got == 0 ? text.size() : WholeLines(text);
+    if (whole == 0 && text.size() == buffer.size()) {
+      if (buffer.size() < kMaxLineBytes) {
+        filled = text.size();
+        buffer.resize(buffer.size() * 2);
+        continue;
+      }
+      whole = text.size();
+      line_bytes += whole;
+      scanner.LongLine(line_bytes);
+    } else if (whole > 0) {
+      line_bytes = 0;
+    }
+    scanner.Block(text.substr(0, whole));
+    filled = text.size() - whole;
+    std::memmove(buffer.data(), buffer.data() + whole, filled);
+    if (got == 0) return scanner.Finish();
+  }
+}
+
+}  // namespace
+
+Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
+  CAIRN_ASSIGN_OR_RETURN(const auto finder, WordFinder::Make());
+  const Descriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return CannotRead(path);
+  posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  Scanner scanner(*finder, sink);
+  return ScanDescriptor(file.get(), path, scanner);
+}
+
+Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
+  thread_local std::unique_ptr<WordFinder> finder;
+  if (!finder) {
+    CAIRN_ASSIGN_OR_RETURN(finder, WordFinder::Make());
+  }
+  Scanner scanner(*finder, sink);
+  scanner.Start(text.substr(0, kBlockBytes));
+  while (!text.empty()) {
+    std::string_view block = text.substr(0, kBlockBytes);
+    if (block.size() < text.size())
+      if (const size_t whole = WholeLines(block); whole > 0) block = block.substr(0, whole);
+    scanner.Block(block);
+    text.remove_prefix(block.size());
+  }
+  return scanner.Finish();
+}
+
+}  // namespace cairn

@@ -1,0 +1,47 @@
+// Reads a log of any size from front to back and hands over the lines that may matter.
+//
+// A line ends at \n or \r: what a progress bar wrote over itself is a line each time. Numbers of lines count
+// \n, as editors do. Escape sequences of terminals are taken out. Memory: one block, whatever the file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tools/report/log_words.h"
+
+namespace cairn {
+
+struct LogLine {
+  std::string_view text;  // without its end
+  uint64_t number = 0;    // from 1
+  uint32_t kinds = 0;     // LineKind, or-ed
+};
+
+// What the file looks like as a whole.
+struct LogFacts {
+  uint64_t bytes = 0;
+  uint64_t lines = 0;         // \n seen, and 1 for a last line without
+  uint64_t longest_line = 0;  // bytes, at least; a line of more than 1 MiB is handed over in parts
+  uint64_t zeros = 0;         // bytes 0 in the first block
+  bool compressed = false;    // gzip, zstd, xz or zip by its first bytes
+};
+
+// Who takes the lines.
+class LineSink {
+ public:
+  virtual ~LineSink() = default;
+  // A line with a word of log_words.h.
+  virtual void Take(const LogLine& line) = 0;
+  // Any line, before it is searched for words. True: that was all there is to it.
+  virtual bool TakeQuickly(const LogLine&) { return false; }
+};
+
+// `path`: a file, a pipe, or "-" for standard input. Texts of lines are valid until the sink
+// returns. Errors: NotFound, IoError (the path and why).
+Result<LogFacts> ScanLog(const std::string& path, LineSink& sink);
+
+// The same for bytes in memory.
+Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink);
+
+}  // namespace cairn

@@ -1,0 +1,117 @@
+// By evidence, the strongest first: the script's --output pattern, names that begin alike, equal flags. A
+// script whose flags differ from the log's is out, whatever its name.
+#include "tools/report/match_logs.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "tools/report/config_name.h"
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kLeastFlags = 3;
+
+struct Evidence {
+  int strength = 0;  // 0: none
+  std::string what;
+};
+
+RunConfig ConfigOf(const TrainingLog& log) {
+  RunConfig config = log.starts.back().config;
+  FillFrom(ConfigFromName(log.file), config);
+  return config;
+}
+
+int EqualFields(const RunConfig& a, const RunConfig& b) {
+  int equal = 0;
+  for (const ConfigCount& count : ConfigCounts()) {
+    const auto &left = a.*count.field, &right = b.*count.field;
+    equal += left && right && *left == *right;
+  }
+  return equal + (a.size_b && b.size_b && *a.size_b == *b.size_b);
+}
+
+// Begins with `name`, and no word goes on.
+bool BeginsWith(std::string_view stem, std::string_view name) {
+  return name.size() >= 3 && stem.starts_with(name) &&
+         (stem.size() == name.size() || !(IsLetter(stem[name.size()]) || IsDigit(stem[name.size()])));
+}
+
+Evidence Weigh(const TrainingLog& log, const JobScript& script) {
+  const RunConfig config = ConfigOf(log);
+  if (!Agree(config, script.config)) return {};
+  if (config.size_b && script.config.size_b && *config.size_b != *script.config.size_b) return {};
+  const int equal = EqualFields(config, script.config);
+  const std::string_view stem = StemOf(log.file);
+  const bool names_job =
+      script.output.find("%x") != script.output.npos || script.output.find('%') == script.output.npos;
+  if (!script.output.empty() && names_job && MatchesOutput(log.file, script.output, script.job_name))
+    return {3000 + equal, "its --output"};
+  if (BeginsWith(stem, StemOf(script.path))) return {2000 + equal, "its name"};
+  if (BeginsWith(stem, script.job_name)) return {1000 + equal, "its job name"};
+  if (equal >= kLeastFlags) return {equal, fmt::format("{} equal flags", equal)};
+  return {};
+}
+
+// The last run of at least three digits in a name: Slurm's number of the job.
+std::string JobNumber(std::string_view stem) {
+  size_t end = stem.size();
+  while (end > 0) {
+    while (end > 0 && !IsDigit(stem[end - 1])) --end;
+    size_t begin = end;
+    while (begin > 0 && IsDigit(stem[begin - 1])) --begin;
+    if (end - begin >= 3 && (begin == 0 || !IsLetter(stem[begin - 1])))
+      return std::string(stem.substr(begin, end - begin));
+    end = begin;
+  }
+  return "";
+}
+
+std::string NewName(const std::string& log, const JobScript& script) {
+  const std::string_view stem = StemOf(log), wanted = StemOf(script.path);
+  if (BeginsWith(stem, wanted)) return "";
+  const size_t slash = log.rfind('/');
+  const std::string number = JobNumber(stem);
+  const std::string_view name = std::string_view(log).substr(slash == log.npos ? 0 : slash + 1);
+  const std::string_view suffix = name.substr(stem.size());
+  return (slash == log.npos ? "" : log.substr(0, slash + 1)) + std::string(wanted) +
+         (number.empty() ? "" : "." + number) + std::string(suffix.empty() ? ".out" : suffix);
+}
+
+}  // namespace
+
+std::vector<LogMatch> MatchLogs(const std::vector<TrainingLog>& logs, const std::vector<JobScript>& scripts) {
+  std::vector<LogMatch> matches;
+  std::set<std::string> names;
+  for (const TrainingLog& log : logs) names.insert(log.file);
+  for (const TrainingLog& log : logs) {
+    LogMatch match{.log = log.file, .script = {}, .evidence = {}, .rename = {}};
+    Evidence best;
+    const JobScript* of = nullptr;
+    for (const JobScript& script : scripts) {
+      const Evidence evidence = Weigh(log, script);
+      if (evidence.strength > best.strength) {
+        best = evidence;
+        of = &script;
+      } else if (evidence.strength == best.strength) {
+        of = nullptr;  // as good: neither
+      }
+    }
+    if (of) {
+      match.script = of->path;
+      match.evidence = best.what;
+      match.rename = NewName(log.file, *of);
+      for (int k = 2; !match.rename.empty() && !names.insert(match.rename).second; ++k)
+        match.rename = NewName(log.file, *of) + fmt::format(".{}", k);
+    } else if (best.strength > 0) {
+      match.evidence = "several scripts are as good";
+    }
+    matches.push_back(std::move(match));
+  }
+  return matches;
+}
+
+}  // namespace cairn

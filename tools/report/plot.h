@@ -1,0 +1,28 @@
+// Pictures of runs: loss, seconds and TFLOPs against the iteration, or against what a sweep changed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/report/report_columns.h"
+
+namespace cairn {
+
+struct PlotOptions {
+  std::string x = "iteration";  // or a column with numbers: then each run is a point
+  std::vector<std::string> y;   // empty: loss, sec_per_it, tflops; for a sweep sec_per_it, tflops
+};
+
+enum class PlotType { kPng, kSvg };
+
+// By the end of the file's name. Errors: InvalidArgument.
+Result<PlotType> PlotTypeOf(const std::string& path);
+
+// The commands for gnuplot. Errors: InvalidArgument (no such column, or no run has both values).
+Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const PlotOptions& options,
+                                 PlotType type);
+
+// The picture. Errors: those of PlotCommands and RunGnuplot.
+Result<std::string> Plot(const std::vector<RunSummary>& runs, const PlotOptions& options, PlotType type);
+
+}  // namespace cairn

@@ -1,0 +1,151 @@
+#include "tools/report/report_text.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string Padded(std::string_view text, size_t width, bool right) {
+  const std::string blanks(width - std::min(width, TextWidth(text)), ' ');
+  return right ? blanks + std::string(text) : std::string(text) + blanks;
+}
+
+std::vector<size_t> Widths(const TextRows& rows, size_t least) {
+  std::vector<size_t> widths(rows[0].size(), least);
+  for (const auto& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
+  return widths;
+}
+
+// A cell must not end its column.
+std::string MarkdownCell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string CsvCell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + '"';
+}
+
+ordered_json JsonNumber(const std::optional<double>& value) {
+  if (!value || !std::isfinite(*value)) return nullptr;
+  if (std::abs(*value) < 1e15 && *value == std::round(*value)) return static_cast<int64_t>(*value);
+  return *value;
+}
+
+ordered_json ToJson(const FailedStart& failed) {
+  return {{"file", failed.file},
+          {"line", failed.failure.line},
+          {"cause", failed.failure.cause},
+          {"text", failed.failure.text}};
+}
+
+ordered_json ToJson(const RunSummary& run) {
+  ordered_json json;
+  for (const ReportColumn& column : ReportColumns()) {
+    if (column.key == "name" || column.key == "notes") continue;
+    if (column.text) {
+      const std::string text = column.text(run);
+      json[std::string(column.key)] =
+          text.empty() && column.key != "file" ? ordered_json(nullptr) : ordered_json(text);
+    } else {
+      json[std::string(column.key)] = JsonNumber(column.number(run));
+    }
+  }
+  json["complete"] = run.complete;
+  json["files"] = run.files;
+  json["recompute"] = run.config.recompute ? ordered_json(*run.config.recompute) : ordered_json(nullptr);
+  json["failures"] = ordered_json::array();
+  for (const FailedStart& failed : run.earlier_failures) json["failures"].push_back(ToJson(failed));
+  if (run.failure) json["failures"].push_back(ToJson(*run.failure));
+  return json;
+}
+
+}  // namespace
+
+size_t TextWidth(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  TextRows rows(1);
+  for (const ReportColumn* column : columns) rows[0].emplace_back(column->heading);
+  for (const RunSummary& run : runs) {
+    auto& row = rows.emplace_back();
+    for (const ReportColumn* column : columns) row.push_back(Cell(*column, run));
+  }
+  return rows;
+}
+
+std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  TextRows rows = TableRows(columns, runs);
+  for (auto& row : rows)
+    for (std::string& cell : row) cell = MarkdownCell(cell);
+  const std::vector<size_t> widths = Widths(rows, 3);
+  std::string out;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t i = 0; i < columns.size(); ++i)
+      out += "| " + Padded(rows[r][i], widths[i], columns[i]->number != nullptr) + " ";
+    out += "|\n";
+    if (r > 0) continue;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const bool right = columns[i]->number != nullptr;
+      out +=
+          (right ? "| " + std::string(widths[i] - 1, '-') + ":" : "| :" + std::string(widths[i] - 1, '-')) +
+          " ";
+    }
+    out += "|\n";
+  }
+  return out;
+}
+
+std::string CsvTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  std::string out;
+  for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + std::string(columns[i]->key);
+  out += '\n';
+  for (const RunSummary& run : runs) {
+    for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + CsvCell(RawCell(*columns[i], run));
+    out += '\n';
+  }
+  return out;
+}
+
+std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+  const TextRows rows = TableRows(columns, runs);
+  const std::vector<size_t> widths = Widths(rows, 1);
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i)
+      line += (i ? "  " : "") + Padded(row[i], widths[i], columns[i]->number != nullptr);
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  }
+  for (const RunSummary& run : runs)
+    if (run.failure)
+      out +=
+          fmt::format("{}:{}: {}\n", run.failure->file, run.failure->failure.line, run.failure->failure.text);
+  return out;
+}
+
+ordered_json ReportJson(const std::vector<RunSummary>& runs) {
+  ordered_json list = ordered_json::array();
+  for (const RunSummary& run : runs) list.push_back(ToJson(run));
+  return list;
+}
+
+}  // namespace cairn

@@ -1,0 +1,32 @@
+// A report as text: Markdown, CSV, JSON or columns for a terminal.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/report/report_columns.h"
+
+namespace cairn {
+
+using TextRows = std::vector<std::vector<std::string>>;
+
+// The heading, then a row a run.
+TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& runs);
+
+// As Markdown, columns as wide as their widest cell, numbers to the right.
+std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
+
+// RFC 4180; numbers with all their digits.
+std::string CsvTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
+
+// Columns for a terminal, and below them the line that tells of each failure.
+std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
+
+// A list of objects with all columns, files, failures and configuration.
+nlohmann::ordered_json ReportJson(const std::vector<RunSummary>& runs);
+
+// Characters, not bytes, of UTF-8.
+size_t TextWidth(std::string_view text);
+
+}  // namespace cairn

@@ -1,0 +1,268 @@
+#include "tools/report/rewrite_table.h"
+
+#include <optional>
+#include <vector>
+
+#include "tools/plan/formulas.h"
+#include "tools/report/config_text.h"
+#include "tools/report/numbers.h"
+
+namespace cairn {
+namespace {
+
+enum class Role { kNone, kField, kSize, kSeconds, kTflops };
+
+struct Column {
+  Role role = Role::kNone;
+  std::string_view field;  // for kField: a name of run_config.h
+};
+
+struct Heading {
+  std::string_view word;
+  Column column;
+};
+constexpr Heading kHeadings[] = {
+    {"gpus", {Role::kField, "gpus"}},
+    {"gpu", {Role::kField, "gpus"}},
+    {"nodes", {Role::kField, "nodes"}},
+    {"dp", {Role::kField, "dp"}},
+    {"tp", {Role::kField, "tp"}},
+    {"mp", {Role::kField, "tp"}},
+    {"pp", {Role::kField, "pp"}},
+    {"mbs", {Role::kField, "mbs"}},
+    {"microbatch", {Role::kField, "mbs"}},
+    {"gbs", {Role::kField, "gbs"}},
+    {"globalbatch", {Role::kField, "gbs"}},
+    {"gas", {Role::kField, "gas"}},
+    {"chunks", {Role::kField, "gas"}},
+    {"layers", {Role::kField, "layers"}},
+    {"nlayers", {Role::kField, "layers"}},
+    {"nl", {Role::kField, "layers"}},
+    {"hidden", {Role::kField, "hidden"}},
+    {"nhidden", {Role::kField, "hidden"}},
+    {"hiddensize", {Role::kField, "hidden"}},
+    {"h", {Role::kField, "hidden"}},
+    {"seq", {Role::kField, "seq"}},
+    {"seqlen", {Role::kField, "seq"}},
+    {"vocab", {Role::kField, "vocab"}},
+    {"size", {Role::kSize, {}}},
+    {"sizeb", {Role::kSize, {}}},
+    {"params", {Role::kSize, {}}},
+    {"secit", {Role::kSeconds, {}}},
+    {"seciter", {Role::kSeconds, {}}},
+    {"sit", {Role::kSeconds, {}}},
+    {"secondsit", {Role::kSeconds, {}}},
+    {"secperit", {Role::kSeconds, {}}},
+    {"timeit", {Role::kSeconds, {}}},
+    {"tflops", {Role::kTflops, {}}},
+    {"tflopsgpu", {Role::kTflops, {}}},
+    {"tflop", {Role::kTflops, {}}},
+    {"tflopsgpus", {Role::kTflops, {}}},
+};
+
+struct Cell {
+  size_t begin, end;  // offsets in the line, between the bars
+};
+
+std::vector<Cell> CellsOf(std::string_view line) {
+  std::vector<Cell> cells;
+  size_t at = 0;
+  while (at < line.size() && (line[at] == ' ' || line[at] == '\t')) ++at;
+  if (at >= line.size() || line[at] != '|') return cells;
+  for (size_t begin = at + 1, k = begin; k < line.size(); ++k) {
+    if (line[k] == '\\') {
+      ++k;
+    } else if (line[k] == '|') {
+      cells.push_back({begin, k});
+      begin = k + 1;
+    }
+  }
+  return cells;
+}
+
+std::string_view TextOf(std::string_view line, Cell cell) {
+  return Trim(line.substr(cell.begin, cell.end - cell.begin));
+}
+
+bool IsRule(std::string_view line, const std::vector<Cell>& cells) {
+  if (cells.empty()) return false;
+  for (const Cell cell : cells) {
+    const std::string_view text = TextOf(line, cell);
+    if (text.empty() || text.find_first_not_of("-: ") != text.npos || text.find('-') == text.npos)
+      return false;
+  }
+  return true;
+}
+
+Column ColumnOf(std::string_view heading) {
+  std::string word;
+  for (const char c : heading.substr(0, heading.find('(')))
+    if (IsLetter(c)) word += LowerCase(c);
+  for (const Heading& known : kHeadings)
+    if (known.word == word) return known.column;
+  return {};
+}
+
+// The number in a cell, past emphasis and signs of roughness.
+struct CellNumber {
+  double value;
+  size_t begin, end;  // in the text
+};
+std::optional<CellNumber> NumberIn(std::string_view text) {
+  const size_t begin = text.find_first_not_of("*_~`<> ");
+  if (begin == text.npos || (!IsDigit(text[begin]) && text[begin] != '.')) return std::nullopt;
+  const auto number = NumberAt(text.substr(begin));
+  if (!number) return std::nullopt;
+  return CellNumber{number->value, begin, begin + number->length};
+}
+
+struct Row {
+  RunConfig config;
+  std::optional<double> seconds;
+};
+
+void TakeCell(const Column& column, std::string_view text, Row& row) {
+  const auto number = NumberIn(text);
+  if (!number || !(number->value > 0)) return;
+  const std::string_view unit = Trim(text.substr(number->end));
+  if (column.role == Role::kSize)
+    row.config.size_b = number->value * (unit.starts_with('M') ? 1e-3 : unit.starts_with('T') ? 1e3 : 1);
+  else if (column.role == Role::kSeconds)
+    row.seconds = number->value * (unit.starts_with("ms") ? 1e-3 : 1);
+  else if (column.role == Role::kField)
+    TakeField(column.field, text.substr(number->begin, number->end - number->begin), row.config);
+}
+
+std::optional<double> Tflops(Row row, const RewriteOptions& options) {
+  FillFrom(options.defaults, row.config);
+  RunConfig& config = row.config;
+  Derive(config);
+  if (!row.seconds || !config.gbs || !config.seq || !config.gpus) return std::nullopt;
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const bool recompute = config.recompute.value_or(true);
+  const auto vocab = VocabOf(config);
+  if (options.formula != TflopsFormula::kSimple && config.layers && config.hidden && vocab)
+    return MegatronTflops(number(*config.layers), number(*config.hidden), number(*vocab), number(*config.seq),
+                          number(*config.gbs), *row.seconds, number(*config.gpus), recompute);
+  // The size that a table gives is the one that its authors computed with.
+  const auto parameters = config.size_b ? std::optional(*config.size_b * 1e9) : Parameters(config);
+  if (options.formula == TflopsFormula::kMegatron || !parameters) return std::nullopt;
+  return SimpleTflops(*parameters, number(*config.seq), number(*config.gbs), *row.seconds,
+                      number(*config.gpus), recompute);
+}
+
+int DecimalsOf(std::string_view number) {
+  const size_t dot = number.find('.');
+  return dot == number.npos ? 0 : static_cast<int>(std::min<size_t>(number.size() - dot - 1, 9));
+}
+
+// The cell's text with the new number, as wide as it was where that is possible.
+std::optional<std::string> NewCell(std::string_view raw, double tflops) {
+  const std::string_view text = Trim(raw);
+  const size_t left = text.empty() ? raw.size() / 2 : static_cast<size_t>(text.data() - raw.data());
+  std::string fresh;
+  if (const auto old = NumberIn(text)) {
+    const int decimals = DecimalsOf(text.substr(old->begin, old->end - old->begin));
+    fresh = std::string(text.substr(0, old->begin)) + fmt::format("{:.{}f}", tflops, decimals) +
+            std::string(text.substr(old->end));
+  } else if (text.empty() || text == "-" || text == "?") {
+    fresh = fmt::format("{:.2f}", tflops);
+  } else {
+    return std::nullopt;
+  }
+  size_t before = left, after = raw.size() - left - text.size();
+  for (size_t wide = text.size(); wide < fresh.size(); ++wide) {
+    if (before > 1)
+      --before;
+    else if (after > 1)
+      --after;
+  }
+  if (fresh.size() < text.size()) before += text.size() - fresh.size();
+  return std::string(std::max<size_t>(before, 1), ' ') + fresh + std::string(std::max<size_t>(after, 1), ' ');
+}
+
+class Rewriter {
+ public:
+  explicit Rewriter(const RewriteOptions& options) : options_(options) {}
+
+  // `line` without its end.
+  void Line(std::string_view line) {
+    const std::vector<Cell> cells = CellsOf(line);
+    if (cells.empty()) {
+      columns_.clear();
+      heading_.clear();
+      out_.text += line;
+    } else if (IsRule(line, cells) && !heading_.empty()) {
+      BeginTable();
+      out_.text += line;
+    } else if (columns_.empty()) {
+      heading_ = line;
+      out_.text += line;
+    } else {
+      TableRow(line, cells);
+    }
+  }
+
+  void End(std::string_view line_end) { out_.text += line_end; }
+  RewrittenText& out() { return out_; }
+
+ private:
+  void BeginTable() {
+    columns_.clear();
+    bool tflops = false, seconds = false;
+    for (const Cell cell : CellsOf(heading_)) {
+      Column column = ColumnOf(TextOf(heading_, cell));
+      if (column.role == Role::kTflops && std::exchange(tflops, true)) column = {};
+      seconds |= column.role == Role::kSeconds;
+      columns_.push_back(column);
+    }
+    heading_.clear();
+    if (!tflops || !seconds) columns_.assign(columns_.size(), {});
+    out_.tables += tflops && seconds;
+  }
+
+  void TableRow(std::string_view line, const std::vector<Cell>& cells) {
+    Row row;
+    std::optional<Cell> target;
+    for (size_t i = 0; i < std::min(cells.size(), columns_.size()); ++i) {
+      TakeCell(columns_[i], TextOf(line, cells[i]), row);
+      if (columns_[i].role == Role::kTflops) target = cells[i];
+    }
+    if (!target) return void(out_.text += line);
+    const std::string_view raw = line.substr(target->begin, target->end - target->begin);
+    const auto tflops = Tflops(row, options_);
+    const auto fresh = tflops && *tflops < 1e9 ? NewCell(raw, *tflops) : std::nullopt;
+    out_.computed += fresh.has_value();
+    out_.left += !fresh.has_value();
+    const bool same = !fresh || Trim(*fresh) == Trim(raw);
+    out_.changed += !same;
+    out_.text += line.substr(0, target->begin);
+    out_.text += same ? raw : std::string_view(*fresh);
+    out_.text += line.substr(target->end);
+  }
+
+  const RewriteOptions& options_;
+  RewrittenText out_;
+  std::string heading_;          // the row that may be one
+  std::vector<Column> columns_;  // of the table at hand; empty: none
+};
+
+}  // namespace
+
+Result<RewrittenText> RewriteTflops(std::string_view markdown, const RewriteOptions& options) {
+  Rewriter rewriter(options);
+  while (!markdown.empty()) {
+    const size_t newline = markdown.find('\n');
+    size_t end = newline == markdown.npos ? markdown.size() : newline;
+    const size_t next = newline == markdown.npos ? end : newline + 1;
+    if (end > 0 && markdown[end - 1] == '\r') --end;
+    rewriter.Line(markdown.substr(0, end));
+    rewriter.End(markdown.substr(end, next - end));
+    markdown.remove_prefix(next);
+  }
+  if (rewriter.out().tables == 0)
+    return InvalidArgument("no table with the columns TFLOPs and Sec/it; the heading names the columns");
+  return std::move(rewriter.out());
+}
+
+}  // namespace cairn

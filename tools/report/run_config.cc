@@ -1,0 +1,98 @@
+#include "tools/report/run_config.h"
+
+#include "tools/plan/formulas.h"
+
+namespace cairn {
+namespace {
+
+constexpr ConfigCount kCounts[] = {
+    {&RunConfig::gpus, "gpus", "world_size", "GPUs"},
+    {&RunConfig::nodes, "nodes", "nnodes", "nodes"},
+    {&RunConfig::gpus_per_node, "gpus_per_node", "nproc_per_node", "GPUs of a node"},
+    {&RunConfig::tp, "tp", "tensor_model_parallel_size", "tensor parallel size"},
+    {&RunConfig::pp, "pp", "pipeline_model_parallel_size", "pipeline parallel size"},
+    {&RunConfig::dp, "dp", "data_parallel_size", "data parallel size"},
+    {&RunConfig::cp, "cp", "context_parallel_size", "context parallel size"},
+    {&RunConfig::virtual_layers, "virtual_layers", "num_layers_per_virtual_pipeline_stage",
+     "layers of a virtual stage"},
+    {&RunConfig::mbs, "mbs", "micro_batch_size", "samples of a micro-batch"},
+    {&RunConfig::gbs, "gbs", "global_batch_size", "samples of an iteration"},
+    {&RunConfig::gas, "gas", "gradient_accumulation_steps", "micro-batches of an iteration"},
+    {&RunConfig::zero, "zero", "zero_stage", "ZeRO stage"},
+    {&RunConfig::layers, "layers", "num_layers", "layers"},
+    {&RunConfig::hidden, "hidden", "hidden_size", "hidden size"},
+    {&RunConfig::heads, "heads", "num_attention_heads", "attention heads"},
+    {&RunConfig::ffn, "ffn", "ffn_hidden_size", "hidden size of the MLP"},
+    {&RunConfig::seq, "seq", "seq_length", "tokens of a sample"},
+    {&RunConfig::vocab, "vocab", "vocab_size", "vocabulary"},
+    {&RunConfig::padded_vocab, "padded_vocab", "padded_vocab_size", "vocabulary as padded"},
+    {&RunConfig::train_iters, "iters", "train_iters", "iterations of the training"},
+    {&RunConfig::log_interval, "log_interval", "log_interval", "iterations of a log line"},
+    {&RunConfig::save_interval, "save_interval", "save_interval", "iterations of a checkpoint"},
+};
+
+// a = b·c·d where only one is missing and division leaves nothing.
+void Complete(std::optional<int64_t>& a, std::initializer_list<std::optional<int64_t>*> factors) {
+  int64_t product = 1;
+  std::optional<int64_t>* missing = nullptr;
+  for (std::optional<int64_t>* factor : factors) {
+    if (!factor->has_value()) {
+      if (missing) return;
+      missing = factor;
+    } else if (__builtin_mul_overflow(product, **factor, &product) || product <= 0) {
+      return;
+    }
+  }
+  if (!missing && !a) {
+    a = product;
+  } else if (missing && a && *a > 0 && *a % product == 0) {
+    *missing = *a / product;
+  }
+}
+
+}  // namespace
+
+std::span<const ConfigCount> ConfigCounts() { return kCounts; }
+
+void FillFrom(const RunConfig& other, RunConfig& config) {
+  for (const ConfigCount& count : kCounts)
+    if (!(config.*count.field)) config.*count.field = other.*count.field;
+  if (!config.size_b) config.size_b = other.size_b;
+  if (!config.recompute) config.recompute = other.recompute;
+  if (!config.precision) config.precision = other.precision;
+}
+
+void Derive(RunConfig& config) {
+  std::optional<int64_t> cp = config.cp.value_or(1);
+  for (int round = 0; round < 2; ++round) {
+    Complete(config.gpus, {&config.nodes, &config.gpus_per_node});
+    Complete(config.gpus, {&config.tp, &config.pp, &config.dp, &cp});
+    Complete(config.gbs, {&config.mbs, &config.gas, &config.dp});
+  }
+}
+
+bool Agree(const RunConfig& a, const RunConfig& b) {
+  for (const ConfigCount& count : kCounts) {
+    const bool of_the_run =
+        count.field != &RunConfig::save_interval && count.field != &RunConfig::log_interval;
+    const auto &left = a.*count.field, &right = b.*count.field;
+    if (of_the_run && left && right && *left != *right) return false;
+  }
+  return !(a.recompute && b.recompute && *a.recompute != *b.recompute) &&
+         !(a.precision && b.precision && *a.precision != *b.precision);
+}
+
+std::optional<int64_t> VocabOf(const RunConfig& config) {
+  return config.padded_vocab ? config.padded_vocab : config.vocab;
+}
+
+std::optional<double> Parameters(const RunConfig& config) {
+  const auto vocab = VocabOf(config);
+  if (config.layers && config.hidden && config.seq && vocab)
+    return Params(static_cast<double>(*config.layers), static_cast<double>(*config.hidden),
+                  static_cast<double>(*vocab), static_cast<double>(*config.seq));
+  if (config.size_b) return *config.size_b * 1e9;
+  return std::nullopt;
+}
+
+}  // namespace cairn

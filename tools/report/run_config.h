@@ -1,0 +1,53 @@
+// What a run was: the model's shape, the topology, the batch. From the log, else the file's name, else
+// options.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cairn {
+
+struct RunConfig {
+  std::optional<double> size_b;  // parameters, 10^9, where the shape is not known
+  std::optional<int64_t> gpus, nodes, gpus_per_node;
+  std::optional<int64_t> tp, pp, dp, cp;
+  std::optional<int64_t> virtual_layers;  // layers per virtual pipeline stage
+  std::optional<int64_t> mbs, gbs, gas;
+  std::optional<int64_t> zero;
+  std::optional<int64_t> layers, hidden, heads, ffn, seq, vocab, padded_vocab;
+  std::optional<int64_t> train_iters, log_interval, save_interval;
+  std::optional<bool> recompute;
+  std::optional<std::string> precision;  // fp16, bf16, fp32
+
+  bool operator==(const RunConfig&) const = default;
+  bool empty() const { return *this == RunConfig{}; }
+};
+
+// A field that is a count, and its names: Megatron's (with _ or -, as in dumps and flags) and shorter ones.
+struct ConfigCount {
+  std::optional<int64_t> RunConfig::*field;
+  std::string_view name;
+  std::string_view long_name;
+  std::string_view what;
+};
+std::span<const ConfigCount> ConfigCounts();
+
+// Fills in what `config` lacks from `other`.
+void FillFrom(const RunConfig& other, RunConfig& config);
+
+// Fills in what follows from the rest: DP = GPUs / (TP·PP·CP), GBS = MBS·GAS·DP, and so on round.
+void Derive(RunConfig& config);
+
+// False where both know a field of model, topology or batch and differ in it.
+bool Agree(const RunConfig& a, const RunConfig& b);
+
+// Parameters by the brief's formula, exact for GPT-2; or size_b; nothing where neither is known.
+std::optional<double> Parameters(const RunConfig& config);
+
+// FLOPs use the vocabulary as the program padded it.
+std::optional<int64_t> VocabOf(const RunConfig& config);
+
+}  // namespace cairn

@@ -1,0 +1,241 @@
+#include "tools/report/run_summary.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/plan/formulas.h"
+#include "tools/report/config_name.h"
+
+namespace cairn {
+namespace {
+
+std::optional<double> Told(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
+
+std::optional<double> Positive(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
+
+// Time of an iteration, weighted by the log lines that a sample is the mean of.
+class Times {
+ public:
+  Times(const std::vector<Sample>& samples, int64_t interval, int64_t skip) {
+    if (samples.empty()) return;
+    const int64_t begin = samples[0].iteration - interval * samples[0].lines;
+    for (const Sample& sample : samples)
+      if (!std::isnan(sample.seconds) && sample.iteration - interval * sample.lines >= begin + skip)
+        kept_.push_back(&sample);
+    if (skip == 0 || !kept_.empty()) return;
+  }
+
+  bool empty() const { return kept_.empty(); }
+
+  double Mean() const {
+    double sum = 0, lines = 0;
+    for (const Sample* sample : kept_) {
+      sum += sample->seconds * sample->lines;
+      lines += sample->lines;
+    }
+    return sum / lines;
+  }
+
+  double Deviation(double mean) const {
+    double sum = 0, lines = 0;
+    for (const Sample* sample : kept_) {
+      sum += (sample->seconds - mean) * (sample->seconds - mean) * sample->lines;
+      lines += sample->lines;
+    }
+    return lines > 1 ? std::sqrt(sum / (lines - 1)) : 0;
+  }
+
+  double Median() const {
+    std::vector<double> seconds;
+    for (const Sample* sample : kept_) seconds.push_back(sample->seconds);
+    return MedianOf(seconds);
+  }
+
+  static double MedianOf(std::vector<double>& values) {
+    const size_t half = values.size() / 2;
+    std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(half));
+    const double upper = values[half];
+    if (values.size() % 2 == 1) return upper;
+    return (upper + *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(half))) /
+           2;
+  }
+
+  // Five deviations as the median deviation tells them, which a few outliers do not move.
+  int64_t Outliers(double median) const {
+    std::vector<double> distances;
+    for (const Sample* sample : kept_) distances.push_back(std::abs(sample->seconds - median));
+    const double limit = median + std::max(0.5 * median, 5 * 1.4826 * MedianOf(distances));
+    return std::ranges::count_if(kept_, [limit](const Sample* sample) { return sample->seconds > limit; });
+  }
+
+  // Mean of the global batches; nothing where no line tells it.
+  std::optional<double> Batch() const {
+    double sum = 0, lines = 0;
+    for (const Sample* sample : kept_) {
+      if (sample->global_batch <= 0) continue;
+      sum += static_cast<double>(sample->global_batch) * sample->lines;
+      lines += sample->lines;
+    }
+    return lines > 0 ? std::optional(sum / lines) : std::nullopt;
+  }
+
+  const std::vector<const Sample*>& kept() const { return kept_; }
+
+ private:
+  std::vector<const Sample*> kept_;
+};
+
+std::optional<double> MeanAfter(const std::vector<Sample>& samples, int64_t interval, int64_t skip) {
+  const Times times(samples, interval, skip);
+  return times.empty() ? std::nullopt : std::optional(times.Mean());
+}
+
+void TakeTimes(int64_t interval, int64_t skip, RunSummary& summary) {
+  const Times times(summary.samples, interval, skip);
+  summary.sec_per_it_skip1 = MeanAfter(summary.samples, interval, 1);
+  summary.sec_per_it_skip2 = MeanAfter(summary.samples, interval, 2);
+  if (times.empty()) return;
+  const double mean = times.Mean(), median = times.Median();
+  summary.sec_per_it = mean;
+  summary.median = median;
+  summary.deviation = times.Deviation(mean);
+  const auto by_seconds = [](const Sample* a, const Sample* b) { return a->seconds < b->seconds; };
+  summary.fastest = (*std::ranges::min_element(times.kept(), by_seconds))->seconds;
+  summary.slowest = (*std::ranges::max_element(times.kept(), by_seconds))->seconds;
+  summary.outliers = times.Outliers(median);
+}
+
+void TakeSpeed(int64_t interval, const SummaryOptions& options, RunSummary& summary) {
+  const RunConfig& config = summary.config;
+  std::optional<double> batch = Times(summary.samples, interval, options.skip).Batch();
+  if (!batch && config.gbs) batch = static_cast<double>(*config.gbs);
+  if (!batch || !summary.sec_per_it || !(*summary.sec_per_it > 0)) return;
+  summary.samples_per_s = *batch / *summary.sec_per_it;
+  if (!config.seq) return;
+  const double seq = static_cast<double>(*config.seq);
+  summary.tokens_per_s = *summary.samples_per_s * seq;
+  if (!config.gpus) return;
+  const double gpus = static_cast<double>(*config.gpus);
+  const bool recompute = config.recompute.value_or(true);
+  if (summary.parameters)
+    summary.tflops_simple =
+        SimpleTflops(*summary.parameters, seq, *batch, *summary.sec_per_it, gpus, recompute);
+  const auto vocab = VocabOf(config);
+  if (config.layers && config.hidden && vocab)
+    summary.tflops_megatron =
+        MegatronTflops(static_cast<double>(*config.layers), static_cast<double>(*config.hidden),
+                       static_cast<double>(*vocab), seq, *batch, *summary.sec_per_it, gpus, recompute);
+}
+
+void ChooseTflops(TflopsFormula formula, RunSummary& summary) {
+  if (formula == TflopsFormula::kSimple) {
+    summary.tflops = summary.tflops_simple;
+  } else if (formula == TflopsFormula::kMegatron) {
+    summary.tflops = summary.tflops_megatron;
+  } else {
+    summary.tflops = summary.tflops_megatron ? summary.tflops_megatron : summary.tflops_simple;
+    if (!summary.tflops) summary.tflops = summary.tflops_logged;
+  }
+}
+
+void TakeDays(const SummaryOptions& options, RunSummary& summary) {
+  if (!summary.sec_per_it) return;
+  std::optional<double> iterations = options.iterations;
+  if (!iterations && options.tokens && summary.tokens_per_s && *summary.tokens_per_s > 0)
+    iterations = *options.tokens / (*summary.tokens_per_s * *summary.sec_per_it);
+  if (!iterations) return;
+  summary.days = DaysToTrain(*iterations, *summary.sec_per_it);
+  if (summary.config.gpus) summary.gpu_hours = *summary.days * 24 * static_cast<double>(*summary.config.gpus);
+}
+
+// A failure after the last iteration that is only what leaving looks like to other ranks.
+bool OnlyTheEnd(const TrainingStart& sum) {
+  constexpr int kCause = 40;  // failure.cc: the program stopped by itself, or the machine did
+  return (sum.reached_total() || sum.done) && sum.failure->weight < kCause;
+}
+
+void TakeEnd(const TrainingRun& run, RunSummary& summary) {
+  const TrainingStart& sum = run.sum;
+  summary.complete = sum.reached_total();
+  const bool failed = sum.failure && !OnlyTheEnd(sum);
+  if (failed) summary.failure = FailedStart{run.last_file, *sum.failure};
+  summary.ok = !failed && !sum.series.empty();
+  summary.cause = failed ? sum.failure->cause : sum.series.empty() ? "no iteration" : "";
+}
+
+void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summary) {
+  const std::vector<Sample>& samples = run.sum.series.samples();
+  int64_t last = 0;
+  for (const Sample& sample : samples) {
+    summary.iterations += std::clamp<int64_t>(sample.iteration - last, 0, interval * sample.lines);
+    last = sample.iteration;
+    summary.skipped += sample.skipped;
+    summary.nans += sample.nans;
+  }
+  if (samples.empty()) return;
+  if (samples.size() == 1 && samples[0].iteration == 0) summary.iterations = 1;
+  summary.skipped = std::max(summary.skipped, run.sum.skipped_so_far);
+  summary.first_iteration = samples.front().iteration;
+  summary.last_iteration = samples.back().iteration;
+}
+
+// Rates of samples become seconds of iterations, where the batch is known.
+void TakeSamples(const TrainingRun& run, RunSummary& summary) {
+  summary.samples = run.sum.series.samples();
+  if (run.sum.source != SampleSource::kThroughput) return;
+  const double batch = summary.config.gbs ? static_cast<double>(*summary.config.gbs) : kNoNumber;
+  for (Sample& sample : summary.samples) sample.seconds *= batch;
+}
+
+}  // namespace
+
+RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options) {
+  RunSummary summary;
+  summary.file = run.files[0];
+  summary.files = run.files;
+  summary.config = run.sum.config;
+  FillFrom(ConfigFromName(run.files[0]), summary.config);
+  FillFrom(options.defaults, summary.config);
+  if (!run.sum.series.empty() && run.sum.series.back().global_batch > 0 && !summary.config.gbs)
+    summary.config.gbs = run.sum.series.back().global_batch;
+  Derive(summary.config);
+  summary.parameters = Parameters(summary.config);
+
+  const int64_t interval = LogInterval(run.sum);
+  TakeSamples(run, summary);
+  TakeIterations(run, interval, summary);
+  summary.total = run.sum.total;
+  TakeTimes(interval, options.skip, summary);
+  if (run.sum.logged_tflops_lines > 0)
+    summary.tflops_logged = run.sum.logged_tflops_sum / static_cast<double>(run.sum.logged_tflops_lines);
+  TakeSpeed(interval, options, summary);
+  ChooseTflops(options.formula, summary);
+  TakeDays(options, summary);
+  TakeEnd(run, summary);
+
+  summary.allocated_gib = Positive(run.sum.allocated_gib);
+  summary.reserved_gib = Positive(run.sum.reserved_gib);
+  summary.loss = Told(run.sum.last_loss);
+  summary.grad_norm = Told(run.sum.last_grad_norm);
+  summary.validation_loss = Told(run.sum.validation_loss);
+  summary.checkpoints = run.sum.checkpoints;
+  summary.checkpoint_seconds = run.sum.checkpoint_seconds;
+  summary.longest_checkpoint_seconds = run.sum.longest_checkpoint_seconds;
+  summary.starts = run.starts;
+  summary.earlier_failures = run.failures;
+  summary.redone_iterations = run.redone_iterations;
+  summary.redone_seconds = run.redone_seconds;
+  summary.gap_seconds = run.gap_seconds;
+  return summary;
+}
+
+std::string EmptyCause(const LogFacts& facts) {
+  if (facts.bytes == 0) return "empty file";
+  if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
+  if (facts.zeros > 0) return "binary data, no log";
+  if (facts.longest_line >= (1 << 20))
+    return fmt::format("no iteration; a line of {} MB or more", facts.longest_line / 1000000);
+  return "no iteration";
+}
+
+}  // namespace cairn

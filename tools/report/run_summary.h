@@ -1,0 +1,59 @@
+// What a report says of a run: averages, speed, memory, how it ended.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/report/training_run.h"
+
+namespace cairn {
+
+enum class TflopsFormula { kAuto, kSimple, kMegatron };  // auto: Megatron's where the model's shape is known
+
+struct SummaryOptions {
+  RunConfig defaults;  // what neither the log nor the file's name tells
+  int64_t skip = 0;    // first iterations that the averages leave out
+  TflopsFormula formula = TflopsFormula::kAuto;
+  std::optional<double> iterations;  // of the training that is planned: for its days
+  std::optional<double> tokens;
+};
+
+struct RunSummary {
+  std::string file;  // the first
+  std::vector<std::string> files;
+  RunConfig config;  // completed from name, options and arithmetic
+  bool ok = false;
+  std::optional<FailedStart> failure;
+  std::string cause;      // empty where ok
+  bool complete = false;  // got to its last iteration
+
+  int64_t iterations = 0;  // done and kept, each once
+  int64_t first_iteration = -1, last_iteration = -1, total = -1;
+  std::optional<double> sec_per_it, sec_per_it_skip1, sec_per_it_skip2;  // means
+  std::optional<double> median, deviation, fastest, slowest;
+  int64_t outliers = 0;  // lines slower than the median by more than half of it and five deviations
+  std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_logged;  // a GPU
+  std::optional<double> samples_per_s, tokens_per_s;
+  std::optional<double> parameters;
+  std::optional<double> allocated_gib, reserved_gib;
+  std::optional<double> loss, grad_norm, validation_loss;  // at the end; a NaN loss is a NaN
+  int64_t skipped = 0, nans = 0;                           // iterations
+  int64_t checkpoints = 0;
+  double checkpoint_seconds = 0, longest_checkpoint_seconds = 0;
+  int starts = 1;
+  std::vector<FailedStart> earlier_failures;
+  int64_t redone_iterations = 0;
+  double redone_seconds = 0, gap_seconds = 0;
+  std::optional<double> days, gpu_hours;  // of the planned training
+  std::vector<Sample> samples;            // for plots; seconds an iteration
+
+  double lost_seconds() const { return redone_seconds + gap_seconds; }
+};
+
+RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options);
+
+// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", ...
+std::string EmptyCause(const LogFacts& facts);
+
+}  // namespace cairn

@@ -1,0 +1,44 @@
+// The iterations of a run in order, in bounded memory.
+//
+// Each log line gives one Sample. Beyond kMaxSamples of them neighbours are merged, two and two, so that a
+// log of any length keeps its means exactly and its shape closely.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace cairn {
+
+struct Sample {
+  double seconds = 0;         // of one iteration; NaN: not told
+  int32_t iteration = 0;      // the last one that it stands for
+  int32_t global_batch = -1;  // -1: not told
+  float loss = 0;             // NaN: not told, or it was NaN
+  float grad_norm = 0;        // NaN: not told
+  uint16_t skipped = 0;       // iterations
+  uint16_t nans = 0;
+  uint32_t lines = 1;  // that it is the mean of
+};
+
+class SampleSeries {
+ public:
+  static constexpr size_t kMaxSamples = size_t{1} << 22;  // 128 MiB
+
+  void Add(const Sample& sample);
+  void Clear();
+  bool empty() const { return samples_.empty(); }
+  const Sample& front() const { return samples_.front(); }
+  const Sample& back() const { return samples_.back(); }
+  const std::vector<Sample>& samples() const { return samples_; }
+
+  // Removes those from `iteration` on, into `removed`.
+  void CutFrom(int32_t iteration, std::vector<Sample>& removed);
+  void Append(const SampleSeries& later);
+
+ private:
+  uint32_t lines_per_sample_ = 1;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace cairn

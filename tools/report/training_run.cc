@@ -1,0 +1,195 @@
+// A start goes on from a run if their configurations do not differ, and it begins behind the run's first
+// iteration and not behind the one after its last; then it counts from there, and what the run had done
+// beyond is redone. In one file also: a start from the beginning after a failure (the job was queued again
+// before its first checkpoint), and starts that failed before their first iteration.
+#include "tools/report/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "tools/report/config_name.h"
+
+namespace cairn {
+namespace {
+
+bool Finished(const TrainingStart& start) { return start.reached_total() || start.done; }
+
+bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
+  return a.total < 0 || b.total < 0 || a.total == b.total;
+}
+
+// False where the samples consumed at the two first lines tell that one cannot go on from the other.
+bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
+  const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
+  if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
+  if (run.first_consumed < 0 || start.first_consumed < 0) return true;
+  const int64_t interval = LogInterval(start);
+  return start.first_consumed - run.first_consumed ==
+         (start.first_iteration - interval - run.first_iteration) * batch + interval * later_batch;
+}
+
+// Begins after the beginning, and where the run has been.
+bool GoesOn(const TrainingStart& run, const TrainingStart& start) {
+  const int64_t interval = std::max(LogInterval(run), LogInterval(start));
+  return start.first_iteration > interval && start.first_iteration > run.first_iteration &&
+         start.first_iteration <= run.series.back().iteration + interval && SamplesAgree(run, start);
+}
+
+bool GoesOnInFile(const TrainingStart& run, const TrainingStart& start) {
+  if (!Agree(run.config, start.config)) return false;
+  if (start.series.empty()) return !Finished(run) && start.failure.has_value() && SameTotal(run, start);
+  if (run.series.empty()) return run.failure.has_value();
+  if (start.first_iteration > LogInterval(start) && start.first_iteration > run.first_iteration)
+    return SamplesAgree(run, start);
+  return !Finished(run) && run.failure.has_value() && SameTotal(run, start);
+}
+
+bool GoesOnAcrossFiles(const TrainingRun& run, const TrainingRun& later) {
+  if (run.sum.series.empty() || later.sum.series.empty()) return false;
+  return Agree(run.sum.config, later.sum.config) && GoesOn(run.sum, later.sum) &&
+         SameTotal(run.sum, later.sum) && Agree(ConfigFromName(run.files[0]), ConfigFromName(later.files[0]));
+}
+
+void AddFiles(const std::vector<std::string>& files, TrainingRun& run) {
+  for (const std::string& file : files)
+    if (std::ranges::find(run.files, file) == run.files.end()) run.files.push_back(file);
+}
+
+// What was done beyond the checkpoint that the later start went on from.
+void CutRedone(int32_t from, TrainingRun& run) {
+  std::vector<Sample> redone;
+  const int64_t interval = LogInterval(run.sum);
+  run.sum.series.CutFrom(from, redone);
+  for (const Sample& sample : redone) {
+    const double iterations = static_cast<double>(interval * sample.lines);
+    run.redone_iterations += interval * sample.lines;
+    if (!std::isnan(sample.seconds)) run.redone_seconds += sample.seconds * iterations;
+  }
+}
+
+void TakeSums(const TrainingStart& later, TrainingStart& sum) {
+  FillFrom(later.config, sum.config);
+  sum.total = later.total > 0 ? later.total : sum.total;
+  sum.skipped_so_far += later.skipped_so_far;
+  sum.logged_tflops_sum += later.logged_tflops_sum;
+  sum.logged_tflops_lines += later.logged_tflops_lines;
+  sum.echoes += later.echoes;
+  sum.allocated_gib = std::max(sum.allocated_gib, later.allocated_gib);
+  sum.reserved_gib = std::max(sum.reserved_gib, later.reserved_gib);
+  sum.checkpoints += later.checkpoints;
+  sum.checkpoint_seconds += later.checkpoint_seconds;
+  sum.longest_checkpoint_seconds = std::max(sum.longest_checkpoint_seconds, later.longest_checkpoint_seconds);
+  if (!std::isnan(later.validation_loss)) sum.validation_loss = later.validation_loss;
+}
+
+void Append(TrainingRun later, TrainingRun& run) {
+  if (run.sum.failure) run.failures.push_back({run.last_file, *run.sum.failure});
+  run.failures.insert(run.failures.end(), later.failures.begin(), later.failures.end());
+  const TrainingStart& next = later.sum;
+  if (next.began_unix >= 0 && run.sum.ended_unix >= 0)
+    run.gap_seconds += static_cast<double>(std::max<int64_t>(0, next.began_unix - run.sum.ended_unix));
+  if (!next.series.empty()) {
+    if (run.sum.series.empty()) {
+      run.sum.first_iteration = next.first_iteration;
+      run.sum.first_consumed = next.first_consumed;
+    }
+    CutRedone(next.first_iteration, run);
+    run.sum.series.Append(next.series);
+    run.sum.first_iteration = run.sum.series.front().iteration;
+    run.sum.source = next.source;
+    run.sum.last_loss = next.last_loss;
+    run.sum.last_grad_norm = next.last_grad_norm;
+  }
+  TakeSums(next, run.sum);
+  run.sum.failure = next.failure;
+  run.sum.done = next.done;
+  if (next.began_unix >= 0 && run.sum.began_unix < 0) run.sum.began_unix = next.began_unix;
+  if (next.ended_unix >= 0) run.sum.ended_unix = next.ended_unix;
+  run.starts += later.starts;
+  run.last_file = later.last_file;
+  run.redone_iterations += later.redone_iterations;
+  run.redone_seconds += later.redone_seconds;
+  run.gap_seconds += later.gap_seconds;
+  AddFiles(later.files, run);
+}
+
+TrainingRun RunOf(TrainingStart start) {
+  TrainingRun run;
+  run.files = {start.file};
+  run.last_file = start.file;
+  run.sum = std::move(start);
+  return run;
+}
+
+// A start that tells nothing is none, where there are others.
+bool TellsNothing(const TrainingStart& start) { return start.series.empty() && !start.failure; }
+
+std::vector<TrainingRun> JoinFile(TrainingLog log, bool join) {
+  std::vector<TrainingRun> runs;
+  const bool all_empty = std::ranges::all_of(log.starts, TellsNothing);
+  for (TrainingStart& start : log.starts) {
+    if (!all_empty && TellsNothing(start)) continue;
+    if (all_empty && !runs.empty()) break;
+    if (join && !runs.empty() && GoesOnInFile(runs.back().sum, start))
+      Append(RunOf(std::move(start)), runs.back());
+    else
+      runs.push_back(RunOf(std::move(start)));
+  }
+  return runs;
+}
+
+void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
+  std::vector<size_t> order(runs.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return runs[i].sum.first_iteration; });
+  std::vector<bool> gone(runs.size());
+  std::vector<size_t> heads;
+  for (const size_t i : order) {
+    size_t best = SIZE_MAX;
+    for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this goes on
+      if (runs[head].files != runs[i].files && GoesOnAcrossFiles(runs[head], runs[i]) &&
+          (best == SIZE_MAX ||
+           runs[head].sum.series.back().iteration < runs[best].sum.series.back().iteration))
+        best = head;
+    if (best == SIZE_MAX) {
+      heads.push_back(i);
+    } else {
+      Append(std::move(runs[i]), runs[best]);
+      gone[i] = true;
+    }
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (gone[i]) continue;
+    if (kept != i) runs[kept] = std::move(runs[i]);
+    ++kept;
+  }
+  runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(kept), runs.end());
+}
+
+}  // namespace
+
+int64_t LogInterval(const TrainingStart& start) {
+  const std::vector<Sample>& samples = start.series.samples();
+  std::map<int64_t, size_t> steps;
+  const size_t looked_at = std::min<size_t>(samples.size(), 1000);
+  for (size_t i = 1; i < looked_at; ++i)
+    ++steps[(int64_t{samples[i].iteration} - samples[i - 1].iteration) / samples[i].lines];
+  if (steps.empty())
+    return std::max<int64_t>(1,
+                             std::min<int64_t>(start.config.log_interval.value_or(1), start.first_iteration));
+  const auto usual = std::ranges::max_element(steps, {}, [](const auto& step) { return step.second; });
+  return std::max<int64_t>(1, usual->first);
+}
+
+std::vector<TrainingRun> JoinRuns(std::vector<TrainingLog> logs, bool join) {
+  std::vector<TrainingRun> runs;
+  for (TrainingLog& log : logs)
+    for (TrainingRun& run : JoinFile(std::move(log), join)) runs.push_back(std::move(run));
+  if (join) JoinAcrossFiles(runs);
+  return runs;
+}
+
+}  // namespace cairn

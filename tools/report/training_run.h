@@ -1,0 +1,34 @@
+// Runs: starts of training that go on from each other, in one log or in several, joined.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/report/log_reader.h"
+
+namespace cairn {
+
+// A failure, and the file whose line it is.
+struct FailedStart {
+  std::string file;
+  Failure failure;
+};
+
+struct TrainingRun {
+  std::vector<std::string> files;  // in the order of its starts, each once
+  TrainingStart sum;               // all starts as one: iterations that were done again count once
+  int starts = 1;
+  std::vector<FailedStart> failures;  // of the starts before the last
+  std::string last_file;              // of the last start
+  int64_t redone_iterations = 0;      // log lines' worth
+  double redone_seconds = 0;
+  double gap_seconds = 0;  // between starts, where both lines bear dates
+};
+
+// In the order of the logs. `join` false: a run a start.
+std::vector<TrainingRun> JoinRuns(std::vector<TrainingLog> logs, bool join = true);
+
+// Iterations that a line stands for: what the log says, else the usual step from one to the next.
+int64_t LogInterval(const TrainingStart& start);
+
+}  // namespace cairn

@@ -1,0 +1,14 @@
+// Flags of `cairn report` that say what logs do not tell.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/report/run_config.h"
+
+namespace cairn {
+
+// A flag for each count of RunConfig (--gpus, --seq-length, ...), --size, --recompute and --precision.
+// `config` must outlive the parsing.
+void AddConfigFlags(CLI::App& command, RunConfig& config);
+
+}  // namespace cairn
