@@ -42,7 +42,14 @@ Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
                           const std::vector<ShardReceipt>& receipts) {
   CAIRN_ASSIGN_OR_RETURN(const Catalog catalog, MergeReceipts(tensors, receipts));
-  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state));
+  std::vector<ManifestFile> files;
+  for (const ShardReceipt& receipt : receipts) files.push_back(receipt.file);
+  return SealCatalog(info, catalog, std::move(files));
+}
+
+Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
+                             const std::string& shards) {
+  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards));
   const std::string blob = EncodeCatalog(catalog);
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,
@@ -50,11 +57,11 @@ Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& 
                     .model = info.model,
                     .state = info.state,
                     .history = info.history,
-                    .files = {},
+                    .files = std::move(files),
+                    .shards = shards,
                     .catalog_offset = index.catalog_offset,
                     .catalog_bytes = blob.size(),
                     .catalog_digest = DigestOf(blob)};
-  for (const ShardReceipt& receipt : receipts) manifest.files.push_back(receipt.file);
   manifest.files.push_back({std::string(kIndexName), index.bytes.size(), DigestOf(index.bytes)});
   return StepSeal{std::move(index.bytes), EncodeManifest(manifest)};
 }

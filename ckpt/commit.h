@@ -32,6 +32,10 @@ struct StepSeal {
 };
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
                           const std::vector<ShardReceipt>& receipts);
+// The same of a whole catalog. `files`: the catalog's, sealed; `shards`: their directory, relative to the
+// step's, where it is not its own.
+Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
+                             const std::string& shards = {});
 // Index, manifest, and the directory's entries, in this order.
 Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal);
 

@@ -20,7 +20,15 @@ Status MakeDirs(FileSystem& fs, const std::string& path) {
 
 Status RemoveTree(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(path, name)));
+  for (const std::string& name : names) {
+    const std::string entry = JoinPath(path, name);
+    Status status = fs.RemoveFile(entry);  // first, so that a link to a directory is removed, never followed
+    if (!status.ok()) {
+      const Result<FileInfo> info = fs.Stat(entry);
+      if (info.ok() && info->is_directory) status = RemoveTree(fs, entry);
+    }
+    CAIRN_RETURN_IF_ERROR(status);
+  }
   return fs.RemoveDir(path);
 }
 

@@ -18,6 +18,7 @@ namespace cairn {
 
 inline constexpr uint64_t kPageBytes = 4096;  // alignment of O_DIRECT transfers and of data in our files
 
+inline uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
 inline uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 enum class Direct {
@@ -49,7 +50,7 @@ class File {
 
 // Of `bytes` transferred, those to go on from: after a short O_DIRECT transfer, whole pages.
 inline size_t WholeTransfer(const File& file, size_t bytes) {
-  return file.direct() ? bytes / kPageBytes * kPageBytes : bytes;
+  return file.direct() ? PageDown(bytes) : bytes;
 }
 
 struct FileInfo {
@@ -94,7 +95,7 @@ std::string JoinPath(std::string_view directory, std::string_view name);
 // Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
 // loss takes away again is lost.
 Status MakeDirs(FileSystem& fs, const std::string& path);
-// Removes a directory of plain files, files first.
+// Removes a directory and what is in it, files first; links are removed, not followed.
 Status RemoveTree(FileSystem& fs, const std::string& path);
 // The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
 Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);

@@ -11,6 +11,8 @@ namespace cairn {
 namespace {
 
 using Sizes = std::vector<hsize_t>;
+using Files = std::vector<std::string>;  // of the catalog, relative to the index
+
 Sizes ToSizes(const Dims& dims) { return Sizes(dims.begin(), dims.end()); }
 
 H5Handle Space(const Sizes& shape) {
@@ -23,43 +25,43 @@ void Select(const H5Handle& space, const Sizes& offset, const Sizes& extent) {
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, offset.data(), nullptr, extent.data(), nullptr);
 }
 
-bool AddSource(const Catalog& catalog, const Piece& piece, const std::string& path, const H5Handle& source,
+bool AddSource(const Files& files, const Piece& piece, const std::string& path, const H5Handle& source,
                const H5Handle& create_list, const H5Handle& whole) {
-  return H5Pset_virtual(create_list.get(), whole.get(), catalog.files[piece.file].c_str(), path.c_str(),
+  return H5Pset_virtual(create_list.get(), whole.get(), files[piece.file].c_str(), path.c_str(),
                         source.get()) >= 0;
 }
 
 // Maps each box of a flat range of the piece to where it lies in a vector.
-bool MapVector(const Catalog& catalog, const Piece& piece, FlatRange range, const std::string& path,
+bool MapVector(const Files& files, const Piece& piece, FlatRange range, const std::string& path,
                const H5Handle& create_list, const H5Handle& whole) {
   const H5Handle source = Space({range.size()});
   for (const Segment& segment : Decompose(piece.box, range)) {
     Select(whole, ToSizes(segment.box.offset), ToSizes(segment.box.extent));
     Select(source, {segment.begin}, {segment.box.Volume()});
-    if (!AddSource(catalog, piece, path, source, create_list, whole)) return false;
+    if (!AddSource(files, piece, path, source, create_list, whole)) return false;
   }
   return true;
 }
 
 // Maps a piece to the datasets that hold it.
-bool MapPiece(const Catalog& catalog, const Piece& piece, const H5Handle& create_list,
+bool MapPiece(const Catalog& catalog, const Files& files, const Piece& piece, const H5Handle& create_list,
               const H5Handle& whole) {
   const TensorEntry& tensor = catalog.tensors[piece.tensor];
   if (piece.codec != Codec::kNone) {
     const std::string base = piece.codec == Codec::kMasterLow ? LowHalvesPath(tensor) : TensorPath(tensor);
     return std::ranges::all_of(PackedParts(piece, tensor.dtype), [&](FlatRange part) {
-      return MapVector(catalog, piece, part, PackedPath(base, piece.box, part.begin), create_list, whole);
+      return MapVector(files, piece, part, PackedPath(base, piece.box, part.begin), create_list, whole);
     });
   }
   const std::string path = PiecePath(tensor, piece.box, piece.range);
   if (piece.range.size() != piece.box.Volume())
-    return MapVector(catalog, piece, piece.range, path, create_list, whole);
+    return MapVector(files, piece, piece.range, path, create_list, whole);
   Select(whole, ToSizes(piece.box.offset), ToSizes(piece.box.extent));
-  return AddSource(catalog, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
+  return AddSource(files, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
 }
 
 // A dataset over those pieces of a tensor that hold whole elements, or over those that hold low halves.
-Status AddView(int64_t file, const Catalog& catalog, uint32_t index, bool low_halves) {
+Status AddView(int64_t file, const Catalog& catalog, const Files& files, uint32_t index, bool low_halves) {
   const TensorEntry& tensor = catalog.tensors[index];
   const std::string path = low_halves ? LowHalvesPath(tensor) : TensorPath(tensor);
   CAIRN_RETURN_IF_ERROR(AddH5Groups(file, path));
@@ -71,7 +73,7 @@ Status AddView(int64_t file, const Catalog& catalog, uint32_t index, bool low_ha
   for (size_t i = first; is_virtual && i < last; ++i) {
     const Piece& piece = catalog.pieces[i];
     if ((piece.codec == Codec::kMasterLow) != low_halves) continue;
-    if (!MapPiece(catalog, piece, create_list, whole)) return H5Error("map " + path);
+    if (!MapPiece(catalog, files, piece, create_list, whole)) return H5Error("map " + path);
   }
   if (is_virtual) H5Sselect_all(whole.get());
   const H5Handle type = H5TypeOf(low_halves ? Dtype::kI16 : tensor.dtype);
@@ -81,13 +83,13 @@ Status AddView(int64_t file, const Catalog& catalog, uint32_t index, bool low_ha
   return dataset.ok() ? OkStatus() : H5Error("create " + path);
 }
 
-Status AddTensor(int64_t file, const Catalog& catalog, uint32_t index) {
+Status AddTensor(int64_t file, const Catalog& catalog, const Files& files, uint32_t index) {
   const auto [first, last] = catalog.PiecesOfTensor(index);
   const auto pieces = std::span(catalog.pieces).subspan(first, last - first);
   const auto is_low = [](const Piece& piece) { return piece.codec == Codec::kMasterLow; };
-  if (std::ranges::any_of(pieces, is_low)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, index, true));
+  if (std::ranges::any_of(pieces, is_low)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, files, index, true));
   if (!pieces.empty() && std::ranges::all_of(pieces, is_low)) return OkStatus();
-  return AddView(file, catalog, index, false);
+  return AddView(file, catalog, files, index, false);
 }
 
 bool AddAttribute(const H5Handle& group, const std::string& name, const nlohmann::json& value) {
@@ -124,13 +126,16 @@ Status AddAttributes(int64_t file, const char* path, const nlohmann::json& value
 
 }  // namespace
 
-Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state) {
+Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state,
+                           const std::string& shards) {
+  std::vector<std::string> files;
+  for (const std::string& name : catalog.files) files.push_back(JoinPath(shards, name));
   const std::string blob = EncodeCatalog(catalog);
   CAIRN_ASSIGN_OR_RETURN(const H5Layout layout, BuildH5([&](int64_t file, H5Layout& out) {
                            CAIRN_RETURN_IF_ERROR(AddAttributes(file, "/model", model));
                            CAIRN_RETURN_IF_ERROR(AddAttributes(file, "/state", state));
                            for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
-                             CAIRN_RETURN_IF_ERROR(AddTensor(file, catalog, i));
+                             CAIRN_RETURN_IF_ERROR(AddTensor(file, catalog, files, i));
                            return AddH5Dataset(file, {kCatalogPath, Dtype::kU8, {blob.size()}}, out);
                          }));
   H5Index index{std::string(layout.file_bytes, '\0'), layout.offsets[0]};

@@ -16,7 +16,9 @@ struct H5Index {
 };
 
 // `model` and `state` are flat JSON objects; each number, text and bool becomes an attribute of /model and
-// /state. Errors: IoError with HDF5's own message.
-Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state);
+// /state. `shards`: the shards' directory, relative to the step's; empty: its own. Errors: IoError with
+// HDF5's own message.
+Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state,
+                           const std::string& shards = {});
 
 }  // namespace cairn

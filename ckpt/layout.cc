@@ -28,6 +28,10 @@ std::string PartialDirName(int64_t step, std::string_view nonce) { return Marked
 std::string SupersededDirName(int64_t step, std::string_view nonce) {
   return Marked(step, "superseded", nonce);
 }
+std::string HoldName(int64_t step, std::string_view nonce) {
+  return fmt::format("{}.{}", StepDirName(step), nonce);
+}
+
 std::string DeletingDirName(int64_t step, std::string_view nonce) { return Marked(step, "deleting", nonce); }
 
 std::optional<std::string> ParseMarkedDirName(std::string_view name) {

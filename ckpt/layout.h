@@ -16,6 +16,7 @@ inline constexpr std::string_view kIndexName = "index.h5";
 inline constexpr std::string_view kLatestName = "latest";
 inline constexpr std::string_view kRunName = ".run";
 inline constexpr std::string_view kLockName = ".lock";
+inline constexpr std::string_view kHeldName = "held";
 
 // "step-00001000"
 std::string StepDirName(int64_t step);
@@ -28,6 +29,8 @@ std::string PartialDirName(int64_t step, std::string_view nonce);
 std::string SupersededDirName(int64_t step, std::string_view nonce);
 // "step-00001000.deleting-<nonce>": retired by retention; only its removal is unfinished.
 std::string DeletingDirName(int64_t step, std::string_view nonce);
+// "held/step-00001000.<nonce>" names a step elsewhere that uses this one's shards (step_hold.h).
+std::string HoldName(int64_t step, std::string_view nonce);
 // What follows the step in such a name ("partial", "superseded", "deleting"); nothing for other names.
 std::optional<std::string> ParseMarkedDirName(std::string_view name);
 

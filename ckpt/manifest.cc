@@ -18,9 +18,9 @@ json WithoutDigest(const Manifest& m) {
   json files = json::array();
   for (const ManifestFile& file : m.files)
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"digest", ToHex(file.digest)}});
-  return {
+  json root = {
       {"format", "cairn"},
-      {"version", kFormatVersion},
+      {"version", m.shards.empty() ? 1 : 2},
       {"run", m.run},
       {"step", m.step},
       {"topology", TopologyJson(m.topology)},
@@ -31,6 +31,8 @@ json WithoutDigest(const Manifest& m) {
       {"catalog",
        {{"offset", m.catalog_offset}, {"bytes", m.catalog_bytes}, {"digest", ToHex(m.catalog_digest)}}},
   };
+  if (!m.shards.empty()) root["shards"] = m.shards;
+  return root;
 }
 
 std::string Dump(const json& value) { return value.dump(1) + "\n"; }
@@ -60,6 +62,7 @@ Manifest FromJson(const json& root) {
     throw json::other_error::create(600, "model and state are objects, history is an array", nullptr);
   for (const json& file : root.at("files"))
     m.files.push_back({file.at("name"), file.at("bytes"), DigestAt(file)});
+  m.shards = root.value("shards", std::string());
   const json& catalog = root.at("catalog");
   m.catalog_offset = catalog.at("offset");
   m.catalog_bytes = catalog.at("bytes");
@@ -72,9 +75,9 @@ Status CheckVersion(const json& root) {
     return Corrupt("not the manifest of a Cairn checkpoint");
   const json version = root.value("version", json());
   if (!version.is_number_integer()) return Corrupt("no format version");
-  if (version != kFormatVersion)
-    return NotSupported("format version {}, this program reads version {}; use a newer cairn", version.dump(),
-                        kFormatVersion);
+  if (version < 1 || version > kFormatVersion)
+    return NotSupported("format version {}, this program reads versions up to {}; use a newer cairn",
+                        version.dump(), kFormatVersion);
   return OkStatus();
 }
 
@@ -113,6 +116,7 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   CAIRN_RETURN_IF_ERROR(Validate(manifest.topology));
   for (const ManifestFile& file : manifest.files)
     if (!IsPlainFileName(file.name)) return Corrupt("file name {} leaves the directory", file.name);
+  if (manifest.shards.find('\0') != std::string::npos) return Corrupt("its shards are nowhere");
   return manifest;
 }
 

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 2;  // 1 where a step has its own shards
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
@@ -32,7 +32,9 @@ struct Manifest {
   nlohmann::json state = nlohmann::json::object();   // iteration, consumed samples, loss scale, ...
   nlohmann::json history = nlohmann::json::array();  // relaxations that a user allowed, oldest first
   std::vector<ManifestFile> files;                   // shards in order of writer, then index.h5
-  uint64_t catalog_offset = 0;                       // in index.h5
+  // The directory of the shards, relative to the step's; empty: the step's own. FORMAT.md, "Virtual steps".
+  std::string shards;
+  uint64_t catalog_offset = 0;  // in index.h5
   uint64_t catalog_bytes = 0;
   Digest catalog_digest{};
   bool operator==(const Manifest&) const = default;

@@ -28,7 +28,6 @@ struct Cachestat {  // pages
   uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-uint64_t PageDown(uint64_t offset) { return offset / kPageBytes * kPageBytes; }
 
 // Older kernels tell it of a mapping.
 std::optional<uint64_t> CachedByMincore(int fd, uint64_t begin, uint64_t length) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ckpt/layout.h"
+#include "ckpt/step_hold.h"
 
 namespace cairn {
 
@@ -128,8 +129,10 @@ Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const Retentio
     const Result<Manifest> manifest = DecodeManifest(*text);
     if (manifest.ok()) facts.push_back({step, IntField(manifest->state, "consumed_tokens")});
   }
-  for (int64_t step : StepsToRetire(facts, policy))
-    CAIRN_RETURN_IF_ERROR(RetireStep(fs, run_dir, step, nonce));
+  for (int64_t step : StepsToRetire(facts, policy)) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
+    if (holder.empty()) CAIRN_RETURN_IF_ERROR(RetireStep(fs, run_dir, step, nonce));
+  }
   return RemoveSuperseded(fs, run_dir);
 }
 

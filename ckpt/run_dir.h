@@ -64,7 +64,8 @@ Status RetireStep(FileSystem& fs, const std::string& run_dir, int64_t step, cons
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir);
 
 // Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
-// and verified. A step that does not open is not counted and never deleted.
+// and verified. A step that does not open is not counted and never deleted, nor is one
+// that a virtual step uses (step_hold.h).
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
                       const std::string& nonce);
 

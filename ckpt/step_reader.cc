@@ -64,15 +64,24 @@ Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::
   Result<Manifest> manifest = DecodeManifest(*text);
   if (!manifest.ok()) return manifest.status().WithContext(path);
   reader->manifest_ = std::move(manifest).value();
+  const std::string& shards = reader->manifest_.shards;
+  reader->files_.emplace(fs, shards.empty() ? directory : JoinPath(directory, shards));
   CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());
   CAIRN_RETURN_IF_ERROR(reader->ReadCatalog());
   return reader;
 }
 
+const std::string& StepReader::DirectoryOf(std::string_view file) const {
+  return file == kIndexName ? directory_ : files_->directory();
+}
+
 Status StepReader::CheckFileSizes() const {
   for (const ManifestFile& file : manifest_.files) {
-    const std::string path = JoinPath(directory_, file.name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
+    const std::string path = JoinPath(DirectoryOf(file.name), file.name);
+    const Result<FileInfo> found = fs_.Stat(path);
+    if (!found.ok() && found.status().kind() == StatusKind::kNotFound && !manifest_.shards.empty())
+      return NotFound("{}: gone, and {} is metadata only, over the shards there", path, directory_);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, found);
     if (info.bytes != file.bytes)
       return Corrupt("{} has {} bytes, its manifest says {}; it was truncated or replaced", path, info.bytes,
                      file.bytes);
@@ -182,7 +191,7 @@ Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<st
       return status;
     }
   }
-  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[piece.file], Direct::kOff));
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files_->Get(catalog_.files[piece.file], Direct::kOff));
   if (!place.encoded) {
     CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, out));
     return DecodeStored(piece, index, out, out);
@@ -195,7 +204,7 @@ Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<st
 
 Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
                                 std::span<std::byte> out) {
-  const ChunkDecoder decoder(directory_, manifest_.run, manifest_.step, catalog_);
+  const ChunkDecoder decoder(files_->directory(), manifest_.run, manifest_.step, catalog_);
   if (stored.data() == out.data()) return decoder.Decode(piece, index, stored, {});
   if (piece.codec == Codec::kMasterLow) {
     std::vector<std::byte> weight(out.size() / 2);
@@ -242,7 +251,7 @@ Status StepReader::ReadWeights(const Piece& master, FlatRange elements, std::spa
 Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions& options) {
   std::vector<ReadRequest> plain, split;
   for (const ReadRequest& request : requests) (IsSplit(request.tensor) ? split : plain).push_back(request);
-  StepLoader loader(manifest_, catalog_, files_, options);
+  StepLoader loader(manifest_, catalog_, *files_, options);
   const Status status = loader.Load(plain);
   bytes_read_ += loader.bytes_read();
   CAIRN_RETURN_IF_ERROR(status);
@@ -262,7 +271,9 @@ bool StepReader::SplitsMasters() const {
   return false;
 }
 
+// False for a number that is no tensor's: whoever asks for that is told elsewhere.
 bool StepReader::IsSplit(uint32_t tensor) const {
+  if (tensor >= catalog_.tensors.size()) return false;
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
   bool split = false;
   for (size_t i = first; i < last && !split; ++i) split = catalog_.pieces[i].codec == Codec::kMasterLow;
@@ -279,7 +290,7 @@ void StepReader::ReadAhead(BoxSequence next) {
   SetCacheBytes(cache_bytes_);
   if (next && kept_limit_ > ahead_bytes + kChunkBytes) kept_limit_ -= ahead_bytes;
   each_once_ = next && !SplitsMasters();
-  ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, files_, std::move(next), ahead_bytes) : nullptr;
+  ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, *files_, std::move(next), ahead_bytes) : nullptr;
 }
 
 void StepReader::DropChunk(std::list<Chunk>::iterator chunk) {

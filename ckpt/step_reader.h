@@ -10,6 +10,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ class StepReader final : public CheckpointSource {
   const Manifest& manifest() const override { return manifest_; }
   const StepCatalog& catalog() const override { return catalog_; }
   const std::string& directory() const override { return directory_; }
+  // Of a file of the manifest: the shards of a virtual step are another step's.
+  const std::string& DirectoryOf(std::string_view file) const;
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
 
@@ -58,8 +61,7 @@ class StepReader final : public CheckpointSource {
     uint64_t used = 0;           // bytes that were copied out of it
   };
 
-  StepReader(FileSystem& fs, std::string directory)
-      : fs_(fs), directory_(std::move(directory)), files_(fs, directory_) {}
+  StepReader(FileSystem& fs, std::string directory) : fs_(fs), directory_(std::move(directory)) {}
   Status CheckFileSizes() const;
   Status ReadCatalog();
   Status CheckPlaces() const;
@@ -84,8 +86,8 @@ class StepReader final : public CheckpointSource {
   std::string directory_;
   Manifest manifest_;
   StepCatalog catalog_;
-  OpenFiles files_;
-  std::list<Chunk> cache_;  // most recently used first
+  std::optional<OpenFiles> files_;  // shards; from when it is known where they are
+  std::list<Chunk> cache_;          // most recently used first
   uint64_t cache_bytes_ = 16 * kChunkBytes;
   uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
   uint64_t kept_bytes_ = 0;

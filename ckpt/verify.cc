@@ -143,10 +143,11 @@ VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::funct
       const auto found = std::ranges::find(catalog.files, files[i].name);
       const auto index =
           static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
-      const Status status = VerifyShard(fs, step.directory(), files[i], catalog, index, step.manifest().run,
-                                        step.manifest().step, report, tell);
+      const Status status = VerifyShard(fs, step.DirectoryOf(files[i].name), files[i], catalog, index,
+                                        step.manifest().run, step.manifest().step, report, tell);
       if (!status.ok())
-        report.problems.push_back({JoinPath(step.directory(), files[i].name), 0, "", status.message()});
+        report.problems.push_back(
+            {JoinPath(step.DirectoryOf(files[i].name), files[i].name), 0, "", status.message()});
     }
   };
   std::vector<std::thread> helpers;

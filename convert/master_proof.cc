@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ckpt/catalog.h"
+#include "ckpt/cast.h"
 #include "convert/block_stream.h"
-#include "convert/cast.h"
 
 namespace cairn {
 

@@ -29,10 +29,6 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
   return tensors;
 }
 
-Result<TargetPlan> PlanOf(const CheckpointSource& source, const ReshapeOptions& options) {
-  return TargetPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
-}
-
 uint64_t UnitBytes(const TensorTable& catalog, const ReshapeOptions& options) {
   if (options.unit_bytes > 0) return options.unit_bytes;
   return std::clamp(catalog.bytes() / kUnitsPerReshape, kMinUnitBytes, kMaxUnitBytes);
@@ -363,8 +359,12 @@ class ReshapeRun {
 
 }  // namespace
 
+Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+  return TargetPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
+}
+
 Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t max_memory = options.writer.max_memory;
   const uint64_t window = max_memory / 8 + max_memory / 4 + ProofMemory(max_memory);
@@ -378,7 +378,7 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
 
 Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
                               const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanOf(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
   return ReshapeRun(fs, source, run_dir, options, plan).Run();
 }
 

@@ -43,6 +43,9 @@ struct ReshapeCost {
   uint64_t peak_memory = 0;  // about
 };
 
+// Which pieces the target would have. Errors: InvalidArgument where the topology does not fit the model.
+Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options);
+
 // What it would take; writes nothing. Errors: InvalidArgument where the topology does not fit the model.
 Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);
 

@@ -10,6 +10,7 @@
 #include "ckpt/digest.h"
 #include "convert/architectures/architectures.h"
 #include "convert/architectures/hugging_face_config.h"
+#include "convert/run_identity.h"
 #include "convert/strict_json.h"
 
 namespace cairn {
@@ -19,7 +20,6 @@ using nlohmann::json;
 
 constexpr uint64_t kMaxConfigBytes = 1 << 20;
 constexpr uint64_t kCompareBytes = 4 << 20;
-constexpr uint64_t kSampleBytes = 256;  // of each tensor, for the run's identity
 constexpr size_t kNamesInMessage = 4;
 
 bool MatchesAny(const std::vector<std::string>& globs, const std::string& name) {
@@ -213,22 +213,7 @@ Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const js
                           const StoredCatalog& catalog) {
   json fields = model;
   fields.erase("hugging_face");
-  OpenFiles files(fs, directory);
-  std::vector<std::string> lines;
-  std::vector<std::byte> sample;
-  for (const StoredArray& array : catalog.arrays) {
-    sample.clear();
-    if (!array.extents.empty()) {
-      const StoredExtent& extent = array.extents[0];
-      CAIRN_ASSIGN_OR_RETURN(const auto file, files.Get(catalog.files[extent.file], Direct::kOff));
-      sample.resize(std::min(kSampleBytes, extent.range.size() * SizeOf(array.dtype)));
-      CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset, sample));
-    }
-    lines.push_back(fmt::format("{}|{}|{}|{}\n", array.name, Name(array.dtype), ToString(array.shape),
-                                ToHex(DigestOf(sample))));
-  }
-  std::ranges::sort(lines);
-  return ToHex(DigestOf(fmt::format("{}\n{}", fields.dump(), fmt::join(lines, ""))));
+  return RunIdentity(fs, directory, catalog, fields.dump());
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 #include "convert/fingerprint.h"
 #include "convert/step_builder.h"
 

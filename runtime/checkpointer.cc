@@ -115,7 +115,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     CAIRN_RETURN_IF_ERROR(local->Survey());
   }
   Resumer resumer(
-      {options_.save_dir, options_.load, local ? &*local : nullptr}, options_.topology,
+      {options_.save_dir, options_.load, options_.finetune, local ? &*local : nullptr}, options_.topology,
       [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
       *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
@@ -123,7 +123,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   if (local)
     CAIRN_RETURN_IF_ERROR(
         local->SetAsideNewerThan(resumed && !resumed->run.empty() ? resumed->state.iteration : -1));
-  if (!resumed) return std::optional<TrainState>();
+  if (!resumed || resumed->weights_only) return std::optional<TrainState>();
   if (!resumed->run.empty()) {
     run_ = resumed->run;
     newest_saved_ = resumed->state.iteration;

@@ -31,6 +31,7 @@ enum class SaveOverlap {
 struct CheckpointerOptions {
   std::string save_dir;        // run directory; empty: never saves
   std::string load;            // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;       // of `load` the weights alone count
   int64_t save_interval = 0;   // steps; 0: only when forced
   LocalOptions local;          // node-local steps, which every save goes through
   int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too

@@ -20,6 +20,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   CheckpointerOptions options;
   options.save_dir = config.save;
   options.load = config.load;
+  options.finetune = config.finetune;
   options.save_interval = config.save_interval;
   options.local = {.dir = config.save_local,
                    .redundancy = ParseRedundancy(config.redundancy).value(),  // validated

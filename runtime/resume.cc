@@ -1,13 +1,17 @@
 #include "runtime/resume.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "ckpt/cast.h"
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "runtime/rank_message.h"
 
 namespace cairn {
 namespace {
+
+constexpr uint64_t kWindowElements = 1 << 20;
 
 FlatRange Overlap(FlatRange a, FlatRange b) {
   const uint64_t begin = std::max(a.begin, b.begin);
@@ -53,29 +57,31 @@ Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   if (!info.is_directory)
     return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
   if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
-    candidates.push_back({.directory = places_.load});
+    candidates.push_back({.directory = places_.load, .weights_only = places_.finetune});
     return candidates;
   }
   const size_t before = candidates.size();
   CAIRN_RETURN_IF_ERROR(add_steps(places_.load));
   if (candidates.size() == before) return NotFound("{}: no committed step here", places_.load);
+  for (size_t i = before; i < candidates.size(); ++i) candidates[i].weights_only = places_.finetune;
   return candidates;
 }
 
 // Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
-// directory, or nothing.
+// directory ("F": for its weights), or nothing.
 Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
   std::string text;
   if (proposal.ok() && proposal->local_step >= 0)
     text = fmt::format("{}{}", proposal->drained ? 'l' : 'L', proposal->local_step);
-  if (proposal.ok() && !proposal->directory.empty()) text = "D" + proposal->directory;
+  if (proposal.ok() && !proposal->directory.empty())
+    text = (proposal->weights_only ? "F" : "D") + proposal->directory;
   CAIRN_ASSIGN_OR_RETURN(
       const std::string told,
       control_.BroadcastFromRoot(EncodeOutcome(proposal.status(), text), "step to resume from"));
   CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
   Candidate agreed;
-  if (text.starts_with('D'))
-    agreed.directory = text.substr(1);
+  if (text.starts_with('D') || text.starts_with('F'))
+    agreed = {.directory = text.substr(1), .weights_only = text[0] == 'F'};
   else if (!text.empty())
     agreed = {.local_step = std::atoll(text.c_str() + 1), .drained = text[0] == 'l'};
   return agreed;
@@ -104,7 +110,10 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     const std::string what =
         candidate.local_step >= 0 ? fmt::format("local step {}", candidate.local_step) : candidate.directory;
     if (agreed.ok()) {
-      if (root) Say(fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
+      if (root)
+        Say(resumed.weights_only
+                ? fmt::format("starts with the weights of {}", what)
+                : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
       return std::optional(std::move(resumed));
     }
     if (!IsDamage(agreed.kind())) return agreed;
@@ -113,6 +122,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
 }
 
 Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed) {
+  resumed.weights_only = candidate.weights_only;
   if (candidate.local_step < 0) return LoadStep(fs_, candidate.directory, buffers, resumed);
   resumed.from_local = true;
   resumed.durable = candidate.drained;
@@ -124,6 +134,7 @@ Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed&
 Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers,
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
+  if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
   Result<TrainState> loaded = TrainState::FromJson(step->manifest().state);
   if (!loaded.ok()) return loaded.status().WithContext(directory);
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
@@ -136,6 +147,53 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   return OkStatus();
 }
 
+// Elements of the tensor as `dtype`, a window at a time: whole tensors of a large model are beyond a rank's
+// memory.
+Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
+                       std::byte* target) {
+  const Dtype from = step.catalog().tensors[tensor].dtype;
+  std::vector<std::byte> stored, cast;
+  for (uint64_t begin = 0; begin < box.Volume(); begin += kWindowElements)
+    for (const Segment& segment : Decompose(box, {begin, std::min(begin + kWindowElements, box.Volume())})) {
+      stored.resize(segment.box.Volume() * SizeOf(from));
+      cast.resize(segment.box.Volume() * SizeOf(dtype));
+      CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, segment.box, stored));
+      (void)Cast(from, stored, dtype, cast, OnOverflow::kInfinity);
+      std::byte* const to = target + (begin + segment.begin) * SizeOf(dtype);
+      on_gpu ? device_copy_(to, cast.data(), cast.size()) : (void)std::memcpy(to, cast.data(), cast.size());
+    }
+  return OkStatus();
+}
+
+// Weights and masters; both from the masters of the step where it has them, else from its weights.
+Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
+  const TensorLookup lookup(step.catalog());
+  for (const StateBuffers::Part& part : buffers.parts) {
+    if (part.role != Role::kWeight && part.role != Role::kMaster) continue;
+    for (const LocalParameter& local : buffers.layout.parameters) {
+      const ParameterSpec& spec = buffers.specs[local.index];
+      Result<uint32_t> tensor = lookup.Find(spec.name, Role::kMaster);
+      if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+      if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
+      const TensorEntry& entry = step.catalog().tensors[*tensor];
+      if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
+        return InvalidArgument(
+            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags",
+            DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
+            ToString(spec.shape));
+      const FlatRange wanted =
+          Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
+      if (wanted.size() == 0) continue;
+      for (const Segment& segment :
+           Decompose(local.box, {wanted.begin - local.flat_begin, wanted.end - local.flat_begin}))
+        CAIRN_RETURN_IF_ERROR(
+            LoadAs(step, *tensor, segment.box, part.dtype, part.on_gpu,
+                   part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype)));
+    }
+  }
+  return OkStatus();
+}
+
 Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
   const TensorLookup lookup(step.catalog());
   std::vector<ReadRequest> requests;
@@ -145,14 +203,17 @@ Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
       const ParameterSpec& spec = buffers.specs[local.index];
       Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
       if (!tensor.ok())
-        return InvalidArgument("{}; was it trained with another precision or architecture?",
-                               tensor.status().message());
+        return InvalidArgument(
+            "{}; was it trained with another precision or architecture? A step of weights alone starts a "
+            "training with --finetune",
+            tensor.status().message());
       const TensorEntry& entry = step.catalog().tensors[*tensor];
       if (!(entry.spec.shape == spec.shape) || entry.dtype != part.dtype)
         return InvalidArgument(
-            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags",
+            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
             DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
-            ToString(spec.shape));
+            ToString(spec.shape),
+            entry.spec.shape == spec.shape ? ", or take its weights alone with --finetune" : "");
       const FlatRange wanted =
           Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
       const FlatRange in_box{wanted.begin - local.flat_begin, wanted.end - local.flat_begin};

@@ -16,11 +16,13 @@ namespace cairn {
 struct ResumePlaces {
   std::string save_dir;         // run directory of this training; empty: it saves nothing
   std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;        // of `load` the weights alone
   LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
 };
 
 struct Resumed {
-  TrainState state;
+  TrainState state;           // with weights_only: of a training that has not begun
+  bool weights_only = false;  // --finetune
   bool from_local = false;
   bool durable = true;  // false: a local step that is not in save_dir
   std::string run;      // of the step; empty where this training becomes a run of its own
@@ -44,6 +46,7 @@ class Resumer {
     int64_t local_step = -1;  // a local one, or
     bool drained = false;     // (which is in save_dir, too)
     std::string directory;
+    bool weights_only = false;  // of the directory
   };
 
   Result<std::vector<Candidate>> Candidates();
@@ -51,6 +54,9 @@ class Resumer {
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
   Status LoadParts(StepReader& step, StateBuffers& buffers);
+  Status LoadWeights(StepReader& step, StateBuffers& buffers);
+  Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
+                std::byte* target);
   void LoadRng(StepReader& step, StateBuffers& buffers);
 
   const ResumePlaces places_;

@@ -8,9 +8,9 @@
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
 #include "runtime/background_thread.h"
+#include "tools/archive/past_cache_file.h"
+#include "tools/archive/read_only_file_system.h"
 #include "tools/bench_rounds.h"
-#include "tools/past_cache_file.h"
-#include "tools/read_only_file_system.h"
 
 namespace cairn {
 namespace {

@@ -3,8 +3,12 @@
 #include <ctime>
 #include <memory>
 
-#include "tools/archive_restore.h"
+#include "tools/archive/ledger.h"
+#include "tools/archive/restore.h"
+#include "tools/archive/run.h"
+#include "tools/cmd_archive_policy.h"
 #include "tools/cmd_archive_run.h"
+#include "tools/cmd_archive_schedule.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
@@ -20,6 +24,7 @@ using nlohmann::ordered_json;
 struct ArchiveOptions {
   std::string store;        // or STORE:RUN@STEP
   std::string destination;  // of restore
+  bool rebuild = false;     // of ls
   bool dry_run = false;
   bool json = false;
 };
@@ -28,15 +33,17 @@ std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}"
 
 std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
-ordered_json ToJson(const ArchiveMember& m) {
-  ordered_json json = {
-      {"run", m.run}, {"step", m.step}, {"state", Name(m.state)}, {"tar", m.tar}, {"bytes", m.bytes}};
+ordered_json ToJson(const LedgerMember& entry, const std::string& state) {
+  const ArchiveMember& m = entry.member;
+  ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
+                       {"state", state}, {"tar", m.tar},   {"bytes", m.bytes}};
   if (!m.trouble.empty()) json["trouble"] = m.trouble;
+  if (!entry.scrub.trouble.empty()) json["trouble"] = entry.scrub.trouble;
   if (m.record) {
     json["tokens"] = m.record->tokens;
     json["run_id"] = m.record->run;
     json["source"] = m.record->source;
-    json["verified_unix_seconds"] = m.record->verified_unix_seconds;
+    json["verified_unix_seconds"] = std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds);
   }
   return json;
 }
@@ -49,22 +56,62 @@ std::string DateText(int64_t unix_seconds) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
 }
 
-Result<int> RunLs(const ArchiveOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members,
-                         ListStore(FileSystem::Posix(), options.store));
-  if (options.json) {
-    ordered_json list = ordered_json::array();
-    for (const ArchiveMember& member : members) list.push_back(ToJson(member));
-    PrintJson(list);
-    return kExitDone;
+// Makes the sidecars of tars that lost theirs, by reading those.
+Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  int code = kExitDone;
+  for (const ArchiveMember& member : members) {
+    if (member.state == MemberState::kVerified || member.bytes == 0) continue;
+    if (member.record) continue;  // readable: its tar is what is wrong
+    const std::string sidecar = JoinPath(store, member.tar + ".json");
+    if (fs.Stat(sidecar).ok()) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
+    const auto proof = RebuildRecord(fs, store, member.tar, {});
+    if (proof.ok()) continue;
+    PrintProblem(proof.status().message());
+    code = kExitCheckFailed;
   }
-  TextTable table({"member", "state", "tokens", "size", "verified", "tar"});
-  for (const ArchiveMember& m : members)
-    table.Add({MemberText(m), std::string(Name(m.state)), m.record ? std::to_string(m.record->tokens) : "-",
-               SizeText(m.bytes), m.record ? DateText(m.record->verified_unix_seconds) : "-",
-               m.trouble.empty() ? m.tar : fmt::format("{}: {}", m.tar, m.trouble)});
-  table.Print();
-  return kExitDone;
+  return code;
+}
+
+Result<int> RunLs(const ArchiveOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  int code = kExitDone;
+  if (options.rebuild) {
+    CAIRN_ASSIGN_OR_RETURN(code, RebuildSidecars(fs, options.store));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members,
+                         ListByLedger(fs, options.store, options.rebuild));
+  std::vector<SeenSource> waiting;
+  if (Result<Ledger> ledger = Ledger::Open(options.store); ledger.ok()) {
+    CAIRN_ASSIGN_OR_RETURN(waiting, ledger->Sources());
+    std::erase_if(waiting, [&](const SeenSource& source) { return !fs.Stat(source.path).ok(); });
+  }
+  const bool busy = LockStore(options.store).status().kind() == StatusKind::kAlreadyExists;
+  ordered_json list = ordered_json::array();
+  TextTable table({"member", "form", "state", "tokens", "size", "verified", "tar"});
+  for (const LedgerMember& entry : members) {
+    const ArchiveMember& m = entry.member;
+    const std::string state = StateText(fs, entry);
+    const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
+    list.push_back(ToJson(entry, state));
+    table.Add({MemberText(m), std::string(Name(m.form)), state,
+               m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
+               m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
+               trouble.empty() ? m.tar : fmt::format("{}: {}", m.tar, trouble)});
+  }
+  for (const SeenSource& source : waiting) {
+    const std::string state = busy ? "archiving" : source.state;
+    table.Add({fmt::format("{}@{}", source.run, source.step), "-", state, "-", SizeText(source.bytes), "-",
+               source.path});
+    list.push_back({{"run", source.run},
+                    {"step", source.step},
+                    {"state", state},
+                    {"source", source.path},
+                    {"bytes", source.bytes}});
+  }
+  options.json ? PrintJson(list) : table.Print();
+  return code;
 }
 
 // Errors: NotFound where there is none.
@@ -150,6 +197,8 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   archive->footer(HelpFooter("cairn archive run runs/gpt --store /tape/me/store",
                              "a source or a stored copy is damaged, or changed meanwhile"));
   AddArchiveRunCommand(*archive, verb);
+  AddArchivePolicyCommands(*archive, verb);
+  AddArchiveScheduleCommand(*archive, verb);
 
   const auto options = std::make_shared<ArchiveOptions>();
   const auto add = [&](const char* name, const char* description, Result<int> (*run)(const ArchiveOptions&)) {
@@ -160,6 +209,8 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   CLI::App* ls = add("ls", "list what a store holds, without reading the tar files", RunLs);
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
+  ls->add_flag("--rebuild", options->rebuild,
+               "make the ledger anew from the store alone, and sidecars that are lost from their tars");
   ls->footer(HelpFooter("cairn archive ls /tape/me/store"));
 
   CLI::App* verify = add("verify", "read stored steps back and check every byte", RunVerify);

@@ -1,11 +1,10 @@
 #include "tools/cmd_archive_run.h"
 
-#include <chrono>
 #include <cstdio>
 #include <memory>
 
-#include "tools/archive_delete.h"
-#include "tools/archive_source.h"
+#include "tools/archive/archiver.h"
+#include "tools/cmd_archive_policy.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/writer_flags.h"
@@ -18,6 +17,10 @@ using nlohmann::ordered_json;
 struct ArchiveRunOptions {
   std::vector<std::string> sources;
   std::string store;
+  std::string policy;
+  bool weights = false;
+  bool pack = false;
+  double parity = 0;
   bool delete_source = false;
   bool dry_run = false;
   bool json = false;
@@ -25,28 +28,20 @@ struct ArchiveRunOptions {
 
 std::string MemberText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
 
-// What became of one step.
-struct Outcome {
-  ArchiveRecord record;
-  bool stored = false;  // false: it was there already
-  bool deleted = false;
-  double seconds = 0;
-};
-
-// Stores one step after the other.
+// Stores one source after the other.
 class Runner {
  public:
   Runner(FileSystem& fs, const ArchiveRunOptions& options) : fs_(fs), options_(options) {}
 
-  void Archive(const std::string& step_dir) {
-    const Result<Outcome> outcome = Try(step_dir);
+  void Archive(const ArchiveSource& source) {
+    const Result<ArchiveOutcome> outcome = Try(source);
     if (outcome.ok()) {
       options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome);
       return;
     }
     PrintProblem(outcome.status().message());
     code_ = std::max<int>(code_, ArchiveExitCode(outcome.status()));
-    list_.push_back({{"source", step_dir}, {"error", outcome.status().message()}});
+    list_.push_back({{"source", source.path}, {"error", outcome.status().message()}});
   }
 
   int Finish() const {
@@ -55,44 +50,37 @@ class Runner {
   }
 
  private:
-  Result<Outcome> Try(const std::string& step_dir) {
-    const auto start = std::chrono::steady_clock::now();
-    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, step_dir));
-    Outcome outcome{.record = DescribeSource(*step)};
-    CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs_, options_.store, outcome.record));
-    outcome.stored = !stored;
-    if (stored) outcome.record = *stored;
-    if (options_.dry_run) {
-      if (!stored && !options_.json) CAIRN_RETURN_IF_ERROR(PrintCost(*step, outcome.record));
-      return outcome;
+  Result<ArchiveOutcome> Try(const ArchiveSource& source) {
+    const ArchiveRequest request{source, options_.weights, options_.delete_source};
+    if (options_.dry_run) return DryRun(request);
+    uint64_t bytes = 0;
+    if (source.native) {
+      CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, source.path));
+      bytes = step->manifest().bytes();
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(fs_, source.path));
+      for (const TreeFile& file : files) bytes += file.info.bytes;
     }
-    if (!stored || options_.delete_source) {
-      CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, Prove(*step, stored));
-      outcome.record = copy.record();
-      if (options_.delete_source) CAIRN_RETURN_IF_ERROR(DeleteSource(fs_, step_dir, options_.store, copy));
-      outcome.deleted = options_.delete_source;
-    }
-    outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
+    return cairn::Archive(fs_, options_.store, request, {.pack = options_.pack, .parity = options_.parity},
+                          [&](uint64_t done) { progress.Update(done); });
+  }
+
+  Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(fs_, options_.store, request));
+    if (!outcome.stored || options_.json) return outcome;
+    fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
+               options_.weights ? "its fp16 weights" : JoinPath(options_.store, TarName(outcome.record)),
+               options_.delete_source ? ", and then remove its source" : "");
+    if (!request.source.native) return outcome;
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
+    const uint64_t bytes = step->manifest().bytes();
+    CAIRN_RETURN_IF_ERROR(
+        PrintDryRun(*step, {bytes, TarBytesAtMost(step->manifest()), bytes, 1, kArchivePeakMemory}, false));
     return outcome;
   }
 
-  // What was proven long ago is proven anew: its source is about to go.
-  Result<ProvenCopy> Prove(const StepReader& step, const std::optional<ArchiveRecord>& stored) {
-    Progress progress("archiving step " + std::to_string(step.manifest().step), 2 * step.manifest().bytes(),
-                      !options_.json);
-    const ByteProgress tell = [&](uint64_t done) { progress.Update(done); };
-    return stored ? ProveMember(fs_, options_.store, *stored, tell)
-                  : StoreStep(fs_, step, options_.store, tell);
-  }
-
-  Status PrintCost(StepReader& step, const ArchiveRecord& record) const {
-    const uint64_t bytes = step.manifest().bytes();
-    fmt::print("would store {} as {}{}\n", MemberText(record), JoinPath(options_.store, TarName(record)),
-               options_.delete_source ? ", and then remove its source" : "");
-    return PrintDryRun(step, {bytes, TarBytesAtMost(step.manifest()), bytes, 1, kArchivePeakMemory}, false);
-  }
-
-  void Print(const Outcome& o) const {
+  void Print(const ArchiveOutcome& o) const {
     const std::string tar = JoinPath(options_.store, TarName(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
@@ -103,14 +91,11 @@ class Runner {
     std::fflush(stdout);
   }
 
-  ordered_json ToJson(const Outcome& o) const {
-    return {{"run", o.record.name},
-            {"step", o.record.step},
-            {"tar", JoinPath(options_.store, TarName(o.record))},
-            {"bytes", o.record.tar_bytes},
-            {"stored", o.stored},
-            {"source_deleted", o.deleted},
-            {"seconds", o.seconds},
+  ordered_json ToJson(const ArchiveOutcome& o) const {
+    return {{"run", o.record.name},        {"step", o.record.step},
+            {"form", Name(o.record.form)}, {"tar", JoinPath(options_.store, TarName(o.record))},
+            {"bytes", o.record.tar_bytes}, {"stored", o.stored},
+            {"source_deleted", o.deleted}, {"seconds", o.seconds},
             {"dry_run", options_.dry_run}};
   }
 
@@ -121,17 +106,21 @@ class Runner {
 };
 
 Result<int> RunArchive(const ArchiveRunOptions& options) {
+  if (!options.policy.empty()) return RunByPolicy(options.policy, options.dry_run, options.json);
+  if (options.sources.empty() || options.store.empty())
+    return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> sources, ExpandSources(fs, options.sources));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   std::optional<RunLock> lock;
   if (!options.dry_run) {
     CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
     CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(options.store));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, options.store));
+    CAIRN_RETURN_IF_ERROR(CleanStore(fs, options.store));
   }
   Runner runner(fs, options);
-  for (const std::string& source : sources) runner.Archive(source);
+  for (const ArchiveSource& source : sources) runner.Archive(source);
   return runner.Finish();
 }
 
@@ -147,9 +136,19 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<ArchiveRunOptions>();
   CLI::App* run =
       archive.add_subcommand("run", "store steps that are not stored yet, and read them back as proof");
-  run->add_option("SRC", options->sources, "step directories, or run directories with all their steps")
+  run->add_option(
+         "SRC", options->sources,
+         "step directories, run directories with all their steps, other systems' checkpoints, or any "
+         "directory")
       ->required();
-  run->add_option("--store", options->store, "directory that keeps the tar files")->required();
+  run->add_option("--store", options->store, "directory that keeps the tar files");
+  CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
+  policy->excludes("SRC")->excludes("--store");
+  run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
+  run->add_flag(
+      "--pack", options->pack,
+      "store shards in fewer bytes: float planes under zstd, masters without what their bf16 weights "
+      "say; unpack.py in the store gives them back without cairn");
   run->add_flag("--delete-source", options->delete_source,
                 "remove each step, once its copy was read back and is whole");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");

@@ -1,9 +1,12 @@
 #include "tools/cmd_convert.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "convert/formats/formats.h"
+#include "convert/targets/targets.h"
 #include "tools/exit_code.h"
+#include "tools/export_run.h"
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
 #include "tools/strip_run.h"
@@ -17,9 +20,29 @@ struct ConvertArguments {
   std::optional<Dtype> dtype;
   TopologyFlags topology;
   StripFlags flags;
+  std::string format;    // as --to has it
+  int param_groups = 0;  // of an optimizer
 };
 
+// Formats that strip writes too; the others are in convert/targets.
+const StripFormat* ReleaseFormat(const std::string& name) {
+  const auto found = std::ranges::find(kReleaseFormats, name, &std::pair<std::string, StripFormat>::first);
+  return found == kReleaseFormats.end() ? nullptr : &found->second;
+}
+
+// Flags that are for released weights say nothing of a training that goes on.
+Status CheckTrainingFlags(const ConvertArguments& arguments) {
+  const StripOptions& options = arguments.flags.options;
+  if (!options.keep_fp32.empty() || arguments.flags.saturate || !arguments.flags.tokenizer.empty())
+    return InvalidArgument(
+        "--keep-fp32, --saturate and --tokenizer are for hf, safetensors and native; {} takes --dtype",
+        arguments.format);
+  return OkStatus();
+}
+
 Status CheckFlags(const ConvertArguments& arguments) {
+  if (arguments.param_groups != 0)
+    return InvalidArgument("--param-groups is for formats with an optimizer of DeepSpeed's or Megatron's");
   const bool native = arguments.flags.options.format == StripFormat::kNative;
   if (!native && arguments.topology.any())
     return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
@@ -31,7 +54,25 @@ Status CheckFlags(const ConvertArguments& arguments) {
   return OkStatus();
 }
 
-Result<int> RunConvert(const ConvertArguments& arguments) {
+Result<int> RunExportTo(const ConvertArguments& arguments) {
+  CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
+  ExportFlags flags{.options = {.target = {.topology = topology,
+                                           .dtype = arguments.dtype,
+                                           .param_groups = arguments.param_groups},
+                                .writer = arguments.flags.options.writer,
+                                .progress = {}},
+                    .dry_run = arguments.flags.dry_run,
+                    .json = arguments.flags.json};
+  return RunExport(opened.source(), *FindTargetFormat(arguments.format), arguments.target, flags);
+}
+
+Result<int> RunConvert(const ConvertArguments& given) {
+  ConvertArguments arguments = given;
+  const StripFormat* release = ReleaseFormat(arguments.format);
+  if (release == nullptr) return RunExportTo(arguments);
+  arguments.flags.options.format = *release;
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
   CheckpointSource& source = opened.source();
@@ -47,9 +88,23 @@ Result<int> RunConvert(const ConvertArguments& arguments) {
   return RunStrip(source, arguments.target, flags);
 }
 
+std::vector<std::pair<std::string, std::string>> TargetChoices() {
+  std::vector<std::pair<std::string, std::string>> choices;
+  for (const auto& [name, format] : kReleaseFormats) choices.emplace_back(name, name);
+  for (const TargetFormat& format : TargetFormats()) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
 std::string FormatList() {
   std::string list =
-      "Formats that are recognised (--from):\n  native       a step, a run directory, or STORE:RUN@STEP\n";
+      "Formats that are written (--to):\n"
+      "  hf           a Hugging Face model: its names, safetensors, config.json\n"
+      "  safetensors  canonical names\n"
+      "  native       a step of Cairn\n";
+  for (const TargetFormat& format : TargetFormats())
+    list += fmt::format("  {:<12} {}\n", format.name, format.description);
+  list +=
+      "\nFormats that are recognised (--from):\n  native       a step, a run directory, or STORE:RUN@STEP\n";
   for (const Format& format : Formats())
     list += fmt::format("  {:<12} {}\n", format.name, format.description);
   return list;
@@ -65,15 +120,19 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
       ->add_option("DST", arguments->target,
                    "new directory; with --to native a run directory that the step is put into")
       ->required();
-  AddChoice<StripFormat>(
-      *convert, "--to", arguments->flags.options.format,
-      "hf: Hugging Face names with config.json; safetensors: canonical names; native: a step",
-      kReleaseFormats)
+  AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST, see below", TargetChoices())
       ->required();
   AddChoice<Dtype>(*convert, "--dtype", arguments->dtype,
-                   "weights only, from the fp32 master where there is one, as this type; without it every "
-                   "tensor keeps its own",
+                   "type of the weights, rounded from the fp32 masters where there are some; to hf, "
+                   "safetensors and native weights only. Without it every tensor keeps its own",
                    kReleaseTypes);
+  convert
+      ->add_option(
+          "--param-groups", arguments->param_groups,
+          "groups of the optimizer's parameters: 1, or 2 (matrices, then vectors, which have no weight "
+          "decay); as SRC had them")
+      ->check(CLI::Range(1, 2))
+      ->option_text("N");
   AddTopologyFlags(*convert, arguments->topology);
   AddStripFlags(*convert, arguments->flags);
   convert->footer(

@@ -4,11 +4,11 @@
 #include <map>
 #include <memory>
 
-#include "tools/archive_store.h"
+#include "tools/archive/purge_clock.h"
+#include "tools/archive/store.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
-#include "tools/purge_clock.h"
 #include "tools/run_listing.h"
 #include "tools/text_table.h"
 
@@ -78,6 +78,10 @@ class Lister {
     table.Print();
     for (const StepListing& step : run.steps)
       if (!step.trouble.empty()) fmt::print("step {}: {}\n", step.step, step.trouble);
+    for (const StepListing& step : run.steps)
+      if (step.manifest && !step.manifest->shards.empty())
+        fmt::print("step {}: virtual, its shards are in {}\n", step.step,
+                   JoinPath(step.directory, step.manifest->shards));
     if (!Caveat(times).empty()) fmt::print("{}\n", Caveat(times));
   }
 
@@ -112,6 +116,7 @@ class Lister {
       const Topology& t = step.manifest->topology;
       json["run_id"] = step.manifest->run;
       json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
+      if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
       json["topology"] = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
       for (size_t i = 0; i < std::size(kAllRoles); ++i)
         json["bytes_by_role"][std::string(cairn::Name(kAllRoles[i]))] = step.role_bytes[i];

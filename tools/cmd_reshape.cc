@@ -40,8 +40,14 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
           "in memory the vocabulary is padded to a multiple of this times TP; as SRC says by default")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
       ->option_text("M");
-  reshape->add_flag("--resume", arguments->flags.resume,
-                    "go on with what a killed run of the same command left; after an error, leave it again");
+  CLI::Option* resume = reshape->add_flag(
+      "--resume", arguments->flags.resume,
+      "go on with what a killed run of the same command left; after an error, leave it again");
+  reshape
+      ->add_flag(
+          "--virtual", arguments->flags.is_virtual,
+          "metadata only, over the shards of SRC, which must stay; the same without --virtual makes it real")
+      ->excludes(resume);
   reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
                     "do not read the new step back before it counts; noted in its history");
   AddSourceFlags(*reshape, arguments->open);

@@ -5,14 +5,14 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
-#include "tools/archive_store.h"
+#include "tools/archive/store.h"
+#include "tools/archive/tar_file_system.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
 #include "tools/step_check.h"
-#include "tools/tar_file_system.h"
 #include "tools/value_check.h"
 #include "tools/verify_record.h"
 

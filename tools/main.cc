@@ -14,6 +14,7 @@
 #include "tools/cmd_fingerprint.h"
 #include "tools/cmd_inspect.h"
 #include "tools/cmd_ls.h"
+#include "tools/cmd_plan.h"
 #include "tools/cmd_report.h"
 #include "tools/cmd_reshape.h"
 #include "tools/cmd_strip.h"
@@ -31,9 +32,9 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {
-    AddTrainCommand,       AddDataCommand,   AddLsCommand,      AddInspectCommand, AddVerifyCommand,
-    AddFingerprintCommand, AddDiffCommand,   AddReshapeCommand, AddStripCommand,   AddConvertCommand,
-    AddArchiveCommand,     AddReportCommand, AddBenchCommand};
+    AddTrainCommand,       AddDataCommand, AddLsCommand,      AddInspectCommand, AddVerifyCommand,
+    AddFingerprintCommand, AddDiffCommand, AddReshapeCommand, AddStripCommand,   AddConvertCommand,
+    AddArchiveCommand,     AddPlanCommand, AddReportCommand,  AddBenchCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "ckpt/run_dir.h"
-#include "tools/archive_store.h"
+#include "tools/archive/restore.h"
+#include "tools/archive/store.h"
 #include "tools/output.h"
-#include "tools/tar_file_system.h"
 
 namespace cairn {
 
@@ -21,7 +21,7 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
   }
   CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
   const std::string tar = JoinPath(name.store, member.tar);
-  CAIRN_ASSIGN_OR_RETURN(opened.view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
+  CAIRN_ASSIGN_OR_RETURN(opened.view, OpenMember(fs, name.store, member.tar));
   CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, tar));
   return opened;
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "convert/virtual_step.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -57,6 +58,44 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
   fmt::print("{}: fingerprint {}\n",
              flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
              ToHex(result.fingerprints.overall));
+}
+
+// Nothing of the tensors is read, so there is no fingerprint to tell.
+Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
+                         const ReshapeOptions& options) {
+  const auto* step = dynamic_cast<const StepReader*>(&source);
+  if (!step || !FileSystem::Posix().Stat(step->directory()).ok())
+    return NotSupported("{}: --virtual needs a Cairn step outside of archives; leave --virtual out",
+                        source.directory());
+  if (!options.team.leads()) return kExitDone;
+  if (flags.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, EstimateVirtualBytes(*step, options));
+    if (flags.json) {
+      PrintJson({{"dry_run", true}, {"read_bytes", 0}, {"write_bytes", bytes}, {"files", 2}});
+    } else {
+      fmt::print("would read no tensor and write about {} in 2 files\n",
+                 HumanBytes(static_cast<double>(bytes)));
+    }
+    return kExitDone;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const VirtualResult result,
+                         ReshapeVirtually(FileSystem::Posix(), *step, target, options));
+  if (!result.held.ok())
+    fmt::print(stderr, "cairn: warning: nothing keeps {} from being pruned: {}\n", result.shards,
+               result.held.message());
+  if (flags.json) {
+    PrintJson({{"source", source.directory()},
+               {"target", result.directory},
+               {"topology", TopologyJson(options.target)},
+               {"shards", result.shards},
+               {"bytes_written", result.bytes_written}});
+    return kExitDone;
+  }
+  fmt::print("{} ({})\n-> {} ({})\n", source.directory(), ToString(source.manifest().topology),
+             result.directory, ToString(options.target));
+  fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(static_cast<double>(result.bytes_written)),
+             result.shards);
+  return kExitDone;
 }
 
 }  // namespace
@@ -113,6 +152,7 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
       .read_back = !flags.no_read_back,
       .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
       .progress = {}};
+  if (flags.is_virtual) return RunVirtually(source, target, flags, options);
   CAIRN_ASSIGN_OR_RETURN(const ReshapeCost cost, EstimateReshape(source, options));
   if (flags.dry_run && !options.team.leads()) return kExitDone;
   if (flags.dry_run) {

@@ -30,6 +30,7 @@ struct ReshapeFlags {
   bool resume = false;
   bool no_read_back = false;
   StepBuilderOptions writer;
+  bool is_virtual = false;  // metadata only
   bool dry_run = false;
   bool json = false;
 };

@@ -28,6 +28,13 @@ void ReadTimes(FileSystem& fs, StepListing& step) {
   if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
 }
 
+// What a purge takes of a virtual step's shards it takes of the step.
+void AddShardTimes(FileSystem& fs, const StepReader& reader, StepListing& step) {
+  for (const ManifestFile& file : step.manifest->files)
+    if (const auto info = fs.Stat(JoinPath(reader.DirectoryOf(file.name), file.name)); info.ok())
+      step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+}
+
 void ReadCatalog(FileSystem& fs, StepListing& step) {
   const auto reader = StepReader::Open(fs, step.directory);
   if (!reader.ok()) {
@@ -45,6 +52,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
   } else if (step.checked && step.state == "committed") {
     step.state = "verified";
   }
+  if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step);
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
     step.role_bytes[std::ranges::find(kAllRoles, tensor.role) - std::begin(kAllRoles)] += tensor.bytes();
 }

@@ -84,7 +84,7 @@ VerifyReport CheckSample(StepReader& step, const SampleSize& size,
     report.bytes_checked += step.bytes_read() - before;
     if (!status.ok())
       report.problems.push_back(
-          {JoinPath(step.directory(), catalog.files[piece.file]),
+          {JoinPath(step.DirectoryOf(catalog.files[piece.file]), catalog.files[piece.file]),
            PlaceOfChunk(piece, at.chunk, element_bytes).offset, DisplayName(tensor),
            status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
     if (progress) progress(report.bytes_checked);

@@ -15,7 +15,9 @@ std::vector<Problem> CheckFiles(FileSystem& fs, const std::string& directory) {
   if (!manifest.ok()) return {};
   std::vector<Problem> problems;
   for (const ManifestFile& file : manifest->files) {
-    const std::string path = JoinPath(directory, file.name);
+    const bool elsewhere = !manifest->shards.empty() && file.name != kIndexName;
+    const std::string path =
+        JoinPath(elsewhere ? JoinPath(directory, manifest->shards) : directory, file.name);
     const Result<FileInfo> info = fs.Stat(path);
     if (!info.ok())
       problems.push_back({path, 0, "", info.status().message()});

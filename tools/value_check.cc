@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "ckpt/layout.h"
+#include "ckpt/cast.h"
 #include "convert/block_stream.h"
-#include "convert/cast.h"
 #include "convert/decode_values.h"
 
 namespace cairn {
@@ -89,8 +89,9 @@ class ValueChecker {
     const auto* native = dynamic_cast<const StepReader*>(&step_);
     const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};
     report_.problems.push_back(
-        {native ? JoinPath(step_.directory(), catalog_.files[at.file]) : step_.directory(), at.offset,
-         DisplayName(catalog_.tensors[tensor]),
+        {native ? JoinPath(native->DirectoryOf(catalog_.files[at.file]), catalog_.files[at.file])
+                : step_.directory(),
+         at.offset, DisplayName(catalog_.tensors[tensor]),
          fmt::format("{} of {} elements are {}, the first is element {}", fault.count,
                      catalog_.tensors[tensor].spec.shape.Volume(), what, fault.first)});
   }

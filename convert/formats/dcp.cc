@@ -1,9 +1,13 @@
 #include "convert/formats/dcp.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "convert/formats/dcp_index.h"
+#include "convert/formats/param_groups.h"
+#include "convert/formats/safetensors.h"
+#include "convert/strict_json.h"
 
 namespace cairn {
 namespace {
@@ -40,6 +44,8 @@ std::optional<Place> OptimizerPlace(const std::string& name) {
     place.role = Role::kExpAvg;
   else if (kind == "exp_avg_sq")
     place.role = Role::kExpAvgSq;
+  else if (kind == "master_param")
+    place.role = Role::kMaster;
   else if (kind == "step")
     place.step = true;
   else
@@ -73,6 +79,7 @@ class Reader {
       : fs_(fs), path_(std::move(path)), options_(options), index_(index), items_(fs, path_) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(ReadOwn());
     const std::vector<Place> places = PlaceAll(index_);
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
     if (steps_.size() == 1) manifest_.state["optimizer_step"] = *steps_.begin();
@@ -94,12 +101,49 @@ class Reader {
     for (const DcpChunk& chunk : tensor.chunks) {
       const uint32_t file = builder_.AddFile(chunk.item.file);
       CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
-      CAIRN_ASSIGN_OR_RETURN(
-          const uint32_t entry,
-          builder_.Tensor({.name = place.step ? tensor.name : place.parameter, .shape = tensor.shape},
-                          place.role, array.array.dtype));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
+                             builder_.Tensor(SpecOf(tensor, place), place.role, array.array.dtype));
       builder_.AddPart(entry, chunk.box, array);
     }
+    return OkStatus();
+  }
+
+  ParameterSpec SpecOf(const DcpTensor& tensor, const Place& place) const {
+    ParameterSpec spec{.name = place.step ? tensor.name : place.parameter, .shape = tensor.shape};
+    if (const auto known = specs_.find(spec.name); known != specs_.end()) spec = known->second;
+    spec.shape = tensor.shape;
+    return spec;
+  }
+
+  // What our own writer adds: the model, how its parameters are cut, and the training's state.
+  Status ReadOwn() {
+    for (const DcpBytes& bytes : index_.bytes) {
+      if (bytes.name != "cairn") continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      const auto text = AsText(&file.root());
+      if (!text) return OkStatus();  // somebody else's
+      const Status status = TakeOwn(*text);
+      if (!status.ok()) return status.WithContext(path_ + ": its item \"cairn\"");
+    }
+    return OkStatus();
+  }
+  Status TakeOwn(std::string_view text) {
+    CAIRN_ASSIGN_OR_RETURN(const nlohmann::json own, ParseStrictJson(text));
+    if (!own.is_object()) return Corrupt("it is no object");
+    const auto part = [&](const char* key, nlohmann::json fallback) {
+      return own.contains(key) && own[key].type() == fallback.type() ? own[key] : fallback;
+    };
+    manifest_.model = part("model", nlohmann::json::object());
+    manifest_.state = part("state", nlohmann::json::object());
+    manifest_.history = part("history", nlohmann::json::array());
+    manifest_.step = IntField(own, "step");
+    std::map<std::string, Dims, std::less<>> shapes;
+    for (const DcpTensor& tensor : index_.tensors)
+      if (!tensor.path.empty()) shapes.emplace(tensor.path.back(), tensor.shape);
+    const nlohmann::json rows = part("parameters", "");
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ParameterSpec> specs,
+                           DecodeParameters(rows.get_ref<const std::string&>(), shapes));
+    for (const ParameterSpec& spec : specs) specs_.emplace(spec.name, spec);
     return OkStatus();
   }
 
@@ -108,6 +152,7 @@ class Reader {
     static const std::set<std::string, std::less<>> kKnown = {
         "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
     for (const DcpBytes& bytes : index_.bytes) {
+      CAIRN_RETURN_IF_ERROR(ReadHyperParameter(bytes));
       const std::string key = bytes.path.empty() ? bytes.name : bytes.path.back();
       if (!kKnown.contains(key) || OptimizerPlace(bytes.name)) continue;
       const auto number = items_.Number(bytes.name, bytes.item);
@@ -116,6 +161,21 @@ class Reader {
     }
     for (const char* key : {"iteration", "global_step", "step"})
       if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
+    return OkStatus();
+  }
+  // "optimizer.param_groups.0.lr"
+  Status ReadHyperParameter(const DcpBytes& bytes) {
+    const size_t size = bytes.path.size();
+    if (size < 3 || bytes.path[size - 3] != "param_groups" || bytes.path.back() == "params")
+      return OkStatus();
+    const std::string& number = bytes.path[size - 2];
+    size_t group = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
+    if (error != std::errc() || end != number.data() + number.size() || group >= 64) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+    nlohmann::json& groups = manifest_.state["param_groups"];
+    if (groups.size() <= group) groups[group] = nlohmann::json::object();
+    if (const auto value = PlainJson(file.root())) groups[group][bytes.path.back()] = *value;
     return OkStatus();
   }
   void AddState(const std::string& key, double number) {
@@ -133,6 +193,7 @@ class Reader {
   StoredBuilder builder_;
   Manifest manifest_;
   std::set<double> steps_;
+  std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
 };
 
 }  // namespace

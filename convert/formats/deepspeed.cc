@@ -10,6 +10,7 @@
 #include "convert/formats/replicas.h"
 #include "convert/formats/zero_shards.h"
 #include "convert/master_proof.h"
+#include "convert/run_identity.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -41,7 +42,7 @@ class Opener {
     manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
     for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
-    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
                            OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
                                             std::move(builder_.catalog), replicas_, options_.replicas));
@@ -138,8 +139,10 @@ class Opener {
       if (!module || module->is(PyKind::kNone)) return Fail(model.name, NotFound("there is no module in it"));
       const uint32_t file_index = builder_.AddFile(model.name);
       std::vector<std::pair<std::string, TensorArray>> found;
+      std::vector<std::string> names;
       CAIRN_RETURN_IF_ERROR(
           ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
+            names.push_back(key);
             // Of ZeRO-3, whose parameters are in the optimizer files.
             if (tensor.shape == Dims{0}) return OkStatus();
             auto array = ArrayOf(model.contents, tensor, file_index, key);
@@ -147,17 +150,16 @@ class Opener {
             found.emplace_back(key, std::move(*array));
             return OkStatus();
           }));
-      if (rank == 0) megatron_ = Find(root(), "args") && !found.empty() && AllMegatron(found);
+      if (rank == 0) megatron_ = Find(root(), "args") && !names.empty() && AllMegatron(names);
       for (auto& [key, array] : found)
         CAIRN_RETURN_IF_ERROR(Take(key, static_cast<int>(rank), Role::kWeight, std::move(array), model.name));
     }
     return OkStatus();
   }
 
-  static bool AllMegatron(const std::vector<std::pair<std::string, TensorArray>>& found) {
-    return std::ranges::all_of(found, [](const auto& entry) {
-      return entry.first.starts_with("language_model.") &&
-             (ParseMegatronName(entry.first) || IsMegatronBuffer(entry.first));
+  static bool AllMegatron(const std::vector<std::string>& names) {
+    return std::ranges::all_of(names, [](const std::string& name) {
+      return name.starts_with("language_model.") && (ParseMegatronName(name) || IsMegatronBuffer(name));
     });
   }
 
@@ -185,19 +187,32 @@ class Opener {
       CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
       const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
-      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(shards, *shapes));
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(fs_, shards, *shapes));
       manifest_.topology.zero = contents.stage;
       manifest_.topology.dp = static_cast<int>(shards.size());
       manifest_.state.update(contents.state);
       doubts_.insert(doubts_.end(), contents.doubts.begin(), contents.doubts.end());
+      const bool masters = !WeightsAreMasters();
       for (ZeroTensor& tensor : contents.tensors)
-        CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), std::move(tensor), shards[0].path));
+        if (masters || tensor.role != Role::kMaster)
+          CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), std::move(tensor), shards[0].path));
     }
     if (!doubts_.empty())
       manifest_.history.push_back(doubts_[0] +
                                   " (round_robin_gradients); the order of param_shapes was taken, "
                                   "and every master rounds to its weight");
     return OkStatus();
+  }
+
+  // Those of fp32 weights are the weights again.
+  bool WeightsAreMasters() const {
+    bool any = false;
+    for (const auto& [tp, slice] : slices_) {
+      if (slice.role != Role::kWeight) continue;
+      if (slice.tensor.array.dtype != Dtype::kF32) return false;
+      any = true;
+    }
+    return any;
   }
 
   Status OpenShards(int rank, std::vector<ZeroShard>& shards) {
@@ -243,6 +258,8 @@ class Opener {
         name = prefix->second + name.substr(dot + 1);
       } else if (name.starts_with("tied_modules.")) {
         name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
+        // The last stage has the whole embedding, of which only the weights that are tied are kept up.
+        if (rank >= tp_ && name != "word_embeddings.weight") return OkStatus();
       }
     }
     return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);

@@ -9,6 +9,7 @@
 #include "convert/formats/megatron_optimizer.h"
 #include "convert/formats/megatron_state.h"
 #include "convert/formats/replicas.h"
+#include "convert/run_identity.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -65,7 +66,7 @@ class Opener {
     const std::vector<uint32_t> place = builder_.SortByParameter();
     std::vector<MegatronReplica> replicas = std::move(replicas_);
     for (MegatronReplica& replica : replicas) replica.tensor = place[replica.tensor];
-    manifest_.run = RunIdentity(builder_.catalog);
+    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, directory_, builder_.catalog));
     return OpenWithReplicas(fs_, directory_, std::move(manifest_), std::move(builder_.catalog), replicas,
                             options_.replicas);
   }

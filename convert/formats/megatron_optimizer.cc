@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {

@@ -1,5 +1,6 @@
 #include "convert/formats/megatron_state.h"
 
+#include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -37,6 +38,13 @@ nlohmann::json MegatronState(const PyValue& root) {
   Copy(&root, "skipped_steps", "skipped_steps", state);
   for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
     if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
+  const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
+  const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
+  if (auto groups = ParamGroupsOf(inner ? Find(*inner, "param_groups") : nullptr); !groups.empty()) {
+    if (groups[0].contains("step") && groups[0]["step"].is_number())
+      state["optimizer_step"] = groups[0]["step"];
+    state["param_groups"] = std::move(groups);
+  }
   return state;
 }
 

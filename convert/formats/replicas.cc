@@ -5,8 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "ckpt/cast.h"
 #include "convert/block_stream.h"
-#include "convert/cast.h"
 
 namespace cairn {
 namespace {

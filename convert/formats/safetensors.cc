@@ -1,5 +1,6 @@
 #include "convert/formats/safetensors.h"
 
+#include <set>
 #include <unordered_map>
 
 #include "convert/formats/weight_files.h"
@@ -12,39 +13,6 @@ using nlohmann::json;
 
 constexpr const char* kModelKey = "cairn.model";
 constexpr const char* kParametersKey = "cairn.parameters";
-
-// The inverse of EncodeParameters, for the tensors that are there.
-Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
-                                                    const std::vector<ListedTensor>& tensors) {
-  CAIRN_ASSIGN_OR_RETURN(const json rows, ParseStrictJson(text));
-  std::unordered_map<std::string_view, const ListedTensor*> unseen;
-  for (const ListedTensor& tensor : tensors) unseen.emplace(tensor.name, &tensor);
-  std::vector<ParameterSpec> parameters;
-  if (!rows.is_array()) return Corrupt("{} is no list", kParametersKey);
-  for (const json& row : rows) {
-    const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
-                      row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
-                      row[4].is_number_integer() && row[5].is_boolean();
-    if (!fits) return Corrupt("{} has the row {}", kParametersKey, row.dump());
-    const auto found = unseen.find(row[0].get_ref<const std::string&>());
-    if (found == unseen.end()) return NotFound("tensor {} is missing", row[0].dump());
-    const Dims& shape = found->second->shape;
-    ParameterSpec spec{.name = row[0],
-                       .shape = shape,
-                       .tp_dim = row[1],
-                       .tp_unit = row[2],
-                       .pad_multiple = row[3],
-                       .layer = row[4],
-                       .tied_to_last = row[5]};
-    if (spec.tp_dim < kReplicated || spec.tp_dim >= shape.rank() || spec.tp_unit == 0)
-      return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
-                     ToString(shape));
-    parameters.push_back(std::move(spec));
-    unseen.erase(found);
-  }
-  if (!unseen.empty()) return Corrupt("tensor {} is not among {}", unseen.begin()->first, kParametersKey);
-  return parameters;
-}
 
 StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
                         const std::vector<ListedTensor>& tensors) {
@@ -62,6 +30,17 @@ StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
   return catalog;
 }
 
+// One for each of the tensors.
+Result<std::vector<ParameterSpec>> ParametersOf(const std::string& text,
+                                                const std::vector<ListedTensor>& tensors) {
+  std::map<std::string, Dims, std::less<>> shapes;
+  for (const ListedTensor& tensor : tensors) shapes.emplace(tensor.name, tensor.shape);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters, DecodeParameters(text, shapes));
+  for (const ParameterSpec& spec : parameters) shapes.erase(spec.name);
+  if (!shapes.empty()) return Corrupt("tensor {} is not among {}", shapes.begin()->first, kParametersKey);
+  return parameters;
+}
+
 }  // namespace
 
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
@@ -69,6 +48,36 @@ std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
   for (const ParameterSpec& spec : parameters)
     rows.push_back({spec.name, spec.tp_dim, spec.tp_unit, spec.pad_multiple, spec.layer, spec.tied_to_last});
   return rows.dump();
+}
+
+Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
+                                                    const std::map<std::string, Dims, std::less<>>& shapes) {
+  CAIRN_ASSIGN_OR_RETURN(const json rows, ParseStrictJson(text));
+  std::set<std::string> seen;
+  std::vector<ParameterSpec> parameters;
+  if (!rows.is_array()) return Corrupt("{} is no list", kParametersKey);
+  for (const json& row : rows) {
+    const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
+                      row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
+                      row[4].is_number_integer() && row[5].is_boolean();
+    if (!fits) return Corrupt("{} has the row {}", kParametersKey, row.dump());
+    const auto found = shapes.find(row[0].get_ref<const std::string&>());
+    if (found == shapes.end() || !seen.insert(found->first).second)
+      return NotFound("tensor {} is missing", row[0].dump());
+    const Dims& shape = found->second;
+    ParameterSpec spec{.name = row[0],
+                       .shape = shape,
+                       .tp_dim = row[1],
+                       .tp_unit = row[2],
+                       .pad_multiple = row[3],
+                       .layer = row[4],
+                       .tied_to_last = row[5]};
+    if (spec.tp_dim < kReplicated || spec.tp_dim >= shape.rank() || spec.tp_unit == 0)
+      return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
+                     ToString(shape));
+    parameters.push_back(std::move(spec));
+  }
+  return parameters;
 }
 
 bool IsSafetensors(FileSystem& fs, const std::string& path) {
@@ -90,7 +99,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const 
   for (const ListedTensor& tensor : files.tensors)
     if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
   const Result<std::vector<ParameterSpec>> parameters =
-      DecodeParameters(metadata.at(kParametersKey), files.tensors);
+      ParametersOf(metadata.at(kParametersKey), files.tensors);
   if (!parameters.ok()) return parameters.status().WithContext(path);
   StoredCatalog catalog = CatalogOf(*parameters, files.tensors);
   catalog.files = std::move(files.names);

@@ -6,6 +6,8 @@
 // checkpoint whatever the architecture.
 #pragma once
 
+#include <map>
+
 #include "ckpt/tensor.h"
 #include "convert/formats/formats.h"
 
@@ -20,5 +22,9 @@ Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const 
 
 // What `cairn.parameters` holds.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);
+// The inverse, given the tensors' shapes by name. Errors: Corrupt; NotFound naming a tensor that has no
+// shape.
+Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
+                                                    const std::map<std::string, Dims, std::less<>>& shapes);
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include "convert/formats/megatron_model.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
+#include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -56,11 +57,13 @@ class Opener {
   Result<std::unique_ptr<CheckpointSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadModelStates());
     CAIRN_RETURN_IF_ERROR(ListNames());
+    CAIRN_RETURN_IF_ERROR(ReadOptimizerState());
     const std::map<std::string, MegatronName> places = MegatronNames(names_);
     const bool megatron = places.size() == names_.size() && args_;
     if (megatron) {
-      const bool tied =
-          std::ranges::none_of(places, [](const auto& p) { return p.second.name == "lm_head.weight"; });
+      const bool tied = std::ranges::none_of(places, [](const auto& p) {
+        return p.second.name == "lm_head.weight" || p.second.name == "output_layer.weight";
+      });
       auto read = ReadMegatronArgs(*args_, 3, tied);
       if (!read.ok()) return read.status().WithContext(directory_);
       model_ = *std::move(read);
@@ -104,6 +107,29 @@ class Opener {
       if (const PyValue* found = Find(root, info))
         vocab_ = static_cast<uint64_t>(
             std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
+    return OkStatus();
+  }
+
+  // Hyper-parameters, the number of updates and the loss scale; ZeRO-3 has them in a dict of its own.
+  Status ReadOptimizerState() {
+    const std::string path = JoinPath(directory_, "zero/optimizer_state.pt");
+    if (!fs_.Stat(path).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    const PyValue& root = file.root();
+    const PyValue* base = Find(root, "optimizer_state_dict");
+    const PyValue* groups = Find(root, "param_groups");
+    if (auto plain = ParamGroupsOf(groups || !base ? groups : Find(*base, "param_groups")); !plain.empty())
+      manifest_.state["param_groups"] = std::move(plain);
+    if (const PyValue* scaler = Find(root, "loss_scaler"))
+      if (const auto scale = AsNumber(Find(*scaler, "cur_scale"))) {
+        manifest_.state["loss_scale"] = *scale;
+        manifest_.state["dynamic_loss_scale"] = AsInt(Find(root, "dynamic_loss_scale")).value_or(0) != 0;
+      }
+    const std::string step = JoinPath(directory_, fmt::format("zero/{}/step.pt", names_[0]));
+    if (!fs_.Stat(step).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, step));
+    CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, step, counter, &counter.root()));
+    if (number) manifest_.state["optimizer_step"] = *number;
     return OkStatus();
   }
 
@@ -169,7 +195,11 @@ bool IsUniversal(FileSystem& fs, const std::string& directory) {
 
 }  // namespace
 
-bool MatchesUniversal(FileSystem& fs, const std::string& path) { return IsUniversal(fs, path); }
+// With a `latest` beside it, a directory is the training that was converted.
+bool MatchesUniversal(FileSystem& fs, const std::string& path) {
+  return IsUniversal(fs, path) ||
+         (fs.Stat(JoinPath(path, kPointer)).ok() && !fs.Stat(JoinPath(path, "latest")).ok());
+}
 
 Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
                                                         const OpenOptions& options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -282,13 +283,22 @@ int StageOf(const PyValue& optimizer) {
   return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
 }
 
-void ReadState(const PyValue& optimizer, nlohmann::json& state) {
+Status ReadState(FileSystem& fs, const ZeroShard& shard, int stage, nlohmann::json& state) {
+  const PyValue& optimizer = *OptimizerOf(shard);
+  const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+  if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
+    state["param_groups"] = std::move(groups);
+  const PyValue* first = GroupState(optimizer, stage, 0);
+  CAIRN_ASSIGN_OR_RETURN(const auto step,
+                         ScalarOf(fs, shard.path, shard.contents, first ? Find(*first, "step") : nullptr));
+  if (step) state["optimizer_step"] = *step;
   const PyValue* scaler = Find(optimizer, "loss_scaler");
   const auto dynamic = AsInt(Find(optimizer, "dynamic_loss_scale"));
   if (const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt) {
     state["loss_scale"] = *scale;
     state["dynamic_loss_scale"] = dynamic.value_or(0) != 0;
   }
+  return OkStatus();
 }
 
 }  // namespace
@@ -303,13 +313,14 @@ Result<uint64_t> PartitionCount(const PyValue& root) {
   return static_cast<uint64_t>(*number);
 }
 
-Result<ZeroContents> ReadZero(const std::vector<ZeroShard>& shards, const PyValue& param_shapes) {
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
+                              const PyValue& param_shapes) {
   ZeroContents contents;
   for (const ZeroShard& shard : shards)
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = StageOf(optimizer);
-  ReadState(optimizer, contents.state);
+  CAIRN_RETURN_IF_ERROR(ReadState(fs, shards[0], contents.stage, contents.state));
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);

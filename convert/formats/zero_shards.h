@@ -38,6 +38,7 @@ Result<uint64_t> PartitionCount(const PyValue& root);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
 // Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported.
-Result<ZeroContents> ReadZero(const std::vector<ZeroShard>& shards, const PyValue& param_shapes);
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
+                              const PyValue& param_shapes);
 
 }  // namespace cairn

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ckpt/digest.h"
+#include "convert/run_identity.h"
 
 namespace cairn {
 namespace {
@@ -107,17 +107,10 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
 Result<std::unique_ptr<CheckpointSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
                                                               Manifest manifest) {
   SortByParameter();
-  manifest.run = RunIdentity(catalog);
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
   return std::unique_ptr<CheckpointSource>(std::move(source));
-}
-
-std::string RunIdentity(const TensorTable& table) {
-  std::string text;
-  for (const TensorEntry& tensor : table.tensors)
-    text += fmt::format("{}|{}|{}\n", DisplayName(tensor), Name(tensor.dtype), ToString(tensor.spec.shape));
-  return ToHex(DigestOf(text));
 }
 
 }  // namespace cairn

@@ -49,7 +49,4 @@ class StoredBuilder {
   std::map<std::pair<std::string, Role>, uint32_t, std::less<>> tensors_;
 };
 
-// An identity for a checkpoint that has none: 32 hex digits of what is in it.
-std::string RunIdentity(const TensorTable& table);
-
 }  // namespace cairn

@@ -90,6 +90,7 @@ struct TrainConfig {
   // Checkpoints.
   std::string save;
   std::string load;
+  bool finetune = false;  // of `load` the weights alone
   int64_t save_interval = 0;
   std::string save_local;           // "{rank}" stands for the rank; empty: no local level
   int64_t save_local_interval = 0;  // 0: only saves that are due for `save` too

@@ -95,6 +95,9 @@ const Flag kFlags[] = {
     {kCheckpoints, "save", "Run directory to write checkpoints to", &C::save},
     {kCheckpoints, "load", "Run directory or step to resume from; a run directory without steps starts anew",
      &C::load},
+    {kCheckpoints, "finetune",
+     "Of --load take the weights alone, in any float type; optimizer, learning rate and data start anew",
+     &C::finetune},
     {kCheckpoints, "save-interval", "Steps between checkpoints; 0 saves at the end only", &C::save_interval},
     {kCheckpoints, "save-local",
      "Node-local directory (NVMe, /dev/shm) that takes each checkpoint first; {rank} in it stands for the "

@@ -55,6 +55,7 @@ Status CheckBounds(const TrainConfig& c) {
 }
 
 Status CheckChoices(const TrainConfig& c) {
+  if (c.finetune && c.load.empty()) return InvalidArgument("--finetune needs --load");
   if (c.bf16 && c.fp16) return InvalidArgument("--bf16 and --fp16 exclude each other");
   if (c.device != "cpu" && c.device != "cuda")
     return InvalidArgument("--device is '{}'; it must be cpu or cuda", c.device);

@@ -36,8 +36,20 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
 
 TEST(ManifestTest, UnknownVersionIsNotSupported) {
   std::string text = EncodeManifest(Example());
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 3");
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
+}
+
+// Programs that know version 1 only would look for the shards in the step's own directory.
+TEST(ManifestTest, ShardsElsewhereMakeItVersion2) {
+  Manifest manifest = Example();
+  manifest.shards = "../../other/step-00000020";
+  const std::string text = EncodeManifest(manifest);
+  EXPECT_NE(text.find("\"version\": 2"), std::string::npos);
+  const auto decoded = DecodeManifest(text);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, manifest);
+  EXPECT_NE(EncodeManifest(Example()).find("\"version\": 1"), std::string::npos);
 }
 
 TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {

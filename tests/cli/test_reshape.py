@@ -10,6 +10,11 @@ import signal
 import subprocess
 import unittest
 
+try:
+    import h5py
+except ImportError:
+    h5py = None
+
 from cairn_cli import CAIRN, CliTest, flip, tree
 
 KILLS = 200 if os.environ.get("CAIRN_LONG") else 12
@@ -103,6 +108,38 @@ class ReshapeTest(CliTest):
             self.assertEqual(self.json("reshape", self.run_dir, target, *flags)["fingerprint"], fingerprint)
             self.cairn("verify", target, "--structure", "--hash")
         self.cairn("inspect", "to0", says="layers=1,3,2")
+
+    def test_virtual_is_metadata_and_can_be_made_real(self):
+        self.make_step("--tp", 2, "--dp", 2)
+        fingerprint = self.json("fingerprint", self.run_dir)["fingerprint"]
+        self.reshape("direct")
+        self.reshape("virtual", "--virtual", "--dry-run", says="would read no tensor")
+        self.assertFalse((self.dir / "virtual").exists())
+        self.reshape("virtual", "--virtual", says="the shards stay in")
+        self.assertEqual(set(self.step("virtual")), {"index.h5", "manifest.json"})
+        self.cairn("verify", "virtual", "--structure", "--hash", "--values")
+        self.cairn("diff", self.run_dir, "virtual")
+        self.cairn("ls", "virtual", says=["TP=4 PP=2", "virtual, its shards are in"])
+        self.assertEqual(self.json("fingerprint", "virtual")["fingerprint"], fingerprint)
+        self.reshape("real")
+        self.cairn("reshape", "virtual", "again")  # keeps the topology
+        self.assertEqual(self.step("again"), self.step("direct"))
+        if h5py:
+            with h5py.File(self.dir / "virtual/step-00000100/index.h5") as new, h5py.File(
+                    self.run_dir / "step-00000100/index.h5") as old:
+                name = "master/layers.0.mlp.up.weight"
+                self.assertTrue(new[name].is_virtual and (new[name][:] == old[name][:]).all() and new[name][:].any())
+
+    def test_virtual_says_what_it_needs(self):
+        self.make_step("--tp", 2)
+        self.reshape("to", "--virtual", "--resume", code=2, says="--resume excludes --virtual")
+        self.reshape("virtual", "--virtual")
+        self.reshape("virtual", "--virtual", code=2, says="is there already")
+        self.cairn("archive", "run", "virtual", "--store", self.store, code=2, says="archive that step")
+        flip(self.run_dir / "step-00000100/shard-00001.h5", 9000)
+        self.cairn("verify", "virtual", "--hash", code=1, says="gpt/step-00000100/shard-00001.h5")
+        shutil.rmtree(self.run_dir)
+        self.cairn("inspect", "virtual/step-00000100", code=2, says=["shard-00000.h5: gone", "metadata only"])
 
     def test_wrong_topologies_are_refused_with_a_reason(self):
         self.make_step("--layers", 6)

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "convert/reshape.h"
-#include "tools/archive_delete.h"
-#include "tools/archive_restore.h"
-#include "tools/archive_source.h"
+#include "tools/archive/delete.h"
+#include "tools/archive/restore.h"
+#include "tools/archive/source.h"
 
 namespace cairn {
 namespace {

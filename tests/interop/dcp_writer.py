@@ -17,13 +17,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 
+def build(world):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).bfloat16()
+    fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
 def run(rank, world, directory):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{directory}/store{world}", rank=rank, world_size=world)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).bfloat16()
-    fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = build(world)
     for _ in range(2):
         model(torch.arange(24.0).reshape(4, 6).bfloat16() / 24).float().sum().backward()
         optimizer.step()

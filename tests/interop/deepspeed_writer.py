@@ -3,7 +3,8 @@
     deepspeed_writer.py DIR JSON
 
 JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain", "config": {...deepspeed...}}}. Writes DIR/NAME
-(save_checkpoint) and DIR/NAME-known-RANK.pt: {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
+(save_checkpoint) and DIR/NAME-known-RANK.pt, with "load": DIRECTORY instead of a training from the start only the latter.
+"more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
 "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
 Megatron's GPT; what it computes is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
 so that the imports are paid for once.
@@ -25,13 +26,31 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 
 LAYERS, HIDDEN, HEADS, FFN, VOCAB, PADDED, POSITIONS = 3, 12, 4, 20, 29, 32, 7
 RANK = WORLD = TP = tp_rank = 0
+tp_group = None
 OUT = ""
 SPEC = {}
 
 
 def start_value(name, shape):
     generator = torch.Generator().manual_seed(sum(ord(c) * 31 ** i for i, c in enumerate(name)) % 2 ** 31)
-    return torch.randn(shape, generator=generator) * 0.1
+    value = torch.randn(shape, generator=generator) * 0.1
+    if name.endswith("word_embeddings.weight"):
+        value[VOCAB:] = 0  # padding, which no conversion carries
+    return value
+
+
+class SumOverRanks(torch.autograd.Function):
+    """Of a tensor parallel group, so that activations are those of the whole model on each of its ranks."""
+
+    @staticmethod
+    def forward(ctx, part):
+        part = part.clone()
+        torch.distributed.all_reduce(part, group=tp_group)
+        return part
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
 
 
 class Leaf(torch.nn.Module):
@@ -39,7 +58,10 @@ class Leaf(torch.nn.Module):
 
     def forward(self, x):
         for p in self.parameters(recurse=False):
-            x = x + (p.float() ** 2).sum().to(x.dtype) * 1e-2
+            part = (p.float() ** 2).sum()
+            if TP > 1 and getattr(p, "model_parallel", False):
+                part = SumOverRanks.apply(part)
+            x = x + part.to(x.dtype) * 1e-2
         return x
 
 
@@ -82,12 +104,13 @@ class Embedding(Part):
 def layer_shapes():
     h, f = HIDDEN, FFN
     shapes = {}
-    for norm in ("input_layernorm", "post_attention_layernorm"):
-        shapes[norm + ".weight"] = shapes[norm + ".bias"] = ([h], None)
+    # In the order in which Megatron registers them, which is that of the optimizer's flat buffers.
+    shapes["input_layernorm.weight"] = shapes["input_layernorm.bias"] = ([h], None)
     shapes["self_attention.query_key_value.weight"] = ([3 * h, h], 0)
     shapes["self_attention.query_key_value.bias"] = ([3 * h], 0)
     shapes["self_attention.dense.weight"] = ([h, h], 1)
     shapes["self_attention.dense.bias"] = ([h], None)
+    shapes["post_attention_layernorm.weight"] = shapes["post_attention_layernorm.bias"] = ([h], None)
     shapes["mlp.dense_h_to_4h.weight"] = ([f, h], 0)
     shapes["mlp.dense_h_to_4h.bias"] = ([f], 0)
     shapes["mlp.dense_4h_to_h.weight"] = ([h, f], 1)
@@ -108,6 +131,10 @@ class FinalNorm(Part):
         return Leaf.forward(self, x)
 
 
+def head(embedding, x):
+    return Leaf.forward(embedding.word_embeddings, x)
+
+
 def loss_fn(x, y):
     return x.float().mean()
 
@@ -123,7 +150,7 @@ def groups(parameters):
 
 
 def pipe_model():
-    global tp_rank
+    global tp_rank, tp_group
     pp = SPEC["pp"]
     topology = PipeModelDataParallelTopology(num_pp=pp, num_mp=TP, num_dp=WORLD // pp // TP)
     tp_rank = topology.get_coord(RANK).model
@@ -131,8 +158,11 @@ def pipe_model():
               TiedLayerSpec("embed", Embedding, tied_weight_attr="word_embeddings.weight"),
               *(LayerSpec(Layer, i) for i in range(LAYERS)),
               LayerSpec(FinalNorm),
-              TiedLayerSpec("embed", Embedding, tied_weight_attr="word_embeddings.weight")]
-    return PipelineModule(layers=layers, topology=topology, loss_fn=loss_fn, partition_method="uniform")
+              # With a function of its own, as Megatron's head has, it writes no file.
+              TiedLayerSpec("embed", Embedding, forward_fn=head, tied_weight_attr="word_embeddings.weight")]
+    model = PipelineModule(layers=layers, topology=topology, loss_fn=loss_fn, partition_method="uniform")
+    tp_group = model._grid.get_slice_parallel_group()
+    return model
 
 
 class Plain(torch.nn.Module):
@@ -154,6 +184,8 @@ def known_parameters(model):
         if isinstance(module, Part):
             parameters = dict(module.named_parameters())
             for name, (full, shape, offset) in module.known.items():
+                if full == "position_embeddings.weight" and getattr(model, "stage_id", 0) > 0:
+                    continue  # the head's copy, which is not tied and never used
                 yield full, shape, offset, parameters[name]
 
 
@@ -165,12 +197,32 @@ def main():
     optimizer = torch.optim.AdamW(groups(model.parameters()), lr=1e-2)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
     batch = SPEC["config"]["train_micro_batch_size_per_gpu"]
-    for _ in range(SPEC.get("steps", 2)):
+
+    def step():
         if pipe:
-            engine.train_batch(iter([(torch.zeros(batch, 4), torch.zeros(batch))] * 4))
-        else:
-            engine.backward(engine(torch.zeros(batch, 4)))
-            engine.step()
+            return engine.train_batch(iter([(torch.zeros(batch, 4), torch.zeros(batch))] * 4))
+        loss = engine(torch.zeros(batch, 4))
+        engine.backward(loss)
+        engine.step()
+        return loss
+
+    if "load" in SPEC:
+        loaded, _ = engine.load_checkpoint(SPEC["load"])
+        assert loaded is not None
+    else:
+        for _ in range(SPEC.get("steps", 2)):
+            step()
+        save(engine)
+    write_known(engine, model, f"{OUT}-known-{RANK}.pt")
+    if SPEC.get("more"):
+        losses = [float(step()) for _ in range(SPEC["more"])]
+        with open(f"{OUT}-losses-{RANK}.json", "w") as file:
+            json.dump(losses, file)
+        write_known(engine, model, f"{OUT}-after-{RANK}.pt")
+    torch.distributed.barrier()
+
+
+def save(engine):
     args = argparse.Namespace(
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, ffn_hidden_size=FFN,
         padded_vocab_size=PADDED, make_vocab_size_divisible_by=8, max_position_embeddings=POSITIONS,
@@ -188,6 +240,9 @@ def main():
                   "parameter_with_row_parallelism_patterns": [
                       r"\d+\.mlp\.dense_4h_to_h\.weight", r"\d+\.self_attention\.dense\.weight"]}}
     engine.save_checkpoint(OUT, client_state=client)
+
+
+def write_known(engine, model, path):
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         # What safe_get_full_optimizer_state() looks into; ZeRO-1 and 2 fill it before the second group has moments.
         engine.optimizer._hp_optimizer_states_linked = False
@@ -199,8 +254,7 @@ def main():
         known[name] = {"offset": offset, "shape": shape, "weight": weight,
                        "fp32": safe_get_full_fp32_param(p), "exp_avg": safe_get_full_optimizer_state(p, "exp_avg"),
                        "exp_avg_sq": safe_get_full_optimizer_state(p, "exp_avg_sq")}
-    torch.save(known, f"{OUT}-known-{RANK}.pt")
-    torch.distributed.barrier()
+    torch.save(known, path)
 
 
 def run(rank, spec, out, port):

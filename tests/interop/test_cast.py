@@ -1,7 +1,7 @@
 """Our casts against torch's, bit by bit: all 2^16 patterns of the 16-bit types, and 2^24 of fp32 in every exponent;
 with CAIRN_LONG=1 all 2^32.
 
-CAST_PROBE names the program of tests/convert/cast_probe.cc.
+CAST_PROBE names the program of tests/ckpt/cast_probe.cc.
 """
 
 import os

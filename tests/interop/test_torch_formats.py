@@ -238,11 +238,11 @@ def canonical(name, value):
 
 
 @torch.no_grad()
-def known_to_ranks(out, world, role):
+def known_to_ranks(out, world, role, when="known"):
     """{name: whole tensor} of what the ranks wrote down, each its slice."""
     whole = {}
     for rank in range(world):
-        for name, known in torch.load(f"{out}-known-{rank}.pt", weights_only=False).items():
+        for name, known in torch.load(f"{out}-{when}-{rank}.pt", weights_only=False).items():
             if known[role] is None:
                 continue
             part = known[role]

@@ -61,6 +61,28 @@ class Resume(Case):
                 for step in expected:
                     self.assertAlmostEqual(float(got[step]) / float(expected[step]), 1, delta=1e-5)
 
+    def test_a_virtual_reshape_trains_on_as_its_source_does(self):
+        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "6"]
+        self.train("start", (2, 2, 1), *flags, "--save", self.path("start"), "--exit-interval", "2")
+        cairn("reshape", self.path("start"), self.path("virtual"), "--tp", 1, "--pp", 1, "--dp", 2, "--virtual")
+        direct = self.train("direct", (1, 1, 2, 1), *flags, "--load", self.path("start"))
+        virtual = self.train("virtual", (1, 1, 2, 1), *flags, "--save", self.path("virtual"))
+        self.assertEqual(sorted(virtual), [3, 4, 5, 6])
+        self.assertEqual(virtual, direct)
+
+    def test_finetune_takes_the_weights_alone_in_any_float_type(self):
+        self.train("start", (2, 1, 1), "--fp16", "--train-iters", "2", "--save", self.path("start"))
+        cairn("strip", self.path("start"), self.path("half"), "--dtype", "fp16", "--format", "native")
+        still = ["--lr", "0", "--weight-decay", "0", "--train-iters", "1", "--save", self.path("tuned")]
+        self.train("tuned", (1, 1, 2, 1), *still, "--load", self.path("half"), "--bf16", status=2)
+        self.assertIn("take its weights alone with --finetune", self.output)
+        first = self.train("tuned", (1, 1, 2, 1), *still, "--load", self.path("half"), "--bf16", "--finetune")
+        self.assertEqual(sorted(first), [1])
+        half, tuned = arrays(steps(self.path("half"))[-1]), arrays(steps(self.path("tuned"))[-1])
+        for name in half:
+            np.testing.assert_array_equal(half[name].astype("f4"), tuned[name.replace("weight/", "master/", 1)], err_msg=name)
+        cairn("verify", self.path("tuned"), "--values")  # the weights are their masters rounded
+
     def test_walks_back_past_a_damaged_step_and_refuses_when_none_is_left(self):
         flags = ["--train-iters", "6", "--save-interval", "2", "--save", self.path("run")]
         self.train("first", (1, 1, 2, 1), *flags, "--exit-interval", "4")

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "convert/cast.h"
+#include "ckpt/cast.h"
 #include "convert/step_builder.h"
 #include "tests/support/make_step.h"
 

@@ -6,8 +6,8 @@
 
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
+#include "tools/archive/purge_clock.h"
 #include "tools/edit_distance.h"
-#include "tools/purge_clock.h"
 
 namespace cairn {
 namespace {

@@ -1,0 +1,23 @@
+// The hyper-parameters of torch's optimizers, and other plain values of pickles.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "convert/torch/torch_file.h"
+
+namespace cairn {
+
+// None, numbers, texts, and lists and tuples of them; nothing for others.
+std::optional<nlohmann::json> PlainJson(const PyValue& value);
+
+// `param_groups` of an optimizer's state dict: a list of dicts, without the parameters themselves. Empty
+// where there is none.
+nlohmann::json ParamGroupsOf(const PyValue* groups);
+
+// A number, or the one element of a tensor of fp32, fp64, int32 or int64 in `file` at `path`; nothing for
+// others.
+Result<std::optional<double>> ScalarOf(FileSystem& fs, const std::string& path, const TorchFile& file,
+                                       const PyValue* value);
+
+}  // namespace cairn

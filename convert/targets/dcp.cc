@@ -1,0 +1,287 @@
+#include "convert/targets/dcp.h"
+
+#include "ckpt/placement.h"
+#include "convert/formats/safetensors.h"
+#include "convert/target_builder.h"
+#include "convert/targets/training_state.h"
+#include "convert/targets/training_tensors.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr const char* kVersion = "1.0.0";
+
+// What .metadata says of one entry.
+struct Entry {
+  std::string name;                  // parts joined by dots
+  std::vector<nlohmann::json> path;  // keys, and numbers of list items
+  std::optional<Dtype> dtype;        // nothing: no tensor
+  Dims shape;
+  std::vector<std::pair<Box, uint32_t>> chunks;  // and the zip that each is; of no tensor: one zip
+};
+
+class Planner {
+ public:
+  Planner(const CheckpointSource& source, const TargetOptions& options)
+      : source_(source), options_(options), state_(TrainingStateOf(source.manifest())) {}
+
+  Result<TargetPlanned> Plan() {
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    builder_.target.tensors = tensors_.tensors;
+    CAIRN_RETURN_IF_ERROR(PlaceLayers());
+    for (int rank = 0; rank < options_.topology.world(); ++rank)
+      builder_.AddFile(fmt::format("__{}_0.distcp", rank));
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
+    if (tensors_.optimizer) AddParamGroup();
+    AddState();
+    builder_.Place();
+    RemoveEmptyFiles();
+    builder_.AddText(".metadata", Metadata());
+    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+  }
+
+ private:
+  Status PlaceLayers() {
+    CAIRN_RETURN_IF_ERROR(Validate(options_.topology));
+    const int layers = CountLayers(source_.catalog().Parameters());
+    if (options_.topology.pp == 1) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(layers, options_.topology));
+    return OkStatus();
+  }
+
+  int StageOfLayer(int layer) const {
+    return layers_.empty() ? 0 : StageOf(layer, layers_) % options_.topology.pp;
+  }
+
+  Status AddParameter(const TrainingParameter& parameter) {
+    const std::string& name = parameter.spec.name;
+    AddTensor(parameter.weight, {"model", name});
+    if (!parameter.exp_avg) return OkStatus();
+    AddTensor(*parameter.exp_avg, {"optimizer", "state", name, "exp_avg"});
+    AddTensor(*parameter.exp_avg_sq, {"optimizer", "state", name, "exp_avg_sq"});
+    if (parameter.master) AddTensor(*parameter.master, {"optimizer", "state", name, "master_param"});
+    Entry& step = Add({"optimizer", "state", name, "step"});
+    step.dtype = Dtype::kF32;
+    const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
+    builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+    step.chunks.emplace_back(Box{}, zip);
+    return OkStatus();
+  }
+
+  Entry& Add(std::vector<nlohmann::json> path) {
+    Entry entry;
+    for (const auto& part : path)
+      entry.name +=
+          (entry.name.empty() ? "" : ".") + (part.is_string() ? part.get<std::string>() : part.dump());
+    entry.path = std::move(path);
+    return entries_.emplace_back(std::move(entry));
+  }
+
+  uint32_t RankOf(const ParameterSpec& spec, int tp, int dp) const {
+    return static_cast<uint32_t>(options_.topology.RankOf({tp, StageOfLayer(spec.layer), dp}));
+  }
+
+  void AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
+    const TensorEntry& tensor = tensors_.tensors[index].entry;
+    Entry& entry = Add(std::move(path));
+    entry.dtype = tensor.dtype;
+    entry.shape = tensor.spec.shape;
+    const bool cut = tensor.spec.tp_dim != kReplicated;
+    const int slices = cut ? options_.topology.tp : 1;
+    for (int tp = 0; tp < slices; ++tp) {
+      const Box slice =
+          cut ? Part(Box::Whole(entry.shape), tensor.spec.tp_dim, tp, slices) : Box::Whole(entry.shape);
+      for (int dp = 0; dp < options_.topology.dp; ++dp) {
+        if (slice.rank() == 0 && dp > 0) continue;
+        const Box box = slice.rank() == 0 ? slice : Part(slice, 0, dp, options_.topology.dp);
+        if (box.Volume() == 0) continue;
+        AddChunk(index, tensor, box, RankOf(tensor.spec, tp, dp), entry);
+      }
+    }
+  }
+
+  // Number `part` of `parts` in one dimension, as torch.chunk cuts: all of one size, the last ones smaller.
+  static Box Part(Box box, int dim, int part, int parts) {
+    const uint64_t whole = box.extent[dim], most = (whole + parts - 1) / parts;
+    const uint64_t begin = std::min(whole, part * most), end = std::min(whole, begin + most);
+    box.offset[dim] += begin;
+    box.extent[dim] = end - begin;
+    return box;
+  }
+
+  void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, Entry& entry) {
+    const uint32_t zip = builder_.BeginZip(file, "archive");
+    const uint32_t array = builder_.EmitArray(zip, tensor.dtype, box.extent);
+    builder_.target.parts.push_back({index, box, array, Box::Whole(box.extent), false});
+    entry.chunks.emplace_back(box, zip);
+  }
+
+  // Anything that is no tensor, in the first file.
+  void AddValue(std::vector<nlohmann::json> path, const nlohmann::json& value) {
+    const bool tuple = path.back() == "betas";
+    Entry& entry = Add(std::move(path));
+    const uint32_t zip = builder_.BeginZip(0, "archive");
+    PickleEmitter& pickle = builder_.pickle(zip);
+    if (tuple && value.is_array()) {
+      pickle.BeginTuple();
+      for (const auto& item : value) pickle.Json(item);
+      pickle.EndTuple();
+    } else {
+      pickle.Json(value);
+    }
+    entry.chunks.emplace_back(Box{}, zip);
+  }
+
+  void AddParamGroup() {
+    nlohmann::json names = nlohmann::json::array();
+    for (const TrainingParameter& parameter : tensors_.parameters) names.push_back(parameter.spec.name);
+    nlohmann::json group = ParamGroup(state_, 0, 1);
+    if (state_.param_groups.size() > 1)
+      state_.notes.push_back(
+          fmt::format("the optimizer's {} groups of parameters become one, with the hyper-parameters of "
+                      "the first",
+                      state_.param_groups.size()));
+    if (state_.param_groups.empty())
+      state_.notes.push_back(
+          "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
+    group["params"] = std::move(names);
+    for (const auto& [key, value] : group.items()) AddValue({"optimizer", "param_groups", 0, key}, value);
+  }
+
+  void AddState() {
+    const Manifest& manifest = source_.manifest();
+    AddValue({"train", "iteration"}, state_.iteration);
+    AddValue({"train", "consumed_samples"}, state_.consumed_samples);
+    AddValue({"train", "consumed_tokens"}, state_.consumed_tokens);
+    const nlohmann::json own = {{"model", manifest.model},
+                                {"parameters", EncodeParameters(source_.catalog().Parameters())},
+                                {"state", manifest.state},
+                                {"history", manifest.history},
+                                {"step", manifest.step}};
+    AddValue({"cairn"}, own.dump());
+  }
+
+  void RemoveEmptyFiles() {
+    StoredTarget& target = builder_.target;
+    std::vector<uint32_t> place(target.files.size());
+    std::vector<TargetFile> files;
+    for (size_t i = 0; i < place.size(); ++i) {
+      place[i] = static_cast<uint32_t>(files.size());
+      if (target.files[i].bytes > 0) files.push_back(target.files[i]);
+    }
+    target.files = std::move(files);
+    for (TargetZip& zip : target.zips) zip.file = place[zip.file];
+  }
+
+  // ---- .metadata
+
+  std::string Metadata() const {
+    PickleEmitter p;
+    p.BeginObject(kMetadataModule, "Metadata");
+    p.BeginDict();
+    p.Text("state_dict_metadata");
+    p.BeginDict();
+    for (const Entry& entry : entries_) {
+      p.Text(entry.name);
+      entry.dtype ? EmitTensor(entry, p) : p.BeginObject(kMetadataModule, "BytesStorageMetadata");
+    }
+    p.EndDict();
+    p.Text("planner_data");
+    p.BeginDict();
+    for (const Entry& entry : entries_) {
+      p.Text(entry.name);
+      p.BeginTuple();
+      for (const auto& part : entry.path) p.Json(part);
+      p.EndTuple();
+    }
+    p.EndDict();
+    p.Text("storage_data");
+    p.BeginDict();
+    for (const Entry& entry : entries_)
+      for (size_t i = 0; i < entry.chunks.size(); ++i) EmitPlace(entry, i, p);
+    p.EndDict();
+    p.Entry("storage_meta", nullptr);
+    p.Entry("version", kVersion);
+    p.EndDict();
+    p.EndObject();
+    return p.Finish();
+  }
+
+  static void EmitTensor(const Entry& entry, PickleEmitter& p) {
+    p.BeginObject(kMetadataModule, "TensorStorageMetadata");
+    p.BeginDict();
+    p.Text("properties");
+    p.BeginObject(kMetadataModule, "TensorProperties");
+    p.BeginTuple();
+    p.TorchDtype(*entry.dtype);
+    p.Global("torch.serialization", "_get_layout");
+    p.BeginTuple();
+    p.Text("torch.strided");
+    p.EndTuple();
+    p.Reduce();
+    p.Bool(false);
+    p.Global(kMetadataModule, "_MEM_FORMAT_ENCODING");
+    p.BeginTuple();
+    p.Int(0);
+    p.EndTuple();
+    p.Reduce();
+    p.Bool(false);
+    p.EndTuple();
+    p.EndObject();
+    p.Text("size");
+    p.TorchSize(entry.shape);
+    p.Text("chunks");
+    p.BeginList();
+    for (const auto& [box, zip] : entry.chunks) {
+      p.BeginObject(kMetadataModule, "ChunkStorageMetadata");
+      p.BeginDict();
+      p.Text("offsets");
+      p.TorchSize(box.offset);
+      p.Text("sizes");
+      p.TorchSize(box.extent);
+      p.EndDict();
+      p.EndObject();
+    }
+    p.EndList();
+    p.EndDict();
+    p.EndObject();
+  }
+
+  void EmitPlace(const Entry& entry, size_t chunk, PickleEmitter& p) const {
+    p.BeginObject(kMetadataModule, "MetadataIndex");
+    p.BeginDict();
+    p.Entry("fqn", entry.name);
+    p.Text("offset");
+    entry.dtype ? p.TorchSize(entry.chunks[chunk].first.offset) : p.None();
+    p.Text("index");
+    entry.dtype ? p.Int(static_cast<int64_t>(chunk)) : p.None();
+    p.EndDict();
+    p.EndObject();
+    const TargetZip& zip = builder_.target.zips[entry.chunks[chunk].second];
+    p.BeginObject("torch.distributed.checkpoint.filesystem", "_StorageInfo");
+    p.BeginDict();
+    p.Entry("relative_path", builder_.target.files[zip.file].name);
+    p.Entry("offset", zip.offset);
+    p.Entry("length", zip.layout.bytes());
+    p.EndDict();
+    p.EndObject();
+  }
+
+  const CheckpointSource& source_;
+  const TargetOptions& options_;
+  TrainingState state_;
+  TrainingTensors tensors_;
+  std::vector<int> layers_;  // of each pipeline chunk
+  std::vector<Entry> entries_;
+  TargetBuilder builder_;
+};
+
+}  // namespace
+
+Result<TargetPlanned> PlanDcp(const CheckpointSource& source, const TargetOptions& options) {
+  return Planner(source, options).Plan();
+}
+
+}  // namespace cairn

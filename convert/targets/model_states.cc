@@ -1,0 +1,89 @@
+#include "convert/targets/model_states.h"
+
+#include <set>
+
+namespace cairn {
+namespace {
+
+std::string Escaped(const std::string& name) {
+  std::string pattern;
+  for (const char c : name) pattern += c == '.' ? std::string("\\.") : std::string(1, c);
+  return "^" + pattern + "$";
+}
+
+// Patterns that DeepSpeed's own conversion merges tensor parallel ranks by: one a name here.
+nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology,
+                             const std::vector<LocalTensor>& held) {
+  std::set<std::string> vocabulary, replicated, rows, halves;
+  for (const LocalTensor& tensor : held) {
+    const std::string pattern = Escaped(tensor.name);
+    if (tensor.vocabulary) vocabulary.insert(pattern);
+    if (tensor.tp_dim == kReplicated) replicated.insert(pattern);
+    if (tensor.tp_dim == 1) rows.insert(pattern);
+    if (tensor.gated) halves.insert(pattern);
+  }
+  return {{"universal_checkpoint_version", 0.2},
+          {"original_vocab_size", model.shape.vocab},
+          {"padded_vocab_size", model.shape.padded_vocab(topology.tp)},
+          {"vocabulary_parameter_patterns", vocabulary},
+          {"tp_replicated_parameter_patterns", replicated},
+          {"parameter_with_row_parallelism_patterns", rows},
+          {"parameter_with_2_sub_params_cat_dim_0", halves}};
+}
+
+}  // namespace
+
+void EmitNamespace(PickleEmitter& pickle, const nlohmann::json& attributes, Dtype params_dtype) {
+  pickle.BeginObject("argparse", "Namespace");
+  pickle.BeginDict();
+  for (const auto& [key, value] : attributes.items()) pickle.Entry(key, value);
+  pickle.Entry("bf16", params_dtype == Dtype::kBF16);
+  pickle.Entry("fp16", params_dtype == Dtype::kF16);
+  pickle.Text("params_dtype");
+  pickle.TorchDtype(params_dtype);
+  pickle.EndDict();
+  pickle.EndObject();
+}
+
+void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
+                     const nlohmann::json& facts, const std::vector<LocalTensor>& held) {
+  const TrainingState& state = job.state;
+  const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
+  const nlohmann::json entries = {{"buffer_names", nlohmann::json::array()},
+                                  {"optimizer", nullptr},
+                                  {"frozen_param_shapes", nlohmann::json::object()},
+                                  {"frozen_param_fragments", nlohmann::json::object()},
+                                  {"shared_params", nlohmann::json::object()},
+                                  {"lr_scheduler", schedule},
+                                  {"data_sampler", nullptr},
+                                  {"random_ltd", nullptr},
+                                  {"sparse_tensor_module_names", nlohmann::json::array()},
+                                  {"skipped_steps", state.skipped},
+                                  {"global_steps", state.iteration},
+                                  {"global_samples", state.consumed_samples},
+                                  {"dp_world_size", job.topology.dp},
+                                  {"mp_world_size", job.topology.tp * job.topology.pp},
+                                  {"ds_config", {{"zero_optimization", {{"stage", job.topology.zero}}}}},
+                                  {"ds_version", kDeepSpeedVersion},
+                                  {"iteration", state.iteration},
+                                  {"tokens", state.consumed_tokens}};
+  for (const auto& [key, value] : entries.items()) pickle.Entry(key, value);
+  pickle.Text("param_shapes");
+  EmitParamShapes(pickle, GroupsOf(job, held), held);
+  if (model.names == LocalNames::kPlain) return;
+  pickle.Entry("opt_param_scheduler", schedule);
+  pickle.Entry("checkpoint_version", 3.0);
+  nlohmann::json arguments = MegatronArguments(facts, model.shape, job.topology);
+  arguments["consumed_train_samples"] = state.consumed_samples;
+  arguments["consumed_train_tokens"] = state.consumed_tokens;
+  arguments["consumed_valid_samples"] = 0;
+  arguments["iteration"] = state.iteration;
+  pickle.Text("args");
+  EmitNamespace(pickle, arguments, job.tensors.weight_type());
+  const nlohmann::json info = UniversalInfo(model, job.topology, held);
+  pickle.Entry("checkpoint_info", {{"padded_vocab_size", info["padded_vocab_size"]},
+                                   {"original_vocab_size", info["original_vocab_size"]}});
+  pickle.Entry("universal_checkpoint_info", info);
+}
+
+}  // namespace cairn

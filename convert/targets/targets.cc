@@ -1,0 +1,29 @@
+#include "convert/targets/targets.h"
+
+#include <algorithm>
+
+#include "convert/targets/dcp.h"
+#include "convert/targets/deepspeed.h"
+
+namespace cairn {
+
+std::span<const TargetFormat> TargetFormats() {
+  static constexpr TargetFormat kFormats[] = {
+      {"dcp", "dcp", "a directory of torch.distributed.checkpoint (FSDP2, DTensor), of canonical names",
+       PlanDcp},
+      {"megatron-deepspeed", "deepspeed",
+       "Megatron-DeepSpeed or DeepSpeed: --zero 1 a pipeline's layer files, 2 and 3 without a pipeline",
+       PlanMegatronDeepSpeed},
+      {"universal", "universal", "DeepSpeed's universal checkpoint, for any topology and ZeRO stage",
+       PlanUniversal},
+  };
+  return kFormats;
+}
+
+const TargetFormat* FindTargetFormat(std::string_view name) {
+  const auto formats = TargetFormats();
+  const auto found = std::ranges::find(formats, name, &TargetFormat::name);
+  return found == formats.end() ? nullptr : &*found;
+}
+
+}  // namespace cairn

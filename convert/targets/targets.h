@@ -1,0 +1,43 @@
+// The formats of other training systems that can be written, each a plan of files.
+//
+// A format is one row of a table: its name and what plans it. To add one, write convert/targets/NAME.h with a
+// Plan function and add its row in targets.cc. Its reader (convert/formats) proves what was written.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/source.h"
+#include "convert/stored_target.h"
+
+namespace cairn {
+
+struct TargetOptions {
+  Topology topology;
+  std::optional<Dtype> dtype;  // of the weights; nothing: as they are stored
+  int param_groups =
+      0;  // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: as the source had them
+};
+
+struct TargetPlanned {
+  StoredTarget target;
+  std::string directory;           // below the result's: what the reader opens; empty: the result itself
+  std::vector<std::string> notes;  // what could not be carried, for the user
+};
+
+struct TargetFormat {
+  std::string_view name;         // as --to takes it
+  std::string_view reader;       // of convert/formats/formats.h
+  std::string_view description;  // one line for `cairn convert --help`
+  // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
+  // hold.
+  Result<TargetPlanned> (*plan)(const CheckpointSource& source, const TargetOptions& options);
+};
+
+std::span<const TargetFormat> TargetFormats();
+// Null where there is none of this name.
+const TargetFormat* FindTargetFormat(std::string_view name);
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+// DeepSpeed's ZeRO shards: the optimizer's state of one model parallel rank, flattened and cut over its data
+// parallel ranks. The inverse of formats/zero_shards.h, where the layout's sources stand.
+#pragma once
+
+#include "convert/target_builder.h"
+#include "convert/targets/local_model.h"
+#include "convert/targets/training_state.h"
+
+namespace cairn {
+
+struct ZeroJob {
+  const TrainingTensors& tensors;
+  const TrainingState& state;
+  Topology topology;      // zero: 1, 2 or 3
+  int groups = 1;         // of parameters: of all, or of matrices and of the others
+  std::string directory;  // of the step, relative
+};
+
+// The optimizer's groups: indices into `held`, in order.
+std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<LocalTensor>& held);
+
+// Emits the value of param_shapes: a list of a dict {name: shape} a group.
+void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
+                     const std::vector<LocalTensor>& held);
+// Emits a parameter group of torch's optimizers, with `params` in it.
+void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group, size_t count,
+                    const std::vector<size_t>& params);
+// Emits loss_scaler, dynamic_loss_scale and overflow: entries of a dict that is open.
+void EmitLossScale(PickleEmitter& pickle, const TrainingState& state);
+void EmitZeroStage(PickleEmitter& pickle, int stage);
+
+// Adds the shards of model parallel rank `rank`.
+void AddZeroShards(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank,
+                   TargetBuilder& builder);
+
+// What fills a local array of `role`: parts of the written tensors.
+void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
+              StoredTarget& target);
+
+inline constexpr const char* kDeepSpeedVersion = "0.19.8";  // whose files these are like
+
+}  // namespace cairn

@@ -1,0 +1,130 @@
+#include "convert/torch/pickle_emitter.h"
+
+#include <bit>
+#include <limits>
+
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+namespace {
+
+void AppendLittle(std::string& out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i);
+}
+
+}  // namespace
+
+std::string_view TorchName(Dtype dtype) {
+  for (const std::string_view name : {"float32", "float64", "float16", "bfloat16", "int64", "int32", "int16",
+                                      "int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"})
+    if (FindTorchType(name)->dtype == dtype) return name;
+  return "?";
+}
+
+void PickleEmitter::Int(int64_t value) {
+  if (value >= 0 && value < 256) {
+    out_ += 'K';
+    return AppendLittle(out_, static_cast<uint64_t>(value), 1);
+  }
+  const bool narrow =
+      value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max();
+  out_ += narrow ? "J" : "\x8a\x08";
+  AppendLittle(out_, static_cast<uint64_t>(value), narrow ? 4 : 8);
+}
+
+void PickleEmitter::Float(double value) {
+  out_ += 'G';
+  const auto bits = std::bit_cast<uint64_t>(value);
+  for (int i = 7; i >= 0; --i) out_ += static_cast<char>(bits >> 8 * i);
+}
+
+void PickleEmitter::Text(std::string_view utf8) {
+  out_ += 'X';
+  AppendLittle(out_, utf8.size(), 4);
+  out_ += utf8;
+}
+
+void PickleEmitter::Global(std::string_view module, std::string_view name) {
+  out_.append("c").append(module).append("\n").append(name).append("\n");
+}
+
+void PickleEmitter::BeginOrderedDict() {
+  Global("collections", "OrderedDict");
+  out_ += ")R(";
+}
+
+void PickleEmitter::BeginObject(std::string_view module, std::string_view name) {
+  Global(module, name);
+  out_ += ")\x81";
+}
+
+void PickleEmitter::Json(const nlohmann::json& value) {
+  if (value.is_null()) return None();
+  if (value.is_boolean()) return Bool(value.get<bool>());
+  if (value.is_number_integer()) return Int(value.get<int64_t>());
+  if (value.is_number()) return Float(value.get<double>());
+  if (value.is_string()) return Text(value.get_ref<const std::string&>());
+  if (value.is_array()) {
+    BeginList();
+    for (const auto& item : value) Json(item);
+    return EndList();
+  }
+  BeginDict();
+  for (const auto& [key, item] : value.items()) Entry(key, item);
+  EndDict();
+}
+
+void PickleEmitter::Entry(std::string_view key, const nlohmann::json& value) {
+  Text(key);
+  Json(value);
+}
+
+void PickleEmitter::Sizes(const Dims& dims) {
+  BeginTuple();
+  for (const uint64_t size : dims) Int(static_cast<int64_t>(size));
+  EndTuple();
+}
+
+void PickleEmitter::TorchSize(const Dims& dims) {
+  Global("torch", "Size");
+  Sizes(dims);
+  out_ += '\x85';  // the tuple of its one argument
+  Reduce();
+}
+
+void PickleEmitter::TorchDtype(Dtype dtype) { Global("torch", TorchName(dtype)); }
+
+// Types without a storage class of their own lie in bytes, and say what they are.
+void PickleEmitter::Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape) {
+  const std::string_view storage_class = FindTorchType(TorchName(dtype))->storage;
+  const bool untyped = storage_class.empty();
+  Global("torch._utils", untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+  BeginTuple();
+  BeginTuple();
+  Text("storage");
+  Global(untyped ? "torch.storage" : "torch", untyped ? "UntypedStorage" : storage_class);
+  Text(storage.key);
+  Text("cpu");
+  Int(static_cast<int64_t>(storage.elements * (untyped ? SizeOf(dtype) : 1)));
+  EndTuple();
+  out_ += 'Q';
+  Int(static_cast<int64_t>(offset));
+  Sizes(shape);
+  Dims stride = shape;
+  uint64_t run = 1;
+  for (int i = shape.rank() - 1; i >= 0; run *= shape[i--]) stride[i] = run;
+  Sizes(stride);
+  Bool(false);
+  BeginOrderedDict();
+  EndDict();
+  if (untyped) TorchDtype(dtype);
+  EndTuple();
+  Reduce();
+}
+
+std::string PickleEmitter::Finish() {
+  out_ += '.';
+  return std::move(out_);
+}
+
+}  // namespace cairn

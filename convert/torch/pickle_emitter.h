@@ -1,0 +1,68 @@
+// Writes pickles that torch.load(weights_only=True) takes: protocol 2, plain values, tensors, and those
+// objects that a checkpoint's reader insists on.
+//
+// The same calls give the same bytes. Nothing is memoised: what is there twice is written twice, and storages
+// are told apart by their keys. Source: CPython's pickletools, and torch's _weights_only_unpickler.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "ckpt/box.h"
+#include "ckpt/dtype.h"
+
+namespace cairn {
+
+// Where a tensor's elements lie.
+struct PickledStorage {
+  std::string key;  // record data/KEY
+  uint64_t elements = 0;
+};
+
+// "bfloat16": torch's own name of a type.
+std::string_view TorchName(Dtype dtype);
+
+class PickleEmitter {
+ public:
+  PickleEmitter() : out_("\x80\x02") {}
+
+  void None() { out_ += 'N'; }
+  void Bool(bool value) { out_ += value ? '\x88' : '\x89'; }
+  void Int(int64_t value);
+  void Float(double value);
+  void Text(std::string_view utf8);
+
+  // Between Begin and End of a dict: key, value, key, value, ...
+  void BeginDict() { out_ += "}("; }
+  void BeginOrderedDict();
+  void EndDict() { out_ += 'u'; }
+  void BeginList() { out_ += "]("; }
+  void EndList() { out_ += 'e'; }
+  void BeginTuple() { out_ += '('; }
+  void EndTuple() { out_ += 't'; }
+
+  // A class or function as a value. Its call: the tuple of its arguments follows, then Reduce().
+  void Global(std::string_view module, std::string_view name);
+  void Reduce() { out_ += 'R'; }
+  // An object of a class: its state (a dict of attributes as a rule) follows, then EndObject().
+  void BeginObject(std::string_view module, std::string_view name);
+  void EndObject() { out_ += 'b'; }
+
+  void Json(const nlohmann::json& value);                         // as dicts, lists and plain values
+  void Sizes(const Dims& dims);                                   // a tuple of ints
+  void TorchSize(const Dims& dims);                               // torch.Size
+  void TorchDtype(Dtype dtype);                                   // torch.bfloat16
+  void Entry(std::string_view key, const nlohmann::json& value);  // of a dict that is open
+
+  // A contiguous tensor. `offset`: of its first element in the storage.
+  void Tensor(Dtype dtype, const PickledStorage& storage, uint64_t offset, const Dims& shape);
+
+  // The pickle. To be called once, last.
+  std::string Finish();
+
+ private:
+  std::string out_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,174 @@
+"""What `cairn convert` writes in other systems' formats, those systems load and go on with: torch.distributed.checkpoint,
+DeepSpeed (ZeRO 1 to 3, pipelines, universal) and Megatron-Core, each run here."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import torch
+import torch.distributed.checkpoint
+from harness import Case, cairn, fingerprint
+from test_torch_formats import FP32_GRADS, ZERO, Dump, known_to_ranks, same_bits
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CANONICAL = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "master_param": "master"}
+
+
+def run_writer(case, name, *args, timeout=1500):
+    done = subprocess.run([sys.executable, os.path.join(HERE, name), case.dir, *args], capture_output=True, text=True,
+                          timeout=timeout)
+    case.assertEqual(done.returncode, 0, done.stderr[-3000:])
+
+
+class DcpTest(Case):
+    def test_torch_loads_it_into_any_world(self):
+        run_writer(self, "dcp_writer.py")
+        source = self.path("nested4")
+        for name, flags in (("one", []), ("rows", ["--dp", "3"])):
+            cairn("convert", source, self.path(name), "--to", "dcp", *flags)
+            self.assertEqual(fingerprint(self.path(name)), fingerprint(source))
+        run_writer(self, "dcp_loader.py", self.path("rows"))
+        for world in (2, 3):
+            self.assertTrue(os.path.exists(self.path(f"loaded{world}")), world)
+
+    def test_masters_and_numbers_of_a_native_step(self):
+        step = self.path("run")
+        subprocess.run([os.environ["CAIRN_MAKE_STEP"], step, "--tp", "2", "--pp", "2", "--dp", "2"], check=True)
+        out = self.path("out")
+        cairn("convert", step, out, "--to", "dcp", "--tp", "2", "--pp", "2", "--dp", "2")
+        self.check_items(out)
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+        dcp_to_torch_save(out, self.path("whole.pt"))
+        whole = torch.load(self.path("whole.pt"), weights_only=False)
+        dump = Dump(out)
+        self.assertEqual(whole["train"]["iteration"], 100)
+        seen = {(name, "weight"): value for name, value in whole["model"].items()}
+        for name, state in whole["optimizer"]["state"].items():
+            seen |= {(name, CANONICAL[kind]): value for kind, value in state.items() if kind != "step"}
+            self.assertEqual(state["step"], 100)
+        self.assertEqual(set(seen), set(dump.tensors))
+        for key, value in seen.items():
+            self.assertTrue(same_bits(dump.tensors[key], value), key)
+        self.assertEqual(set(whole["optimizer"]["param_groups"][0]["params"]), set(whole["model"]))
+        cairn("convert", out, self.path("back"), "--to", "native", "--tp", "2", "--pp", "2", "--dp", "1")
+        self.assertEqual(fingerprint(self.path("back")), fingerprint(step))
+
+    def check_items(self, out):
+        """Every item is a zip whose CRCs are right, and weights_only takes it."""
+        metadata = torch.distributed.checkpoint.FileSystemReader(out).read_metadata()
+        for place in metadata.storage_data.values():
+            with open(os.path.join(out, place.relative_path), "rb") as file:
+                file.seek(place.offset)
+                item = file.read(place.length)
+            import io
+            self.assertIsNone(zipfile.ZipFile(io.BytesIO(item)).testzip())
+            torch.load(io.BytesIO(item), weights_only=True)
+
+    def test_the_same_bytes_again_and_no_overwriting(self):
+        step = self.path("run")
+        subprocess.run([os.environ["CAIRN_MAKE_STEP"], step], check=True)
+        for target in ("dcp", "megatron-deepspeed", "universal"):
+            outs = [self.path(f"{target}{i}") for i in range(2)]
+            for out in outs:
+                cairn("convert", step, out, "--to", target)
+            self.assertEqual(subprocess.run(["diff", "-r", *outs], capture_output=True).returncode, 0, target)
+            self.assertIn("there already", cairn("convert", step, outs[0], "--to", target, status=2).stderr)
+            told = json.loads(cairn("convert", step, self.path("dry"), "--to", target, "--dry-run", "--json").stdout)
+            names = [os.path.join(d, f) for d, _, files in os.walk(outs[0]) for f in files]
+            self.assertEqual(told["files"], len(names))
+            self.assertEqual(told["write_bytes"], sum(map(os.path.getsize, names)))
+            self.assertFalse(os.path.exists(self.path("dry")))
+
+
+MORE = 10
+PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
+TRAINED = {
+    "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
+    "pipeline": PIPE | {"world": 8, "pp": 2, "tp": 2, "more": MORE},
+}
+
+
+def stage(number, universal=False):
+    config = ZERO | {"zero_optimization": {"stage": number}} if number > 1 else FP32_GRADS
+    if number == 3:
+        config = config | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 20}}
+    return config | {"checkpoint": {"load_universal": universal}}
+
+
+class DeepSpeedTest(Case):
+    """(how it is written, which training loads it). Losses and states of ten more steps are those of the training that
+    was never converted, bit for bit."""
+    PLAIN = {
+        "zero2_wider": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "4"], {"world": 4, "config": stage(2)}),
+        "zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "2"], {"world": 2, "config": stage(3)}),
+        "zero1": (["--to", "megatron-deepspeed", "--zero", "1", "--dp", "2"], {"world": 2, "config": stage(1)}),
+        "universal1": (["--to", "universal"], {"world": 2, "config": stage(1, True)}),
+        "universal3": (["--to", "universal"], {"world": 4, "config": stage(3, True)}),
+    }
+    PIPELINE = {
+        "same_tp": (["--to", "megatron-deepspeed", "--tp", "2", "--pp", "1", "--dp", "2"],
+                    {"world": 4, "pp": 1, "tp": 2, "config": PIPE["config"]}),
+        "other_tp": (["--to", "megatron-deepspeed", "--tp", "1", "--pp", "2", "--dp", "1"],
+                     {"world": 2, "pp": 2, "tp": 1, "config": PIPE["config"]}),
+        "universal": (["--to", "universal"],
+                      {"world": 4, "pp": 2, "tp": 2, "config": PIPE["config"] | {"checkpoint": {"load_universal": True}}}),
+    }
+
+    def test_it_goes_on_as_if_nothing_had_happened(self):
+        if importlib.util.find_spec("deepspeed") is None:
+            self.skipTest("deepspeed is not installed")
+        run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED))
+        jobs = {}
+        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+            # By way of a native step, so that all that a target needs is carried by it.
+            cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
+                  "--dp", "1")
+            for name, (flags, spec) in targets.items():
+                jobs[name] = spec | {"engine": TRAINED[source]["engine"], "load": self.path(name + "-in"), "more": MORE}
+                cairn("convert", self.path(source + "-native"), self.path(name + "-in"), *flags)
+        run_writer(self, "deepspeed_writer.py", json.dumps(jobs))
+        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+            for name in targets:
+                with self.subTest(name=name):
+                    self.check(source, name, jobs[name])
+        self.check_their_own_conversion()
+
+    def check(self, source, name, job):
+        self.compare(source, name, job, "known")
+        for rank in range(job["world"]):
+            losses, expected = self.losses(name, rank), self.losses(source, 0)
+            if job.get("tp", 1) == TRAINED[source].get("tp", 1):
+                self.assertEqual(losses, expected)
+            else:  # a sum over ranks is rounded otherwise
+                torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2 ** -6, atol=0)
+        self.compare(source, name, job, "after")
+
+    def losses(self, name, rank):
+        with open(self.path(f"{name}-losses-{rank}.json")) as file:
+            return json.load(file)
+
+    def compare(self, source, name, job, when):
+        for role in ("weight", "fp32", "exp_avg", "exp_avg_sq"):
+            expected = known_to_ranks(self.path(source), TRAINED[source]["world"], role, when)
+            found = known_to_ranks(self.path(name), job["world"], role, when)
+            self.assertEqual(set(expected), set(found))
+            for key, value in expected.items():
+                self.assertTrue(same_bits(found[key], value), (when, role, key))
+
+    def check_their_own_conversion(self):
+        """DeepSpeed's tools read what was written: its universal form of our shards is ours."""
+        shards = self.path("same_tp-in")
+        step = os.path.join(shards, "global_step2")
+        subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", step,
+                        "--output_folder", os.path.join(shards, "theirs"), "--num_extract_workers", "1",
+                        "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
+                       env=os.environ | {"DS_ACCELERATOR": "cpu"})
+        self.assertEqual(fingerprint(os.path.join(shards, "theirs")), fingerprint(self.path("universal-in")))
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

@@ -1,0 +1,91 @@
+#include "tools/archive/policy.h"
+
+#include <gtest/gtest.h>
+
+#include "tools/archive/report.h"
+#include "tools/archive/schedule.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kGood = R"(
+store = "/tape/store"
+runs = ["/scratch/*"]
+purge_days = 21
+margin_days = 2.5
+bandwidth = "400MB/s"
+pack = true
+parity = "3%"
+[[class]]
+keep = "full"
+every = 5000
+[[class]]
+keep = "weights-fp16"
+steps = [1, 2]
+[quota]
+bytes = "2TB"
+inodes = 1000
+[delete]
+source = true
+)";
+
+TEST(PolicyTest, ReadsEveryKey) {
+  const auto policy = ParsePolicy(kGood, "p.toml");
+  ASSERT_TRUE(policy.ok()) << policy.status().message();
+  EXPECT_EQ(policy->purge_days, 21);
+  EXPECT_EQ(policy->margin_days, 2.5);
+  EXPECT_EQ(policy->bandwidth, 4e8);
+  EXPECT_EQ(policy->parity, 0.03);
+  EXPECT_EQ(policy->quota_bytes, 2'000'000'000'000u);
+  ASSERT_EQ(policy->classes.size(), 2u);
+  EXPECT_EQ(policy->classes[1].keep, Form::kWeights);
+  EXPECT_TRUE(policy->delete_source && !policy->delete_stored);
+  EXPECT_EQ(policy->status, "/tape/store/status.json");
+}
+
+TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
+  const auto message = [](const std::string& text) { return ParsePolicy(text, "p.toml").status().message(); };
+  const std::string head = "store = \"s\"\nruns = [\"r\"]\n";
+  EXPECT_EQ(message(head + "purge_dayz = 3\n"), "p.toml:3: unknown key 'purge_dayz'");
+  EXPECT_EQ(message(head + "purge_days = \"x\"\n"),
+            "p.toml:3: the value of 'purge_days' has the wrong type or range");
+  EXPECT_NE(message(head + "[[class]]\nkeep = \"half\"\n").find("p.toml:4: the value of 'keep'"),
+            std::string::npos);
+  EXPECT_NE(message(head + "[[class]]\nkeep = \"full\"\n").find("p.toml:3: a class that keeps nothing"),
+            std::string::npos);
+  EXPECT_NE(message(head).find("no [[class]]"), std::string::npos);
+  EXPECT_NE(message("runs = [\"r\"]\n").find("store = \"DIR\" is missing"), std::string::npos);
+  EXPECT_NE(message(head + "x = [\n").find("p.toml:"), std::string::npos);
+  EXPECT_NE(message(head + "[delete]\nall = true\n").find("p.toml:4: unknown key 'all'"), std::string::npos);
+}
+
+TEST(PolicyTest, SizesAndPercents) {
+  EXPECT_EQ(ParseSize("1.5 GiB"), 1.5 * 1073741824);
+  EXPECT_EQ(ParseSize("12"), 12);
+  EXPECT_EQ(ParseSize("12 parsecs"), std::nullopt);
+  EXPECT_EQ(ParsePercent("3%"), 0.03);
+  for (const char* bad : {"3", "0%", "101%", "x%", "-1%"}) EXPECT_EQ(ParsePercent(bad), std::nullopt) << bad;
+}
+
+TEST(ScheduleTest, WordsAreQuotedForTheirReaders) {
+  EXPECT_EQ(ShellWord("/a/b.toml"), "/a/b.toml");
+  EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
+  const ScheduleOptions options{.cairn = "/opt/my cairn", .policy = "/p/100%.toml", .script = "/p/x.sbatch"};
+  EXPECT_EQ(CrontabLine(options), "17 3 */1 * * '/opt/my cairn' archive run --policy '/p/100\\%.toml'\n");
+  EXPECT_NE(
+      SystemdService(options).find("ExecStart=\"/opt/my cairn\" archive run --policy \"/p/100%%.toml\""),
+      std::string::npos);
+  EXPECT_NE(SlurmScript(options).find("sbatch --begin=now+24hours \"$script\""), std::string::npos);
+}
+
+TEST(ReportTest, MetricsAreOneGaugeAMeasure) {
+  RunReport report;
+  report.stored_bytes = 5;
+  report.nearest_purge_days = std::numeric_limits<double>::infinity();
+  const std::string text = MetricsText(report, "/a\"b");
+  EXPECT_NE(text.find("cairn_archive_stored_bytes{store=\"/a\\\"b\"} 5\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("cairn_archive_nearest_purge_days{store=\"/a\\\"b\"} +Inf\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn

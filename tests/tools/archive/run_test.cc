@@ -1,0 +1,246 @@
+#include "tools/archive/run.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/layout.h"
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wrapped_file_system.h"
+#include "tools/archive/delete.h"
+#include "tools/archive/restore.h"
+#include "tools/archive/tar_file_system.h"
+
+namespace cairn {
+namespace {
+
+FileSystem& Posix() { return FileSystem::Posix(); }
+
+void FlipByte(const std::string& path, uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(offset);
+  file.put(byte);
+}
+
+// Lets so many changes of the disk through and no more, as for a process that was killed there.
+class StoppingFileSystem final : public WrappedFileSystem {
+ public:
+  explicit StoppingFileSystem(int changes) : WrappedFileSystem(Posix()), left_(changes) {}
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (!call.changes() || call.kind == FsCall::Kind::kAllocate || left_-- > 0) return run();
+    return IoError("stopped here");
+  }
+
+ private:
+  std::atomic<int> left_;
+};
+
+// Does something to the source while it is read: calls `prank` before read number `at`.
+class PrankFileSystem final : public ReadOnlyFileSystem {
+ public:
+  PrankFileSystem(int at, std::function<void()> prank) : left_(at), prank_(std::move(prank)) {}
+  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
+    if (left_-- == 0) prank_();
+    return Posix().OpenForRead(path, direct);
+  }
+  Result<std::unique_ptr<File>> Create(const std::string& p, Direct d) override {
+    return Posix().Create(p, d);
+  }
+  Result<FileInfo> Stat(const std::string& path) override { return Posix().Stat(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override { return Posix().List(path); }
+  Status Rename(const std::string& a, const std::string& b) override { return Posix().Rename(a, b); }
+  Status RemoveFile(const std::string& path) override { return Posix().RemoveFile(path); }
+  Status SyncDir(const std::string& path) override { return Posix().SyncDir(path); }
+  Result<uint64_t> FreeBytes(const std::string& path) override { return Posix().FreeBytes(path); }
+
+ private:
+  int left_;
+  std::function<void()> prank_;
+};
+
+class ArchiveRunTest : public testing::Test {
+ protected:
+  ArchiveRunTest() { Make(); }
+
+  void Make() {
+    ASSERT_TRUE(MakeStep(Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 2})).ok());
+    ASSERT_TRUE(MakeDirs(Posix(), store_).ok());
+  }
+
+  Result<ProvenCopy> Store(FileSystem& fs) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(Posix(), source_));
+    return StoreStep(fs, *step, store_, {});
+  }
+
+  std::vector<std::string> StoreFiles() { return Posix().List(store_).value(); }
+
+  TempDir dir_;
+  const std::string source_ = dir_ / "gpt/step-00000100";
+  const std::string store_ = dir_ / "store";
+};
+
+TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
+  const auto copy = Store(Posix());
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  const std::string tar = TarName(copy->record());
+  EXPECT_EQ(StoreFiles(), (std::vector{tar, tar + ".json"}));
+  const auto members = ListStore(Posix(), store_);
+  ASSERT_EQ(members->size(), 1u);
+  EXPECT_EQ(members->front().run, "gpt");
+  EXPECT_EQ(members->front().step, 100);
+  EXPECT_EQ(members->front().state, MemberState::kVerified);
+  EXPECT_EQ(members->front().record->tokens, 102400);
+  EXPECT_TRUE(VerifyMember(Posix(), store_, members->front()).problems.empty());
+}
+
+TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
+  ASSERT_TRUE(Store(Posix()).ok());
+  const auto first = ReadSmallFile(Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30);
+  ASSERT_TRUE(Store(Posix()).ok());
+  EXPECT_EQ(*first, *ReadSmallFile(Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30));
+}
+
+TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
+  const auto copy = Store(Posix());
+  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  const auto view = TarFileSystem::Open(Posix(), tar, /*past_cache=*/true);
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  const std::vector<std::string> names = *Posix().List(source_);
+  for (const std::string& name : names)
+    EXPECT_EQ(*ReadSmallFile(**view, JoinPath(tar, name), 1 << 30),
+              *ReadSmallFile(Posix(), JoinPath(source_, name), 1 << 30));
+  EXPECT_EQ((*view)->OpenForRead(JoinPath(tar, "../x"), Direct::kOff).status().kind(), StatusKind::kNotFound);
+}
+
+TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
+  const auto copy = Store(Posix());
+  const auto member = ListStore(Posix(), store_)->front();
+  const std::string tar = JoinPath(store_, member.tar);
+  for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
+    FlipByte(tar, at);
+    const VerifyReport report = VerifyMember(Posix(), store_, member);
+    FlipByte(tar, at);
+    // What fills a file up to whole blocks is nobody's data.
+    if (report.problems.empty()) {
+      const auto index = ReadTarIndex(Posix(), tar);
+      for (const TarEntry& entry : index->entries)
+        EXPECT_FALSE(at >= entry.offset && at < entry.offset + entry.bytes)
+            << entry.name << " at byte " << at;
+    }
+  }
+}
+
+TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
+  FlipByte(source_ + "/shard-00001.h5", 5000);
+  EXPECT_EQ(Store(Posix()).status().kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, ASourceThatChangesWhileItIsReadIsNotStored) {
+  for (int at = 0; at < 3; ++at) {
+    PrankFileSystem fs(at, [&] { FlipByte(source_ + "/index.h5", 100); });
+    const auto copy = Store(fs);
+    EXPECT_EQ(copy.status().kind(), StatusKind::kCorrupt) << at;
+    EXPECT_TRUE(StoreFiles().empty());
+    FlipByte(source_ + "/index.h5", 100);
+  }
+}
+
+TEST_F(ArchiveRunTest, ASourceThatIsRewrittenBehindTheReaderIsNotStored) {
+  PrankFileSystem fs(2, [&] {  // shard 0 has been read; its bytes are as before, its time is not
+    std::filesystem::last_write_time(source_ + "/shard-00000.h5",
+                                     std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  });
+  const auto copy = Store(fs);
+  EXPECT_NE(copy.status().message().find("changed while they were read"), std::string::npos)
+      << copy.status().message();
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
+  PrankFileSystem fs(1, [&] { std::filesystem::remove_all(source_); });
+  EXPECT_EQ(Store(fs).status().kind(), StatusKind::kNotFound);
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
+  const auto copy = Store(Posix());
+  std::ofstream(source_ + "/notes.txt") << "mine";
+  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+  std::filesystem::remove(source_ + "/notes.txt");
+  EXPECT_EQ(DeleteSource(Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
+  {
+    const auto training = RunLock::Take(dir_ / "gpt");
+    EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+  }
+  EXPECT_TRUE(DeleteSource(Posix(), source_, store_, *copy).ok());
+  EXPECT_FALSE(std::filesystem::exists(source_));
+}
+
+TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
+  const auto copy = Store(Posix());
+  std::filesystem::remove_all(source_);
+  StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
+  recipe.seed = 2;
+  ASSERT_TRUE(MakeStep(Posix(), dir_ / "gpt", recipe).ok());
+  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(StepReader::Open(Posix(), source_).ok());
+}
+
+// Stops after every change in turn: there is always a whole copy, and the next run ends the work.
+TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
+  const auto archive = [&](FileSystem& fs) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep(fs, *step, store_, {}));
+    return DeleteSource(fs, source_, store_, copy);
+  };
+  bool done = false;
+  for (int changes = 0; !done; ++changes) {
+    StoppingFileSystem stopping(changes);
+    done = archive(stopping).ok();
+    const auto source = StepReader::Open(Posix(), source_);
+    const bool source_whole = source.ok() && VerifyHash(Posix(), **source).problems.empty();
+    const auto members = *ListStore(Posix(), store_);
+    const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
+                             VerifyMember(Posix(), store_, members[0]).problems.empty();
+    ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;
+    if (!source_whole) {
+      std::filesystem::remove_all(dir_ / "gpt");
+      Make();
+    }
+    ASSERT_TRUE(Store(Posix()).ok()) << "after change " << changes;
+    std::filesystem::remove_all(store_);
+    ASSERT_TRUE(MakeDirs(Posix(), store_).ok());
+  }
+}
+
+TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
+  const auto copy = Store(Posix());
+  const std::string tar = TarName(copy->record());
+  const std::string destination = dir_ / "back/step-00000100";
+  for (int changes = 0;; ++changes) {
+    StoppingFileSystem stopping(changes);
+    if (RestoreTar(stopping, store_, tar, destination, {}).ok()) break;
+    if (const auto step = StepReader::Open(Posix(), destination); step.ok())  // only its name was not synced
+      EXPECT_TRUE(VerifyHash(Posix(), **step).problems.empty()) << changes;
+    else
+      EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
+    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
+  }
+  EXPECT_EQ(RestoreTar(Posix(), store_, tar, destination, {}).kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(RestoreTar(Posix(), store_, tar, dir_ / "back/step-00000007", {}).kind(),
+            StatusKind::kInvalidArgument);
+  FlipByte(JoinPath(store_, tar), 100000);
+  EXPECT_EQ(RestoreTar(Posix(), store_, tar, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,135 @@
+#include "tools/archive/archiver.h"
+
+#include <chrono>
+
+#include "ckpt/layout.h"
+#include "convert/partial_dir.h"
+#include "convert/strip.h"
+#include "tools/archive/delete.h"
+#include "tools/archive/plan.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kStagingPrefix = ".staging-";  // weights on their way into a tar
+
+// The member that holds the weights of the step with this manifest.
+Result<std::optional<ArchiveRecord>> FindWeights(FileSystem& fs, const std::string& store,
+                                                 const std::string& manifest_digest) {
+  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  for (const ArchiveMember& member : members)
+    if (member.state == MemberState::kVerified && member.record->derived_from == manifest_digest)
+      return member.record;
+  return std::optional<ArchiveRecord>();
+}
+
+// A directory in the store that is gone again.
+class Staging {
+ public:
+  Staging(FileSystem& fs, const std::string& store)
+      : fs_(fs), path_(JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce()))) {}
+  ~Staging() {
+    if (fs_.Stat(path_).ok()) (void)RemoveDeep(fs_, path_);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  FileSystem& fs_;
+  const std::string path_;
+};
+
+Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const std::string& store,
+                                const ByteProgress& progress, const StoreOptions& options) {
+  const ArchiveRecord whole = DescribeSource(step);
+  const Staging staging(fs, store);
+  StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
+  strip.command = "cairn archive run";
+  CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
+  if (stripped.overflowed)
+    return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
+  CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
+  ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
+  record.form = Form::kWeights;
+  record.derived_from = whole.manifest_digest;
+  record.source = whole.source;
+  if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
+    record.saved_unix_seconds = manifest->modified_unix_seconds;
+  return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
+}
+
+struct Opened {
+  std::unique_ptr<StepReader> step;  // null of a tree
+  ArchiveRecord record;
+};
+
+Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
+  Opened opened;
+  const std::string& path = request.source.path;
+  if (!request.source.native) {
+    if (request.weights)
+      return InvalidArgument("{}: weights are taken from native steps only; convert it first", path);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, path));
+    opened.record = DescribeTree(path, files);
+    return opened;
+  }
+  CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
+  opened.record = DescribeSource(*opened.step);
+  return opened;
+}
+
+// Ends what a killed prune began.
+Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& doomed) {
+  const std::string tar = JoinPath(store, doomed.substr(0, doomed.size() - kDeletingSuffix.size()));
+  for (const std::string& path : {tar + ".json", tar + std::string(kParitySuffix)})
+    if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+  return fs.RemoveFile(JoinPath(store, doomed));
+}
+
+Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
+                                          const ArchiveRequest& request, const ArchiveRecord& record) {
+  return request.weights ? FindWeights(fs, store, record.manifest_digest) : FindStored(fs, store, record);
+}
+
+}  // namespace
+
+Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request) {
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
+}
+
+Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                               const StoreOptions& options, const ByteProgress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored};
+  if (!stored || request.delete_source) {
+    // What was proven long ago is proven anew: its source is about to go.
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                           stored            ? ProveMember(fs, store, *stored, progress)
+                           : request.weights ? StoreWeights(fs, *opened.step, store, progress, options)
+                           : opened.step     ? StoreStep(fs, *opened.step, store, progress, options)
+                                             : StoreTree(fs, request.source.path, store, progress, options));
+    outcome.record = copy.record();
+    if (request.delete_source) CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy));
+    outcome.deleted = request.delete_source;
+  }
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+Status CleanStore(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(store, name);
+    if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, path));
+    if (name.ends_with(kDeletingSuffix)) CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name));
+    const bool ours = name.find(kTarSuffix) != name.npos && name.ends_with(kPartialSuffix);
+    if (ours) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// Puts one source into a store in one form, whatever it takes: nothing where it is there already, a strip on
+// the way, a proof before its source goes.
+#pragma once
+
+#include <string>
+
+#include "tools/archive/run.h"
+#include "tools/archive/source.h"
+
+namespace cairn {
+
+struct ArchiveRequest {
+  ArchiveSource source;
+  bool weights = false;        // of a native step its fp16 weights alone
+  bool delete_source = false;  // once what was asked for is proven
+};
+
+struct ArchiveOutcome {
+  ArchiveRecord record;
+  bool stored = false;  // false: it was there already
+  bool deleted = false;
+  double seconds = 0;
+};
+
+// What Archive() would find and make; writes nothing. `outcome.record` is the stored one, or what is known of
+// the coming one.
+Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request);
+
+// Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt where weights do not fit fp16;
+// InvalidArgument where weights are asked of a tree.
+Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                               const StoreOptions& options, const ByteProgress& progress);
+
+// Removes what killed runs left in a store: files and directories that never became members. Requires the
+// lock.
+Status CleanStore(FileSystem& fs, const std::string& store);
+
+}  // namespace cairn

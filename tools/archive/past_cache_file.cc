@@ -1,0 +1,64 @@
+#include "tools/archive/past_cache_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "ckpt/write_ring.h"
+#include "tools/archive/read_only_file_system.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kWindowBytes = 4 << 20;  // one read
+
+// Cuts any range into aligned reads of a window.
+class AlignedReads final : public ReadOnlyFile {
+ public:
+  explicit AlignedReads(std::unique_ptr<File> file) : file_(std::move(file)), window_(kWindowBytes) {}
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    std::lock_guard lock(mutex_);
+    while (!bytes.empty()) {
+      const uint64_t begin = offset / kPageBytes * kPageBytes;
+      const uint64_t wanted = offset - begin + bytes.size();
+      const uint64_t size = std::min(kWindowBytes, (wanted + kPageBytes - 1) / kPageBytes * kPageBytes);
+      CAIRN_RETURN_IF_ERROR(file_->ReadAt(begin, {window_.data(), size}));
+      const uint64_t count = std::min<uint64_t>(bytes.size(), begin + size - offset);
+      std::memcpy(bytes.data(), window_.data() + (offset - begin), count);
+      bytes = bytes.subspan(count);
+      offset += count;
+    }
+    return OkStatus();
+  }
+  const std::string& path() const override { return file_->path(); }
+
+ private:
+  std::unique_ptr<File> file_;
+  std::mutex mutex_;
+  WriteRing::Buffer window_;
+};
+
+// A hint: where it is not taken, the reads that follow are merely less of a proof.
+void DropCleanPages(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<File>> OpenPastCache(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  DropCleanPages(path);
+  const Direct direct = info.bytes % kPageBytes == 0 ? Direct::kAuto : Direct::kOff;
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path, direct));
+  if (!file->direct()) return file;
+  return std::unique_ptr<File>(std::make_unique<AlignedReads>(std::move(file)));
+}
+
+}  // namespace cairn

@@ -1,0 +1,433 @@
+#include "tools/archive/run.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "ckpt/file_scan.h"
+#include "ckpt/layout.h"
+#include "ckpt/open_files.h"
+#include "convert/partial_dir.h"
+#include "convert/sha256.h"
+#include "tools/archive/file_facts.h"
+#include "tools/archive/file_packer.h"
+#include "tools/archive/source.h"
+#include "tools/archive/tar_file_system.h"
+#include "tools/archive/tar_parity.h"
+#include "tools/archive/tar_writer.h"
+#include "tools/archive/verified_copy.h"
+
+namespace cairn {
+namespace {
+
+Status RemoveIfThere(FileSystem& fs, const std::string& path) {
+  return fs.Stat(path).ok() ? fs.RemoveFile(path) : OkStatus();
+}
+
+// Removes a file that was not finished.
+class PartialFile {
+ public:
+  PartialFile(FileSystem& fs, std::string path) : fs_(fs), path_(std::move(path)) {}
+  ~PartialFile() {
+    if (!path_.empty()) (void)fs_.RemoveFile(path_);
+  }
+  const std::string& path() const { return path_; }
+  Status Publish(const std::string& final_path) {
+    CAIRN_RETURN_IF_ERROR(fs_.Rename(path_, final_path));
+    path_.clear();
+    return fs_.SyncDir(std::string(std::filesystem::path(final_path).parent_path()));
+  }
+
+ private:
+  FileSystem& fs_;
+  std::string path_;
+};
+
+// Sizes and times of a step's files, to tell whether anyone touched them.
+struct Seen {
+  uint64_t bytes;
+  int64_t modified, changed;
+  bool operator==(const Seen&) const = default;
+};
+Result<Seen> SeenOf(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  return Seen{info.bytes, info.modified_unix_seconds, FactsOf(path).changed_unix_nanoseconds};
+}
+
+// The files of a member, and how their bytes come.
+class Feed {
+ public:
+  virtual ~Feed() = default;
+  struct Item {
+    std::string name;
+    uint64_t bytes = 0;
+    std::vector<PackSegment> segments;  // empty: not to be packed
+  };
+  virtual std::string directory() const = 0;
+  // What comes first, as text that is at hand; empty name: nothing.
+  virtual std::pair<std::string, std::string> Preface() const { return {}; }
+  virtual std::vector<Item> Items(bool pack) const = 0;
+  virtual Status Copy(const Item& item, const ByteSink& sink) = 0;
+  // Once all was read. Errors: Corrupt.
+  virtual Status CheckUnchanged(const ArchiveRecord& record) = 0;
+};
+
+class StepFeed final : public Feed {
+ public:
+  StepFeed(FileSystem& fs, const StepReader& step) : fs_(fs), step_(step) {}
+  std::string directory() const override { return step_.directory(); }
+  std::pair<std::string, std::string> Preface() const override {
+    return {std::string(kManifestName), EncodeManifest(step_.manifest())};
+  }
+  std::vector<Item> Items(bool pack) const override {
+    std::vector<Item> items;
+    for (const ManifestFile& file : step_.manifest().files) {
+      items.push_back({file.name, file.bytes, {}});
+      // The index is what every reader needs first, and small.
+      if (pack && file.name != kIndexName) items.back().segments = SegmentsOf(step_.catalog(), file);
+    }
+    return items;
+  }
+  Status Copy(const Item& item, const ByteSink& sink) override {
+    const auto& files = step_.manifest().files;
+    return CopyVerified(fs_, step_, *std::ranges::find(files, item.name, &ManifestFile::name), sink);
+  }
+  Status CheckUnchanged(const ArchiveRecord& record) override {
+    return CheckManifestUnchanged(fs_, step_.directory(), record.manifest_digest);
+  }
+
+ private:
+  FileSystem& fs_;
+  const StepReader& step_;
+};
+
+class TreeFeed final : public Feed {
+ public:
+  TreeFeed(FileSystem& fs, std::string directory, std::vector<TreeFile> files)
+      : fs_(fs), directory_(std::move(directory)), files_(std::move(files)) {}
+  std::string directory() const override { return directory_; }
+  std::vector<Item> Items(bool pack) const override {
+    std::vector<Item> items;
+    for (const TreeFile& file : files_)
+      items.push_back(
+          {file.name, file.info.bytes, pack ? UnknownSegments(file.info.bytes) : std::vector<PackSegment>{}});
+    return items;
+  }
+  Status Copy(const Item& item, const ByteSink& sink) override {
+    if (item.bytes == 0) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs_, JoinPath(directory_, item.name), item.bytes,
+                                                           Direct::kAuto, /*may_map=*/false));
+    while (scan->offset() < item.bytes) {
+      CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan->Next(item.bytes - scan->offset()));
+      CAIRN_RETURN_IF_ERROR(sink(bytes));
+    }
+    return OkStatus();
+  }
+  Status CheckUnchanged(const ArchiveRecord& record) override {
+    return CheckTreeUnchanged(fs_, directory_, record.manifest_digest);
+  }
+
+ private:
+  FileSystem& fs_;
+  const std::string directory_;
+  const std::vector<TreeFile> files_;
+};
+
+constexpr uint64_t kMinPackedBytes = 64 << 10;  // of a file; smaller ones are left as they are
+
+// Writes the entries of one member.
+class MemberPacker {
+ public:
+  MemberPacker(FileSystem& fs, Feed& feed, TarWriter& tar, ArchiveRecord& record, PackPool* pool,
+               const ByteProgress& progress)
+      : fs_(fs),
+        feed_(feed),
+        siblings_(fs, feed.directory()),
+        tar_(tar),
+        record_(record),
+        pool_(pool),
+        progress_(progress) {}
+
+  Status Pack() {
+    CAIRN_RETURN_IF_ERROR(Text(feed_.Preface()));
+    for (const Feed::Item& item : feed_.Items(pool_ != nullptr)) CAIRN_RETURN_IF_ERROR(Copy(item));
+    const std::string sums = Sha256Sums(record_);
+    CAIRN_RETURN_IF_ERROR(tar_.Begin(JoinPath(record_.directory, SumsName(record_)), sums.size(), newest_));
+    return tar_.Write(std::as_bytes(std::span(sums)));
+  }
+
+ private:
+  Status Text(const std::pair<std::string, std::string>& file) {
+    const auto& [name, text] = file;
+    if (name.empty()) return OkStatus();
+    const auto bytes = std::as_bytes(std::span(text));
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(feed_.directory(), name)));
+    newest_ = info.modified_unix_seconds;
+    if (record_.saved_unix_seconds == 0) record_.saved_unix_seconds = newest_;
+    CAIRN_RETURN_IF_ERROR(tar_.Begin(JoinPath(record_.directory, name), text.size(), newest_));
+    const uint64_t offset = tar_.offset();
+    CAIRN_RETURN_IF_ERROR(tar_.Write(bytes));
+    Sha256 sha;
+    sha.Update(bytes);
+    record_.files.push_back({name, text.size(), sha.FinishHex(), offset, text.size(), false});
+    return OkStatus();
+  }
+
+  Status Copy(const Feed::Item& item) {
+    const std::string path = JoinPath(feed_.directory(), item.name);
+    CAIRN_ASSIGN_OR_RETURN(const Seen before, SeenOf(fs_, path));
+    ArchivedFile file{.name = item.name, .bytes = item.bytes, .sha256 = {}};
+    file.packed = !item.segments.empty() && item.bytes >= kMinPackedBytes;
+    const std::string entry = JoinPath(record_.directory, StoredName(file));
+    CAIRN_RETURN_IF_ERROR(file.packed
+                              ? tar_.BeginUpTo(entry, PackedBytesAtMost(item.segments), before.modified)
+                              : tar_.Begin(entry, item.bytes, before.modified));
+    file.offset = tar_.offset();
+    CAIRN_RETURN_IF_ERROR(file.packed ? CopyPacked(item, file) : CopyPlain(item, file));
+    file.stored_bytes = tar_.entry_bytes();
+    record_.files.push_back(std::move(file));
+    CAIRN_ASSIGN_OR_RETURN(const Seen after, SeenOf(fs_, path));
+    if (before != after)
+      return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
+                     feed_.directory());
+    return OkStatus();
+  }
+
+  Status CopyPlain(const Feed::Item& item, ArchivedFile& file) {
+    Sha256 sha;
+    CAIRN_RETURN_IF_ERROR(feed_.Copy(item, [&](std::span<const std::byte> bytes) {
+      sha.Update(bytes);
+      Tell(bytes.size());
+      return tar_.Write(bytes);
+    }));
+    file.sha256 = sha.FinishHex();
+    return OkStatus();
+  }
+
+  Status CopyPacked(const Feed::Item& item, ArchivedFile& file) {
+    const auto weights = [this](const std::string& name, uint64_t offset,
+                                std::span<std::byte> out) -> Status {
+      CAIRN_ASSIGN_OR_RETURN(const auto sibling, siblings_.Get(name, Direct::kOff));
+      return sibling->ReadAt(offset, out);
+    };
+    FilePacker packer(*pool_, item.segments, weights,
+                      [this](std::span<const std::byte> bytes) { return tar_.Write(bytes); });
+    Sha256 sha;
+    CAIRN_RETURN_IF_ERROR(feed_.Copy(item, [&](std::span<const std::byte> bytes) {
+      sha.Update(bytes);
+      Tell(bytes.size());
+      return packer.Append(bytes);
+    }));
+    file.sha256 = sha.FinishHex();
+    return packer.Finish();
+  }
+
+  void Tell(uint64_t bytes) {
+    done_ += bytes;
+    if (progress_) progress_(done_);
+  }
+
+  FileSystem& fs_;
+  Feed& feed_;
+  OpenFiles siblings_;
+  TarWriter& tar_;
+  ArchiveRecord& record_;
+  PackPool* const pool_;
+  const ByteProgress& progress_;
+  int64_t newest_ = 0;
+  uint64_t done_ = 0;
+};
+
+// Sizes and times of all files at once, to tell whether anyone touched one that was read long before.
+Result<std::vector<Seen>> SeenOfAll(FileSystem& fs, const Feed& feed) {
+  std::vector<Seen> seen;
+  std::vector<std::string> names;
+  if (const auto preface = feed.Preface(); !preface.first.empty()) names.push_back(preface.first);
+  for (const Feed::Item& item : feed.Items(false)) names.push_back(item.name);
+  for (const std::string& name : names) {
+    CAIRN_ASSIGN_OR_RETURN(const Seen one, SeenOf(fs, JoinPath(feed.directory(), name)));
+    seen.push_back(one);
+  }
+  return seen;
+}
+
+// The tar under its final name; the record gets its digests and size.
+Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRecord& record,
+                const ByteProgress& progress, const StoreOptions& options) {
+  const std::string final_path = JoinPath(store, TarName(record));
+  CAIRN_ASSIGN_OR_RETURN(const auto before, SeenOfAll(fs, feed));
+  const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));  // of a run that was killed
+  WriteRing ring(fs);
+  PartialFile partial(fs, partial_path);
+  std::optional<PackPool> pool;
+  if (options.pack)
+    pool.emplace(options.threads > 0 ? options.threads
+                                     : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path()));
+  CAIRN_RETURN_IF_ERROR(MemberPacker(fs, feed, *tar, record, pool ? &*pool : nullptr, progress).Pack());
+  CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, tar->Finish());
+  CAIRN_ASSIGN_OR_RETURN(const auto after, SeenOfAll(fs, feed));
+  if (before != after)
+    return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
+                   feed.directory());
+  CAIRN_RETURN_IF_ERROR(feed.CheckUnchanged(record));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".json"));  // of a tar that was damaged since
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".parity"));
+  return partial.Publish(final_path);
+}
+
+Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  const std::string final_path = JoinPath(store, TarName(record)) + ".json";
+  const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, partial_path, EncodeRecord(record)));
+  return PartialFile(fs, partial_path).Publish(final_path);
+}
+
+// Writes the tar, proves it, and only then says so.
+Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, uint64_t bytes,
+                             const std::string& store, const ByteProgress& progress,
+                             const StoreOptions& options) {
+  CAIRN_RETURN_IF_ERROR(WriteTar(fs, feed, store, record, progress, options));
+  const auto proof = ProveMember(fs, store, record, [&](uint64_t read) {
+    if (progress) progress(bytes + read);
+  });
+  if (!proof.ok()) {  // what the store gives back is not what it was given
+    (void)fs.RemoveFile(JoinPath(store, TarName(record)));
+    return proof.status().WithContext("the store did not keep what was written, nothing was stored");
+  }
+  ArchiveRecord proven = proof->record();
+  if (options.parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(proven.parity, WriteTarParity(fs, store, TarName(proven), options.parity));
+  }
+  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
+  return proof;
+}
+
+}  // namespace
+
+uint64_t TarBytesAtMost(const Manifest& manifest) {
+  uint64_t bytes = 2 * TarEntryBytes(EncodeManifest(manifest).size()) + (1 << 20);  // SHA256SUMS is shorter
+  for (const ManifestFile& file : manifest.files) bytes += TarEntryBytes(file.bytes);
+  return bytes;
+}
+
+Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
+                                                const ArchiveRecord& wanted) {
+  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  for (const ArchiveMember& member : members)
+    if (member.state == MemberState::kVerified && member.record->manifest_digest == wanted.manifest_digest)
+      return member.record;
+  return std::optional<ArchiveRecord>();
+}
+
+Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
+                             const ByteProgress& progress, const StoreOptions& options) {
+  return StoreStepAs(fs, step, DescribeSource(step), store, progress, options);
+}
+
+Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
+                               const std::string& store, const ByteProgress& progress,
+                               const StoreOptions& options) {
+  if (!step.manifest().shards.empty())
+    return NotSupported(
+        "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
+        step.directory(), step.DirectoryOf(ShardName(0)));
+  CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, TarBytesAtMost(step.manifest())));
+  StepFeed feed(fs, step);
+  return StoreFeed(fs, feed, std::move(record), step.manifest().bytes(), store, progress, options);
+}
+
+Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
+                             const ByteProgress& progress, const StoreOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<TreeFile> files, ListTree(fs, directory));
+  uint64_t bytes = 0, tar_bytes = 1 << 20;
+  for (const TreeFile& file : files) {
+    bytes += file.info.bytes;
+    tar_bytes += TarEntryBytes(file.info.bytes) + file.name.size() + 128;
+  }
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, tar_bytes));
+  ArchiveRecord record = DescribeTree(directory, files);
+  TreeFeed feed(fs, directory, std::move(files));
+  return StoreFeed(fs, feed, std::move(record), bytes, store, progress, options);
+}
+
+Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+                               const ByteProgress& progress) {
+  const VerifyReport report = VerifyTar(fs, store, TarName(record), &record, progress);
+  if (!report.problems.empty()) return Corrupt("{}", ToString(report.problems.front()));
+  ProvenCopy copy(record);
+  copy.record_.verified_unix_seconds = std::time(nullptr);
+  return copy;
+}
+
+namespace {
+
+// Every file's SHA-256, from the list that the tar itself carries.
+Status TakeSums(const std::string& text, ArchiveRecord& record) {
+  constexpr size_t kHexDigits = 64, kNameAt = kHexDigits + 2;
+  std::map<std::string, std::string> sums;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (end - at > kNameAt) sums[text.substr(at + kNameAt, end - at - kNameAt)] = text.substr(at, kHexDigits);
+    at = end + 1;
+  }
+  for (ArchivedFile& file : record.files) {
+    if (!sums.contains(file.name)) return Corrupt("{} is not in its list of SHA-256 sums", file.name);
+    file.sha256 = sums[file.name];
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,
+                                 const ByteProgress& progress) {
+  const std::string path = JoinPath(store, tar);
+  const auto parts = ParseTarName(tar);
+  if (!parts) return InvalidArgument("{}: not the name of a tar of this archive", path);
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, path, /*past_cache=*/true));
+  ArchiveRecord record;
+  std::vector<TreeFile> tree;
+  if (parts->form != Form::kFiles) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, path));
+    record = RecordOf(step->manifest(), parts->run);
+  }
+  std::string sums_name(kSumsName);
+  for (const TarEntry& entry : view->index().entries) {
+    if (&entry == &view->index().entries.back()) {
+      sums_name = entry.name;
+      break;
+    }
+    record.files.push_back({entry.name, view->BytesOf(entry), "", entry.offset, entry.bytes, entry.packed});
+    tree.push_back(
+        {entry.name, {.bytes = view->BytesOf(entry), .modified_unix_seconds = entry.modified_unix_seconds}});
+  }
+  if (parts->form == Form::kFiles) {
+    std::vector<ArchivedFile> files = std::move(record.files);
+    record = DescribeTree(JoinPath("/", view->index().directory), tree);
+    record.files = std::move(files);
+    record.source.clear();
+  }
+  record.form = parts->form;
+  record.name = parts->run;
+  record.step = parts->step;
+  record.directory = view->index().directory;
+  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
+                         ReadSmallFile(*view, JoinPath(path, sums_name), kMaxRecordBytes));
+  CAIRN_RETURN_IF_ERROR(TakeSums(sums, record).WithContext(path));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  record.tar_bytes = info.bytes;
+  if (TarName(record) != tar)
+    return Corrupt("{}: holds {}; it was renamed, or files of it are missing", path, TarName(record));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy proof, ProveMember(fs, store, record, progress));
+  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proof.record()));
+  return proof;
+}
+
+}  // namespace cairn

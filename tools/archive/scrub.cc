@@ -1,0 +1,79 @@
+#include "tools/archive/scrub.h"
+
+#include <algorithm>
+
+#include "ckpt/layout.h"
+#include "tools/archive/run.h"
+#include "tools/archive/source.h"
+#include "tools/archive/tar_parity.h"
+
+namespace cairn {
+namespace {
+
+int64_t LastLook(const LedgerMember& entry) {
+  const int64_t stored = entry.member.record ? entry.member.record->verified_unix_seconds : 0;
+  return std::max(stored, entry.scrub.unix_seconds);
+}
+
+// The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
+Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveMember& member,
+                        const ArchiveRecord& record) {
+  const std::string path = JoinPath(store, member.tar);
+  const std::string repaired = path + std::string(kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(RepairTar(fs, store, member.tar, repaired).status());
+  const VerifyReport report = VerifyTarAt(fs, repaired, member.form, &record);
+  if (!report.problems.empty()) {
+    (void)fs.RemoveFile(repaired);
+    return Corrupt("what its parity gives is damaged too: {}", ToString(report.problems.front()));
+  }
+  CAIRN_RETURN_IF_ERROR(fs.Rename(repaired, path));
+  return fs.SyncDir(store);
+}
+
+// The source anew, where it is what was archived.
+Status StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  if (record.source.empty() || !fs.Stat(record.source).ok())
+    return NotFound("its source {} is gone", record.source);
+  const bool packed = std::ranges::any_of(record.files, &ArchivedFile::packed);
+  if (record.form == Form::kFiles) {
+    CAIRN_RETURN_IF_ERROR(CheckTreeUnchanged(fs, record.source, record.manifest_digest));
+    return StoreTree(fs, record.source, store, {}, {.pack = packed}).status();
+  }
+  if (record.form != Form::kFull) return NotFound("weights are taken from their step anew by archive run");
+  CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
+  return StoreStep(fs, *step, store, {}, {.pack = packed}).status();
+}
+
+}  // namespace
+
+std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes) {
+  uint64_t all = 0;
+  for (const LedgerMember& entry : members) all += entry.member.bytes;
+  uint64_t budget = bytes > 0 ? bytes : UINT64_MAX;
+  if (fraction > 0) budget = std::min(budget, static_cast<uint64_t>(static_cast<double>(all) * fraction));
+  std::ranges::stable_sort(members, {}, LastLook);
+  std::vector<LedgerMember> chosen;
+  for (LedgerMember& entry : members) {
+    if (!chosen.empty() && entry.member.bytes > budget) break;
+    budget -= std::min(budget, entry.member.bytes);
+    chosen.push_back(std::move(entry));
+  }
+  return chosen;
+}
+
+Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member) {
+  Result<ArchiveRecord> record = ReadRecord(fs, store, member.tar);
+  if (!record.ok()) return record.status();
+  Status parity = NotFound("it has no parity");
+  if (!record->parity.name.empty()) {
+    parity = RepairFromParity(fs, store, member, *record);
+    if (parity.ok()) return std::string("repaired from its parity");
+  }
+  const Status source = StoreAgain(fs, store, *record);
+  if (source.ok()) return fmt::format("stored again from {}", record->source);
+  return Corrupt("{}: cannot be repaired: {}; {}", JoinPath(store, member.tar), parity.message(),
+                 source.message());
+}
+
+}  // namespace cairn

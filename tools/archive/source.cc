@@ -1,0 +1,179 @@
+#include "tools/archive/source.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <filesystem>
+
+#include "ckpt/layout.h"
+#include "ckpt/run_dir.h"
+#include "tools/archive/tar_index.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr size_t kMaxFiles = 1 << 20;
+constexpr int kMaxDepth = 32;  // also ends links that go round
+
+// Fit for a file name and for RUN@STEP.
+std::string PlainName(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) &&
+        std::string_view("._-").find(c) == std::string_view::npos)
+      c = '_';
+  return IsPlainFileName(name) ? name : "run";
+}
+
+std::string LastName(const std::string& path) { return stdfs::path(path).filename().string(); }
+std::string ParentName(const std::string& path) {
+  return stdfs::path(path).parent_path().filename().string();
+}
+
+Status ListBelow(FileSystem& fs, const std::string& root, const std::string& below, int depth,
+                 std::vector<TreeFile>& files) {
+  const std::string directory = below.empty() ? root : JoinPath(root, below);
+  if (depth > kMaxDepth)
+    return NotSupported("{}: more than {} levels of directories; is there a link that goes round?", directory,
+                        kMaxDepth);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  for (const std::string& name : names) {
+    const std::string path = below.empty() ? name : JoinPath(below, name);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(JoinPath(root, path)));
+    if (info.is_directory) {
+      CAIRN_RETURN_IF_ERROR(ListBelow(fs, root, path, depth + 1, files));
+      continue;
+    }
+    std::error_code error;
+    const auto kind = stdfs::status(JoinPath(root, path), error).type();
+    if (!error && kind != stdfs::file_type::regular && kind != stdfs::file_type::not_found)
+      return NotSupported("{}: neither a file nor a directory; move it away first", JoinPath(root, path));
+    if (files.size() == kMaxFiles || !IsPlainPath(path))
+      return NotSupported("{}: more files, or a longer path, than an archive takes", JoinPath(root, path));
+    files.push_back({path, info});
+  }
+  return OkStatus();
+}
+
+// A run directory of Cairn, even one without a committed step.
+bool LooksLikeRun(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name == kRunName || ParseStepDirName(name) || ParseMarkedDirName(name);
+  });
+}
+
+Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSource>& sources) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
+  if (!info.is_directory) return NotSupported("{} is a file; give the directory that it is in", argument);
+  if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
+    sources.push_back({argument, true});
+    return OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
+  for (int64_t step : steps) sources.push_back({JoinPath(argument, StepDirName(step)), true});
+  if (!steps.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
+  if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
+    return NotFound("{}: neither a committed step nor a run directory with one", argument);
+  const size_t before = sources.size();
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(argument, name);
+    const Result<FileInfo> entry = fs.Stat(path);
+    if (ForeignStepOf(name) && entry.ok() && entry->is_directory) sources.push_back({path, false});
+  }
+  if (sources.size() == before) sources.push_back({argument, false});
+  return OkStatus();
+}
+
+std::string TreeDigest(const std::vector<TreeFile>& files) {
+  std::string text = "cairn tree\n";
+  for (const TreeFile& file : files)
+    text += fmt::format("{}\t{}\t{}\n", file.name, file.info.bytes, file.info.modified_unix_seconds);
+  return ToHex(DigestOf(text));
+}
+
+}  // namespace
+
+std::optional<int64_t> ForeignStepOf(std::string_view name) {
+  for (const std::string_view prefix : {"global_step", "iter_", "checkpoint-", "step_", "step-", "step"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view digits = name.substr(prefix.size());
+    int64_t step = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+    if (error == std::errc() && end == digits.data() + digits.size() && step >= 0) return step;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
+  std::vector<ArchiveSource> sources;
+  for (const std::string& argument : arguments) CAIRN_RETURN_IF_ERROR(Expand(fs, argument, sources));
+  return sources;
+}
+
+ArchiveRecord DescribeSource(const StepReader& step) {
+  const std::string canonical = CanonicalPath(step.directory());
+  ArchiveRecord record = RecordOf(step.manifest(), PlainName(ParentName(canonical)));
+  record.source = canonical;
+  return record;
+}
+
+Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory) {
+  std::vector<TreeFile> files;
+  CAIRN_RETURN_IF_ERROR(ListBelow(fs, directory, "", 0, files));
+  if (files.empty()) return NotFound("{}: no file in it", directory);
+  std::ranges::sort(files, {}, &TreeFile::name);
+  return files;
+}
+
+ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files) {
+  const std::string canonical = CanonicalPath(directory);
+  const std::string name = PlainName(LastName(canonical));
+  const auto step = ForeignStepOf(name);
+  const std::string run = step ? PlainName(ParentName(canonical)) : name;
+  ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
+  record.form = Form::kFiles;
+  record.manifest_digest = TreeDigest(files);
+  record.run = record.manifest_digest;
+  record.source = canonical;
+  return record;
+}
+
+Status CheckTreeUnchanged(FileSystem& fs, const std::string& directory, std::string_view digest) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory));
+  if (TreeDigest(files) != digest) return Corrupt("{}: was changed meanwhile; run again", directory);
+  return OkStatus();
+}
+
+Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
+  if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: was saved anew meanwhile; run again", step_dir);
+  return OkStatus();
+}
+
+std::string CanonicalPath(const std::string& path) {
+  std::error_code error;
+  const stdfs::path canonical = stdfs::weakly_canonical(path, error);
+  std::string text = error ? path : canonical.string();
+  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+Status RemoveDeep(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+  for (const std::string& name : names) {
+    const std::string inner = JoinPath(path, name);
+    std::error_code error;
+    const bool link = stdfs::is_symlink(inner, error);  // the link goes, not what it leads to
+    const Result<FileInfo> info = fs.Stat(inner);
+    if (!link && info.ok() && info->is_directory)
+      CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, inner));
+    else
+      CAIRN_RETURN_IF_ERROR(fs.RemoveFile(inner));
+  }
+  return fs.RemoveDir(path);
+}
+
+}  // namespace cairn

@@ -1,0 +1,143 @@
+#include "tools/archive/tar_file_system.h"
+
+#include <algorithm>
+
+#include "tools/archive/packed_file.h"
+#include "tools/archive/past_cache_file.h"
+
+namespace cairn {
+namespace {
+
+// A stretch of the tar.
+class TarMemberFile final : public ReadOnlyFile {
+ public:
+  TarMemberFile(std::string path, FileRange range) : path_(std::move(path)), range_(std::move(range)) {}
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    if (offset > range_.bytes || bytes.size() > range_.bytes - offset)
+      return Corrupt("{} ends at byte {}", path_, range_.bytes);
+    return range_.file->ReadAt(range_.offset + offset, bytes);
+  }
+  const std::string& path() const override { return path_; }
+
+ private:
+  const std::string path_;
+  const FileRange range_;
+};
+
+Result<std::shared_ptr<File>> OpenTar(FileSystem& fs, const std::string& path, bool past_cache) {
+  auto opened = past_cache ? OpenPastCache(fs, path) : fs.OpenForRead(path);
+  if (!opened.ok()) return opened.status();
+  return std::shared_ptr<File>(std::move(opened).value());
+}
+
+}  // namespace
+
+TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar)
+    : tar_path_(std::move(tar_path)), index_(std::move(index)), tar_(std::move(tar)) {
+  directories_[""];
+  for (const TarEntry& entry : index_.entries) {
+    by_name_[entry.name] = &entry;
+    bytes_[entry.name] = entry.bytes;
+    std::string parent, name = entry.name;
+    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/')) {
+      directories_[parent].insert(name.substr(0, slash));
+      parent = parent.empty() ? name.substr(0, slash) : JoinPath(parent, name.substr(0, slash));
+      name.erase(0, slash + 1);
+    }
+    directories_[parent].insert(name);
+  }
+}
+
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+                                                           bool past_cache) {
+  CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, tar_path));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, tar_path, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(tar_path, std::move(index), std::move(tar)));
+  CAIRN_RETURN_IF_ERROR(view->LearnSizes());
+  return view;
+}
+
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+                                                           bool past_cache, const ArchiveRecord& record) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(tar_path));
+  for (const ArchivedFile& file : record.files)
+    if (file.offset > info.bytes || file.stored_bytes > info.bytes - file.offset)
+      return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", tar_path,
+                     info.bytes, file.name);
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, tar_path, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(tar_path, IndexOf(record), std::move(tar)));
+  for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
+  return view;
+}
+
+Status TarFileSystem::LearnSizes() {
+  for (const TarEntry& entry : index_.entries) {
+    if (!entry.packed) continue;
+    Result<PackedTable> table = ReadPackedTable({tar_, entry.offset, entry.bytes});
+    if (!table.ok()) return table.status().WithContext(JoinPath(tar_path_, entry.name));
+    bytes_[entry.name] = table->bytes;
+  }
+  return OkStatus();
+}
+
+Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
+  const std::string prefix = JoinPath(tar_path_, "");
+  const auto found = path.starts_with(prefix) ? by_name_.find(path.substr(prefix.size())) : by_name_.end();
+  if (found == by_name_.end()) return NotFound("{}: no such entry in the tar", path);
+  return found->second;
+}
+
+Result<std::unique_ptr<File>> TarFileSystem::OpenForRead(const std::string& path, Direct) {
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  return OpenEntry(*entry, /*siblings=*/true);
+}
+
+Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const TarEntry& entry, bool siblings) {
+  const std::string path = JoinPath(tar_path_, entry.name);
+  FileRange range{tar_, entry.offset, entry.bytes};
+  if (!entry.packed) return std::unique_ptr<File>(std::make_unique<TarMemberFile>(path, std::move(range)));
+  SiblingReader reader;  // none: what completes halves is whole itself
+  if (siblings)
+    reader = [this](const std::string& name, uint64_t offset, std::span<std::byte> out) {
+      return ReadSibling(name, offset, out);
+    };
+  CAIRN_ASSIGN_OR_RETURN(auto file, PackedFile::Open(path, std::move(range), std::move(reader)));
+  if (file->bytes() != bytes_.at(entry.name))
+    return Corrupt("{}: unpacks to {} bytes, not {}", path, file->bytes(), bytes_.at(entry.name));
+  return std::unique_ptr<File>(std::move(file));
+}
+
+Status TarFileSystem::ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out) {
+  std::shared_ptr<File> file;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<File>& known = siblings_[name];
+    if (!known) {
+      const auto entry = by_name_.find(name);
+      if (entry == by_name_.end()) return NotFound("{}: no such entry in the tar", JoinPath(tar_path_, name));
+      CAIRN_ASSIGN_OR_RETURN(known, OpenEntry(*entry->second, /*siblings=*/false));
+    }
+    file = known;
+  }
+  return file->ReadAt(offset, out);
+}
+
+Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
+  const std::string prefix = JoinPath(tar_path_, "");
+  if (path == tar_path_ || (path.starts_with(prefix) && directories_.contains(path.substr(prefix.size()))))
+    return FileInfo{.is_directory = true};
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  return FileInfo{false, BytesOf(*entry), entry->modified_unix_seconds, entry->modified_unix_seconds};
+}
+
+Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {
+  const std::string prefix = JoinPath(tar_path_, "");
+  const auto found = directory == tar_path_          ? directories_.find("")
+                     : directory.starts_with(prefix) ? directories_.find(directory.substr(prefix.size()))
+                                                     : directories_.end();
+  if (found == directories_.end()) return NotFound("{}: no such directory in the tar", directory);
+  return std::vector<std::string>(found->second.begin(), found->second.end());
+}
+
+}  // namespace cairn

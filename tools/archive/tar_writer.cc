@@ -1,0 +1,130 @@
+#include "tools/archive/tar_writer.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+
+#include <algorithm>
+#include <array>
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kTarBlockBytes = 512;
+constexpr uint64_t kEndBytes = 2 * kTarBlockBytes;      // zeros that end a tar
+constexpr uint64_t kHeadersBytes = 4 * kTarBlockBytes;  // a pax header, its values, the ustar header
+constexpr uint64_t kUstarBytes = uint64_t{8} << 30;     // a ustar header cannot say this size
+constexpr int kMode = 0644;
+
+struct FreeEntry {
+  void operator()(archive_entry* entry) const { archive_entry_free(entry); }
+};
+struct FreeWriter {
+  void operator()(archive* writer) const {
+    archive_write_fail(writer);  // the header is all that is wanted
+    archive_write_free(writer);
+  }
+};
+
+// libarchive's header of an entry. `extended`: with a pax header whether the size needs one or not, by way of
+// a time below the second.
+Result<std::string> HeaderOf(const std::string& name, uint64_t bytes, int64_t modified, bool extended) {
+  std::string header;
+  const std::unique_ptr<archive, FreeWriter> writer(archive_write_new());
+  extended ? archive_write_set_format_pax(writer.get())
+           : archive_write_set_format_pax_restricted(writer.get());
+  archive_write_set_bytes_per_block(writer.get(), 0);  // handed over at once
+  const auto take = [](archive*, void* text, const void* data, size_t size) -> la_ssize_t {
+    static_cast<std::string*>(text)->append(static_cast<const char*>(data), size);
+    return static_cast<la_ssize_t>(size);
+  };
+  const std::unique_ptr<archive_entry, FreeEntry> entry(archive_entry_new());
+  archive_entry_set_pathname(entry.get(), name.c_str());
+  archive_entry_set_size(entry.get(), static_cast<la_int64_t>(bytes));
+  archive_entry_set_filetype(entry.get(), AE_IFREG);
+  archive_entry_set_perm(entry.get(), kMode);
+  archive_entry_set_mtime(entry.get(), modified, extended ? 1 : 0);
+  if (archive_write_open(writer.get(), &header, nullptr, take, nullptr) != ARCHIVE_OK ||
+      archive_write_header(writer.get(), entry.get()) != ARCHIVE_OK)
+    return IoError("tar entry {}: {}", name, archive_error_string(writer.get()));
+  return header;
+}
+
+}  // namespace
+
+uint64_t TarEntryBytes(uint64_t bytes) {
+  return kHeadersBytes + (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+}
+
+Result<std::unique_ptr<TarWriter>> TarWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                     const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(auto out, StreamWriter::Create(fs, ring, path, /*bytes=*/0));
+  return std::unique_ptr<TarWriter>(new TarWriter(fs, path, std::move(out)));
+}
+
+Status TarWriter::Start(Entry entry) {
+  CAIRN_RETURN_IF_ERROR(EndEntry());
+  const bool extended = entry.open_end && entry.most >= kUstarBytes;
+  CAIRN_ASSIGN_OR_RETURN(const std::string header,
+                         HeaderOf(entry.name, entry.most, entry.modified, extended));
+  entry.header_offset = offset();
+  entry.header_bytes = header.size();
+  entry_ = std::move(entry);
+  return out_->Append(std::as_bytes(std::span(header)));
+}
+
+Status TarWriter::Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
+  return Start({.name = name, .most = bytes, .modified = modified_unix_seconds});
+}
+
+Status TarWriter::BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
+  return Start({.name = name, .most = bytes, .modified = modified_unix_seconds, .open_end = true});
+}
+
+Status TarWriter::Write(std::span<const std::byte> bytes) {
+  if (bytes.size() > entry_.most - entry_.written)
+    return InvalidArgument("tar entry {}: more bytes than it was said to have", entry_.name);
+  entry_.written += bytes.size();
+  return out_->Append(bytes);
+}
+
+Status TarWriter::EndEntry() {
+  if (entry_.open_end && entry_.written != entry_.most) {
+    CAIRN_ASSIGN_OR_RETURN(std::string header, HeaderOf(entry_.name, entry_.written, entry_.modified,
+                                                        entry_.most >= kUstarBytes));
+    if (header.size() != entry_.header_bytes)
+      return NotSupported("tar entry {}: its header changed from {} to {} bytes", entry_.name,
+                          entry_.header_bytes, header.size());
+    patches_.push_back({entry_.header_offset, std::move(header)});
+  } else if (entry_.written != entry_.most) {
+    return InvalidArgument("tar entry {}: {} bytes are missing", entry_.name, entry_.most - entry_.written);
+  }
+  entry_.open_end = false;
+  entry_.most = entry_.written;
+  return Zeros((kTarBlockBytes - offset() % kTarBlockBytes) % kTarBlockBytes);
+}
+
+Status TarWriter::Zeros(uint64_t bytes) {
+  static constexpr std::array<std::byte, kPageBytes> kZeros{};
+  for (uint64_t left = bytes; left > 0; left -= std::min<uint64_t>(left, kZeros.size()))
+    CAIRN_RETURN_IF_ERROR(out_->Append({kZeros.data(), std::min<uint64_t>(left, kZeros.size())}));
+  return OkStatus();
+}
+
+Result<uint64_t> TarWriter::Finish() {
+  CAIRN_RETURN_IF_ERROR(EndEntry());
+  const uint64_t bytes = PageUp(offset() + kEndBytes);
+  CAIRN_RETURN_IF_ERROR(Zeros(bytes - offset()));
+  if (!patches_.empty()) {
+    CAIRN_RETURN_IF_ERROR(out_->Drain());
+    // Through the page cache, since headers are no whole pages.
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForWrite(path_, Direct::kOff));
+    for (const Patch& patch : patches_)
+      CAIRN_RETURN_IF_ERROR(file->WriteAt(patch.offset, std::as_bytes(std::span(patch.header))));
+    CAIRN_RETURN_IF_ERROR(file->Sync());
+    CAIRN_RETURN_IF_ERROR(file->Close());
+  }
+  CAIRN_RETURN_IF_ERROR(out_->Finish());
+  return bytes;
+}
+
+}  // namespace cairn

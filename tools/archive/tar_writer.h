@@ -1,0 +1,68 @@
+// Writes a pax tar of regular files, front to back, in bounded memory.
+//
+// libarchive makes the headers; the data goes past it, because libarchive must know an entry's size before
+// its first byte and a packed file's is known after its last (packed_file.h). Such an entry gets a header for
+// the largest size it can have, and the true one is put in its place, equally long, before the file is
+// synced. The file is padded with zeros to whole pages, as a tar may be, so that it can be written and read
+// back past the page cache.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/archive/stream_writer.h"
+
+namespace cairn {
+
+class TarWriter {
+ public:
+  static Result<std::unique_ptr<TarWriter>> Create(FileSystem& fs, WriteRing& ring, const std::string& path);
+
+  // Starts an entry; the one before it must be whole. Errors: InvalidArgument where bytes of it are missing.
+  Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
+  // The same for an entry of at most `bytes`, which ends with what comes next.
+  Status BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
+  // The next bytes of the entry. Errors: those of the disk; InvalidArgument where they are too many.
+  Status Write(std::span<const std::byte> bytes);
+  // End marker, padding, true headers, sync and close. Returns the bytes of the whole file.
+  Result<uint64_t> Finish();
+
+  // Where the next byte goes: after Begin(), of the entry's data.
+  uint64_t offset() const { return out_->bytes(); }
+  // Of the entry so far.
+  uint64_t entry_bytes() const { return entry_.written; }
+
+ private:
+  struct Entry {
+    std::string name;
+    uint64_t header_offset = 0;
+    size_t header_bytes = 0;
+    uint64_t most = 0;  // bytes that it may have
+    uint64_t written = 0;
+    int64_t modified = 0;
+    bool open_end = false;
+  };
+  struct Patch {
+    uint64_t offset;
+    std::string header;
+  };
+
+  TarWriter(FileSystem& fs, std::string path, std::unique_ptr<StreamWriter> out)
+      : fs_(fs), path_(std::move(path)), out_(std::move(out)) {}
+  Status Start(Entry entry);
+  Status EndEntry();
+  Status Zeros(uint64_t bytes);
+
+  FileSystem& fs_;
+  const std::string path_;
+  std::unique_ptr<StreamWriter> out_;
+  Entry entry_;
+  std::vector<Patch> patches_;
+};
+
+// Bytes that an entry of this size takes at most: header and padding included.
+uint64_t TarEntryBytes(uint64_t bytes);
+
+}  // namespace cairn

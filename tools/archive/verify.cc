@@ -1,0 +1,115 @@
+#include "tools/archive/verify.h"
+
+#include "ckpt/file_scan.h"
+#include "ckpt/layout.h"
+#include "convert/sha256.h"
+#include "tools/archive/tar_file_system.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kVerifyJobs = 2;  // files at once: one reads while one computes
+
+// What the step's own digests do not cover: the entries' names, and the list for sha256sum.
+Status CheckAgainstRecord(FileSystem& view, const TarIndex& index, const std::string& root,
+                          const ArchiveRecord& record) {
+  if (index.directory != record.directory)
+    return Corrupt("holds '{}', the ledger says '{}'", index.directory, record.directory);
+  if (index.entries.size() != record.files.size() + 1)
+    return Corrupt("has {} entries, the ledger says {}", index.entries.size(), record.files.size() + 1);
+  for (const ArchivedFile& file : record.files) {
+    const TarEntry* entry = index.Find(file.name);
+    if (entry == nullptr || entry->offset != file.offset || entry->bytes != file.stored_bytes ||
+        entry->packed != file.packed)
+      return Corrupt("its entry {} is not where the ledger says", file.name);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
+                         ReadSmallFile(view, JoinPath(root, SumsName(record)), kMaxRecordBytes));
+  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
+  return OkStatus();
+}
+
+// Of a tree: every file against its SHA-256.
+VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const ArchiveRecord& record,
+                        const ByteProgress& progress) {
+  VerifyReport report;
+  for (const ArchivedFile& file : record.files) {
+    const std::string path = JoinPath(root, file.name);
+    const Status status = [&]() -> Status {
+      Sha256 sha;
+      CAIRN_RETURN_IF_ERROR(ReadThrough(view, path, file.bytes, [&](std::span<const std::byte> bytes) {
+        sha.Update(bytes);
+        report.bytes_checked += bytes.size();
+        if (progress) progress(report.bytes_checked);
+        return OkStatus();
+      }));
+      return sha.FinishHex() == file.sha256 ? OkStatus() : Corrupt("does not match its SHA-256");
+    }();
+    if (!status.ok()) report.problems.push_back({path, 0, "", status.message()});
+  }
+  return report;
+}
+
+}  // namespace
+
+Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink) {
+  if (bytes == 0) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, bytes, Direct::kAuto, /*may_map=*/false));
+  while (scan->offset() < bytes) {
+    CAIRN_ASSIGN_OR_RETURN(const auto next, scan->Next(bytes - scan->offset()));
+    CAIRN_RETURN_IF_ERROR(sink(next));
+  }
+  return OkStatus();
+}
+
+VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
+                       const ArchiveRecord* record, const ByteProgress& progress) {
+  const auto parts = ParseTarName(tar);
+  return VerifyTarAt(fs, JoinPath(store, tar), parts ? parts->form : Form::kFull, record, progress);
+}
+
+VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+                         const ByteProgress& progress) {
+  VerifyReport report;
+  const auto problem = [&](const Status& status) {
+    report.problems.push_back({path, 0, "", status.message()});
+  };
+  const auto view = TarFileSystem::Open(fs, path, /*past_cache=*/true);
+  if (!view.ok()) {
+    problem(view.status());
+    return report;
+  }
+  if (form == Form::kFiles) {
+    if (record == nullptr) {
+      problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
+      return report;
+    }
+    report = VerifyTree(**view, path, *record, progress);
+  } else {
+    const auto step = StepReader::Open(**view, path);
+    if (!step.ok()) {
+      problem(step.status());
+      return report;
+    }
+    report = VerifyHash(**view, **step, progress, kVerifyJobs);
+    for (Problem& found : VerifyStructure(**step).problems) report.problems.push_back(std::move(found));
+    if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
+      problem(Corrupt("holds another manifest than the ledger says"));
+  }
+  if (record != nullptr)
+    if (const Status status = CheckAgainstRecord(**view, (*view)->index(), path, *record); !status.ok())
+      problem(status);
+  return report;
+}
+
+VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
+                          const ByteProgress& progress) {
+  if (member.state == MemberState::kDamaged && member.bytes == 0)
+    return {.problems = {{JoinPath(store, member.tar), 0, "", member.trouble}}};
+  VerifyReport report = VerifyTar(fs, store, member.tar, member.record ? &*member.record : nullptr, progress);
+  if (member.state == MemberState::kDamaged)
+    report.problems.push_back({JoinPath(store, member.tar), 0, "", member.trouble});
+  return report;
+}
+
+}  // namespace cairn

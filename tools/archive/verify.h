@@ -1,0 +1,32 @@
+// Proof that an archived step is whole: its tar read back from the disk, every byte against the step's own
+// digests.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ckpt/verify.h"
+#include "tools/archive/store.h"
+#include "tools/archive/verified_copy.h"
+
+namespace cairn {
+
+using ByteProgress = std::function<void(uint64_t bytes_done)>;
+
+// Everything that is wrong with STORE/tar. `record`, where the ledger has one, must agree with what is in the
+// tar.
+VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
+                       const ArchiveRecord* record, const ByteProgress& progress = {});
+
+// The same of a tar under any name.
+VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+                         const ByteProgress& progress = {});
+
+// All bytes of a file, in order. Errors: those of the disk, and the sink's own.
+Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
+
+// The same for a member as ListStore found it; what is damaged in the ledger is a problem too.
+VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
+                          const ByteProgress& progress = {});
+
+}  // namespace cairn

@@ -1,0 +1,297 @@
+#include "tools/cmd_archive_policy.h"
+
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+
+#include "tools/archive/archiver.h"
+#include "tools/archive/ledger.h"
+#include "tools/archive/plan.h"
+#include "tools/archive/report.h"
+#include "tools/cmd_archive_run.h"
+#include "tools/exit_code.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/text_table.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct PolicyOptions {
+  std::string policy;
+  bool dry_run = false;
+  bool json = false;
+};
+
+std::string SizeText(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(static_cast<double>(bytes)); }
+std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
+std::string Title(const PlanEntry& e) { return fmt::format("{}@{}", e.run, e.step); }
+
+std::string ActionText(const PlanEntry& e) {
+  if (e.trouble) return "cannot";
+  std::string text = e.store_full && e.store_weights ? "store full, fp16"
+                     : e.store_full                  ? (e.source.native ? "store full" : "store files")
+                     : e.store_weights               ? "store fp16"
+                                                     : "-";
+  if (e.delete_source) text = text == "-" ? "delete source" : text + ", delete source";
+  return text;
+}
+
+ordered_json ToJson(const PlanEntry& e) {
+  return {{"run", e.run},
+          {"step", e.step},
+          {"source", e.source.path},
+          {"store_full", e.store_full},
+          {"store_weights", e.store_weights},
+          {"delete_source", e.delete_source},
+          {"why", e.why},
+          {"bytes", e.bytes},
+          {"inodes", e.inodes},
+          {"purge_days", e.purge_days},
+          {"finish_days", e.finish_days},
+          {"late", e.late},
+          {"trouble", e.trouble}};
+}
+
+void PrintPlanJson(const Plan& plan) {
+  ordered_json entries = ordered_json::array();
+  for (const PlanEntry& e : plan.entries) entries.push_back(ToJson(e));
+  PrintJson({{"entries", entries},
+             {"bytes", plan.bytes},
+             {"inodes", plan.inodes},
+             {"bandwidth", plan.bandwidth},
+             {"failures", plan.failures},
+             {"notes", plan.notes}});
+}
+
+void PrintPlan(const Plan& plan) {
+  TextTable table({"member", "do", "purge in", "proven in", "size", "why"});
+  for (const PlanEntry& e : plan.entries)
+    table.Add({Title(e), ActionText(e), DaysText(e.purge_days),
+               !e.stores()         ? "-"
+               : e.finish_days < 0 ? "?"
+                                   : HumanSeconds(e.finish_days * 86400),
+               SizeText(e.bytes), e.why});
+  table.Print();
+  fmt::print("to store: {} in {} files", SizeText(plan.bytes), plan.inodes);
+  if (plan.bandwidth > 0)
+    fmt::print(", {} at {}/s", HumanSeconds(static_cast<double>(plan.bytes) / plan.bandwidth),
+               HumanBytes(plan.bandwidth));
+  else if (plan.bytes > 0)
+    fmt::print("; no bandwidth is known, so no deadline but the purge itself was checked");
+  fmt::print("\n");
+  for (const std::string& note : plan.notes) fmt::print("note: {}\n", note);
+}
+
+Result<int> RunPlan(const PolicyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  const RunReport last = ReadLastReport(fs, policy);
+  CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakePlan(fs, policy, last.bytes_per_second, std::time(nullptr)));
+  options.json ? PrintPlanJson(plan) : PrintPlan(plan);
+  for (const std::string& failure : plan.failures) PrintProblem(failure);
+  return plan.failures.empty() ? kExitDone : kExitCheckFailed;
+}
+
+// One run by policy.
+class PolicyRun {
+ public:
+  PolicyRun(FileSystem& fs, const Policy& policy, bool quiet) : fs_(fs), policy_(policy), quiet_(quiet) {
+    last_ = ReadLastReport(fs, policy);
+    report_.verb = "run";
+    report_.started_unix_seconds = std::time(nullptr);
+  }
+
+  Status Run() {
+    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    Note(plan);
+    for (const PlanEntry& entry : plan.entries) Do(entry);
+    if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
+    CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
+    Note(after);
+    for (const std::string& failure : after.failures) report_.failures.push_back(failure);
+    report_.nearest_purge_days = after.nearest_purge_days;
+    for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
+    return OkStatus();
+  }
+
+  RunReport& Finish() {
+    report_.finished_unix_seconds = std::time(nullptr);
+    report_.last_success_unix_seconds =
+        report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
+    report_.bytes_per_second =
+        seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
+    if (const auto names = fs_.List(policy_.store); names.ok()) {
+      report_.store_files = names->size();
+      for (const std::string& name : *names)
+        if (const auto info = fs_.Stat(JoinPath(policy_.store, name)); info.ok())
+          report_.store_bytes += info->bytes;
+    }
+    return report_;
+  }
+
+ private:
+  Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
+
+  // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
+  void Note(const Plan& plan) {
+    Result<Ledger> ledger = Ledger::Open(policy_.store);
+    if (!ledger.ok()) return PrintProblem(ledger.status().message());
+    (void)ledger->Sync(fs_);
+    for (const PlanEntry& e : plan.entries)
+      (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
+                        : ledger->ForgetSource(e.source.path));
+  }
+
+  void Do(const PlanEntry& entry) {
+    if (!entry.stores() && !entry.delete_source) return;
+    // What takes the source away comes last, and only where all before it succeeded.
+    bool good = true;
+    if (entry.store_weights) good = One(entry, /*weights=*/true, entry.delete_source && !KeepsFull(entry));
+    if (good && (entry.store_full || (entry.delete_source && KeepsFull(entry))))
+      good = One(entry, /*weights=*/false, entry.delete_source);
+    if (good && !entry.stores() && entry.delete_source && !KeepsFull(entry)) One(entry, true, true);
+  }
+
+  static bool KeepsFull(const PlanEntry& entry) {
+    return entry.store_full || entry.why.find("full ") != std::string::npos;
+  }
+
+  bool One(const PlanEntry& entry, bool weights, bool delete_source) {
+    const auto outcome = [&] {
+      Progress progress("archiving " + Title(entry), 2 * entry.bytes, !quiet_);
+      return Archive(fs_, policy_.store, {entry.source, weights, delete_source},
+                     {.pack = policy_.pack, .parity = policy_.parity},
+                     [&](uint64_t done) { progress.Update(done); });
+    }();
+    if (!outcome.ok()) {
+      PrintProblem(outcome.status().message());
+      report_.failures.push_back(fmt::format("{}: {}", Title(entry), outcome.status().message()));
+      return false;
+    }
+    if (outcome->stored) {
+      report_.stored_bytes += entry.bytes;
+      ++report_.stored_members;
+      seconds_ += outcome->seconds;
+      if (!quiet_)
+        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", Title(entry),
+                   Name(outcome->record.form), TarName(outcome->record), SizeText(outcome->record.tar_bytes),
+                   HumanSeconds(outcome->seconds));
+    }
+    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", entry.source.path);
+    std::fflush(stdout);
+    return true;
+  }
+
+  Status Prune() {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
+    for (const PruneEntry& entry : entries) {
+      if (!entry.remove) continue;
+      CAIRN_RETURN_IF_ERROR(RemoveMember(fs_, policy_.store, entry.tar));
+      if (!quiet_) fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+    }
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const Policy& policy_;
+  const bool quiet_;
+  RunReport last_, report_;
+  double seconds_ = 0;  // spent on what was stored
+};
+
+Result<int> RunPrune(const PolicyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  std::optional<RunLock> lock;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    lock.emplace(std::move(taken));
+    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
+  ordered_json list = ordered_json::array();
+  TextTable table({"member", "do", "size", "why", "tar"});
+  uint64_t freed = 0;
+  for (const PruneEntry& e : entries) {
+    if (e.remove) freed += e.bytes;
+    table.Add(
+        {fmt::format("{}@{}", e.run, e.step), e.remove ? "remove" : "keep", SizeText(e.bytes), e.why, e.tar});
+    list.push_back({{"run", e.run},
+                    {"step", e.step},
+                    {"tar", e.tar},
+                    {"remove", e.remove},
+                    {"bytes", e.bytes},
+                    {"why", e.why}});
+  }
+  options.json ? PrintJson(list) : table.Print();
+  if (!options.dry_run)
+    for (const PruneEntry& e : entries)
+      if (e.remove) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, policy.store, e.tar));
+  if (!options.json) fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", SizeText(freed));
+  return kExitDone;
+}
+
+}  // namespace
+
+Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json) {
+  if (dry_run) return RunPlan({policy_path, true, json});
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
+  RunReport report;
+  {
+    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, policy.store));
+    CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(policy.store));
+    PolicyRun run(fs, policy, json);
+    const Status status = [&]() -> Status {
+      CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, policy.store));
+      CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+      return run.Run();
+    }();
+    report = run.Finish();
+    if (!status.ok()) report.failures.push_back(status.message());
+    if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
+      PrintProblem(written.message());
+      report.failures.push_back(written.message());
+    }
+  }
+  for (const std::string& failure : report.failures) PrintProblem(failure);
+  if (const int hook = RunFailureHook(policy, report); hook != 0)
+    PrintProblem(fmt::format("on_failure ended with status {}", hook));
+  if (json) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, policy.status, 16 << 20));
+    fmt::print("{}", text);
+  } else {
+    fmt::print(
+        "stored {} members, {} of sources; {} waiting; nearest purge of those {}\n", report.stored_members,
+        SizeText(report.stored_bytes), report.waiting,
+        std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
+  }
+  return report.ok() ? kExitDone : kExitCheckFailed;
+}
+
+void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
+  const auto options = std::make_shared<PolicyOptions>();
+  const auto add = [&](const char* name, const char* description, Result<int> (*run)(const PolicyOptions&)) {
+    CLI::App* command = archive.add_subcommand(name, description);
+    command->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
+    command->add_flag("--json", options->json, "print facts as JSON");
+    command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
+    return command;
+  };
+  add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunPlan)
+      ->footer(HelpFooter("cairn archive plan archive.toml",
+                          "a deadline or a quota cannot be met, or a step that is asked for is damaged"));
+  CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
+  prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
+  prune->footer(
+      "Kept whatever the classes say: trees, runs that the policy does not name, members that are not\n"
+      "verified, the newest full copy of each run, and a full copy whose weights are asked for and stored\n"
+      "nowhere else.\n\n" +
+      HelpFooter("cairn archive prune archive.toml --dry-run"));
+}
+
+}  // namespace cairn

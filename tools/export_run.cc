@@ -1,0 +1,78 @@
+#include "tools/export_run.h"
+
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <chrono>
+
+#include "tools/exit_code.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/writer_flags.h"
+
+namespace cairn {
+namespace {
+
+void Print(const CheckpointSource& source, const TargetFormat& format, const Topology& topology,
+           const ExportResult& result, double seconds, bool json) {
+  if (json) {
+    PrintJson({{"source", source.directory()},
+               {"target", result.path},
+               {"format", format.name},
+               {"source_fingerprint", ToHex(result.source_fingerprint)},
+               {"tensors", result.tensors},
+               {"files", result.files},
+               {"bytes_read", result.bytes_read},
+               {"bytes_written", result.bytes_written},
+               {"notes", result.notes},
+               {"seconds", seconds},
+               {"peak_memory_bytes", PeakMemoryBytes()}});
+    return;
+  }
+  const auto written = static_cast<double>(result.bytes_written);
+  fmt::print("{} ({})\n-> {} ({}, {})\n", source.directory(), ToString(source.manifest().topology),
+             result.path, format.name, ToString(topology));
+  fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
+             result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
+             HumanBytes(static_cast<double>(PeakMemoryBytes())));
+  fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
+}
+
+// Every file of a target is open while it is written.
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, const std::string& target,
+                      const ExportFlags& flags) {
+  ExportOptions options = flags.options;
+  const Result<ExportCost> estimated = EstimateExport(source, format, options);
+  if (!estimated.ok()) return estimated.status().WithContext(source.directory());
+  const ExportCost& cost = *estimated;
+  if (flags.dry_run) {
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(
+        source, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        flags.json));
+    return kExitDone;
+  }
+  AllowManyFiles();
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as reshape_run.cc does: freed buffers go back to the system
+  const auto start = std::chrono::steady_clock::now();
+  Result<ExportResult> result = [&] {
+    Progress progress("converting", cost.moved_bytes, !flags.json);
+    options.progress = [&](uint64_t done) { progress.Update(done); };
+    return Export(FileSystem::Posix(), source, format, target, options);
+  }();
+  if (!result.ok()) return result.status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  Print(source, format, options.target.topology, *result, seconds.count(), flags.json);
+  for (const std::string& note : result->notes) PrintProblem("note: " + note);
+  return kExitDone;
+}
+
+}  // namespace cairn

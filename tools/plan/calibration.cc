@@ -1,0 +1,245 @@
+#include "tools/plan/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "tools/plan/built_in_runs.h"
+#include "tools/plan/formulas.h"
+#include "tools/plan/least_squares.h"
+
+namespace cairn {
+namespace {
+
+constexpr double kTimeNoise = 0.03;    // relative; what equal runs of the first tables differ by
+constexpr double kMemoryNoise = 0.04;  // the same; memory is rounded to GB there
+constexpr double kLeastNoise = 0.02;
+constexpr double kNinetyPercent = 1.645;  // standard deviations either side
+constexpr size_t kLeastGroups = 3;        // to learn from leaving each out
+constexpr size_t kMostGroups = 100;       // each costs a fit
+constexpr double kLeastUsable = 0.9;
+constexpr double kMostUsable = 1.05;  // the allocator gives cached memory back before it fails
+
+template <typename Constants>
+Constants FromLogs(const std::vector<double>& x, std::span<const ConstantInfo<Constants>> infos) {
+  Constants constants;
+  for (size_t i = 0; i < infos.size(); ++i) constants.*infos[i].field = std::exp(x[i]);
+  return constants;
+}
+
+template <typename Constants>
+std::vector<double> ToLogs(const Constants& constants, std::span<const ConstantInfo<Constants>> infos) {
+  std::vector<double> x;
+  for (const auto& info : infos) x.push_back(std::log(constants.*info.field));
+  return x;
+}
+
+// Repeats of one configuration share the weight of one.
+std::vector<double> Weights(const std::vector<const RunRow*>& rows) {
+  const auto key = [](const RunRow& r) {
+    return std::tuple(r.shape.hidden, r.shape.layers, r.shape.heads, r.shape.seq, r.shape.vocab, r.setup.tp,
+                      r.setup.pp, r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero);
+  };
+  std::map<decltype(key(*rows[0])), int> counts;
+  for (const RunRow* row : rows) ++counts[key(*row)];
+  std::vector<double> weights;
+  for (const RunRow* row : rows) weights.push_back(1.0 / counts[key(*row)]);
+  return weights;
+}
+
+// Robust standard deviation: 1.4826 times the median of the absolute residuals.
+double Scale(std::vector<double> residuals) {
+  if (residuals.empty()) return 0;
+  for (double& r : residuals) r = std::abs(r);
+  const auto middle = residuals.begin() + residuals.size() / 2;
+  std::nth_element(residuals.begin(), middle, residuals.end());
+  return 1.4826 * *middle;
+}
+
+// `measured` and `predict(constants, row)` are of the same quantity.
+template <typename Constants, typename Predict>
+Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
+                                         std::optional<double> RunRow::*measured,
+                                         std::span<const ConstantInfo<Constants>> infos, double noise,
+                                         const Predict& predict) {
+  std::vector<Prior> priors;
+  for (const auto& info : infos) priors.push_back({std::log(info.mean), info.spread});
+  const auto residuals = [&](const std::vector<double>& x, std::vector<double>& out) {
+    const Constants constants = FromLogs(x, infos);
+    for (size_t i = 0; i < rows.size(); ++i)
+      out[i] = std::log(predict(constants, *rows[i]) / *(rows[i]->*measured)) / noise;
+  };
+  const std::vector<double> weights = rows.empty() ? std::vector<double>() : Weights(rows);
+  CAIRN_ASSIGN_OR_RETURN(const Fit fit, FitRobust(priors, weights, residuals));
+  std::vector<double> left(rows.size());
+  residuals(fit.x, left);
+  FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.covariance};
+  fitted.noise = rows.empty() ? noise : std::max(kLeastNoise, noise * Scale(std::move(left)));
+  fitted.rows = static_cast<int>(rows.size());
+  return fitted;
+}
+
+std::vector<const RunRow*> With(const std::vector<RunRow>& rows, std::optional<double> RunRow::*measured) {
+  std::vector<const RunRow*> with;
+  for (const RunRow& row : rows)
+    if (row.*measured) with.push_back(&row);
+  return with;
+}
+
+double Seconds(const RunRow& row, const Cluster& cluster, const TimeConstants& constants) {
+  return TimeOf(row.shape, row.setup, cluster, constants).Total();
+}
+double MemoryGb(const RunRow& row, const MemoryConstants& constants) {
+  return MemoryOf(row.shape, row.setup, constants).Peak();
+}
+
+// The share of memory that calls most of the rows right; of equal ones the nearest to 1.
+double Usable(const std::vector<RunRow>& rows, const Cluster& cluster, const MemoryConstants& constants) {
+  double best = 1;
+  size_t least_wrong = SIZE_MAX;
+  for (double offset = 0; offset <= 0.1 + 1e-9; offset += 0.005) {
+    for (const double share : {1 - offset, 1 + offset}) {
+      if (share < kLeastUsable || share > kMostUsable) continue;
+      size_t wrong = 0;
+      for (const RunRow& row : rows) {
+        if (!row.memory_gb && !row.out_of_memory) continue;
+        const bool fits = MemoryGb(row, constants) <= share * cluster.memory_gb;
+        wrong += fits == row.out_of_memory;
+      }
+      if (wrong < least_wrong) least_wrong = wrong, best = share;
+    }
+  }
+  return best;
+}
+
+// The value at the constants, and its bounds from their covariance by the slope along each.
+template <typename Constants, typename Value>
+Estimate Bounds(const FittedConstants<Constants>& fitted, std::span<const ConstantInfo<Constants>> infos,
+                const Value& value) {
+  constexpr double kStep = 1e-4;
+  const std::vector<double> x = ToLogs(fitted.constants, infos);
+  std::vector<double> slope(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    std::vector<double> up = x, down = x;
+    up[i] += kStep;
+    down[i] -= kStep;
+    slope[i] = std::log(value(FromLogs(up, infos)) / value(FromLogs(down, infos))) / (2 * kStep);
+  }
+  double variance = fitted.noise * fitted.noise;
+  for (size_t i = 0; i < x.size(); ++i)
+    for (size_t j = 0; j < x.size(); ++j) variance += slope[i] * fitted.covariance[i][j] * slope[j];
+  const double middle = value(fitted.constants);
+  const double factor = std::exp(kNinetyPercent * fitted.widen * std::sqrt(variance));
+  return {middle, middle / factor, middle * factor};
+}
+
+double Normal(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+
+Result<Calibration> FitRows(const std::vector<RunRow>& rows, const Cluster& cluster) {
+  Calibration calibration;
+  CAIRN_ASSIGN_OR_RETURN(
+      calibration.time,
+      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(), kTimeNoise,
+            [&](const TimeConstants& c, const RunRow& row) { return Seconds(row, cluster, c); }));
+  CAIRN_ASSIGN_OR_RETURN(
+      calibration.memory,
+      FitTo(With(rows, &RunRow::memory_gb), &RunRow::memory_gb, MemoryConstantInfos(), kMemoryNoise,
+            [](const MemoryConstants& c, const RunRow& row) { return MemoryGb(row, c); }));
+  return calibration;
+}
+
+// How far a measurement lies from its prediction, in half widths of the bounds.
+double Distance(const Estimate& estimate, double measured) {
+  return std::abs(std::log(measured / estimate.value)) / std::log(estimate.high / estimate.value);
+}
+
+// The factor that brings 9 of 10 distances within 1.
+double Widening(std::vector<double> distances) {
+  if (distances.empty()) return 1;
+  const auto ninth = distances.begin() + (distances.size() * 9) / 10;
+  std::nth_element(distances.begin(), ninth, distances.end());
+  return std::max(1.0, *ninth);
+}
+
+struct Distances {
+  std::vector<double> seconds, memory;
+};
+
+// Leaves each group of rows out in turn, and looks how far its measurements lie from what is then predicted.
+Result<Distances> LeaveOut(const std::vector<RunRow>& rows, const Cluster& cluster,
+                           std::string (*group_of)(const RunRow&)) {
+  std::set<std::string> groups;
+  for (const RunRow& row : rows) groups.insert(group_of(row));
+  Distances distances;
+  if (groups.size() < kLeastGroups || groups.size() > kMostGroups) return distances;
+  for (const std::string& group : groups) {
+    std::vector<RunRow> others;
+    for (const RunRow& row : rows)
+      if (group_of(row) != group) others.push_back(row);
+    CAIRN_ASSIGN_OR_RETURN(const Calibration without, FitRows(others, cluster));
+    for (const RunRow& row : rows) {
+      if (group_of(row) != group) continue;
+      const Prediction p = Predict(row.shape, row.setup, cluster, without);
+      if (row.seconds) distances.seconds.push_back(Distance(p.seconds, *row.seconds));
+      if (row.memory_gb) distances.memory.push_back(Distance(p.memory_gb, *row.memory_gb));
+    }
+  }
+  return distances;
+}
+
+Status Widen(const std::vector<RunRow>& rows, const Cluster& cluster, Calibration& calibration) {
+  using GroupOf = std::string (*)(const RunRow&);
+  constexpr GroupOf kSplits[] = {
+      [](const RunRow& row) { return row.group; },
+      [](const RunRow& row) { return std::to_string(row.setup.micro_batch); },
+      [](const RunRow& row) { return std::to_string(row.setup.pp); },
+  };
+  for (const GroupOf split : kSplits) {
+    CAIRN_ASSIGN_OR_RETURN(Distances distances, LeaveOut(rows, cluster, split));
+    calibration.time.widen = std::max(calibration.time.widen, Widening(std::move(distances.seconds)));
+    calibration.memory.widen = std::max(calibration.memory.widen, Widening(std::move(distances.memory)));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster) {
+  CAIRN_ASSIGN_OR_RETURN(Calibration calibration, FitRows(rows, cluster));
+  calibration.usable = Usable(rows, cluster, calibration.memory.constants);
+  CAIRN_RETURN_IF_ERROR(Widen(rows, cluster, calibration));
+  return calibration;
+}
+
+Result<CsvTable> BuiltInRuns() { return ParseCsv(kBuiltInRuns, "built-in runs"); }
+
+Result<Calibration> BuiltInCalibration() {
+  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, BuiltInRuns());
+  CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, FindCluster("a100-80"));
+  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, cluster));
+  return Calibrate(runs.rows, cluster);
+}
+
+Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
+                   const Calibration& calibration) {
+  Prediction prediction;
+  prediction.time = TimeOf(shape, setup, cluster, calibration.time.constants);
+  prediction.memory = MemoryOf(shape, setup, calibration.memory.constants);
+  prediction.seconds = Bounds(calibration.time, TimeConstantInfos(), [&](const TimeConstants& c) {
+    return TimeOf(shape, setup, cluster, c).Total();
+  });
+  prediction.memory_gb = Bounds(calibration.memory, MemoryConstantInfos(),
+                                [&](const MemoryConstants& c) { return MemoryOf(shape, setup, c).Peak(); });
+  const double limit = calibration.usable * cluster.memory_gb;
+  const double deviation = std::log(prediction.memory_gb.high / prediction.memory_gb.value) / kNinetyPercent;
+  prediction.fits = prediction.memory_gb.value <= limit;
+  prediction.fit_probability = Normal(std::log(limit / prediction.memory_gb.value) / deviation);
+  prediction.tflops =
+      MegatronTflops(shape.layers, shape.hidden, shape.PaddedVocab(setup.tp), shape.seq, setup.global_batch,
+                     prediction.seconds.value, setup.gpus, setup.recompute == Recompute::kFull);
+  return prediction;
+}
+
+}  // namespace cairn

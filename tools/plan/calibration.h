@@ -1,0 +1,62 @@
+// The planner's constants fitted on measured runs, and how sure they are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/plan/constants.h"
+#include "tools/plan/memory_model.h"
+#include "tools/plan/run_row.h"
+#include "tools/plan/time_model.h"
+
+namespace cairn {
+
+// Constants with the covariance of their logarithms.
+template <typename Constants>
+struct FittedConstants {
+  Constants constants;
+  std::vector<std::vector<double>> covariance;
+  double noise = 0;  // standard deviation of log(predicted / measured) that no constant explains
+  double widen = 1;  // factor on all deviations, so that bounds hold for tables that were not fitted on
+  int rows = 0;      // measurements used
+};
+
+struct Calibration {
+  FittedConstants<TimeConstants> time;
+  FittedConstants<MemoryConstants> memory;
+  // A run fits where its prediction stays below this share of the GPU's memory; near 1, set so that the
+  // measured runs (and those that went out of memory) are called right.
+  double usable = 1;
+};
+
+// Rows of one configuration weigh as one measurement. Bounds are widened until they hold 9 of 10 rows of each
+// group (RunRow::group) when the others are fitted, where there are three groups or more. Errors:
+// InvalidArgument.
+Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster);
+
+// Fitted on the table that is compiled in: 78 runs on A100-80 nodes of 8. Its shares of peak are taken to
+// hold for other clusters too, which nobody has measured.
+Result<Calibration> BuiltInCalibration();
+Result<CsvTable> BuiltInRuns();
+
+// A prediction with the bounds between which 9 of 10 measurements are expected.
+struct Estimate {
+  double value = 0;
+  double low = 0;
+  double high = 0;
+};
+
+struct Prediction {
+  Estimate seconds;    // of one iteration
+  Estimate memory_gb;  // of the GPU that needs most
+  double tflops = 0;   // by the published Megatron formula
+  bool fits = false;
+  double fit_probability = 0;
+  IterationTime time;
+  PipelineMemory memory;
+};
+
+Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
+                   const Calibration& calibration);
+
+}  // namespace cairn

@@ -1,0 +1,114 @@
+#include "tools/plan/cluster.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+namespace cairn {
+namespace {
+
+// GPUs after NVIDIA's data sheets (SXM parts, dense rates). The V100 and A100 nodes are those of the first
+// users: four 100 Gb/s cards a node; H100 and H200 nodes have eight of 400 Gb/s.
+constexpr double kOldNic = 50;
+constexpr double kNewNic = 400;
+const Cluster kBuiltIn[] = {
+    {"v100-16", 4, 16, 125, 15.7, false, 80, 900, 150, kOldNic, 12},
+    {"v100-32", 4, 32, 125, 15.7, false, 80, 900, 150, kOldNic, 12},
+    {"a100-40", 8, 40, 312, 19.5, true, 108, 1555, 300, kOldNic, 25},
+    {"a100-80", 8, 80, 312, 19.5, true, 108, 2039, 300, kOldNic, 25},
+    {"h100", 8, 80, 989, 67, true, 132, 3350, 450, kNewNic, 50},
+    {"h200", 8, 141, 989, 67, true, 132, 4800, 450, kNewNic, 50},
+};
+
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (const Cluster& cluster : kBuiltIn) names.push_back(cluster.name);
+  return names;
+}
+
+const Cluster* BuiltIn(const std::string& name) {
+  const auto found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
+                                  [&](const Cluster& cluster) { return cluster.name == name; });
+  return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
+struct Key {
+  std::string_view name;
+  double Cluster::*field;
+};
+constexpr Key kKeys[] = {{"memory-gb", &Cluster::memory_gb},         {"half-tflops", &Cluster::half_tflops},
+                         {"single-tflops", &Cluster::single_tflops}, {"hbm-gbps", &Cluster::hbm_gbps},
+                         {"link-gbps", &Cluster::link_gbps},         {"nic-gbps", &Cluster::nic_gbps},
+                         {"pcie-gbps", &Cluster::pcie_gbps}};
+
+Status TakeNumber(const std::string& where, const toml::node& node, auto& field) {
+  const auto value = node.value<double>();
+  if (!value || !(*value > 0) || *value > 1e9) return InvalidArgument("{}: expected a number above 0", where);
+  field = static_cast<std::remove_reference_t<decltype(field)>>(*value);
+  return OkStatus();
+}
+
+Status TakeKey(const std::string& where, const std::string& key, const toml::node& node, Cluster& cluster) {
+  if (key == "base") {
+    const Cluster* base = BuiltIn(node.value_or(std::string()));
+    if (!base) return InvalidArgument("{}: base is one of {}", where, fmt::join(Names(), ", "));
+    return OkStatus();  // taken before all others
+  }
+  if (key == "name") {
+    cluster.name = node.value_or(cluster.name);
+    return OkStatus();
+  }
+  if (key == "bf16") {
+    if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
+    cluster.has_bf16 = *node.value<bool>();
+    return OkStatus();
+  }
+  if (key == "gpus-per-node") return TakeNumber(where, node, cluster.gpus_per_node);
+  if (key == "sms") return TakeNumber(where, node, cluster.sms);
+  for (const Key& known : kKeys)
+    if (known.name == key) return TakeNumber(where, node, cluster.*known.field);
+  return InvalidArgument("{}: unknown key '{}'; see cairn plan --help", where, key);
+}
+
+Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
+  Cluster cluster;
+  if (const Cluster* base = BuiltIn(table["base"].value_or(std::string()))) cluster = *base;
+  cluster.name = path;
+  for (const auto& [key, node] : table) {
+    std::string name(key.str());
+    std::replace(name.begin(), name.end(), '_', '-');
+    const std::string where = fmt::format("{}:{}: {}", path, node.source().begin.line, name);
+    CAIRN_RETURN_IF_ERROR(TakeKey(where, name, node, cluster));
+  }
+  for (const Key& key : kKeys)
+    if (cluster.*key.field <= 0)
+      return InvalidArgument("{}: {} is missing; give it, or a base", path, key.name);
+  if (cluster.sms <= 0) return InvalidArgument("{}: sms is missing; give it, or a base", path);
+  return cluster;
+}
+
+}  // namespace
+
+std::span<const Cluster> BuiltInClusters() { return kBuiltIn; }
+
+Result<Cluster> FindCluster(const std::string& name_or_path) {
+  if (const Cluster* cluster = BuiltIn(name_or_path)) return *cluster;
+  std::ifstream file(name_or_path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf()))
+    return InvalidArgument("'{}' is no file that can be read and none of {}", name_or_path,
+                           fmt::join(Names(), ", "));
+  try {
+    return FromTable(name_or_path, toml::parse(text.str()));
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument("{}:{}: {}", name_or_path, error.source().begin.line, error.description());
+  }
+}
+
+}  // namespace cairn

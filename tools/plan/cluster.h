@@ -1,0 +1,37 @@
+// The machine to plan for: GPUs, their speeds, and the links between them.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "ckpt/status.h"
+#include "tools/plan/run_setup.h"
+
+namespace cairn {
+
+struct Cluster {
+  std::string name;
+  int gpus_per_node = 8;
+  double memory_gb = 0;      // of one GPU, as its name says it
+  double half_tflops = 0;    // dense peak in fp16 (and bf16 where it has it)
+  double single_tflops = 0;  // dense peak in fp32
+  bool has_bf16 = true;
+  int sms = 0;            // streaming multiprocessors
+  double hbm_gbps = 0;    // GB/s of the GPU's memory
+  double link_gbps = 0;   // GB/s a direction between a GPU and the others of its node
+  double nic_gbps = 0;    // GB/s a direction of one node, all its network cards
+  double pcie_gbps = 25;  // GB/s a direction between a GPU and its host, for offloading
+
+  double PeakFlops(Precision precision) const {
+    return (precision == Precision::kFp32 ? single_tflops : half_tflops) * 1e12;
+  }
+};
+
+std::span<const Cluster> BuiltInClusters();
+
+// A name of the above, or the path of a TOML file with the keys gpus-per-node, memory-gb, half-tflops,
+// single-tflops, bf16, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional beside `base` (a built-in
+// name). Errors: InvalidArgument naming the file and line, or the known names.
+Result<Cluster> FindCluster(const std::string& name_or_path);
+
+}  // namespace cairn

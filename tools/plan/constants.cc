@@ -1,0 +1,45 @@
+#include "tools/plan/constants.h"
+
+namespace cairn {
+namespace {
+
+using T = TimeConstants;
+constexpr ConstantInfo<T> kTime[] = {
+    {"matmul", &T::matmul, 0.75, 0.10, "share of peak that a large matrix product of whole tiles reaches"},
+    {"depth", &T::depth, 150, 0.5, "depth of a product at which half of that is reached"},
+    {"misaligned", &T::misaligned, 0.9, 0.1, "speed of products with a side that is no multiple of 64"},
+    {"memory", &T::memory, 0.7, 0.2, "share of memory bandwidth that elementwise kernels reach"},
+    {"softmax", &T::softmax, 8, 0.3, "times that the attention scores cross memory in a forward pass"},
+    {"attention", &T::attention, 0.5, 0.4, "share of peak of attention's batched products"},
+    {"attention_misaligned", &T::attention_misaligned, 0.1, 0.5,
+     "their speed where the head dimension is no multiple of 8 (no tensor cores)"},
+    {"attention_128", &T::attention_128, 1.0, 1.0,
+     "their speed at a head dimension of 128: physics expects 1, the first cluster measured less"},
+    {"link", &T::link, 0.73, 0.15, "share of the link's speed that an all-reduce within a node reaches"},
+    {"weight_bytes", &T::weight_bytes, 10, 0.4,
+     "bytes of traffic a parameter and micro-batch: weights read, gradients accumulated"},
+    {"launch", &T::launch, 1e-3, 0.6, "seconds a layer and micro-batch that nothing else explains"},
+    {"hand_over", &T::hand_over, 0.4, 0.7, "share of activations between stages that is not hidden"},
+    {"network", &T::network, 0.8, 0.4, "share of the node's network speed that collectives reach"},
+    {"head", &T::head, 1.0, 0.2, "cost of output layer and loss against that of such a product"},
+};
+
+using M = MemoryConstants;
+constexpr ConstantInfo<M> kMemory[] = {
+    {"weights", &M::weights, 1, 0.2, "weights and their gradients against 2 + 2 bytes a parameter"},
+    {"optimizer", &M::optimizer, 1, 0.15,
+     "optimizer against 16 bytes a parameter (master, two moments, fp32 gradient), spread by ZeRO"},
+    {"kept", &M::kept, 1, 0.2, "inputs of layers kept for recomputation, against their bytes"},
+    {"working", &M::working, 1.5, 0.5, "activations of the layer at work, against their bytes"},
+    {"logits", &M::logits, 8, 0.4, "bytes a token and vocabulary entry of the last stage"},
+    {"unsharded", &M::unsharded, 4, 0.7, "bytes a parameter more without ZeRO"},
+    {"base_gb", &M::base_gb, 6, 0.5,
+     "GB that do not depend on the model: contexts, communicators, fragments"},
+};
+
+}  // namespace
+
+std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos() { return kTime; }
+std::span<const ConstantInfo<MemoryConstants>> MemoryConstantInfos() { return kMemory; }
+
+}  // namespace cairn

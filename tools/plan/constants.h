@@ -1,0 +1,34 @@
+// The few constants of the planner that cannot be had from first principles, and what is believed of each
+// before anything was measured.
+//
+// All are positive; their logarithms are normally distributed about log(mean) with standard deviation
+// `spread`. They are shares of what the hardware can do or bytes and passes of what a program does, so that
+// constants fitted on one cluster carry over to another.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace cairn {
+
+template <typename Constants>
+struct ConstantInfo {
+  std::string_view name;
+  double Constants::*field;
+  double mean;
+  double spread;
+  std::string_view meaning;
+};
+
+struct TimeConstants {
+  double matmul, depth, misaligned, memory, softmax, attention, attention_misaligned, attention_128, link,
+      weight_bytes, launch, hand_over, network, head;
+};
+std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos();
+
+struct MemoryConstants {
+  double weights, optimizer, kept, working, logits, unsharded, base_gb;
+};
+std::span<const ConstantInfo<MemoryConstants>> MemoryConstantInfos();
+
+}  // namespace cairn

@@ -1,0 +1,123 @@
+#include "tools/plan/csv_table.h"
+
+#include <csv.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace cairn {
+namespace {
+
+constexpr size_t kMaxBytes = 64 << 20;
+
+struct Parsed {
+  std::vector<std::vector<std::string>> records;  // one a line, blank lines too
+  std::vector<std::string> current;
+  int last_end = 0;  // the character that ended the last record
+};
+
+void OnCell(void* text, size_t size, void* parsed) {
+  static_cast<Parsed*>(parsed)->current.emplace_back(static_cast<const char*>(text), size);
+}
+
+// `end` is the character that ended the record; of "\r\n" the second ends no record of its own.
+void OnRecord(int end, void* parsed) {
+  auto* p = static_cast<Parsed*>(parsed);
+  const bool rest_of_end = end == '\n' && p->last_end == '\r' && p->current.empty();
+  p->last_end = end;
+  if (rest_of_end) return;
+  p->records.push_back(std::move(p->current));
+  p->current.clear();
+}
+
+// Owns libcsv's state.
+class Parser {
+ public:
+  Parser() { csv_init(&parser_, CSV_STRICT | CSV_REPALL_NL | CSV_STRICT_FINI); }
+  ~Parser() { csv_free(&parser_); }
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
+
+  Status Parse(std::string_view text, Parsed& parsed) {
+    const size_t done = csv_parse(&parser_, text.data(), text.size(), OnCell, OnRecord, &parsed);
+    if (done == text.size() && csv_fini(&parser_, OnCell, OnRecord, &parsed) == 0) return OkStatus();
+    return InvalidArgument("{}", csv_strerror(csv_error(&parser_)));
+  }
+
+ private:
+  csv_parser parser_;
+};
+
+// The marker that some spreadsheets put before the text is none of it.
+std::string_view WithoutByteOrderMark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
+}  // namespace
+
+int CsvTable::Column(std::string_view column) const {
+  const auto found = std::find(header.begin(), header.end(), column);
+  return found == header.end() ? -1 : static_cast<int>(found - header.begin());
+}
+
+const std::string& CsvTable::Cell(const Row& row, std::string_view column) const {
+  static const std::string kEmpty;
+  const int at = Column(column);
+  return at < 0 ? kEmpty : row.cells[at];
+}
+
+Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
+  if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is no text", name);
+  Parsed parsed;
+  Parser parser;
+  if (const Status status = parser.Parse(WithoutByteOrderMark(text), parsed); !status.ok())
+    return InvalidArgument("{}:{}: {}; is it a CSV file?", name, parsed.records.size() + 1, status.message());
+  CsvTable table{name};
+  int line = 0;
+  for (std::vector<std::string>& record : parsed.records) {
+    ++line;
+    const bool blank =
+        std::all_of(record.begin(), record.end(), [](const auto& cell) { return cell.empty(); });
+    if (blank) continue;
+    if (table.header.empty()) {
+      table.header = std::move(record);
+      continue;
+    }
+    if (record.size() != table.header.size())
+      return InvalidArgument("{}:{}: {} cells where the header has {}", name, line, record.size(),
+                             table.header.size());
+    table.rows.push_back({line, std::move(record)});
+  }
+  if (table.rows.empty()) return InvalidArgument("{}: no rows below a header", name);
+  for (const std::string& column : table.header)
+    if (!column.empty() && std::count(table.header.begin(), table.header.end(), column) > 1)
+      return InvalidArgument("{}: the header has '{}' twice", name, column);
+  return table;
+}
+
+Result<CsvTable> ReadCsv(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(1 << 16, '\0');
+  std::string all;
+  while (file.read(text.data(), text.size()) || file.gcount() > 0) {
+    all.append(text.data(), file.gcount());
+    if (all.size() > kMaxBytes)
+      return InvalidArgument("{}: larger than 64 MB, which no table of runs is", path);
+  }
+  if (all.empty()) return InvalidArgument("{}: empty, or cannot be read", path);
+  return ParseCsv(all, path);
+}
+
+std::string CsvCell(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+}  // namespace cairn

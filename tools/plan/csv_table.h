@@ -1,0 +1,35 @@
+// A table of comma-separated values with a header, as RFC 4180 has it (parsed by libcsv).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+struct CsvTable {
+  std::string name;  // the file, for messages
+  std::vector<std::string> header;
+  struct Row {
+    int line = 0;                    // 1-based, of the file; records that span lines count as one
+    std::vector<std::string> cells;  // as many as the header
+  };
+  std::vector<Row> rows;
+
+  // -1: there is no such column.
+  int Column(std::string_view name) const;
+  // Empty where the table has no such column.
+  const std::string& Cell(const Row& row, std::string_view column) const;
+};
+
+// Errors: InvalidArgument naming the file and line: cannot be read, larger than 64 MB, bad quotes, a row with
+// more or fewer cells than the header, a column twice, no rows.
+Result<CsvTable> ReadCsv(const std::string& path);
+Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
+
+// The cell, quoted where it must be.
+std::string CsvCell(std::string_view text);
+
+}  // namespace cairn

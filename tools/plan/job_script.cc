@@ -1,0 +1,101 @@
+#include "tools/plan/job_script.h"
+
+#include <cmath>
+
+namespace cairn {
+namespace {
+
+// "181B", "13M"
+std::string SizeName(double params) {
+  return params >= 1e9 ? fmt::format("{:.0f}B", params / 1e9)
+                       : fmt::format("{:.0f}M", std::max(1.0, params / 1e6));
+}
+
+// The flags of cairn train, one a line.
+std::string Flags(const PlanRequest& request, const RunSetup& setup, double samples) {
+  const ModelShape& m = request.shape;
+  std::string flags;
+  const auto add = [&](std::string_view name, int64_t value) {
+    flags += fmt::format("  --{} {}\n", name, value);
+  };
+  const auto set = [&](std::string_view name) { flags += fmt::format("  --{}\n", name); };
+  add("num-layers", m.layers);
+  add("hidden-size", m.hidden);
+  add("num-attention-heads", m.heads);
+  if (m.ffn > 0) add("ffn-hidden-size", m.ffn);
+  add("seq-length", m.seq);
+  add("vocab-size", m.vocab);
+  add("make-vocab-size-divisible-by", m.vocab_multiple);
+  if (!m.tied) set("untie-embeddings-and-output-weights");
+  add("tensor-model-parallel-size", setup.tp);
+  add("pipeline-model-parallel-size", setup.pp);
+  add("zero-stage", setup.zero);
+  add("micro-batch-size", setup.micro_batch);
+  add("global-batch-size", setup.global_batch);
+  if (!request.rampup.empty())
+    flags += fmt::format("  --rampup-batch-size {} {} {}\n", request.rampup[0], request.rampup[1],
+                         request.rampup[2]);
+  add("train-samples", std::llround(samples));
+  if (setup.precision != Precision::kFp32) set(setup.precision == Precision::kBf16 ? "bf16" : "fp16");
+  if (setup.recompute == Recompute::kFull) flags += "  --recompute-granularity full\n";
+  flags += "  --device cuda\n";
+  return flags;
+}
+
+}  // namespace
+
+std::string JobName(const PlanRequest& request, const RunSetup& s) {
+  return fmt::format("{}-zero{}-tp{}-mbs-{}-pp{}-dp-{}-gas-{}{}", SizeName(request.shape.TotalParams()),
+                     s.zero, s.tp, s.micro_batch, s.pp, s.dp, s.MicroBatches(),
+                     s.recompute == Recompute::kNone ? "-norecompute" : "");
+}
+
+std::string JobScript(const PlanRequest& request, const RunSetup& setup, const JobOptions& options) {
+  const std::string name = JobName(request, setup);
+  const int64_t node = std::min<int64_t>(setup.gpus, request.cluster.gpus_per_node);
+  const int64_t nodes = (setup.gpus + node - 1) / node;
+  return fmt::format(R"(#!/bin/bash
+# Written by cairn plan. Submit with: DATA_PATH=/path/to/prefix sbatch {name}.sbatch
+#SBATCH --job-name={name}
+#SBATCH --output={name}.out
+#SBATCH --open-mode=append
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks={gpus}
+#SBATCH --ntasks-per-node={node}
+#SBATCH --gpus-per-node={node}
+#SBATCH --time={time}
+#SBATCH --signal=B:USR1@{signal}
+#SBATCH --requeue
+set -euo pipefail
+
+save=${{SAVE:-$PWD/{name}}} # checkpoints; the job goes on from the newest good one
+flags=(
+{flags}  --data-path "${{DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}}"
+  --save "$save" --load "$save"
+)
+
+# Slurm sends USR1 {minutes} min before the limit; srun hands it to the ranks, which save and exit with status 0.
+asked=0
+step=
+trap 'asked=1; [ -z "$step" ] || kill -USR1 "$step"' USR1
+srun --kill-on-bad-exit=1 "${{CAIRN:-cairn}}" train "${{flags[@]}}"{arguments} &
+step=$!
+status=0
+wait "$step" || status=$?
+while kill -0 "$step" 2>/dev/null; do # wait returns early when the signal comes
+  status=0
+  wait "$step" || status=$?
+done
+[ "$status" = 0 ] || exit "$status"
+if [ "$asked" = 1 ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+)",
+                     fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus),
+                     fmt::arg("node", node), fmt::arg("time", options.time),
+                     fmt::arg("signal", options.save_minutes * 60), fmt::arg("minutes", options.save_minutes),
+                     fmt::arg("flags", Flags(request, setup, options.samples)),
+                     fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
+}
+
+}  // namespace cairn

@@ -1,0 +1,24 @@
+// A plan as a Slurm script that runs `cairn train`, and the name that job, script and log share.
+#pragma once
+
+#include <string>
+
+#include "tools/plan/search.h"
+
+namespace cairn {
+
+// "181B-zero1-tp8-mbs-4-pp12-dp-4-gas-128": cairn report reads the configuration back out of it.
+std::string JobName(const PlanRequest& request, const RunSetup& setup);
+
+struct JobOptions {
+  double samples = 0;  // to train
+  std::string time =
+      "20:00:00";         // Slurm's limit of one job; the script requeues itself until training is done
+  int save_minutes = 10;  // before the limit Slurm asks cairn train to save
+  std::string arguments;  // appended to cairn train as they are: data, learning rate, intervals
+};
+
+// Bash; stops at the first error. It saves and exits on the signal, and starts again where it stopped.
+std::string JobScript(const PlanRequest& request, const RunSetup& setup, const JobOptions& options);
+
+}  // namespace cairn

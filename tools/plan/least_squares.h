@@ -1,0 +1,31 @@
+// Robust fitting of a few positive constants to many measurements, with what was believed of them before.
+//
+// Minimises, over x = log(constants), the sum of pseudo-Huber losses of the residuals plus ((x - mean) /
+// spread)² by Levenberg-Marquardt (Eigen's port of MINPACK). A measurement that contradicts the rest pulls
+// with bounded force; a constant that the measurements say nothing of stays at its prior.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+struct Prior {
+  double mean = 0;    // of the logarithm
+  double spread = 1;  // its standard deviation
+};
+
+struct Fit {
+  std::vector<double> x;
+  std::vector<std::vector<double>> covariance;  // of x, given the data and the priors
+};
+
+// `residuals` fills a vector of the size `count` with (predicted - measured) / noise at x; `weights` counts
+// each. Errors: InvalidArgument where the solver does not get a finite result.
+Result<Fit> FitRobust(
+    const std::vector<Prior>& priors, const std::vector<double>& weights,
+    const std::function<void(const std::vector<double>& x, std::vector<double>& residuals)>& residuals);
+
+}  // namespace cairn

@@ -1,0 +1,83 @@
+// The rules of topology, each with its reason. The list is in the order in which they are asked.
+#include "tools/plan/search.h"
+
+namespace cairn {
+namespace {
+
+bool Divides(int64_t part, int64_t whole) { return part > 0 && whole % part == 0; }
+
+void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
+  const ModelShape& shape = request.shape;
+  const int node = request.cluster.gpus_per_node;
+  rules.push_back({"tp within a node",
+                   fmt::format("all-reduces of every layer need the links of one node of {}", node),
+                   [node](const RunSetup& s) { return s.tp <= node && Divides(s.tp, node); }});
+  rules.push_back({"heads % tp == 0", fmt::format("each rank holds whole heads of {}", shape.heads),
+                   [&shape](const RunSetup& s) {
+                     return Divides(s.tp, shape.heads) &&
+                            Divides(s.tp, shape.kv_heads > 0 ? shape.kv_heads : shape.heads);
+                   }});
+  rules.push_back({"hidden, ffn % tp == 0", "matrices are cut evenly", [&shape](const RunSetup& s) {
+                     return Divides(s.tp, shape.hidden) && Divides(s.tp, shape.Ffn());
+                   }});
+  const int64_t layers = shape.layers + (request.embeddings_as_layers ? 2 : 0);
+  rules.push_back({"layers % (pp * v) == 0",
+                   fmt::format("the slowest stage sets the beat; {} layers{}", layers,
+                               request.embeddings_as_layers ? " with embedding and output layer" : ""),
+                   [layers](const RunSetup& s) { return Divides(s.pp * s.virtual_stages, layers); }});
+  rules.push_back({"v > 1 needs pp > 1, gas % pp == 0",
+                   "interleaved stages run micro-batches in groups of pp", [](const RunSetup& s) {
+                     return s.virtual_stages == 1 || (s.pp > 1 && Divides(s.pp, s.MicroBatches()));
+                   }});
+}
+
+void AddBatches(const PlanRequest& request, std::vector<Rule>& rules) {
+  const int64_t batch = request.global_batch;
+  rules.push_back({"gbs % (mbs * dp) == 0",
+                   fmt::format("every rank gets whole micro-batches of {} samples", batch),
+                   [batch](const RunSetup& s) { return Divides(s.micro_batch * s.dp, batch); }});
+  if (!request.rampup.empty()) {
+    const int64_t start = request.rampup[0], step = request.rampup[1];
+    rules.push_back({"ramp-up % (mbs * dp) == 0",
+                     fmt::format("batches {}, {}, ... must divide too", start, start + step),
+                     [start, step](const RunSetup& s) {
+                       return Divides(s.micro_batch * s.dp, start) && Divides(s.micro_batch * s.dp, step);
+                     }});
+    if (step % 32 == 0)
+      rules.push_back({"ramp-up by 32: dp % 4, gbs % 32",
+                       "steps of 32 samples need dp % 4 == 0 and gbs % 32 == 0",
+                       [batch](const RunSetup& s) { return s.dp % 4 == 0 && batch % 32 == 0; }});
+  }
+  if (request.fused_softmax && request.precision != Precision::kFp32) {
+    const int64_t heads = request.shape.heads;
+    rules.push_back({"(heads / tp) * mbs % 4 == 0", "Megatron's fused softmax runs blocks of 4",
+                     [heads](const RunSetup& s) { return heads / s.tp * s.micro_batch % 4 == 0; }});
+  }
+}
+
+void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
+  rules.push_back({"zero > 0 needs dp > 1", "nothing to spread over one replica: the same as zero 0",
+                   [](const RunSetup& s) { return s.zero == 0 || s.dp > 1; }});
+  rules.push_back({"zero > 1 needs pp == 1",
+                   "a pipeline accumulates gradients over micro-batches, which zero 2 scatters at once",
+                   [](const RunSetup& s) { return s.zero <= 1 || s.pp == 1; }});
+  if (request.cairn_train)
+    rules.push_back({"cairn train runs it",
+                     "zero 0 and 1; full or no recomputation; no virtual stages, no offloading",
+                     [](const RunSetup& s) {
+                       return s.zero <= 1 && s.virtual_stages == 1 && s.recompute != Recompute::kSelective &&
+                              !s.offload_optimizer;
+                     }});
+}
+
+}  // namespace
+
+std::vector<Rule> RulesOf(const PlanRequest& request) {
+  std::vector<Rule> rules;
+  AddCuts(request, rules);
+  AddBatches(request, rules);
+  AddZero(request, rules);
+  return rules;
+}
+
+}  // namespace cairn

@@ -1,0 +1,268 @@
+#include "tools/plan/run_row.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "tools/plan/formulas.h"
+
+namespace cairn {
+namespace {
+
+constexpr double kLargest = 1e9;       // of any number in a row
+constexpr double kLargestCount = 1e6;  // so that products of three fit
+constexpr int64_t kMostLayers = 100'000;
+constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to settle a row
+
+// Whether a cell says that the run went out of memory.
+bool SaysOom(std::string_view cell) {
+  std::string upper(cell);
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  return upper == "OOM" || upper == "FAIL" || upper.starts_with("OUT OF MEMORY");
+}
+
+class RowReader {
+ public:
+  RowReader(const CsvTable& table, const CsvTable::Row& row) : table_(table), row_(row) {}
+
+  // A blank cell is nothing.
+  Result<std::optional<double>> Number(std::string_view column) const {
+    std::string_view cell = table_.Cell(row_, column);
+    while (cell.starts_with(' ')) cell.remove_prefix(1);
+    while (cell.ends_with(' ')) cell.remove_suffix(1);
+    if (cell.empty() || SaysOom(cell)) return std::optional<double>();
+    double value = 0;
+    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargest)
+      return InvalidArgument("{}: '{}' is no number from 0 to 1e9", Where(column), cell.substr(0, 40));
+    return std::optional(value);
+  }
+
+  Result<int64_t> Count(std::string_view column, std::optional<int64_t> otherwise, int64_t least = 1) const {
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<double> value, Number(column));
+    if (!value && otherwise) return *otherwise;
+    if (!value) return InvalidArgument("{}: a number is needed", Where(column));
+    if (*value < least || *value > kLargestCount || *value != std::floor(*value))
+      return InvalidArgument("{}: {} is no whole number from {} to 1e6", Where(column), *value, least);
+    return static_cast<int64_t>(*value);
+  }
+
+  std::string Where(std::string_view column) const {
+    return fmt::format("{}:{}: {}", table_.name, row_.line, column);
+  }
+  const std::string& Cell(std::string_view column) const { return table_.Cell(row_, column); }
+  int line() const { return row_.line; }
+
+ private:
+  const CsvTable& table_;
+  const CsvTable::Row& row_;
+};
+
+// Layers from a size in billions: of the numbers that the stages divide, the one whose size comes nearest,
+// with or without the embedding, for tables have both.
+int64_t LayersFromSize(double size_b, int64_t hidden, double embedding, int64_t pp) {
+  const double width = static_cast<double>(hidden);
+  const double layer = 12 * width * width + 13 * width;
+  int64_t best = 0;
+  double distance = INFINITY;
+  const int64_t most = std::min<int64_t>(kMostLayers, static_cast<int64_t>(size_b * 1e9 / layer) + 2 * pp);
+  for (int64_t layers = pp; layers <= most; layers += pp) {
+    for (const double beside : {0.0, embedding}) {
+      const double d = std::abs(layers * layer + beside - size_b * 1e9);
+      if (d < distance) distance = d, best = layers;
+    }
+  }
+  return best;
+}
+
+double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
+  const ModelShape& s = row.shape;
+  return MegatronTflops(s.layers, s.hidden, s.PaddedVocab(row.setup.tp), s.seq, row.setup.global_batch,
+                        seconds, gpus);
+}
+
+class Parser {
+ public:
+  Parser(const CsvTable& table, bool measured, const Cluster& cluster)
+      : table_(table), measured_(measured), cluster_(cluster) {}
+
+  Result<RunRows> Parse(const std::vector<RunRow>& like) {
+    for (const char* column : {"hidden", "tp", "pp", "mbs", "gbs"})
+      if (table_.Column(column) < 0) return InvalidArgument("{}: no column '{}'", table_.name, column);
+    for (const CsvTable::Row& row : table_.rows) {
+      CAIRN_ASSIGN_OR_RETURN(RunRow run, ParseRow(RowReader(table_, row)));
+      result_.rows.push_back(std::move(run));
+    }
+    FillHeads(like);
+    for (RunRow& row : result_.rows) {
+      CAIRN_RETURN_IF_ERROR(CheckHeads(row));
+      SettleSpeed(row);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  Result<RunRow> ParseRow(const RowReader& reader) {
+    RunRow row;
+    CAIRN_RETURN_IF_ERROR(ParseShape(reader, row));
+    if (measured_) CAIRN_RETURN_IF_ERROR(ParseMeasured(reader, row));
+    CAIRN_RETURN_IF_ERROR(ParseSetup(reader, row));
+    row.group = reader.Cell("table");
+    return row;
+  }
+
+  Status ParseShape(const RowReader& reader, RunRow& row) {
+    row.line = reader.line();
+    ModelShape& shape = row.shape;
+    CAIRN_ASSIGN_OR_RETURN(shape.hidden, reader.Count("hidden", {}));
+    CAIRN_ASSIGN_OR_RETURN(shape.heads, reader.Count("heads", 0, 0));
+    CAIRN_ASSIGN_OR_RETURN(shape.seq, reader.Count("seq", 2048));
+    CAIRN_ASSIGN_OR_RETURN(shape.vocab, reader.Count("vocab", 250000));
+    CAIRN_ASSIGN_OR_RETURN(const auto size_b, reader.Number("size_b"));
+    row.size_b = size_b.value_or(0);
+    CAIRN_ASSIGN_OR_RETURN(const int64_t pp, reader.Count("pp", {}));
+    CAIRN_ASSIGN_OR_RETURN(shape.layers, reader.Count("layers", 0, 0));
+    if (shape.layers > 0) return OkStatus();
+    if (row.size_b <= 0)
+      return InvalidArgument("{} and size_b are both blank; one is needed", reader.Where("layers"));
+    shape.layers =
+        LayersFromSize(row.size_b, shape.hidden, shape.EmbeddingParams() + shape.PositionParams(), pp);
+    if (shape.layers == 0)
+      return InvalidArgument("{}: no number of layers of this width makes {} B", reader.Where("size_b"),
+                             row.size_b);
+    return OkStatus();
+  }
+
+  Status ParseMeasured(const RowReader& reader, RunRow& row) {
+    CAIRN_ASSIGN_OR_RETURN(row.memory_gb, reader.Number("mem_gb"));
+    CAIRN_ASSIGN_OR_RETURN(row.seconds, reader.Number("sec_per_it"));
+    CAIRN_ASSIGN_OR_RETURN(row.tflops, reader.Number("tflops"));
+    for (const char* column : {"mem_gb", "sec_per_it", "tflops"})
+      row.out_of_memory |= SaysOom(reader.Cell(column));
+    row.out_of_memory |= !row.seconds && !row.tflops && reader.Cell("note").find("OOM") != std::string::npos;
+    for (auto* value : {&row.memory_gb, &row.seconds, &row.tflops})
+      if (*value == 0.0) value->reset();
+    return OkStatus();
+  }
+
+  Status ParseSetup(const RowReader& reader, RunRow& row) {
+    RunSetup& setup = row.setup;
+    CAIRN_ASSIGN_OR_RETURN(setup.tp, reader.Count("tp", {}));
+    CAIRN_ASSIGN_OR_RETURN(setup.pp, reader.Count("pp", {}));
+    CAIRN_ASSIGN_OR_RETURN(setup.micro_batch, reader.Count("mbs", {}));
+    CAIRN_ASSIGN_OR_RETURN(setup.global_batch, reader.Count("gbs", {}));
+    CAIRN_ASSIGN_OR_RETURN(setup.zero, reader.Count("zero", 1, 0));
+    CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
+    CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
+    if (setup.zero > 3) return InvalidArgument("{}: {} is no ZeRO stage", reader.Where("zero"), setup.zero);
+    const int64_t copy = setup.tp * setup.pp;
+    if (setup.gpus == 0 && setup.dp == 0)
+      return InvalidArgument("{} and dp are both blank; one is needed", reader.Where("gpus"));
+    if (setup.dp == 0) setup.dp = setup.gpus / copy;
+    if (setup.gpus == 0) setup.gpus = setup.dp * copy;
+    if (setup.dp * copy != setup.gpus) CAIRN_RETURN_IF_ERROR(SettleGpus(reader, row));
+    return OkStatus();
+  }
+
+  // GPUs is not TP * PP * DP. The column of GPUs is what the scheduler gave, so it counts where TP * PP
+  // divides it.
+  Status SettleGpus(const RowReader& reader, RunRow& row) {
+    RunSetup& setup = row.setup;
+    const int64_t copy = setup.tp * setup.pp;
+    const bool divides = setup.gpus % copy == 0 && setup.gpus > 0;
+    const std::string said = fmt::format("{}*{}*{} is not {} GPUs", setup.dp, setup.tp, setup.pp, setup.gpus);
+    if (!divides && setup.dp == 0) return InvalidArgument("{}: {}", reader.Where("gpus"), said);
+    const bool by_product =
+        !divides || (row.seconds && row.tflops && Agrees(row, setup.dp * copy) && !Agrees(row, setup.gpus));
+    if (by_product)
+      setup.gpus = setup.dp * copy;
+    else
+      setup.dp = setup.gpus / copy;
+    Note(reader.Where("gpus"), "{}; read as {} GPUs with DP={}", said, setup.gpus, setup.dp);
+    return OkStatus();
+  }
+
+  static bool Agrees(const RunRow& row, int64_t gpus) {
+    const double ratio = TflopsOf(row, *row.seconds, gpus) / *row.tflops;
+    return ratio < kContradiction && ratio > 1 / kContradiction;
+  }
+
+  // Blank heads: those that most rows of this width have, most alike in depth where several do.
+  void FillHeads(const std::vector<RunRow>& like) {
+    std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> by_width;  // -> (heads, layers)
+    for (const auto* rows : {&like, const_cast<const std::vector<RunRow>*>(&result_.rows)})
+      for (const RunRow& row : *rows)
+        if (row.shape.heads > 0) by_width[row.shape.hidden].push_back({row.shape.heads, row.shape.layers});
+    int filled = 0;
+    for (RunRow& row : result_.rows) {
+      if (row.shape.heads > 0) continue;
+      row.shape.heads = LikelyHeads(by_width[row.shape.hidden], row.shape);
+      ++filled;
+    }
+    if (filled > 0)
+      result_.notes.push_back(fmt::format(
+          "{}: {} rows say no heads; read as those of rows of the same width, else as heads of about 128",
+          table_.name, filled));
+  }
+
+  static int64_t LikelyHeads(const std::vector<std::pair<int64_t, int64_t>>& seen, const ModelShape& shape) {
+    std::map<int64_t, int> votes;
+    for (const auto& [heads, layers] : seen) ++votes[heads];
+    int64_t best = 0;
+    for (const auto& [heads, count] : votes)
+      if (best == 0 || count > votes[best]) best = heads;
+    if (best > 0) return best;
+    // None seen: the divisor of the width that brings the head dimension nearest to 128.
+    int64_t heads = 1;
+    for (int64_t h = 1; h <= std::min<int64_t>(shape.hidden, 4096); ++h)
+      if (shape.hidden % h == 0 && std::abs(shape.hidden / h - 128) < std::abs(shape.hidden / heads - 128))
+        heads = h;
+    return heads;
+  }
+
+  Status CheckHeads(const RunRow& row) const {
+    if (row.shape.heads <= row.shape.hidden) return OkStatus();
+    return InvalidArgument("{}:{}: more heads ({}) than hidden ({})", table_.name, row.line, row.shape.heads,
+                           row.shape.hidden);
+  }
+
+  void SettleSpeed(RunRow& row) {
+    const std::string where = fmt::format("{}:{}", table_.name, row.line);
+    if (row.seconds && row.tflops) {
+      const double implied = TflopsOf(row, *row.seconds, row.setup.gpus);
+      if (implied <= cluster_.PeakFlops(row.setup.precision) / 1e12) return;
+      const double seconds = *row.seconds * implied / *row.tflops;
+      Note(where,
+           "{} s would be {:.0f} TFLOPs, above the GPU's peak; read as {:.1f} s, which its {} TFLOPs say",
+           *row.seconds, implied, seconds, *row.tflops);
+      row.seconds = seconds;
+    } else if (!row.seconds && row.tflops) {
+      // Rows that give TFLOPs alone had them from the plain formula on the size as it is written.
+      const double params = row.size_b > 0 ? row.size_b * 1e9 : row.shape.TotalParams();
+      row.seconds =
+          SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus) / *row.tflops;
+      Note(where, "seconds are blank; {} TFLOPs by the plain formula are {:.1f} s", *row.tflops,
+           *row.seconds);
+    }
+  }
+
+  template <typename... Args>
+  void Note(const std::string& where, fmt::format_string<Args...> format, Args&&... args) {
+    result_.notes.push_back(where + ": " + fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const CsvTable& table_;
+  bool measured_;
+  const Cluster& cluster_;
+  RunRows result_;
+};
+
+}  // namespace
+
+Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
+                             const std::vector<RunRow>& like) {
+  return Parser(table, measured, cluster).Parse(like);
+}
+
+}  // namespace cairn

@@ -1,0 +1,44 @@
+// A row of a table of runs: what was run, and what was measured of it.
+//
+// Tables that people keep have blanks and contradict themselves. What a row leaves out is derived, what
+// contradicts itself is settled by what cannot be (speeds above the GPU's peak) or by the other columns; each
+// such reading leaves a note.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/plan/cluster.h"
+#include "tools/plan/csv_table.h"
+#include "tools/plan/model_shape.h"
+#include "tools/plan/run_setup.h"
+
+namespace cairn {
+
+struct RunRow {
+  int line = 0;
+  ModelShape shape;
+  RunSetup setup;
+  double size_b = 0;                // as the row says it; 0: it does not
+  std::optional<double> memory_gb;  // of the GPU that needs most
+  std::optional<double> seconds;    // of one iteration
+  std::optional<double> tflops;
+  bool out_of_memory = false;  // a measured column, or the note, says OOM
+  std::string group;           // the column `table`
+};
+
+struct RunRows {
+  std::vector<RunRow> rows;
+  std::vector<std::string> notes;  // "FILE:LINE: what was read how"
+};
+
+// Columns (any order): hidden, tp, pp, mbs, gbs, and gpus or dp, and layers or size_b are needed; heads, seq
+// (2048), vocab (250000), zero (1), mem_gb, sec_per_it, tflops, note, table may be there or blank. All runs
+// recompute activations fully. Heads that are missing are those of rows of the same width, in this table or
+// `like`. `measured` false: the measured columns are not looked at, not even to settle a contradiction.
+// Errors: InvalidArgument naming file, line and column.
+Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
+                             const std::vector<RunRow>& like = {});
+
+}  // namespace cairn

@@ -1,0 +1,34 @@
+// One way to run a training: how many GPUs, cut how, with which batch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace cairn {
+
+enum class Precision { kFp32, kFp16, kBf16 };
+enum class Recompute { kNone, kSelective, kFull };  // selective: attention's scores only
+
+struct RunSetup {
+  int64_t gpus = 1;  // tp * pp * dp
+  int64_t tp = 1;
+  int64_t pp = 1;
+  int64_t dp = 1;
+  int64_t virtual_stages = 1;  // chunks of layers that each stage holds
+  int64_t micro_batch = 1;     // samples
+  int64_t global_batch = 1;    // samples
+  int64_t zero = 0;            // 0 to 3
+  Recompute recompute = Recompute::kFull;
+  Precision precision = Precision::kBf16;
+  bool offload_optimizer = false;  // states and step on the CPU
+
+  // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
+  // did not.
+  int64_t MicroBatches() const {
+    return std::max<int64_t>(1, std::llround(static_cast<double>(global_batch) / (micro_batch * dp)));
+  }
+  bool mixed() const { return precision != Precision::kFp32; }
+};
+
+}  // namespace cairn

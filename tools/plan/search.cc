@@ -1,0 +1,205 @@
+#include "tools/plan/search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "tools/plan/formulas.h"
+
+namespace cairn {
+namespace {
+
+constexpr int64_t kMostCombinations = 200'000'000;
+
+std::vector<int64_t> UpTo(int64_t most) {
+  std::vector<int64_t> all(std::max<int64_t>(0, most));
+  std::iota(all.begin(), all.end(), 1);
+  return all;
+}
+
+std::vector<int64_t> Or(const std::vector<int64_t>& given, std::vector<int64_t> otherwise) {
+  return given.empty() ? std::move(otherwise) : given;
+}
+
+std::vector<int64_t> PowersUpTo(int64_t most) {
+  std::vector<int64_t> powers;
+  for (int64_t p = 1; p <= most; p *= 2) powers.push_back(p);
+  return powers;
+}
+
+Status CheckRequest(const PlanRequest& request) {
+  const ModelShape& s = request.shape;
+  if (s.layers < 1 || s.hidden < 1 || s.heads < 1 || s.vocab < 1 || s.seq < 1)
+    return InvalidArgument(
+        "layers, hidden size, heads, vocabulary and sequence length of the model are needed");
+  if (s.heads > s.hidden)
+    return InvalidArgument("{} heads are more than the hidden size {}", s.heads, s.hidden);
+  if (request.global_batch < 1) return InvalidArgument("the global batch size is needed");
+  if (request.precision == Precision::kBf16 && !request.cluster.has_bf16)
+    return InvalidArgument("{} has no bf16; plan with --fp16", request.cluster.name);
+  if (!request.rampup.empty()) {
+    const auto& r = request.rampup;
+    if (r.size() != 3 || r[0] < 1 || r[1] < 1 || r[2] < 0 || r[0] > request.global_batch ||
+        (request.global_batch - r[0]) % r[1] != 0)
+      return InvalidArgument("the ramp-up START INCREMENT SAMPLES does not lead to a global batch of {}",
+                             request.global_batch);
+  }
+  return OkStatus();
+}
+
+// Calls `visit` with each combination of the lists, GPUs within the budget.
+class Combinations {
+ public:
+  explicit Combinations(const PlanRequest& request) : request_(request) {
+    tp_ = Or(request.tp, PowersUpTo(2 * request.cluster.gpus_per_node));
+    pp_ = Or(request.pp, UpTo(std::min(request.shape.layers + 2, request.MaxGpus())));
+    micro_ = Or(request.micro_batches, PowersUpTo(16));
+    zero_ = Or(request.zero, {0, 1, 2, 3});
+    chunks_ = Or(request.virtual_stages, {1, 2, 4});
+    recompute_ = request.recompute.empty()
+                     ? std::vector{Recompute::kFull, Recompute::kSelective, Recompute::kNone}
+                     : request.recompute;
+  }
+
+  template <typename Visit>
+  Status ForEach(const Visit& visit) const {
+    int64_t seen = 0;
+    const int64_t inner = micro_.size() * zero_.size() * chunks_.size() * recompute_.size();
+    for (const int64_t tp : tp_)
+      for (const int64_t pp : pp_) {
+        if (tp * pp > request_.MaxGpus()) continue;
+        for (const int64_t dp : Or(request_.dp, UpTo(request_.MaxGpus() / (tp * pp)))) {
+          if (tp * pp * dp > request_.MaxGpus()) continue;
+          if ((seen += inner) > kMostCombinations)
+            return InvalidArgument("more than {} combinations; narrow them with --tp, --pp or --dp",
+                                   kMostCombinations);
+          Inner(tp, pp, dp, visit);
+        }
+      }
+    return OkStatus();
+  }
+
+ private:
+  template <typename Visit>
+  void Inner(int64_t tp, int64_t pp, int64_t dp, const Visit& visit) const {
+    RunSetup setup{.gpus = tp * pp * dp, .tp = tp, .pp = pp, .dp = dp};
+    setup.global_batch = request_.global_batch;
+    setup.precision = request_.precision;
+    setup.offload_optimizer = request_.offload_optimizer;
+    for (const int64_t chunks : chunks_)
+      for (const int64_t micro : micro_)
+        for (const int64_t zero : zero_)
+          for (const Recompute recompute : recompute_) {
+            setup.virtual_stages = chunks;
+            setup.micro_batch = micro;
+            setup.zero = zero;
+            setup.recompute = recompute;
+            visit(setup);
+          }
+  }
+
+  const PlanRequest& request_;
+  std::vector<int64_t> tp_, pp_, micro_, zero_, chunks_;
+  std::vector<Recompute> recompute_;
+};
+
+bool Better(const Candidate& a, const Candidate& b) {
+  return std::tuple(a.seconds, a.setup.gpus, a.memory_gb) < std::tuple(b.seconds, b.setup.gpus, b.memory_gb);
+}
+
+class Searcher {
+ public:
+  Searcher(const PlanRequest& request, const Calibration& calibration, size_t top)
+      : request_(request),
+        calibration_(calibration),
+        top_(std::max<size_t>(1, top)),
+        rules_(RulesOf(request)),
+        limit_gb_(request.memory_share * request.cluster.memory_gb) {}
+
+  Result<SearchResult> Run() {
+    for (const Rule& rule : rules_) result_.rules.push_back({rule.name, rule.why});
+    result_.rules.push_back({fmt::format("memory <= {:.1f} GB", limit_gb_), "it might go out of memory"});
+    CAIRN_RETURN_IF_ERROR(ParseRequirements());
+    CAIRN_RETURN_IF_ERROR(Combinations(request_).ForEach([this](const RunSetup& setup) { Visit(setup); }));
+    std::sort(result_.best.begin(), result_.best.end(), Better);
+    if (result_.best.size() > top_) result_.best.resize(top_);
+    return std::move(result_);
+  }
+
+ private:
+  Status ParseRequirements() {
+    const Variables names = VariablesOf(request_, Candidate{RunSetup()}, IterationTime{.steady = 1});
+    for (const std::string& expression : request_.require) {
+      CAIRN_ASSIGN_OR_RETURN(Requirement requirement, Requirement::Parse(expression, names));
+      requirements_.push_back(std::move(requirement));
+      result_.rules.push_back({expression, "required on the command line"});
+    }
+    return OkStatus();
+  }
+
+  void Visit(const RunSetup& setup) {
+    ++result_.considered;
+    for (size_t i = 0; i < rules_.size(); ++i)
+      if (!rules_[i].keeps(setup)) return RuleOut(i);
+    Candidate candidate{setup};
+    candidate.memory_gb = MemoryOf(request_.shape, setup, calibration_.memory.constants).Peak();
+    if (candidate.memory_gb > limit_gb_) return RuleOut(rules_.size());
+    const IterationTime time = TimeOf(request_.shape, setup, request_.cluster, calibration_.time.constants);
+    candidate.seconds = time.Total();
+    for (size_t i = 0; i < requirements_.size(); ++i)
+      if (!requirements_[i].Holds(VariablesOf(request_, candidate, time)))
+        return RuleOut(rules_.size() + 1 + i);
+    ++result_.kept;
+    Keep(candidate);
+  }
+
+  void RuleOut(size_t rule) { ++result_.rules[rule].ruled_out; }
+
+  // Bounded: sorted and cut now and then.
+  void Keep(const Candidate& candidate) {
+    result_.best.push_back(candidate);
+    if (result_.best.size() < 4 * top_ + 1000) return;
+    std::nth_element(result_.best.begin(), result_.best.begin() + top_, result_.best.end(), Better);
+    result_.best.resize(top_);
+  }
+
+  const PlanRequest& request_;
+  const Calibration& calibration_;
+  const size_t top_;
+  const std::vector<Rule> rules_;
+  const double limit_gb_;
+  std::vector<Requirement> requirements_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, const IterationTime& time) {
+  const RunSetup& s = candidate.setup;
+  const auto real = [](int64_t value) { return static_cast<double>(value); };
+  const ModelShape& m = request.shape;
+  return {{"gpus", real(s.gpus)},
+          {"nodes", real(s.gpus) / request.cluster.gpus_per_node},
+          {"tp", real(s.tp)},
+          {"pp", real(s.pp)},
+          {"dp", real(s.dp)},
+          {"v", real(s.virtual_stages)},
+          {"mbs", real(s.micro_batch)},
+          {"gbs", real(s.global_batch)},
+          {"gas", real(s.MicroBatches())},
+          {"zero", real(s.zero)},
+          {"layers", real(m.layers)},
+          {"hidden", real(m.hidden)},
+          {"heads", real(m.heads)},
+          {"seq", real(m.seq)},
+          {"mem_gb", candidate.memory_gb},
+          {"sec_per_it", candidate.seconds},
+          {"bubble", time.bubble / time.Total()}};
+}
+
+Result<SearchResult> Search(const PlanRequest& request, const Calibration& calibration, size_t top) {
+  CAIRN_RETURN_IF_ERROR(CheckRequest(request));
+  return Searcher(request, calibration, top).Run();
+}
+
+}  // namespace cairn

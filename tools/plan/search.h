@@ -1,0 +1,67 @@
+// Every way to cut a model over a cluster that the rules allow, fastest first.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/plan/calibration.h"
+#include "tools/plan/requirement.h"
+
+namespace cairn {
+
+// What is to be planned. Empty lists stand for all that make sense.
+struct PlanRequest {
+  ModelShape shape;
+  Cluster cluster;
+  int64_t nodes = 1;  // budget; plans may use fewer
+  Precision precision = Precision::kBf16;
+  bool offload_optimizer = false;
+  int64_t global_batch = 0;
+  std::vector<int64_t> rampup;  // start, increment, samples; empty: none
+  std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
+  std::vector<Recompute> recompute;
+  bool embeddings_as_layers = false;  // the embedding and the output layer count as one layer each
+  bool fused_softmax = true;          // Megatron's kernel, with its condition on heads
+  double memory_share = 0.95;         // of the GPU's memory that a plan may be predicted to need
+  bool cairn_train = false;           // only what `cairn train` runs
+  std::vector<std::string> require;   // expressions
+
+  int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }
+};
+
+// A rule of topology: why it is one, and whether a setup keeps it.
+struct Rule {
+  std::string name;
+  std::string why;
+  std::function<bool(const RunSetup&)> keeps;
+};
+std::vector<Rule> RulesOf(const PlanRequest& request);
+
+struct Candidate {
+  RunSetup setup;
+  double seconds = 0;
+  double memory_gb = 0;
+};
+
+struct RuleCount {
+  std::string name;
+  std::string why;
+  int64_t ruled_out = 0;  // by this rule first
+};
+
+struct SearchResult {
+  std::vector<Candidate> best;  // by seconds of an iteration; then fewer GPUs, then less memory
+  int64_t considered = 0;
+  int64_t kept = 0;
+  std::vector<RuleCount> rules;  // in the order in which they were asked
+};
+
+// Errors: InvalidArgument: sizes that make no model, an expression that cannot be parsed, too many
+// combinations.
+Result<SearchResult> Search(const PlanRequest& request, const Calibration& calibration, size_t top);
+
+// What expressions may name, with values of the candidate.
+Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, const IterationTime& time);
+
+}  // namespace cairn

@@ -1,0 +1,179 @@
+#include "tools/plan/time_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/plan/matmul.h"
+
+namespace cairn {
+namespace {
+
+constexpr double kGiga = 1e9;
+// Tensors of tokens * hidden that a layer's forward pass reads or writes in elementwise kernels: norms,
+// residuals and dropout whole on each rank, biases, GeLU and transposes cut by TP.
+constexpr double kWholePasses = 16;
+constexpr double kCutPasses = 16;
+constexpr double kLossBytes = 24;  // a logit: read and written as half and as float, in forward and backward
+constexpr double kStepBytesSharded = 40;  // a parameter: Adam reads and writes master, moments, gradient
+constexpr double kStepBytesWhole = 8;     // a parameter: cast and clear on every rank
+constexpr double kHostBytes = 4;          // a parameter over PCIe: a gradient down, a weight up
+constexpr double kHostAdam = 2e9;         // parameters a second that the CPUs beside one GPU step
+
+bool Multiple(double side, double of) { return std::fmod(side, of) == 0; }
+
+class Model {
+ public:
+  Model(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
+        const TimeConstants& constants)
+      : shape_(shape),
+        setup_(setup),
+        cluster_(cluster),
+        constants_(constants),
+        tp_(static_cast<double>(setup.tp)),
+        hidden_(static_cast<double>(shape.hidden)),
+        tokens_(static_cast<double>(setup.micro_batch) * shape.seq),
+        element_(setup.mixed() ? 2.0 : 4.0),
+        peak_(cluster.PeakFlops(setup.precision)),
+        memory_(cluster.hbm_gbps * kGiga * constants.memory),
+        network_(cluster.nic_gbps * kGiga * constants.network),
+        link_(cluster.link_gbps * kGiga * constants.link) {}
+
+  LayerTime Layer() const {
+    LayerTime time;
+    const double queries = shape_.QueryWidth() / tp_;
+    const double fused = queries + 2 * shape_.KeyValueWidth() / tp_;
+    const double ffn = shape_.Ffn() / tp_;
+    time.products = Trained(hidden_, fused) + Trained(queries, hidden_) +
+                    Trained(hidden_, shape_.gated ? 2 * ffn : ffn) + Trained(ffn, hidden_);
+    time.attention = Attention();
+    const double bytes = element_ * tokens_ * hidden_ * (kWholePasses + kCutPasses / tp_);
+    time.elementwise = (Forwards() + 2) * bytes / memory_;
+    time.tensor_parallel = TensorParallel();
+    time.weights = shape_.LayerMatrices() / tp_ * constants_.weight_bytes / memory_;
+    time.launch = constants_.launch;
+    return time;
+  }
+
+  // Output layer and loss of one micro-batch; never recomputed.
+  double Head() const {
+    const double vocab = static_cast<double>(shape_.PaddedVocab(setup_.tp)) / tp_;
+    const double products = Product(tokens_, vocab, hidden_) + Product(tokens_, hidden_, vocab) +
+                            Product(vocab, hidden_, tokens_);
+    return constants_.head * (products + tokens_ * vocab * kLossBytes / memory_);
+  }
+
+  double EmbeddingTraffic() const {
+    return shape_.PaddedVocab(setup_.tp) / tp_ * hidden_ * constants_.weight_bytes / memory_;
+  }
+
+  // Activations to one neighbour and their gradients back, as far as computing does not hide them.
+  double HandOver() const {
+    if (setup_.pp == 1) return 0;
+    const double speed = CrossesNodes(setup_.gpus) ? network_ / cluster_.gpus_per_node : link_;
+    return 2 * element_ * tokens_ * hidden_ / speed * constants_.hand_over * setup_.virtual_stages;
+  }
+
+  // The first or last stage holds the embedding beside its layers.
+  double StageParams() const {
+    const double layers = static_cast<double>(shape_.layers) / setup_.pp;
+    return (layers * shape_.LayerParams() + shape_.PaddedVocab(setup_.tp) * hidden_) / tp_;
+  }
+
+  double DataParallel() const {
+    if (setup_.dp == 1) return 0;
+    const double ring = (setup_.dp - 1.0) / setup_.dp;
+    const double once = StageParams() * element_ * ring;
+    const double micro_batches = static_cast<double>(setup_.MicroBatches());
+    // All-reduce is two passes; ZeRO-1 then gathers weights; ZeRO-2 scatters every micro-batch's gradients;
+    // ZeRO-3 gathers weights for each forward and backward too.
+    const double passes[] = {2, 3, micro_batches + 1, 3 * micro_batches};
+    const double speed = CrossesNodes(setup_.tp * setup_.dp) ? network_ / cluster_.gpus_per_node : link_;
+    return once * passes[std::clamp<int64_t>(setup_.zero, 0, 3)] / speed;
+  }
+
+  double Optimizer() const {
+    const double sharded = StageParams() / (setup_.zero > 0 ? setup_.dp : 1);
+    if (setup_.offload_optimizer)
+      return sharded * kHostBytes / (cluster_.pcie_gbps * kGiga) + sharded / kHostAdam;
+    return (StageParams() * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
+  }
+
+ private:
+  bool CrossesNodes(int64_t gpus) const { return gpus > cluster_.gpus_per_node; }
+  double Forwards() const { return setup_.recompute == Recompute::kFull ? 2 : 1; }
+
+  // Seconds of (m × k) by (k × n).
+  double Product(double m, double n, double k) const {
+    double share = constants_.matmul * TileAndWaveEfficiency(m, n, cluster_.sms) * k / (k + constants_.depth);
+    if (!Multiple(m, 64) || !Multiple(n, 64) || !Multiple(k, 64)) share *= constants_.misaligned;
+    return 2 * m * n * k / (peak_ * share);
+  }
+
+  // Seconds of a weight of [out, in]: forward, again where recomputed, gradient of the input and of the
+  // weight.
+  double Trained(double in, double out) const {
+    return Forwards() * Product(tokens_, out, in) + Product(tokens_, in, out) + Product(out, in, tokens_);
+  }
+
+  double Attention() const {
+    const double seq = static_cast<double>(shape_.seq);
+    const double head_dim = static_cast<double>(shape_.HeadDim());
+    const double scores = setup_.micro_batch * seq * seq * shape_.heads / tp_;  // elements
+    double share = constants_.attention * head_dim / (64 * std::ceil(head_dim / 64));
+    if (!Multiple(head_dim, 8)) share *= constants_.attention_misaligned;
+    if (head_dim == 128) share *= constants_.attention_128;
+    const double forward =
+        2 * 2 * scores * head_dim / (peak_ * share) + constants_.softmax * scores * element_ / memory_;
+    return forward * (setup_.recompute == Recompute::kNone ? 3 : 4);
+  }
+
+  // Two all-reduces of the layer's output a forward, two a backward.
+  double TensorParallel() const {
+    if (setup_.tp == 1) return 0;
+    const double bytes = element_ * tokens_ * hidden_ * 2 * (tp_ - 1) / tp_;
+    return (2 * Forwards() + 2) * bytes / (CrossesNodes(setup_.tp) ? std::min(network_, link_) : link_);
+  }
+
+  const ModelShape& shape_;
+  const RunSetup& setup_;
+  const Cluster& cluster_;
+  const TimeConstants& constants_;
+  double tp_;
+  double hidden_;
+  double tokens_;   // of one micro-batch
+  double element_;  // bytes
+  double peak_;     // operations a second
+  double memory_;   // bytes a second
+  double network_;  // bytes a second of a node
+  double link_;     // bytes a second
+};
+
+}  // namespace
+
+IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
+                     const TimeConstants& constants) {
+  const Model model(shape, setup, cluster, constants);
+  IterationTime time;
+  time.layer = model.Layer();
+  time.hand_over = model.HandOver();
+  const double layers = std::ceil(static_cast<double>(shape.layers) / setup.pp) * time.layer.Total();
+  const double head = model.Head();
+  const double embedding = model.EmbeddingTraffic();
+  double all_stages;  // one micro-batch through the whole pipeline
+  if (setup.pp == 1) {
+    time.slowest_stage = all_stages = layers + head + embedding;
+  } else {
+    const double middle = layers + time.hand_over;
+    const double first = layers + time.hand_over / 2 + embedding;
+    const double last = first + head;
+    time.slowest_stage = std::max(middle, last);
+    all_stages = first + last + (setup.pp - 2) * middle;
+  }
+  time.steady = setup.MicroBatches() * time.slowest_stage;
+  time.bubble = (all_stages - time.slowest_stage) / setup.virtual_stages;
+  time.data_parallel = model.DataParallel();
+  time.optimizer = model.Optimizer();
+  return time;
+}
+
+}  // namespace cairn

@@ -1,0 +1,45 @@
+#include "tools/plan/training.h"
+
+#include <cmath>
+
+#include "tools/plan/formulas.h"
+
+namespace cairn {
+
+TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const TimeConstants& constants,
+                    double samples) {
+  TrainingCost cost;
+  double left = samples;
+  const auto train = [&](int64_t batch, double most) {
+    RunSetup step = setup;
+    step.global_batch = batch;
+    const double iterations = std::ceil(std::min(most, left) / batch);
+    left -= iterations * batch;
+    cost.iterations += iterations;
+    return DaysToTrain(iterations, TimeOf(request.shape, step, request.cluster, constants).Total());
+  };
+  if (!request.rampup.empty()) {
+    const int64_t start = request.rampup[0], increment = request.rampup[1];
+    const double steps = static_cast<double>(setup.global_batch - start) / increment;
+    for (int64_t batch = start; batch < setup.global_batch && left > 0; batch += increment)
+      cost.rampup_days += train(batch, request.rampup[2] / steps);
+  }
+  cost.days = cost.rampup_days + (left > 0 ? train(setup.global_batch, left) : 0);
+  cost.gpu_hours = cost.days * 24 * setup.gpus;
+  return cost;
+}
+
+CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, double node_gbps) {
+  const double params = request.shape.TotalParams();
+  CheckpointCost cost;
+  cost.weight_bytes = params * (setup.mixed() ? 2 : 4);
+  cost.bytes = cost.weight_bytes + params * (setup.mixed() ? 12 : 8);
+  cost.files = setup.gpus + 2;
+  const double nodes = std::ceil(static_cast<double>(setup.gpus) / request.cluster.gpus_per_node);
+  cost.save_seconds = cost.bytes / (nodes * node_gbps * 1e9);
+  cost.archive_bytes = cost.bytes;
+  cost.archive_inodes = 2;
+  return cost;
+}
+
+}  // namespace cairn

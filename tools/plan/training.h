@@ -1,0 +1,33 @@
+// What a whole training costs: time with the batch ramp-up, checkpoints, archive.
+#pragma once
+
+#include "tools/plan/search.h"
+
+namespace cairn {
+
+struct TrainingCost {
+  double iterations = 0;
+  double days = 0;
+  double gpu_hours = 0;
+  double rampup_days = 0;  // of the days, before the full batch is reached
+};
+
+// Of `samples`, the batch growing as Megatron does: `rampup` = start, increment, samples over which it grows
+// evenly.
+TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const TimeConstants& constants,
+                    double samples);
+
+// Of one checkpoint as `cairn train` writes it.
+struct CheckpointCost {
+  double bytes = 0;         // weights (2), fp32 master (4) and two moments (8) a parameter; 12 in fp32
+  double weight_bytes = 0;  // weights alone
+  int64_t files = 0;        // one a rank, the index and the manifest
+  double save_seconds = 0;  // until durable
+  double archive_bytes = 0;
+  int64_t archive_inodes = 0;  // a tar and its record
+};
+
+// `node_gbps`: GB/s that one node writes to the file system.
+CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, double node_gbps);
+
+}  // namespace cairn

@@ -1,0 +1,40 @@
+// What `cairn plan` is asked: model, cluster, batch, search space, output.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/plan/search.h"
+
+namespace cairn {
+
+struct PlanOptions {
+  std::string config;  // TOML with the same names as the flags; flags win
+  std::string model;   // config.json of Hugging Face, or its directory
+  std::string cluster = "a100-80";
+  std::string calibrate;
+  ModelShape shape{.seq = 0};  // sizes of 0 were not given
+  bool untied = false;
+  bool bf16 = false, fp16 = false, fp32 = false;
+  int64_t train_samples = 0, train_tokens = 0, train_iters = 0;
+  PlanRequest request;
+  double node_gbps = 1.9;  // what a node of the first users' cluster wrote
+  int64_t top = 10;
+  int64_t hidden_near = 0;
+  std::string sbatch;  // directory; empty: no scripts
+  std::string sbatch_args;
+  std::string time_limit = "20:00:00";
+  bool dry_run = false;
+  bool json = false;
+};
+
+void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
+
+// Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
+Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);
+
+// Samples to train; 0 where nothing was said.
+double SamplesOf(const PlanOptions& options);
+
+}  // namespace cairn

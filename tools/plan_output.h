@@ -1,0 +1,29 @@
+// Plans as text and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tools/plan/better_shapes.h"
+#include "tools/plan/training.h"
+#include "tools/plan_options.h"
+
+namespace cairn {
+
+// One plan with all that is told of it.
+struct PlanFacts {
+  Candidate candidate;
+  Prediction prediction;
+  TrainingCost training;  // zeros where no length was given
+  CheckpointCost checkpoint;
+};
+
+PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration);
+
+void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans);
+void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes);
+nlohmann::ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+                                   const std::vector<PlanFacts>& plans);
+nlohmann::ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes);
+
+}  // namespace cairn
