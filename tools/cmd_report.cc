@@ -61,8 +61,8 @@ ReadLogs ReadAll(const std::vector<std::string>& paths) {
 
 std::vector<RunSummary> SummarizeAll(ReadLogs& read, const ReportOptions& options) {
   std::vector<RunSummary> runs;
-  for (const TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
-    RunSummary& summary = runs.emplace_back(Summarize(run, options.summary));
+  for (TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
+    RunSummary& summary = runs.emplace_back(Summarize(std::move(run), options.summary));
     if (summary.samples.empty() && !summary.failure) summary.cause = read.empty[summary.file];
   }
   return runs;

@@ -29,7 +29,9 @@ std::vector<RunSummary> Runs() {
 
 TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
   const std::string table = MarkdownTable(MarkdownColumns(false), Runs());
-  EXPECT_TRUE(table.starts_with("| GPUs | Size |  DP |  TP |  PP | MBS |  GBS | Mem | Sec/it |  TFLOPs | Notes ")) << table;
+  EXPECT_TRUE(
+      table.starts_with("| GPUs | Size |  DP |  TP |  PP | MBS |  GBS | Mem | Sec/it |  TFLOPs | Notes "))
+      << table;
   EXPECT_NE(table.find("|   32 | 181B |   1 |   4 |   8 |   2 | 1024 |   - |  90.50 |"), std::string::npos)
       << table;
   EXPECT_NE(table.find("52B-pp16\\|x"), std::string::npos) << "bars do not end the cell";
