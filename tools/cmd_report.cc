@@ -85,7 +85,7 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
       PrintJson(ReportJson(runs));
       break;
     case ReportFormat::kCsv:
-      fmt::print("{}", CsvTable(chosen ? columns : AllColumns(), runs));
+      fmt::print("{}", CsvText(chosen ? columns : AllColumns(), runs));
       break;
     case ReportFormat::kMarkdown:
       fmt::print("{}", MarkdownTable(chosen ? columns : MarkdownColumns(PlansDays(options)), runs));

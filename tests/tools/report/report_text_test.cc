@@ -42,7 +42,7 @@ TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
 TEST(ReportTextTest, CsvIsQuotedWhereItMust) {
   const auto columns = FindColumns({"file", "sec_per_it", "pp"});
   ASSERT_TRUE(columns.ok());
-  EXPECT_EQ(CsvTable(*columns, Runs()),
+  EXPECT_EQ(CsvText(*columns, Runs()),
             "file,sec_per_it,pp\n18B-pp8.out,90.5,8\n52B-pp16|x.out,129.25,16\n\"bad,\"\"one\"\".out\",,\n");
 }
 
