@@ -163,7 +163,9 @@ std::string WithoutThousands(std::string_view value) {
       continue;
     }
     const std::string_view group = value.substr(i + 1, 3);
-    if (group.size() < 3 || !IsDigit(value[i - 1]) || !IsDigit(group[0]) || !IsDigit(group[1]) || !IsDigit(group[2])) return "";
+    if (group.size() < 3 || !IsDigit(value[i - 1]) || !IsDigit(group[0]) || !IsDigit(group[1]) ||
+        !IsDigit(group[2]))
+      return "";
     comma = i + 4;
   }
   return plain;
@@ -187,7 +189,8 @@ size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
       if (const size_t next = IterationNumber(field, 0); next != npos) return at + next;
     }
     const std::string plain = separator == '|' && colon != npos ? WithoutThousands(value) : "";
-    if (colon != npos) TakeField(Trim(field.substr(0, colon)), plain.empty() ? value : plain, line, loss_rank);
+    if (colon != npos)
+      TakeField(Trim(field.substr(0, colon)), plain.empty() ? value : plain, line, loss_rank);
     at = bar + 1;
   }
   return npos;
