@@ -103,6 +103,11 @@ class StripTest(CliTest):
         config = json.loads((self.dir / "out" / "config.json").read_text())
         self.assertEqual((config["model_type"], config["vocab_size"]), ("gpt2", 50))
 
+    def test_the_trainer_says_how_to_start_from_it(self):
+        self.cairn("convert", self.run_dir, "hf", "--to", "hf")
+        for flags in (["--load", "hf"], ["--load=hf"]):
+            self.cairn("train", *flags, code=2, says="cairn convert hf DIR --to native")
+
     def test_cut_into_files(self):
         facts = self.json("strip", self.step, "out", "--max-shard-size", "5kB")
         index = json.loads((self.dir / "out" / "model.safetensors.index.json").read_text())
