@@ -317,6 +317,8 @@ class DeepSpeedTest(Case):
                 expected[name, "weight" if role == "master" else role] = value
         self.assertEqual(set(dump.tensors), set(expected))
         for key, value in expected.items():
+            if key[0] == "embedding.position.weight" and source.facts["pp"] > 1:
+                continue  # theirs is the last stage's copy, which is not tied and which no step keeps up
             self.assertTrue(same_bits(dump.tensors[key], value), key)
         self.assertEqual(dump.facts["model"], source.facts["model"])
 
