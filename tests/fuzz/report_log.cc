@@ -104,7 +104,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size % 8 != 0) return 0;  // writing takes longer than reading
   SortBy(*TerminalColumns(true)[8], false, runs);
   FuzzCheck(!MarkdownTable(MarkdownColumns(true), runs).empty() &&
-            !CsvTable(TerminalColumns(true), runs).empty());
+            !CsvText(TerminalColumns(true), runs).empty());
   FuzzCheck(ReportJson(runs).size() == runs.size());
   HtmlPage(TerminalColumns(false), runs, {});
   (void)PlotCommands(runs, {}, PlotType::kSvg).ok();
