@@ -44,14 +44,14 @@ std::string FileName(size_t index, size_t count) {
 class SafetensorsSink final : public WeightSink {
  public:
   SafetensorsSink(FileSystem& fs, std::string directory, ForeignModel model, SafetensorsMetadata provenance,
-                  const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress)
+                  const FileCopies& copies, std::function<void(uint64_t)> progress)
       : fs_(fs),
         directory_(std::move(directory)),
         model_(std::move(model)),
         metadata_(std::move(provenance)),
         copies_(copies),
         progress_(std::move(progress)) {
-    for (const auto& [name, path] : copies_) model_.files.erase(name);
+    for (const auto& [name, from] : copies_) model_.files.erase(name);
   }
 
   Status Open(const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes) {
@@ -98,7 +98,7 @@ class SafetensorsSink final : public WeightSink {
     }
     if (cut_.size() > 1) model_.files["model.safetensors.index.json"] = Index();
     for (const auto& [name, text] : model_.files) CAIRN_RETURN_IF_ERROR(WriteText(name, text));
-    for (const auto& [name, path] : copies_) CAIRN_RETURN_IF_ERROR(CopyFile(name, path));
+    for (const auto& [name, from] : copies_) CAIRN_RETURN_IF_ERROR(CopyFile(name, from));
     std::string sums;
     for (const auto& [name, sha] : sums_) sums += fmt::format("{}  {}\n", sha, name);
     CAIRN_RETURN_IF_ERROR(WriteText("SHA256SUMS", sums));
@@ -152,9 +152,9 @@ class SafetensorsSink final : public WeightSink {
     return WriteSmallFile(fs_, JoinPath(partial_->path(), name), text);
   }
 
-  Status CopyFile(const std::string& name, const std::string& path) {
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
-    CAIRN_ASSIGN_OR_RETURN(const auto from, fs_.OpenForRead(path));
+  Status CopyFile(const std::string& name, const FileToCopy& source) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, source.fs->Stat(source.path));
+    CAIRN_ASSIGN_OR_RETURN(const auto from, source.fs->OpenForRead(source.path));
     CAIRN_ASSIGN_OR_RETURN(const auto to, fs_.Create(JoinPath(partial_->path(), name)));
     Sha256 sha;
     std::vector<std::byte> window(std::min(info.bytes, kCopyBytes));
@@ -222,7 +222,7 @@ class SafetensorsSink final : public WeightSink {
   const std::string directory_;
   ForeignModel model_;
   SafetensorsMetadata metadata_;
-  const std::map<std::string, std::string> copies_;
+  const FileCopies copies_;
   const std::function<void(uint64_t)> progress_;
   std::optional<PartialDir> partial_;
   std::vector<uint32_t> parameters_;        // in the order of the foreign tensors
@@ -267,7 +267,7 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
 Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
     FileSystem& fs, const std::string& directory, ForeignModel model,
     const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
-    const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress) {
+    const FileCopies& copies, std::function<void(uint64_t)> progress) {
   std::string plain = directory;
   while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
   auto sink = std::make_unique<SafetensorsSink>(fs, std::move(plain), std::move(model), std::move(provenance),

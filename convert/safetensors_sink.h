@@ -8,10 +8,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 
 #include "convert/architecture.h"
+#include "convert/file_copies.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
 #include "convert/weight_sink.h"
@@ -26,12 +26,12 @@ std::vector<uint64_t> ForeignBytes(const ForeignModel& model, const std::vector<
 std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tensor_bytes, uint64_t max_bytes);
 
 // Writes `directory`, which must not exist. `model` has passed CheckAgainst() and every part of a foreign
-// tensor has the same dtype. `copies` are files that go beside the weights, name -> path, and win over those
+// tensor has the same dtype. `copies` are files that go beside the weights, by name, and win over those
 // of the model. `progress` is told the bytes that the proof reads.
 // Errors: AlreadyExists; NoSpace before anything is written.
 Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
     FileSystem& fs, const std::string& directory, ForeignModel model,
     const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
-    const std::map<std::string, std::string>& copies, std::function<void(uint64_t)> progress);
+    const FileCopies& copies, std::function<void(uint64_t)> progress);
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 #include "convert/formats/safetensors.h"
@@ -215,8 +216,9 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
   cost.moved_bytes = cost.read_bytes + written;  // read back, too
   cost.file_bytes = written;
   const uint64_t cut = CutIntoFiles(sizes, options.max_file_bytes).size();
-  std::map<std::string, std::string> beside = options.copies;
-  beside.insert(plan.model.files.begin(), plan.model.files.end());
+  std::set<std::string> beside;
+  for (const auto& [name, from] : options.copies) beside.insert(name);
+  for (const auto& [name, text] : plan.model.files) beside.insert(name);
   cost.files = cut + (cut > 1) + beside.size() + 1;  // index, SHA256SUMS
   if (options.format == StripFormat::kNative) {
     CAIRN_ASSIGN_OR_RETURN(const TargetPlan target,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ckpt/cast.h"
+#include "convert/file_copies.h"
 #include "convert/fingerprint.h"
 #include "convert/step_builder.h"
 
@@ -27,9 +28,9 @@ struct StripOptions {
   uint64_t max_file_bytes = 50'000'000'000;  // of one safetensors file; transformers' own default
   std::vector<std::string> keep_fp32;        // globs of canonical or written names
   OnOverflow on_overflow = OnOverflow::kInfinity;
-  std::optional<Topology> topology;           // of a native result; the source's by default
-  std::map<std::string, std::string> copies;  // files beside safetensors, name -> path: a tokenizer
-  std::string command;                        // that asks for it, for the metadata; without paths
+  std::optional<Topology> topology;  // of a native result; the source's by default
+  FileCopies copies;                 // files beside safetensors: a tokenizer
+  std::string command;               // that asks for it, for the metadata; without paths
   StepBuilderOptions writer;
   std::function<void(uint64_t)> progress;  // told the bytes done of StripCost::moved_bytes; may be empty
 };

@@ -1,7 +1,9 @@
 #include "tools/cmd_archive_policy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 
@@ -9,6 +11,7 @@
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
 #include "tools/archive/report.h"
+#include "tools/archive/team.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
@@ -105,10 +108,30 @@ class PolicyRun {
     report_.started_unix_seconds = std::time(nullptr);
   }
 
-  Status Run() {
+  // What comes before any process of a team stores something.
+  Status Prepare() {
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(CleanStore(fs_, policy_.store));
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
     Note(plan);
-    for (const PlanEntry& entry : plan.entries) Do(entry);
+    return OkStatus();
+  }
+
+  // This process's share.
+  Status Store(TeamStore& team) {
+    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    for (const size_t i : team.Order(plan.entries.size())) {
+      const PlanEntry& entry = plan.entries[i];
+      if (!entry.stores() && !entry.delete_source) continue;
+      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(entry); }).status());
+    }
+    return OkStatus();
+  }
+
+  // What comes after every process has stored its share.
+  Status Conclude(TeamStore& team) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
+    if (!shares.empty()) Take(shares);
     if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
     CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
     Note(after);
@@ -136,6 +159,31 @@ class PolicyRun {
  private:
   Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
 
+  // The report becomes that of all processes.
+  void Take(const std::vector<ShareResult>& shares) {
+    report_.stored_bytes = report_.stored_members = 0;
+    report_.failures.clear();
+    int64_t first = report_.started_unix_seconds, last = 0;
+    for (const ShareResult& share : shares) {
+      report_.stored_bytes += share.stored_bytes;
+      report_.stored_members += share.stored_members;
+      report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+      first = std::min(first, share.started_unix_seconds);
+      last = std::max(last, share.finished_unix_seconds);
+    }
+    report_.started_unix_seconds = first;
+    seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
+  }
+
+  ShareResult DoOne(const PlanEntry& entry) {
+    const RunReport before = report_;
+    Do(entry);
+    return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
+            .stored_members = report_.stored_members - before.stored_members,
+            .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
+                         report_.failures.end()}};
+  }
+
   // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
   void Note(const Plan& plan) {
     Result<Ledger> ledger = Ledger::Open(policy_.store);
@@ -147,7 +195,6 @@ class PolicyRun {
   }
 
   void Do(const PlanEntry& entry) {
-    if (!entry.stores() && !entry.delete_source) return;
     // What takes the source away comes last, and only where all before it succeeded.
     bool good = true;
     if (entry.store_weights) good = One(entry, /*weights=*/true, entry.delete_source && !KeepsFull(entry));
@@ -235,29 +282,21 @@ Result<int> RunPrune(const PolicyOptions& options) {
   return kExitDone;
 }
 
-}  // namespace
+// One of several processes, that others outlast.
+Result<int> TellShare(const RunReport& report, const Status& status, bool json) {
+  CAIRN_RETURN_IF_ERROR(status);
+  if (json)
+    PrintJson({{"stored_members", report.stored_members},
+               {"stored_bytes", report.stored_bytes},
+               {"failures", report.failures},
+               {"reported_by", "the process that ends last"}});
+  else
+    fmt::print("stored {} members, {} of sources; others are still at work, the last of them reports\n",
+               report.stored_members, SizeText(report.stored_bytes));
+  return report.ok() ? kExitDone : kExitCheckFailed;
+}
 
-Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json) {
-  if (dry_run) return RunPlan({policy_path, true, json});
-  FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
-  RunReport report;
-  {
-    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, policy.store));
-    CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(policy.store));
-    PolicyRun run(fs, policy, json);
-    const Status status = [&]() -> Status {
-      CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, policy.store));
-      CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
-      return run.Run();
-    }();
-    report = run.Finish();
-    if (!status.ok()) report.failures.push_back(status.message());
-    if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
-      PrintProblem(written.message());
-      report.failures.push_back(written.message());
-    }
-  }
+Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
   for (const std::string& failure : report.failures) PrintProblem(failure);
   if (const int hook = RunFailureHook(policy, report); hook != 0)
     PrintProblem(fmt::format("on_failure ended with status {}", hook));
@@ -271,6 +310,34 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
         std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
   }
   return report.ok() ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace
+
+Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
+                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  if (dry_run) return team.leads() ? RunPlan({policy_path, true, json}) : Result<int>(kExitDone);
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
+  RunReport report;
+  {
+    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, policy.store));
+    PolicyRun run(fs, policy, json);
+    CAIRN_ASSIGN_OR_RETURN(TeamStore store,
+                           TeamStore::Join(fs, policy.store, team, [&] { return run.Prepare(); }));
+    Status status = run.Store(store);
+    CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
+    if (!last) return TellShare(run.Finish(), status, json);
+    if (const Status end = run.Conclude(store); status.ok()) status = end;
+    report = run.Finish();
+    if (!status.ok()) report.failures.push_back(status.message());
+    if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
+      PrintProblem(written.message());
+      report.failures.push_back(written.message());
+    }
+  }
+  return TellReport(fs, policy, report, json);
 }
 
 void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {

@@ -1,10 +1,12 @@
 #include "tools/cmd_archive_run.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "tools/archive/archiver.h"
 #include "tools/archive/policy.h"
+#include "tools/archive/team.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -34,15 +36,16 @@ class Runner {
  public:
   Runner(FileSystem& fs, const ArchiveRunOptions& options) : fs_(fs), options_(options) {}
 
-  void Archive(const ArchiveSource& source) {
+  ShareResult Archive(const ArchiveSource& source) {
     const Result<ArchiveOutcome> outcome = Try(source);
     if (outcome.ok()) {
       options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome);
-      return;
+      return {.stored_members = outcome->stored, .failures = {}};
     }
     PrintProblem(outcome.status().message());
     code_ = std::max<int>(code_, ArchiveExitCode(outcome.status()));
     list_.push_back({{"source", source.path}, {"error", outcome.status().message()}});
+    return {.failures = {outcome.status().message()}};
   }
 
   int Finish() const {
@@ -113,16 +116,25 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
-  std::optional<RunLock> lock;
-  if (!options.dry_run) {
-    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(options.store));
-    lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, options.store));
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs, options.store));
-  }
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
+                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
   Runner runner(fs, options);
-  for (const ArchiveSource& source : sources) runner.Archive(source);
+  if (options.dry_run) {
+    if (!team.leads()) return kExitDone;
+    for (const ArchiveSource& source : sources) runner.Archive(source);
+    return runner.Finish();
+  }
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join(fs, options.store, team, [&]() -> Status {
+                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, options.store));
+                           return CleanStore(fs, options.store);
+                         }));
+  for (const size_t i : store.Order(sources.size())) {
+    const auto work = [&] { return runner.Archive(sources[i]); };
+    CAIRN_RETURN_IF_ERROR(store.Share(CanonicalPath(sources[i].path), work).status());
+  }
+  CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
+  if (last) CAIRN_RETURN_IF_ERROR(store.Collect().status());
   return runner.Finish();
 }
 
@@ -139,9 +151,9 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   CLI::App* run =
       archive.add_subcommand("run", "store steps that are not stored yet, and read them back as proof");
   run->add_option(
-         "SRC", options->sources,
-         "step directories, run directories with all their steps, other systems' checkpoints, or any "
-         "directory");
+      "SRC", options->sources,
+      "step directories, run directories with all their steps, other systems' checkpoints, or any "
+      "directory");
   run->add_option("--store", options->store, "directory that keeps the tar files");
   CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
   policy->excludes("SRC")->excludes("--store");
@@ -159,8 +171,12 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
                 "remove each step, once its copy was read back and is whole");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
-  run->footer(HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
-                         "a source is damaged, or changed or vanished meanwhile; it is not stored"));
+  run->footer(
+      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
+      "other has taken; the last to end writes status, metrics and ledger. Other runs are refused "
+      "meanwhile.\n\n" +
+      HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
+                 "a source is damaged, or changed or vanished meanwhile; it is not stored"));
   run->callback([options, &verb] { verb = [options] { return RunArchive(*options); }; });
 }
 

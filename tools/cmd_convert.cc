@@ -87,7 +87,7 @@ Result<int> RunConvert(const ConvertArguments& given) {
                        .json = flags.json});
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
-  return RunStrip(source, arguments.target, flags);
+  return RunStrip(opened.fs(), source, arguments.target, flags);
 }
 
 std::vector<std::pair<std::string, std::string>> TargetChoices() {

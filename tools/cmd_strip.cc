@@ -18,7 +18,7 @@ struct StripArguments {
 
 Result<int> RunStrip(const StripArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
-  return RunStrip(opened.source(), arguments.target, arguments.flags);
+  return RunStrip(opened.fs(), opened.source(), arguments.target, arguments.flags);
 }
 
 }  // namespace

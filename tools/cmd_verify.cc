@@ -159,6 +159,10 @@ Result<int> RunVerify(const VerifyOptions& options) {
   const MemberName name = SplitMemberName(fs, options.checkpoint);
   if (!name.selector.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+    if (member.form == Form::kFiles) {
+      CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
+      return verifier.Finish();
+    }
     const std::string tar = JoinPath(name.store, member.tar);
     CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
     verifier.Check(*view, tar);

@@ -8,21 +8,59 @@
 #include "tools/output.h"
 
 namespace cairn {
+namespace {
+
+// An archived member, and what it is read through.
+struct OpenedMember {
+  std::unique_ptr<FileSystem> view;
+  std::string path;  // of the tar, which is the view's one directory
+  Form form = Form::kFull;
+};
+
+Result<OpenedMember> OpenMemberOf(const MemberName& name) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  OpenedMember opened{.path = JoinPath(name.store, member.tar), .form = member.form};
+  CAIRN_ASSIGN_OR_RETURN(opened.view, OpenMember(fs, name.store, member.tar));
+  return opened;
+}
+
+Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
+  if (member.form == Form::kFiles)
+    return NotSupported(
+        "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
+        argument);
+  OpenedStep opened{.view = std::move(member.view), .reader = nullptr};
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, member.path));
+  return opened;
+}
+
+Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
+                                  const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
+  OpenedSource opened;
+  if (options.format.empty() ? member.form == Form::kFiles : options.format != "native") {
+    opened.step.view = std::move(member.view);
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.step.view, member.path, options));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument));
+  }
+  return opened;
+}
+
+}  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, argument);
-  OpenedStep opened;
-  if (name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, [](const Status& skipped) {
-                             PrintProblem("passed over: " + skipped.message());
-                           }));
-    return opened;
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
+    return OpenStep(std::move(member), argument);
   }
-  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
-  const std::string tar = JoinPath(name.store, member.tar);
-  CAIRN_ASSIGN_OR_RETURN(opened.view, OpenMember(fs, name.store, member.tar));
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, tar));
+  OpenedStep opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, [](const Status& skipped) {
+                           PrintProblem("passed over: " + skipped.message());
+                         }));
   return opened;
 }
 
@@ -32,6 +70,8 @@ bool IsForeign(const std::string& argument) {
 }
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
+  const MemberName name = SplitMemberName(FileSystem::Posix(), argument);
+  if (!name.selector.empty()) return OpenArchived(name, argument, options);
   OpenedSource opened;
   if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
     CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));

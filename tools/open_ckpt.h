@@ -19,17 +19,18 @@ struct OpenedStep {
 };
 
 // Steps that are passed over because they do not open are told on stderr.
-// Errors: NotFound, Corrupt, NotSupported naming the path.
+// Errors: NotFound, Corrupt, NotSupported naming the path; of an archived tree NotSupported.
 Result<OpenedStep> OpenCkpt(const std::string& argument);
 
-// Whether a format of another system recognises the files.
+// Whether a format of another system recognises the files outside of archives.
 bool IsForeign(const std::string& argument);
 
-// A native step, or a checkpoint of another system.
+// A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                            // its reader is null where the format is foreign
   std::unique_ptr<CheckpointSource> foreign;  // null where it is native
 
+  FileSystem& fs() const { return step.fs(); }
   CheckpointSource& source() const { return foreign ? *foreign : *step.reader; }
 };
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});

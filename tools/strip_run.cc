@@ -105,29 +105,27 @@ void PrintText(const CheckpointSource& source, const StripOptions& options, cons
     fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
 }
 
-// The tokenizer's files in `directory`, name -> path. Errors: NotFound where there are none.
-Result<std::map<std::string, std::string>> TokenizerFiles(const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, FileSystem::Posix().List(directory));
-  std::map<std::string, std::string> files;
+// The tokenizer's files in `directory`. Errors: NotFound where there are none.
+Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  FileCopies files;
   for (const std::string& name : names) {
     const auto matches = [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; };
     if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
     const std::string path = JoinPath(directory, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
-    if (!info.is_directory) files[name] = path;
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+    if (!info.is_directory) files[name] = {&fs, path};
   }
   if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
   return files;
 }
 
 // That which was asked for, or that of the source's directory. A native step has no place for one.
-Result<std::map<std::string, std::string>> ChooseTokenizer(const CheckpointSource& source,
-                                                           const StripFlags& flags) {
-  using Files = std::map<std::string, std::string>;
-  if (!flags.tokenizer.empty()) return TokenizerFiles(flags.tokenizer);
-  if (flags.options.format == StripFormat::kNative) return Files{};
-  Result<Files> found = TokenizerFiles(source.directory());
-  return found.ok() ? std::move(found) : Result<Files>(Files{});
+Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& source, const StripFlags& flags) {
+  if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
+  if (flags.options.format == StripFormat::kNative) return FileCopies{};
+  Result<FileCopies> found = TokenizerFiles(fs, source.directory());
+  return found.ok() ? std::move(found) : Result<FileCopies>(FileCopies{});
 }
 
 }  // namespace
@@ -164,10 +162,11 @@ std::string CommandOf(const CLI::App& verb) {
   return command;
 }
 
-Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags) {
+Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                     const StripFlags& flags) {
   StripOptions options = flags.options;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
-  CAIRN_ASSIGN_OR_RETURN(options.copies, ChooseTokenizer(source, flags));
+  CAIRN_ASSIGN_OR_RETURN(options.copies, ChooseTokenizer(fs, source, flags));
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(

@@ -33,7 +33,8 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags);
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
 std::string CommandOf(const CLI::App& verb);
 
-// Strips and reports. `flags.options` has its format and dtype.
-Result<int> RunStrip(CheckpointSource& source, const std::string& target, const StripFlags& flags);
+// Strips and reports. `fs` is what the source is read through. `flags.options` has its format and dtype.
+Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                     const StripFlags& flags);
 
 }  // namespace cairn

@@ -39,6 +39,28 @@ class ArchiveTest(CliTest):
         self.cairn("reshape", f"{self.store}:gpt@100", "reshaped", "--tp", 2)
         self.assertEqual(self.json("fingerprint", "reshaped"), self.json("fingerprint", self.run_dir))
 
+    def test_archived_checkpoints_of_other_systems_are_checkpoints_too(self):
+        self.make_step("--tp", 2)
+        hf = self.dir / "hf"
+        self.cairn("convert", self.run_dir, hf, "--to", "hf")
+        (hf / "tokenizer.json").write_text("{}")
+        for pack in ([], ["--pack"]):
+            shutil.rmtree(self.store, ignore_errors=True)
+            self.archive("run", hf, "--store", self.store, *pack)
+            member = f"{self.store}:hf"
+            self.assertEqual(self.json("fingerprint", member), self.json("fingerprint", hf))
+            self.assertEqual(self.json("inspect", member, "--stats")["tensors"], self.json("inspect", hf, "--stats")["tensors"])
+            self.cairn("diff", member, hf, says="equal")
+            self.cairn("verify", member, says="good")
+            for name, source in (("from-store", member), ("from-dir", hf)):
+                self.cairn("reshape", source, name, "--tp", 2, "--pp", 1, "--dp", 1)
+            self.assertEqual(self.json("fingerprint", "from-store"), self.json("fingerprint", "from-dir"))
+            self.cairn("strip", member, "again", "--dtype", "bf16")
+            self.assertEqual((self.dir / "again/tokenizer.json").read_text(), "{}")
+            for made in ("from-store", "from-dir", "again"):
+                shutil.rmtree(self.dir / made)
+        self.cairn("convert", member, "wrong", "--to", "hf", "--from", "native", code=2, says="--to native")
+
     def test_plain_tar_and_sha256sum_get_it_back(self):
         step = self.make_step()
         before = tree(step)

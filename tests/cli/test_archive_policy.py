@@ -107,6 +107,92 @@ class PolicyTest(CliTest):
         self.cairn("verify", f"{self.store}:gpt@10", "--hash")
         self.assertEqual({r["role"] for r in self.json("inspect", f"{self.store}:gpt@10")["tensors"]}, {"weight"})
 
+    def launch(self, *args, variables):
+        """One process for each set of variables, all at once."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))}
+        return [subprocess.Popen([CAIRN, "archive", *map(str, args)], env={**plain, **ours}, cwd=self.dir, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for ours in variables]
+
+    def finish(self, processes, codes):
+        texts = [process.communicate(timeout=120)[0] for process in processes]
+        self.assertIn(sorted(process.returncode for process in processes), codes, texts)
+        return texts
+
+    @staticmethod
+    def array(count, job="7"):
+        return [{"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_COUNT": str(count), "SLURM_ARRAY_TASK_MIN": "1",
+                 "SLURM_ARRAY_TASK_ID": str(task + 1)} for task in range(count)]
+
+    @staticmethod
+    def ranks(count):
+        return [{"OMPI_COMM_WORLD_SIZE": str(count), "OMPI_COMM_WORLD_RANK": str(rank), "PMIX_NAMESPACE": "job-1"}
+                for rank in range(count)]
+
+    def assert_stored_once_by(self, texts, steps):
+        stored = sorted(int(line.split("@")[1].split()[0]) for text in texts for line in text.splitlines()
+                        if line.startswith("stored gpt@"))
+        self.assertEqual(stored, sorted(steps), texts)
+        self.assertEqual(len(list(self.store.glob("*.tar"))), len(steps))
+        self.assertEqual([p.name for p in self.store.rglob("*") if "partial" in p.name or "claims" in p.name], [])
+        self.archive("verify", self.store, says="whole")
+
+    def test_processes_of_one_launch_share_a_run(self):
+        steps = list(range(20, 180, 20))
+        for step in steps:
+            self.make_step(step=step)
+        # Classes of POLICY: weights of every step that 10 divides, all of one that 20 divides.
+        members = sorted(steps * 2)
+        for variables in (self.array(3), self.ranks(3)):
+            texts = self.finish(self.launch("run", "--policy", self.policy(), variables=variables), [[0, 0, 0]])
+            self.assert_stored_once_by(texts, members)
+            self.assertTrue(any(f"stored {len(members)} members" in text and "0 waiting" in text for text in texts), texts)
+            status = json.loads((self.store / "status.json").read_text())
+            self.assertEqual((status["ok"], status["stored_members"], status["waiting"]), (True, len(members), 0))
+            self.assertEqual(len(self.stored()), len(members))
+            shutil.rmtree(self.store)
+        texts = self.finish(self.launch("run", self.run_dir, "--store", self.store, variables=self.array(3)), [[0, 0, 0]])
+        self.assert_stored_once_by(texts, steps)
+
+    def test_tasks_of_an_array_need_not_run_at_once_and_report_for_all(self):
+        flip(self.make_step(step=20) / "shard-00000.h5", 5000)
+        self.make_step(step=40)
+        first, second = self.array(2)
+        texts = self.finish(self.launch("run", "--policy", self.policy(), variables=[first]), [[1]])
+        texts += self.finish(self.launch("run", "--policy", self.policy(), variables=[second]), [[1]])
+        self.assertEqual([text.count("stored gpt@40 (full)") for text in texts], [1, 0], texts)
+        status = json.loads((self.store / "status.json").read_text())
+        self.assertEqual(status["stored_members"], 3)  # of the damaged step its weights
+        self.assertTrue(any("shard-00000.h5" in failure for failure in status["failures"]), status)
+        done = self.launch("run", "--policy", self.policy(), variables=[{**first, "SLURM_ARRAY_TASK_ID": "9"}])
+        self.assertIn("--array=0-1", self.finish(done, [[2]])[0])
+
+    def test_another_launch_is_refused_meanwhile(self):
+        self.make_step("--hidden", 512, "--ffn", 2048, "--layers", 4)
+        for strangers in (self.array(1), self.array(2, "8")[:1], self.ranks(2)[1:]):
+            ours = self.launch("run", self.run_dir, "--store", self.store, variables=self.array(2)[:1])
+            while ours[0].poll() is None and not list(self.store.glob("*.partial")):
+                time.sleep(0.0005)
+            ours[0].send_signal(signal.SIGSTOP)
+            self.assertIsNone(ours[0].poll(), "it was done before it could be stopped")
+            text = self.finish(self.launch("run", self.run_dir, "--store", self.store, variables=strangers), [[2]])[0]
+            self.assertIn("another cairn archive is writing into this store", text)
+            ours[0].send_signal(signal.SIGCONT)
+            self.finish(ours, [[0]])
+            shutil.rmtree(self.store)
+
+    def test_what_a_killed_process_had_taken_is_stored_by_another(self):
+        for step in (20, 40, 60, 80):
+            self.make_step("--hidden", 256, "--ffn", 1024, step=step)
+        killed, *others = self.launch("run", self.run_dir, "--store", self.store, variables=self.array(3))
+        while killed.poll() is None and not list(self.store.glob("*.partial")):
+            time.sleep(0.0005)
+        killed.kill()
+        killed.communicate()
+        self.finish(others, [[0, 0]])
+        self.finish(self.launch("run", self.run_dir, "--store", self.store, variables=self.array(3)[:1]), [[0]])
+        self.assertEqual(sorted(m["step"] for m in self.json("archive", "ls", self.store)), [20, 40, 60, 80])
+        self.archive("verify", self.store, says="whole")
+
     def test_failures_reach_status_and_hook(self):
         flip(self.make_step(step=20) / "shard-00000.h5", 5000)
         self.make_step(step=40)

@@ -408,16 +408,18 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
 TEST_F(StripTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
   Make({}, {});
   ASSERT_TRUE(WriteSmallFile(Fs(), dir_ / "tokenizer.json", std::string(5000, 't')).ok());
-  const StripOptions options{.max_file_bytes = 20000,
-                             .copies = {{"tokenizer.json", dir_ / "tokenizer.json"}}};
+  const auto options = [&](FileSystem& fs) {
+    return StripOptions{.max_file_bytes = 20000,
+                        .copies = {{"tokenizer.json", {&fs, dir_ / "tokenizer.json"}}}};
+  };
   FaultyFileSystem faulty(Fs());
-  ASSERT_TRUE(Strip(faulty, *Open(dir_ / "run"), dir_ / "whole", options).ok());
+  ASSERT_TRUE(Strip(faulty, *Open(dir_ / "run"), dir_ / "whole", options(faulty)).ok());
   const std::vector<std::string> whole = *Fs().List(dir_ / "whole");
   const int64_t operations = faulty.operations();
   for (int64_t budget = 0; budget < operations; budget += budget < operations - 60 ? 11 : 1) {
     FaultyFileSystem failing(Fs());
     failing.SetBudget(budget);
-    EXPECT_FALSE(Strip(failing, *Open(dir_ / "run"), dir_ / "out", options).ok());
+    EXPECT_FALSE(Strip(failing, *Open(dir_ / "run"), dir_ / "out", options(failing)).ok());
     if (!Fs().Stat(dir_ / "out").ok()) continue;
     for (const std::string& name : whole)
       EXPECT_EQ(ReadFile(dir_ / ("out/" + name)), ReadFile(dir_ / ("whole/" + name))) << budget;

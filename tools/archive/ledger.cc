@@ -137,30 +137,35 @@ Status Ledger::Put(const ArchiveMember& m, const std::string& stamp) {
 }
 
 Status Ledger::Sync(FileSystem& fs, bool all) {
+  // First, so that what another process learns meanwhile is not taken for gone.
+  CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+  const Status status = Follow(fs, all);
+  if (status.ok()) return Execute("COMMIT");
+  (void)Execute("ROLLBACK");
+  return status;
+}
+
+Status Ledger::Follow(FileSystem& fs, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store_));
   std::map<std::string, std::string> known;
-  Query stamps(db_.get(), "SELECT tar, stamp FROM members");
-  while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
-  CAIRN_RETURN_IF_ERROR(stamps.status());
-  CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-  Status status;
+  {
+    Query stamps(db_.get(), "SELECT tar, stamp FROM members");
+    while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
+    CAIRN_RETURN_IF_ERROR(stamps.status());
+  }
   for (const std::string& tar : tars) {
     const std::string stamp = StampOf(fs, store_, tar);
     const auto found = known.find(tar);
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);
-    if (status.ok() && (all || !same)) status = Put(DescribeMember(fs, store_, tar), stamp);
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember(fs, store_, tar), stamp));
   }
   for (const auto& [tar, stamp] : known) {
     Query gone(db_.get(), "DELETE FROM members WHERE tar=?");
     gone.Bind(tar).Step();
-    if (status.ok()) status = gone.status();
+    CAIRN_RETURN_IF_ERROR(gone.status());
   }
-  if (!status.ok()) {
-    (void)Execute("ROLLBACK");
-    return status;
-  }
-  return Execute("COMMIT");
+  return OkStatus();
 }
 
 Result<std::vector<LedgerMember>> Ledger::Members() {

@@ -67,6 +67,7 @@ class Ledger {
   Ledger(std::string store, std::unique_ptr<sqlite3, Close> db)
       : store_(std::move(store)), db_(std::move(db)) {}
   Status Execute(const std::string& sql);
+  Status Follow(FileSystem& fs, bool all);
   Status Put(const ArchiveMember& member, const std::string& stamp);
 
   std::string store_;

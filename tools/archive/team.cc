@@ -1,0 +1,255 @@
+#include "tools/archive/team.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "ckpt/digest.h"
+#include "ckpt/layout.h"
+#include "tools/archive/record.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kClaimsName = ".claims";  // directory of what is taken
+constexpr std::string_view kTeamName = ".team";      // the launch, and what its processes have done
+constexpr uint64_t kMaxTeamBytes = 256 << 20;
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kJoinDeadline = std::chrono::minutes(2);      // of a peer that prepares the store
+constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // of a peer that has not said so yet
+
+int64_t Now() { return std::time(nullptr); }
+
+std::optional<int> NumberOf(const char* text) {
+  if (text == nullptr) return std::nullopt;
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+json ToJson(const ShareResult& r) {
+  return {{"stored_bytes", r.stored_bytes},
+          {"stored_members", r.stored_members},
+          {"started", r.started_unix_seconds},
+          {"finished", r.finished_unix_seconds},
+          {"failures", r.failures}};
+}
+
+std::optional<ShareResult> FromJson(const json& j) {
+  try {
+    return ShareResult{j.at("stored_bytes"), j.at("stored_members"), j.at("started"), j.at("finished"),
+                       j.at("failures")};
+  } catch (const json::exception&) {  // of a process that was killed while it wrote
+    return std::nullopt;
+  }
+}
+
+// {"launch": ..., "done": {claim: result}}; nothing done where it is another launch's.
+json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launch) {
+  const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
+  json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
+  const bool ours = team.is_object() && team.contains("launch") && team["launch"] == launch &&
+                    team.contains("done") && team["done"].is_object();
+  return ours ? team : json{{"launch", launch}, {"done", json::object()}};
+}
+
+bool IsTeamOf(FileSystem& fs, const std::string& store, const std::string& launch) {
+  const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
+  const json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
+  return team.is_object() && team.contains("launch") && team["launch"] == launch;
+}
+
+Status WriteTeam(FileSystem& fs, const std::string& store, const json& team) {
+  const std::string path = JoinPath(store, kTeamName), next = path + std::string(kPartialSuffix);
+  if (fs.Stat(next).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, team.dump(-1, ' ', false, json::error_handler_t::replace)));
+  return fs.Rename(next, path);
+}
+
+Status RemoveClaims(FileSystem& fs, const std::string& store) {
+  const std::string claims = JoinPath(store, kClaimsName);
+  if (!fs.Stat(claims).ok()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
+  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(claims, name)));
+  return fs.RemoveDir(claims);
+}
+
+// What the processes of `launch` said in the claims, added to what is known of it.
+Result<json> Gather(FileSystem& fs, const std::string& store, const std::string& launch) {
+  json team = ReadTeam(fs, store, launch);
+  const std::string claims = JoinPath(store, kClaimsName);
+  if (!fs.Stat(claims).ok()) return team;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
+  for (const std::string& name : names) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, JoinPath(claims, name), kMaxTeamBytes));
+    json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (FromJson(result)) team["done"][name] = std::move(result);
+  }
+  return team;
+}
+
+// What the launch did, from before nobody held the lock for a while; or all anew.
+Status StartTeam(FileSystem& fs, const std::string& store, const RankTeam& team) {
+  const std::string path = JoinPath(store, kTeamName);
+  if (team.alone() || !IsTeamOf(fs, store, team.launch)) {
+    CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
+    if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+    if (team.alone()) return OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const json known, Gather(fs, store, team.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(fs, store, known));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
+  return fs.MakeDir(JoinPath(store, kClaimsName));
+}
+
+Status Refused(const std::string& store) {
+  return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done", store);
+}
+
+// Errors: IoError. False: somebody else holds it.
+Result<bool> TryLock(int fd, int how, const std::string& path) {
+  if (::flock(fd, how | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  return IoError("lock {}: {}", path, strerror(errno));
+}
+
+class OpenFd {
+ public:
+  explicit OpenFd(int fd) : fd_(fd) {}
+  ~OpenFd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFd(const OpenFd&) = delete;
+  OpenFd& operator=(const OpenFd&) = delete;
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env) {
+  RankTeam team = RankTeam::FromEnvironment(get_env);
+  const auto count = NumberOf(get_env("SLURM_ARRAY_TASK_COUNT"));
+  const auto task = NumberOf(get_env("SLURM_ARRAY_TASK_ID"));
+  if (count && task && *count > 1) {
+    const int first = NumberOf(get_env("SLURM_ARRAY_TASK_MIN")).value_or(0);
+    const int step = std::max(1, NumberOf(get_env("SLURM_ARRAY_TASK_STEP")).value_or(1));
+    const int index = (*task - first) / step;
+    if (*task < first || (*task - first) % step != 0 || index >= *count)
+      return InvalidArgument(
+          "task {} of a Slurm array of {} is in no plain range; submit it with --array=0-{}", *task, *count,
+          *count - 1);
+    const char* job = get_env("SLURM_ARRAY_JOB_ID");
+    team.rank += index * team.size;
+    team.size *= *count;
+    // Not the name of the ranks' own step: each task has another one.
+    team.launch = job == nullptr ? "" : fmt::format("SLURM_ARRAY_JOB_ID={}", job);
+  }
+  if (!team.alone() && team.launch.empty())
+    return InvalidArgument(
+        "the launcher does not name its job, so that this launch cannot be told from another; run one "
+        "process, or "
+        "use a Slurm array");
+  return team;
+}
+
+Result<TeamStore> TeamStore::Join(FileSystem& fs, const std::string& store, const RankTeam& team,
+                                  const std::function<Status()>& prepare) {
+  const std::string path = JoinPath(store, kLockName);
+  OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
+  for (const auto start = std::chrono::steady_clock::now();;) {
+    CAIRN_ASSIGN_OR_RETURN(const bool alone, TryLock(fd.get(), LOCK_EX, path));
+    if (alone) {
+      CAIRN_RETURN_IF_ERROR(StartTeam(fs, store, team));
+      CAIRN_RETURN_IF_ERROR(prepare());
+    } else if (team.alone()) {
+      return Refused(store);
+    }
+    if (team.alone()) return TeamStore(fs, store, team, fd.Release());
+    CAIRN_ASSIGN_OR_RETURN(const bool shared, TryLock(fd.get(), LOCK_SH, path));
+    const bool ours = IsTeamOf(fs, store, team.launch);
+    if (shared && ours) return TeamStore(fs, store, team, fd.Release());
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
+      return Refused(store);
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+TeamStore::TeamStore(TeamStore&& other) noexcept
+    : fs_(other.fs_), store_(other.store_), team_(other.team_), fd_(std::exchange(other.fd_, -1)) {}
+
+TeamStore::~TeamStore() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::vector<size_t> TeamStore::Order(size_t count) const {
+  std::vector<size_t> order, others;
+  for (size_t i = 0; i < count; ++i)
+    (i % team_.size == static_cast<size_t>(team_.rank) ? order : others).push_back(i);
+  order.insert(order.end(), others.begin(), others.end());
+  return order;
+}
+
+std::string TeamStore::ClaimPath(const std::string& key) const {
+  return JoinPath(JoinPath(store_, kClaimsName), ToHex(DigestOf(key)));
+}
+
+Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareResult()>& work) {
+  if (team_.alone()) {
+    (void)work();
+    return true;
+  }
+  const std::string path = ClaimPath(key);
+  const json team = ReadTeam(fs_, store_, team_.launch);  // before this process came
+  if (team["done"].contains(ToHex(DigestOf(key)))) return false;
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
+  CAIRN_ASSIGN_OR_RETURN(const bool locked, TryLock(fd.get(), LOCK_EX, path));
+  if (!locked) return false;
+  const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
+  if (said.ok() && FromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
+  ShareResult result;
+  const int64_t started = Now();
+  result = work();
+  result.started_unix_seconds = started;
+  result.finished_unix_seconds = Now();
+  const std::string text = ToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return IoError("write {}: {}", path, strerror(errno));
+  return true;
+}
+
+Result<bool> TeamStore::IsLast() {
+  if (team_.alone()) return true;
+  return TryLock(fd_, LOCK_EX, JoinPath(store_, kLockName));
+}
+
+Result<std::vector<ShareResult>> TeamStore::Collect() {
+  std::vector<ShareResult> results;
+  if (team_.alone()) return results;
+  CAIRN_ASSIGN_OR_RETURN(const json team, Gather(fs_, store_, team_.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(fs_, store_, team));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs_, store_));
+  for (const auto& [name, said] : team["done"].items())
+    if (const auto result = FromJson(said)) results.push_back(*result);
+  return results;
+}
+
+}  // namespace cairn
