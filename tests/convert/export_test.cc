@@ -14,16 +14,11 @@
 #include "convert/reshape.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
-
-FileSystem& Fs() {
-  static UnsyncedFileSystem file_system;
-  return file_system;
-}
 
 std::unique_ptr<CheckpointSource> OpenStep(const std::string& run) {
   auto reader = StepReader::Open(Fs(), run + "/step-00000100");
