@@ -15,6 +15,25 @@ namespace {
 constexpr uint64_t kProgramBytes = 24 << 20;
 constexpr uint64_t kBufferBytes = 1 << 20;
 
+// Beside what the other system reads: where it comes from, and what was not carried.
+std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetPlanned& plan) {
+  const Manifest& manifest = source.manifest();
+  const nlohmann::ordered_json record = {{"cairn", CAIRN_VERSION},   {"format", format.name},
+                                         {"run", manifest.run},      {"step", manifest.step},
+                                         {"state", manifest.state},  {"history", manifest.history},
+                                         {"not_carried", plan.notes}};
+  return record.dump(1) + "\n";
+}
+
+Result<TargetPlanned> PlanExport(const CheckpointSource& source, const TargetFormat& format,
+                                 const ExportOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(TargetPlanned plan, format.plan(source, options.target));
+  std::string record = Record(source, format, plan);
+  const uint64_t bytes = record.size();
+  plan.target.files.push_back({"cairn.json", bytes, std::move(record)});
+  return plan;
+}
+
 class Exporter {
  public:
   Exporter(FileSystem& fs, CheckpointSource& source, const TargetFormat& format, TargetPlanned plan,
@@ -86,11 +105,21 @@ class Exporter {
                                  DisplayName(entry), Name(entry.dtype));
         out.bytes = std::span(cast_).first(bytes);
       }
-      sums_[index].Add(out.begin, out.bytes);
+      if (!IsSourceItself(index)) sums_[index].Add(out.begin, out.bytes);
       CAIRN_RETURN_IF_ERROR(writer.Write(out));
     }
     Advance(2 * block.bytes.size());
     return OkStatus();
+  }
+
+  // Its sum is then the source's: sums depend on names and roles, and take as long as reading.
+  bool IsSourceItself(uint32_t index) const {
+    const TensorEntry& entry = target().tensors[index].entry;
+    const TensorEntry& source = source_.catalog().tensors[target().tensors[index].source];
+    return entry.dtype == source.dtype && entry.role == source.role && entry.spec.name == source.spec.name;
+  }
+  const TensorFingerprint& SumOf(uint32_t index) const {
+    return IsSourceItself(index) ? source_sums_.at(target().tensors[index].source) : sums_[index];
   }
 
   // The format's own reader must find each tensor, and no other.
@@ -119,7 +148,7 @@ class Exporter {
       if (!tensor.ok()) return Unequal(path, DisplayName(entry) + " is not there");
       const TensorEntry& other = reader.catalog().tensors[*tensor];
       if (other.dtype != entry.dtype || !(other.spec.shape == entry.spec.shape) ||
-          !(found.of(*tensor) == sums_[i]))
+          !(found.of(*tensor) == SumOf(i)))
         return Unequal(path, "tensor " + DisplayName(entry));
     }
     if (expected != reader.catalog().tensors.size())
@@ -164,7 +193,7 @@ class Exporter {
 
 Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
                                   const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlanned plan, format.plan(source, options.target));
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlanned plan, PlanExport(source, format, options));
   ExportCost cost;
   std::map<uint32_t, uint64_t> read;
   uint64_t read_back = 0;
@@ -184,7 +213,7 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
 
 Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
                             const std::string& target, const ExportOptions& options) {
-  Result<TargetPlanned> plan = format.plan(source, options.target);
+  Result<TargetPlanned> plan = PlanExport(source, format, options);
   if (!plan.ok()) return plan.status().WithContext(source.directory());
   return Exporter(fs, source, format, std::move(plan).value(), options).Run(target);
 }

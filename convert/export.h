@@ -2,6 +2,7 @@
 //
 // One pass over the source in a fixed window of memory. What was written is opened by the reader of its
 // format and compared, tensor by tensor, before the directory gets its name; nothing of it is left otherwise.
+// A file cairn.json beside it says where it comes from and what could not be carried.
 #pragma once
 
 #include <functional>

@@ -22,6 +22,10 @@ class PagedFile {
   static Result<std::unique_ptr<PagedFile>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
                                                    uint64_t bytes, Direct direct);
 
+  ~PagedFile() { (void)ring_.Await(ring_.Mark()); }  // writes in flight are into it
+  PagedFile(const PagedFile&) = delete;
+  PagedFile& operator=(const PagedFile&) = delete;
+
   // Where a run of stretches goes on.
   struct Cursor {
     uint64_t next = 0;   // in the file

@@ -42,8 +42,8 @@ uint32_t TargetBuilder::EmitArray(uint32_t zip, Dtype dtype, const Dims& shape) 
   return AddArray({dtype, shape, {{{0, shape.Volume()}, zip, storage, 0}}});
 }
 
-void TargetBuilder::EmitScalar(uint32_t zip, float value) {
-  TargetConstant constant{zip, EmitTensor(zip, Dtype::kF32, {}), std::string(sizeof(value), '\0')};
+void TargetBuilder::EmitScalar(uint32_t zip, float value, const Dims& shape) {
+  TargetConstant constant{zip, EmitTensor(zip, Dtype::kF32, shape), std::string(sizeof(value), '\0')};
   std::memcpy(constant.bytes.data(), &value, sizeof(value));
   target.constants.push_back(std::move(constant));
 }

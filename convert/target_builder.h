@@ -32,8 +32,8 @@ class TargetBuilder {
   uint32_t EmitTensor(uint32_t zip, Dtype dtype, const Dims& shape);
   // The same, and an array of it.
   uint32_t EmitArray(uint32_t zip, Dtype dtype, const Dims& shape);
-  // A scalar of a known value, in fp32 as torch's optimizers count their steps.
-  void EmitScalar(uint32_t zip, float value);
+  // A tensor of one known value, in fp32 as torch's optimizers count their steps.
+  void EmitScalar(uint32_t zip, float value, const Dims& shape = {});
   uint32_t AddArray(TargetArray array);
 
   // Lays the zips out in their files. Nothing may be emitted after it, text files may be added.

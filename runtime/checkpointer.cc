@@ -253,6 +253,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .model = options_.model,
                 .state = state.ToJson(),
                 .history = nlohmann::json::array()};
+  if (!options_.param_groups.empty()) save->info.state["param_groups"] = options_.param_groups;
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
   save->snapshot = slot.snapshot.get();

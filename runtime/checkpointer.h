@@ -42,7 +42,8 @@ struct CheckpointerOptions {
   bool split_master = false;
   RetentionPolicy retention;
   Topology topology;
-  nlohmann::json model;  // for the manifest
+  nlohmann::json model;                                   // for the manifest
+  nlohmann::json param_groups = nlohmann::json::array();  // the same, in its state: the optimizer's
   Direct direct = Direct::kAuto;
   // Device memory to host and back; used for parts with on_gpu only.
   std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;

@@ -16,6 +16,17 @@ namespace {
 
 constexpr int kExitTrouble = 2;
 
+// For the systems that a step may be converted to, in the names of torch.optim.AdamW: matrices, then vectors.
+nlohmann::json ParamGroupsOf(const TrainConfig& config) {
+  const auto group = [&](double weight_decay) {
+    return nlohmann::json{{"lr", config.lr},
+                          {"betas", {config.adam_beta1, config.adam_beta2}},
+                          {"eps", config.adam_eps},
+                          {"weight_decay", weight_decay}};
+  };
+  return {group(config.weight_decay), group(0)};
+}
+
 CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& topology, int device) {
   CheckpointerOptions options;
   options.save_dir = config.save;
@@ -39,6 +50,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
       .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
   options.topology = topology;
   options.model = ModelFacts(config);
+  options.param_groups = ParamGroupsOf(config);
   options.device_copy = [](void* to, const void* from, size_t bytes, bool to_device) {
     const auto view = [&](const void* data, bool on_device) {
       return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},

@@ -22,6 +22,7 @@ struct ConvertArguments {
   StripFlags flags;
   std::string format;    // as --to has it
   int param_groups = 0;  // of an optimizer
+  bool local_spec = false;
 };
 
 // Formats that strip writes too; the others are in convert/targets.
@@ -60,6 +61,7 @@ Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
   ExportFlags flags{.options = {.target = {.topology = topology,
                                            .dtype = arguments.dtype,
+                                           .local_spec = arguments.local_spec,
                                            .param_groups = arguments.param_groups},
                                 .writer = arguments.flags.options.writer,
                                 .progress = {}},
@@ -133,6 +135,10 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
           "decay); as SRC had them")
       ->check(CLI::Range(1, 2))
       ->option_text("N");
+  AddChoice<bool>(
+      *convert, "--transformer-impl", arguments->local_spec,
+      "of Megatron-Core, whose layers name their norms: transformer_engine (the default) or local",
+      {{"transformer_engine", false}, {"local", true}});
   AddTopologyFlags(*convert, arguments->topology);
   AddStripFlags(*convert, arguments->flags);
   convert->footer(

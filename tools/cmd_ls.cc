@@ -9,6 +9,7 @@
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/reshape_run.h"
 #include "tools/run_listing.h"
 #include "tools/text_table.h"
 
@@ -113,11 +114,10 @@ class Lister {
     ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
     if (!step.trouble.empty()) json["trouble"] = step.trouble;
     if (step.manifest) {
-      const Topology& t = step.manifest->topology;
       json["run_id"] = step.manifest->run;
       json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
       if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
-      json["topology"] = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
+      json["topology"] = TopologyJson(step.manifest->topology);
       for (size_t i = 0; i < std::size(kAllRoles); ++i)
         json["bytes_by_role"][std::string(cairn::Name(kAllRoles[i]))] = step.role_bytes[i];
     }

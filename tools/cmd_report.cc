@@ -61,8 +61,8 @@ ReadLogs ReadAll(const std::vector<std::string>& paths) {
 
 std::vector<RunSummary> SummarizeAll(ReadLogs& read, const ReportOptions& options) {
   std::vector<RunSummary> runs;
-  for (const TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
-    RunSummary& summary = runs.emplace_back(Summarize(run, options.summary));
+  for (TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
+    RunSummary& summary = runs.emplace_back(Summarize(std::move(run), options.summary));
     if (summary.samples.empty() && !summary.failure) summary.cause = read.empty[summary.file];
   }
   return runs;
@@ -85,7 +85,7 @@ Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) 
       PrintJson(ReportJson(runs));
       break;
     case ReportFormat::kCsv:
-      fmt::print("{}", CsvTable(chosen ? columns : AllColumns(), runs));
+      fmt::print("{}", CsvText(chosen ? columns : AllColumns(), runs));
       break;
     case ReportFormat::kMarkdown:
       fmt::print("{}", MarkdownTable(chosen ? columns : MarkdownColumns(PlansDays(options)), runs));

@@ -10,6 +10,7 @@
 
 #include "runtime/data/mpirun_args.h"
 #include "tools/exit_code.h"
+#include "tools/open_ckpt.h"
 #include "tools/supervise.h"
 
 namespace cairn {
@@ -43,6 +44,22 @@ Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
   return ranks;
 }
 
+// The trainer knows Cairn's own steps only.
+Status CheckLoad(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--load";
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string load;
+    if (arguments[i] == kFlag && i + 1 < arguments.size()) load = arguments[i + 1];
+    if (arguments[i].starts_with("--load=")) load = arguments[i].substr(kFlag.size() + 1);
+    if (!load.empty() && IsForeign(load))
+      return NotSupported(
+          "{} was written by another system; run `cairn convert {} DIR --to native` first, then give --load "
+          "DIR, and --finetune where it has no optimizer states",
+          load, load);
+  }
+  return OkStatus();
+}
+
 // cairn-train lies beside this program.
 Result<std::string> FindTrainer() {
   std::error_code error;
@@ -65,6 +82,7 @@ Status Become(const std::vector<std::string>& command) {
 
 Result<int> RunTrain(std::vector<std::string> arguments) {
   CAIRN_ASSIGN_OR_RETURN(const std::optional<int> ranks, TakeRanks(arguments));
+  CAIRN_RETURN_IF_ERROR(CheckLoad(arguments));
   CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
   bool help = false;
   for (const std::string& argument : arguments) help = help || argument == "--help" || argument == "-h";

@@ -91,6 +91,9 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
           std::map<std::string, Recompute>(std::begin(kRecompute), std::end(kRecompute))))
       ->option_text("full|selective|none")
       ->group("Search");
+  plan.add_flag("--for-cairn", o.for_cairn,
+                "only what cairn train runs, with its memory (implied by --sbatch)")
+      ->group("Search");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
                 "embedding and output layer count as layers of stages")
       ->group("Search");
@@ -228,17 +231,19 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   PlanRequest& request = options.request;
   request.shape = options.shape;
   request.precision = options.fp32 ? Precision::kFp32 : options.fp16 ? Precision::kFp16 : Precision::kBf16;
-  request.cairn_train = !options.sbatch.empty();
+  const bool scripts = !options.sbatch.empty();
+  if (options.for_cairn || scripts) request.program = Program::kCairn;
   if (request.shape.layers == 0 || request.shape.hidden == 0 || request.shape.heads == 0 ||
       request.shape.vocab == 0)
     return InvalidArgument(
         "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
         "--vocab-size");
   if (request.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
-  if (request.cairn_train && (request.shape.gated || request.shape.kv_heads > 0))
-    if (request.shape.gated || request.shape.kv_heads != request.shape.heads)
-      return InvalidArgument("--sbatch: cairn train has no gated MLP and no grouped queries");
-  if (request.cairn_train && SamplesOf(options) == 0)
+  const bool grouped = request.shape.kv_heads > 0 && request.shape.kv_heads != request.shape.heads;
+  if (request.program == Program::kCairn && (request.shape.gated || grouped))
+    return InvalidArgument(
+        "cairn train has no gated MLP and no grouped queries; plan without --for-cairn and --sbatch");
+  if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");
   CAIRN_ASSIGN_OR_RETURN(request.cluster, FindCluster(options.cluster));
   return OkStatus();

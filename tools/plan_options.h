@@ -19,6 +19,7 @@ struct PlanOptions {
   bool bf16 = false, fp16 = false, fp32 = false;
   int64_t train_samples = 0, train_tokens = 0, train_iters = 0;
   PlanRequest request;
+  bool for_cairn = false;  // plans for `cairn train`
   double node_gbps = 1.9;  // what a node of the first users' cluster wrote
   int64_t top = 10;
   int64_t hidden_near = 0;

@@ -10,6 +10,9 @@
 
 namespace cairn {
 
+// As verbs print it; what is not there is as usual.
+nlohmann::json TopologyJson(const Topology& topology);
+
 struct TopologyFlags {
   std::optional<int> tp, pp, dp, zero, virtual_stages;
   std::vector<int> layers_per_stage;

@@ -4,6 +4,7 @@
 
 #include "convert/targets/dcp.h"
 #include "convert/targets/deepspeed.h"
+#include "convert/targets/megatron.h"
 
 namespace cairn {
 
@@ -14,6 +15,8 @@ std::span<const TargetFormat> TargetFormats() {
       {"megatron-deepspeed", "deepspeed",
        "Megatron-DeepSpeed or DeepSpeed: --zero 1 a pipeline's layer files, 2 and 3 without a pipeline",
        PlanMegatronDeepSpeed},
+      {"megatron", "megatron",
+       "Megatron-LM's torch format with Megatron-Core's names; the optimizer not distributed", PlanMegatron},
       {"universal", "universal", "DeepSpeed's universal checkpoint, for any topology and ZeRO stage",
        PlanUniversal},
   };

@@ -17,8 +17,8 @@ namespace cairn {
 struct TargetOptions {
   Topology topology;
   std::optional<Dtype> dtype;  // of the weights; nothing: as they are stored
-  int param_groups =
-      0;  // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: as the source had them
+  bool local_spec = false;     // names of Megatron-Core's own layers, not of Transformer Engine's
+  int param_groups = 0;        // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: the source's
 };
 
 struct TargetPlanned {

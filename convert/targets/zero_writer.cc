@@ -261,9 +261,10 @@ void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t
 }
 
 void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group, size_t count,
-                    const std::vector<size_t>& params) {
+                    const std::vector<size_t>& params, const nlohmann::json& own) {
   pickle.BeginDict();
-  const nlohmann::json values = ParamGroup(state, group, count);
+  nlohmann::json values = ParamGroup(state, group, count);
+  values.update(own);
   for (const auto& [key, value] : values.items()) {
     pickle.Text(key);
     if (key != "betas" || !value.is_array()) {

@@ -22,9 +22,9 @@ std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<
 // Emits the value of param_shapes: a list of a dict {name: shape} a group.
 void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
                      const std::vector<LocalTensor>& held);
-// Emits a parameter group of torch's optimizers, with `params` in it.
+// Emits a parameter group of torch's optimizers, with `params` in it; what `own` says wins.
 void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group, size_t count,
-                    const std::vector<size_t>& params);
+                    const std::vector<size_t>& params, const nlohmann::json& own = nlohmann::json::object());
 // Emits loss_scaler, dynamic_loss_scale and overflow: entries of a dict that is open.
 void EmitLossScale(PickleEmitter& pickle, const TrainingState& state);
 void EmitZeroStage(PickleEmitter& pickle, int stage);

@@ -34,6 +34,7 @@ class ProgramTest(CliTest):
         commands = [[verb] for verb in verbs() if verb != "train"]
         commands += [["archive", verb] for verb in ("run", "ls", "verify", "restore")]
         commands += [["bench", verb] for verb in ("limits", "save", "load", "codec", "serve")]
+        commands += [["plan", "predict"]]
         self.assertGreater(len(commands), 7)
         for command in commands:
             done = self.cairn(*command, "--help", says=["Example", "Exit status: 0", "2 misuse or trouble"])

@@ -48,6 +48,48 @@ class ReshapeTest(CliTest):
         self.assertEqual(list(disk.iterdir()), [])
 
 
+class ExportTest(CliTest):
+    FORMATS = ("dcp", "megatron", "megatron-deepspeed", "universal")
+
+    def setUp(self):
+        super().setUp()
+        self.step = self.make_step("--tp", 2, "--pp", 2, "--layers", 3, "--vocab", 37)
+
+    def test_every_format_there_and_back(self):
+        for name in self.FORMATS:
+            done = self.cairn("convert", self.run_dir, name, "--to", name, "--tp", 2, "--pp", 3, "--dp", 2,
+                              says="read back and equal")
+            told = [line.removeprefix("cairn: note: ") for line in done.stderr.splitlines()]
+            self.assertEqual(json.loads((self.dir / name / "cairn.json").read_text())["not_carried"], told)
+            self.assertTrue(told)
+            if name != "universal":  # it has no 16-bit weights
+                self.assertEqual(self.json("fingerprint", name)["fingerprint"], self.json("fingerprint", self.step)["fingerprint"])
+                self.cairn("convert", name, name + "-back", "--to", "native", "--tp", 2, "--pp", 2, "--dp", 1)
+                self.cairn("diff", name + "-back", self.step)
+
+    def test_weights_alone_and_of_another_type(self):
+        self.cairn("convert", self.run_dir, "fp32", "--to", "dcp", "--dtype", "fp32")
+        roles = {t["role"] for t in self.json("inspect", "fp32")["tensors"]}
+        self.assertEqual(roles, {"weight", "exp_avg", "exp_avg_sq"})  # fp32 weights need no masters
+        self.cairn("convert", self.run_dir, "weights", "--to", "native", "--dtype", "bf16")
+        done = self.cairn("convert", "weights", "out", "--to", "megatron")
+        self.assertIn("--no-load-optim", done.stderr)
+
+    def test_what_cannot_be(self):
+        for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
+                            (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),
+                            (["--to", "dcp", "--saturate"], "--saturate"), (["--to", "nemo"], "is none of hf"),
+                            (["--to", "hf", "--param-groups", 2], "--param-groups")):
+            self.cairn("convert", self.run_dir, "out", *flags, code=2, says=says)
+            self.assertFalse((self.dir / "out").exists())
+        self.assertEqual([p.name for p in self.dir.iterdir() if "partial" in p.name], [])
+
+    def test_a_full_disk_is_told_before_anything_is_written(self):
+        disk = self.mount("-o", "size=100k")
+        self.cairn("convert", self.step, disk / "out", "--to", "dcp", code=2, says=["needs about", "are free"])
+        self.assertEqual(list(disk.iterdir()), [])
+
+
 class StripTest(CliTest):
     def setUp(self):
         super().setUp()
@@ -60,6 +102,11 @@ class StripTest(CliTest):
         subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=self.dir / "out", check=True, capture_output=True)
         config = json.loads((self.dir / "out" / "config.json").read_text())
         self.assertEqual((config["model_type"], config["vocab_size"]), ("gpt2", 50))
+
+    def test_the_trainer_says_how_to_start_from_it(self):
+        self.cairn("convert", self.run_dir, "hf", "--to", "hf")
+        for flags in (["--load", "hf"], ["--load=hf"]):
+            self.cairn("train", *flags, code=2, says="cairn convert hf DIR --to native")
 
     def test_cut_into_files(self):
         facts = self.json("strip", self.step, "out", "--max-shard-size", "5kB")

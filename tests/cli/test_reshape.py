@@ -57,7 +57,9 @@ class ReshapeTest(CliTest):
                 done = self.json("reshape", self.run_dir, "killed", "--tp", 4, "--pp", 2, "--dp", 1, "--resume")
                 resumed += done["bytes_resumed"]
             self.assertEqual(self.step("killed"), expected)
-            self.assertEqual({p.name for p in (self.dir / "killed").iterdir()}, {".lock", "latest", "step-00000100"})
+            # The hint comes after the commit: a kill between the two leaves an unfinished one, for the next cleaner.
+            self.assertEqual({p.name for p in (self.dir / "killed").iterdir() if not p.name.startswith("latest")},
+                             {".lock", "step-00000100"})
         self.assertLess(whole, KILLS)
         self.assertGreater(resumed, 0)
 

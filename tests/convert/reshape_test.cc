@@ -13,23 +13,12 @@
 #include "ckpt/verify.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
-
-FileSystem& Fs() {
-  static UnsyncedFileSystem file_system;
-  return file_system;
-}
-
-std::unique_ptr<StepReader> Open(const std::string& path) {
-  auto reader = OpenCheckpoint(Fs(), path, [](const Status&) {});
-  EXPECT_TRUE(reader.ok()) << reader.status().message();
-  return reader.ok() ? std::move(reader).value() : nullptr;
-}
 
 Result<ReshapeResult> ReshapeDir(const std::string& source, const std::string& target,
                                  const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {

@@ -9,22 +9,11 @@
 #include "ckpt/step_hold.h"
 #include "convert/fingerprint.h"
 #include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/unsynced_file_system.h"
 
 namespace cairn {
 namespace {
-
-FileSystem& Fs() {
-  static UnsyncedFileSystem file_system;
-  return file_system;
-}
-
-std::unique_ptr<StepReader> Open(const std::string& path) {
-  auto reader = OpenCheckpoint(Fs(), path, [](const Status&) {});
-  EXPECT_TRUE(reader.ok()) << reader.status().message();
-  return reader.ok() ? std::move(reader).value() : nullptr;
-}
 
 std::string HexOf(StepReader& step) {
   const auto sums = FingerprintOf(step);

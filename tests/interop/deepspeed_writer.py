@@ -145,6 +145,8 @@ def as_half(x):
 
 def groups(parameters):
     parameters = list(parameters)
+    if SPEC.get("one_group"):
+        return parameters
     return [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
             {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
 

@@ -2,7 +2,8 @@
 
     megatron_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "tp": 2, "pp": 2, "model": {...}}}. Writes DIR/NAME/iter_0000003 and DIR/NAME-known-RANK.pt.
+JSON: {NAME: {"world": 4, "tp": 2, "pp": 2, "model": {...}}}. Writes DIR/NAME/iter_0000003 and DIR/NAME-known-RANK.pt; with
+"load": DIRECTORY of a mp_rank_* checkpoint its models take every weight from there, and only the latter is written.
 Ranks are forked, so that the imports are paid for once.
 """
 
@@ -36,17 +37,26 @@ def train(rank, spec, out, port):
     groups = spec.get("groups", 4)
     untied = spec.get("untied", False)
     config = TransformerConfig(
-        num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=24,
+        num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=spec.get("ffn", 24),
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
         gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
         bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=False,
         activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu)
     rope = spec.get("rope", False)
     model = GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
-                     max_sequence_length=8, pre_process=parallel_state.is_pipeline_first_stage(),
+                     max_sequence_length=spec.get("positions", 8), pre_process=parallel_state.is_pipeline_first_stage(),
                      post_process=parallel_state.is_pipeline_last_stage(),
                      share_embeddings_and_output_weights=not untied,
                      position_embedding_type="rope" if rope else "learned_absolute").bfloat16()
+    if "load" in spec:
+        file = torch.load(os.path.join(spec["load"], f"mp_rank_{rank_name(pp)}", "model_optim_rng.pt"), weights_only=False)
+        assert file["checkpoint_version"] == 3.0 and file["args"].padded_vocab_size == 64
+        model.load_state_dict(file["model"], strict=True)
+        if "optimizer" in file:
+            check_order(model, file["optimizer"])
+        save_known(model, out, rank, pp)
+        torch.distributed.barrier()
+        return
     with torch.no_grad():  # values of their own for every parameter, replicas equal
         for name, p in model.named_parameters():
             shared = not getattr(p, "tensor_model_parallel", False)
@@ -76,12 +86,30 @@ def train(rank, spec, out, port):
         for name in (out, out + "-legacy"):
             with open(os.path.join(name, "latest_checkpointed_iteration.txt"), "w") as file:
                 file.write("3")
+    save_known(model, out, rank, pp)
+    torch.distributed.barrier()
+
+
+def check_order(model, optimizer):
+    """Masters and moments belong to the model's own parameters, those with weight decay first, as its optimizer counts."""
+    groups = [[p for p in model.parameters() if (p.dim() > 1) == decay] for decay in (True, False)]
+    state, running = optimizer["optimizer"]["state"], 0
+    assert len(optimizer["fp32_from_fp16_params"]) == len(optimizer["optimizer"]["param_groups"]) == 2
+    for group, masters, facts in zip(groups, optimizer["fp32_from_fp16_params"], optimizer["optimizer"]["param_groups"]):
+        assert facts["params"] == list(range(running, running + len(group))) and len(masters) == len(group)
+        for p, master in zip(group, masters):
+            assert torch.equal(master.bfloat16(), p.data), "a master is of another parameter"
+            assert all(state[running][kind].shape == p.shape for kind in ("exp_avg", "exp_avg_sq"))
+            running += 1
+    torch.optim.AdamW([{"params": [p.data.float() for p in group]} for group in groups]).load_state_dict(optimizer["optimizer"])
+
+
+def save_known(model, out, rank, pp):
     stage = parallel_state.get_pipeline_model_parallel_rank()
     torch.save({"tp": parallel_state.get_tensor_model_parallel_rank(), "first_layer": stage * (4 // pp),
                 "parameters": {name: (p.detach().clone(), getattr(p, "partition_dim", -1)
                                       if getattr(p, "tensor_model_parallel", False) else -1)
                                for name, p in model.named_parameters()}}, f"{out}-known-{rank}.pt")
-    torch.distributed.barrier()
 
 
 def hash_of(name):

@@ -317,6 +317,8 @@ class DeepSpeedTest(Case):
                 expected[name, "weight" if role == "master" else role] = value
         self.assertEqual(set(dump.tensors), set(expected))
         for key, value in expected.items():
+            if key[0] == "embedding.position.weight" and source.facts["pp"] > 1:
+                continue  # theirs is the last stage's copy, which is not tied and which no step keeps up
             self.assertTrue(same_bits(dump.tensors[key], value), key)
         self.assertEqual(dump.facts["model"], source.facts["model"])
 
@@ -352,6 +354,42 @@ CORE = {"embedding.word_embeddings": "embedding.word", "embedding.position_embed
         "input_layernorm": "input_norm", "self_attention.linear_proj": "attention.output",
         "pre_mlp_layernorm": "post_attention_norm", "mlp.linear_fc1": "mlp.up", "mlp.linear_fc2": "mlp.down",
         "decoder.final_layernorm": "final_norm", "output_layer": "output"}
+
+
+def canonical_of_megatron(self, name, spec, known_of=None):
+    """The parameters of all ranks, put together on whole tensors."""
+    slices = collections.defaultdict(dict)
+    for rank in range(spec["world"]):
+        known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
+        for full, (value, dim) in known["parameters"].items():
+            if full.startswith("decoder.layers."):
+                _, _, local, rest = full.split(".", 3)
+                full = f"layers.{int(local) + known['first_layer']}.{rest}"
+            slices[full][known["tp"]] = value, dim
+    for full, parts in slices.items():
+        values, dim = [parts[tp][0] for tp in range(spec["tp"])], parts[0][1]
+        prefix, module = "", full.rsplit(".", 1)[0]
+        if full.startswith("layers."):
+            _, layer, module = module.split(".", 2)
+            prefix = f"layers.{layer}."
+        kind = full.rsplit(".", 1)[1]
+        if module == "output_layer" and not spec.get("untied"):
+            continue  # the last stage's copy of the embedding
+        if module == "mlp.linear_fc1" and spec.get("swiglu"):
+            halves = [value.chunk(2) for value in values]
+            for i, part in enumerate(("gate", "up")):
+                yield f"{prefix}mlp.{part}.{kind}", torch.cat([half[i] for half in halves])
+            continue
+        value = values[0] if dim == -1 else torch.cat(values, dim)
+        if module == "self_attention.linear_qkv":
+            heads, groups, head = 4, spec.get("groups", 4), 4
+            rows = value.reshape(groups, heads // groups + 2, head, *value.shape[1:])
+            for part, at in (("query", slice(0, -2)), ("key", slice(-2, -1)), ("value", slice(-1, None))):
+                yield f"{prefix}attention.{part}.{kind}", rows[:, at].reshape(-1, *value.shape[1:])
+            continue
+        if module in ("embedding.word_embeddings", "output_layer"):
+            value = value[:61]
+        yield f"{prefix}{CORE[module]}.{kind}", value
 
 
 class MegatronTest(Case):
@@ -440,39 +478,7 @@ class MegatronTest(Case):
         file["optimizer"] = {"optimizer": {"param_groups": [{"lr": 1e-3, "step": 3}]}}
 
     def canonical(self, name, spec, known_of=None):
-        """The parameters of all ranks, put together on whole tensors."""
-        slices = collections.defaultdict(dict)
-        for rank in range(spec["world"]):
-            known = known_of[rank] if known_of else torch.load(self.path(f"{name}-known-{rank}.pt"), weights_only=False)
-            for full, (value, dim) in known["parameters"].items():
-                if full.startswith("decoder.layers."):
-                    _, _, local, rest = full.split(".", 3)
-                    full = f"layers.{int(local) + known['first_layer']}.{rest}"
-                slices[full][known["tp"]] = value, dim
-        for full, parts in slices.items():
-            values, dim = [parts[tp][0] for tp in range(spec["tp"])], parts[0][1]
-            prefix, module = "", full.rsplit(".", 1)[0]
-            if full.startswith("layers."):
-                _, layer, module = module.split(".", 2)
-                prefix = f"layers.{layer}."
-            kind = full.rsplit(".", 1)[1]
-            if module == "output_layer" and not spec.get("untied"):
-                continue  # the last stage's copy of the embedding
-            if module == "mlp.linear_fc1" and spec.get("swiglu"):
-                halves = [value.chunk(2) for value in values]
-                for i, part in enumerate(("gate", "up")):
-                    yield f"{prefix}mlp.{part}.{kind}", torch.cat([half[i] for half in halves])
-                continue
-            value = values[0] if dim == -1 else torch.cat(values, dim)
-            if module == "self_attention.linear_qkv":
-                heads, groups, head = 4, spec.get("groups", 4), 4
-                rows = value.reshape(groups, heads // groups + 2, head, *value.shape[1:])
-                for part, at in (("query", slice(0, -2)), ("key", slice(-2, -1)), ("value", slice(-1, None))):
-                    yield f"{prefix}attention.{part}.{kind}", rows[:, at].reshape(-1, *value.shape[1:])
-                continue
-            if module in ("embedding.word_embeddings", "output_layer"):
-                value = value[:61]
-            yield f"{prefix}{CORE[module]}.{kind}", value
+        return canonical_of_megatron(self, name, spec, known_of)
 
     def check_losses(self):
         legacy = self.path("gpt-legacy", "iter_0000003")

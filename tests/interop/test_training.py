@@ -1,5 +1,6 @@
 """Save, crash and resume of real trainings: bit-identical on the same topology, equal losses on others."""
 
+import json
 import os
 import shutil
 import signal
@@ -82,6 +83,17 @@ class Resume(Case):
         for name in half:
             np.testing.assert_array_equal(half[name].astype("f4"), tuned[name.replace("weight/", "master/", 1)], err_msg=name)
         cairn("verify", self.path("tuned"), "--values")  # the weights are their masters rounded
+
+    def test_the_optimizer_s_hyper_parameters_go_where_the_step_goes(self):
+        self.train("start", (1, 1, 2, 1), "--train-iters", "1", "--save", self.path("start"), "--weight-decay", "0.125",
+                   "--adam-beta2", "0.75")
+        done = cairn("convert", self.path("start"), self.path("ds"), "--to", "megatron-deepspeed", "--dp", 1)
+        self.assertNotIn("AdamW's defaults", done.stderr)
+        cairn("convert", self.path("ds"), self.path("back"), "--to", "native")
+        with open(os.path.join(steps(self.path("back"))[-1], "manifest.json")) as manifest:
+            matrices, vectors = json.load(manifest)["state"]["param_groups"]
+        self.assertEqual((matrices["lr"], matrices["betas"], matrices["weight_decay"], vectors["weight_decay"]),
+                         (1e-3, [0.9, 0.75], 0.125, 0))
 
     def test_walks_back_past_a_damaged_step_and_refuses_when_none_is_left(self):
         flags = ["--train-iters", "6", "--save-interval", "2", "--save", self.path("run")]

@@ -11,7 +11,7 @@ import zipfile
 import torch
 import torch.distributed.checkpoint
 from harness import Case, cairn, fingerprint
-from test_torch_formats import FP32_GRADS, ZERO, Dump, known_to_ranks, same_bits
+from test_torch_formats import FP32_GRADS, MEGATRON_MODELS, ZERO, Dump, canonical_of_megatron, known_to_ranks, same_bits
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CANONICAL = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "master_param": "master"}
@@ -87,6 +87,8 @@ MORE = 10
 PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
 TRAINED = {
     "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
+    "one": {"world": 2, "engine": "plain", "one_group": True, "config": ZERO | {"zero_optimization": {"stage": 2}},
+            "more": MORE},
     "pipeline": PIPE | {"world": 8, "pp": 2, "tp": 2, "more": MORE},
 }
 
@@ -106,7 +108,12 @@ class DeepSpeedTest(Case):
         "zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "2"], {"world": 2, "config": stage(3)}),
         "zero1": (["--to", "megatron-deepspeed", "--zero", "1", "--dp", "2"], {"world": 2, "config": stage(1)}),
         "universal1": (["--to", "universal"], {"world": 2, "config": stage(1, True)}),
-        "universal3": (["--to", "universal"], {"world": 4, "config": stage(3, True)}),
+    }
+    # Of a universal checkpoint ZeRO 3 takes the hyper-parameters of the first group for all of them.
+    ONE = {
+        "universal3": (["--to", "universal"], {"world": 4, "one_group": True, "config": stage(3, True)}),
+        "one_zero3": (["--to", "megatron-deepspeed", "--zero", "3", "--dp", "4"],
+                      {"world": 4, "one_group": True, "config": stage(3)}),
     }
     PIPELINE = {
         "same_tp": (["--to", "megatron-deepspeed", "--tp", "2", "--pp", "1", "--dp", "2"],
@@ -122,7 +129,7 @@ class DeepSpeedTest(Case):
             self.skipTest("deepspeed is not installed")
         run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED))
         jobs = {}
-        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+        for source, targets in (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE)):
             # By way of a native step, so that all that a target needs is carried by it.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
                   "--dp", "1")
@@ -130,7 +137,7 @@ class DeepSpeedTest(Case):
                 jobs[name] = spec | {"engine": TRAINED[source]["engine"], "load": self.path(name + "-in"), "more": MORE}
                 cairn("convert", self.path(source + "-native"), self.path(name + "-in"), *flags)
         run_writer(self, "deepspeed_writer.py", json.dumps(jobs))
-        for source, targets in (("zero2", self.PLAIN), ("pipeline", self.PIPELINE)):
+        for source, targets in (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE)):
             for name in targets:
                 with self.subTest(name=name):
                     self.check(source, name, jobs[name])
@@ -167,6 +174,35 @@ class DeepSpeedTest(Case):
                         "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
                        env=os.environ | {"DS_ACCELERATOR": "cpu"})
         self.assertEqual(fingerprint(os.path.join(shards, "theirs")), fingerprint(self.path("universal-in")))
+
+
+class MegatronTest(Case):
+    """Megatron-Core's own models take every weight, and nothing is left over; masters stand in the order of their
+    parameters. Its optimizers refuse CPU tensors, so torch's AdamW takes the moments."""
+
+    def test_its_models_load_it(self):
+        if importlib.util.find_spec("megatron") is None:
+            self.skipTest("megatron-core is not installed")
+        subprocess.run([os.environ["CAIRN_MAKE_STEP"], self.path("gpt"), "--layers", "4", "--vocab", "61", "--tp", "2"],
+                       check=True)
+        run_writer(self, "megatron_writer.py", json.dumps({"llama": MEGATRON_MODELS["llama"]}))
+        jobs = {"gpt22": {"world": 4, "tp": 2, "pp": 2, "ffn": 64, "positions": 12},
+                "gpt14": {"world": 4, "tp": 1, "pp": 4, "ffn": 64, "positions": 12},
+                "llama12": MEGATRON_MODELS["llama"] | {"world": 2, "tp": 1, "pp": 2}}
+        for name, spec in jobs.items():
+            out = self.path(name + "-in")
+            cairn("convert", self.path(name.rstrip("0123456789")), out, "--to", "megatron", "--transformer-impl", "local",
+                  "--tp", spec["tp"], "--pp", spec["pp"], "--dp", "1")
+            spec["load"] = os.path.join(out, "iter_0000100" if name.startswith("gpt") else "iter_0000003")
+        run_writer(self, "megatron_writer.py", json.dumps(jobs))
+        cairn("convert", self.path("gpt"), self.path("gpt-dcp"), "--to", "dcp")
+        for name, spec in jobs.items():
+            with self.subTest(name=name):
+                expected = Dump(self.path("gpt-dcp" if name.startswith("gpt") else "llama"))
+                found = dict(canonical_of_megatron(self, name, spec))
+                self.assertEqual({(key, "weight") for key in found}, {k for k in expected.tensors if k[1] == "weight"})
+                for key, value in found.items():
+                    self.assertTrue(same_bits(expected.tensors[key, "weight"], value), key)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ WantedBy=timers.target
 
 std::string CrontabLine(const ScheduleOptions& o) {
   std::string command = RunCommand(o);
-  for (size_t at = 0; (at = command.find('%', at)) != command.npos; at += 2) command.insert(at, "\\");
+  for (size_t at = 0; (at = command.find('%', at)) != command.npos; at += 2) command.insert(at, 1, '\\');
   if (o.every_hours >= 24) return fmt::format("{} 3 */{} * * {}\n", o.minute, o.every_hours / 24, command);
   return fmt::format("{} */{} * * * {}\n", o.minute, o.every_hours, command);
 }

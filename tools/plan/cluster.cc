@@ -64,9 +64,9 @@ Status TakeKey(const std::string& where, const std::string& key, const toml::nod
     cluster.name = node.value_or(cluster.name);
     return OkStatus();
   }
-  if (key == "bf16") {
+  if (key == "bf16" || key == "cpu") {
     if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
-    cluster.has_bf16 = *node.value<bool>();
+    (key == "cpu" ? cluster.cpu : cluster.has_bf16) = *node.value<bool>();
     return OkStatus();
   }
   if (key == "gpus-per-node") return TakeNumber(where, node, cluster.gpus_per_node);

@@ -93,7 +93,7 @@ Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
   if (table.rows.empty()) return InvalidArgument("{}: no rows below a header", name);
   for (const std::string& column : table.header)
     if (!column.empty() && std::count(table.header.begin(), table.header.end(), column) > 1)
-      return InvalidArgument("{}: the header has '{}' twice", name, column);
+      return InvalidArgument("{}: the header has '{}' twice", name, Shown(column));
   return table;
 }
 
@@ -108,6 +108,13 @@ Result<CsvTable> ReadCsv(const std::string& path) {
   }
   if (all.empty()) return InvalidArgument("{}: empty, or cannot be read", path);
   return ParseCsv(all, path);
+}
+
+std::string Shown(std::string_view text) {
+  std::string shown(text.substr(0, 40));
+  for (char& c : shown)
+    if (c < ' ' || c > '~') c = '?';
+  return shown;
 }
 
 std::string CsvCell(std::string_view text) {

@@ -29,6 +29,9 @@ struct CsvTable {
 Result<CsvTable> ReadCsv(const std::string& path);
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name);
 
+// The cell as messages may show it: at most 40 characters, '?' for what cannot be printed on one line.
+std::string Shown(std::string_view text);
+
 // The cell, quoted where it must be.
 std::string CsvCell(std::string_view text);
 

@@ -38,7 +38,7 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
   add("train-samples", std::llround(samples));
   if (setup.precision != Precision::kFp32) set(setup.precision == Precision::kBf16 ? "bf16" : "fp16");
   if (setup.recompute == Recompute::kFull) flags += "  --recompute-granularity full\n";
-  flags += "  --device cuda\n";
+  flags += request.cluster.cpu ? "  --device cpu\n" : "  --device cuda\n";
   return flags;
 }
 
@@ -54,7 +54,8 @@ std::string JobScript(const PlanRequest& request, const RunSetup& setup, const J
   const std::string name = JobName(request, setup);
   const int64_t node = std::min<int64_t>(setup.gpus, request.cluster.gpus_per_node);
   const int64_t nodes = (setup.gpus + node - 1) / node;
-  return fmt::format(R"(#!/bin/bash
+  return fmt::format(
+      R"(#!/bin/bash
 # Written by cairn plan. Submit with: DATA_PATH=/path/to/prefix sbatch {name}.sbatch
 #SBATCH --job-name={name}
 #SBATCH --output={name}.out
@@ -62,8 +63,7 @@ std::string JobScript(const PlanRequest& request, const RunSetup& setup, const J
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks={gpus}
 #SBATCH --ntasks-per-node={node}
-#SBATCH --gpus-per-node={node}
-#SBATCH --time={time}
+{gpus_per_node}#SBATCH --time={time}
 #SBATCH --signal=B:USR1@{signal}
 #SBATCH --requeue
 set -euo pipefail
@@ -71,7 +71,7 @@ set -euo pipefail
 save=${{SAVE:-$PWD/{name}}} # checkpoints; the job goes on from the newest good one
 flags=(
 {flags}  --data-path "${{DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}}"
-  --save "$save" --load "$save"
+  --save "$save"
 )
 
 # Slurm sends USR1 {minutes} min before the limit; srun hands it to the ranks, which save and exit with status 0.
@@ -91,11 +91,11 @@ if [ "$asked" = 1 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 )",
-                     fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus),
-                     fmt::arg("node", node), fmt::arg("time", options.time),
-                     fmt::arg("signal", options.save_minutes * 60), fmt::arg("minutes", options.save_minutes),
-                     fmt::arg("flags", Flags(request, setup, options.samples)),
-                     fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
+      fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus), fmt::arg("node", node),
+      fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
+      fmt::arg("time", options.time), fmt::arg("signal", options.save_minutes * 60),
+      fmt::arg("minutes", options.save_minutes), fmt::arg("flags", Flags(request, setup, options.samples)),
+      fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
 }
 
 }  // namespace cairn

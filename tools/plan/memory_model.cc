@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/plan/cairn_memory.h"
+
 namespace cairn {
 namespace {
 
@@ -91,6 +93,8 @@ double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool
 }
 
 PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants) {
+  if (setup.program == Program::kCairn)
+    return CairnMemoryOf(shape, setup, setup.on_cpu ? 0 : constants.base_gb);
   const Stage stage(shape, setup, constants);
   const double untied = shape.tied ? 0 : 1;
   if (setup.pp == 1) {

@@ -35,7 +35,7 @@ class RowReader {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargest)
-      return InvalidArgument("{}: '{}' is no number from 0 to 1e9", Where(column), cell.substr(0, 40));
+      return InvalidArgument("{}: '{}' is no number from 0 to 1e9", Where(column), Shown(cell));
     return std::optional(value);
   }
 

@@ -8,6 +8,10 @@
 namespace cairn {
 
 enum class Precision { kFp32, kFp16, kBf16 };
+enum class Program {
+  kMegatron,
+  kCairn
+};  // whose memory is counted: Megatron-DeepSpeed's, or `cairn train`'s
 enum class Recompute { kNone, kSelective, kFull };  // selective: attention's scores only
 
 struct RunSetup {
@@ -22,6 +26,8 @@ struct RunSetup {
   Recompute recompute = Recompute::kFull;
   Precision precision = Precision::kBf16;
   bool offload_optimizer = false;  // states and step on the CPU
+  Program program = Program::kMegatron;
+  bool on_cpu = false;  // ranks are processes on CPUs
 
   // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
   // did not.

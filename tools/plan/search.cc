@@ -86,6 +86,8 @@ class Combinations {
     setup.global_batch = request_.global_batch;
     setup.precision = request_.precision;
     setup.offload_optimizer = request_.offload_optimizer;
+    setup.program = request_.program;
+    setup.on_cpu = request_.cluster.cpu;
     for (const int64_t chunks : chunks_)
       for (const int64_t micro : micro_)
         for (const int64_t zero : zero_)

@@ -17,6 +17,7 @@ struct PlanRequest {
   int64_t nodes = 1;  // budget; plans may use fewer
   Precision precision = Precision::kBf16;
   bool offload_optimizer = false;
+  Program program = Program::kMegatron;  // whose memory is counted
   int64_t global_batch = 0;
   std::vector<int64_t> rampup;  // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
@@ -24,7 +25,6 @@ struct PlanRequest {
   bool embeddings_as_layers = false;  // the embedding and the output layer count as one layer each
   bool fused_softmax = true;          // Megatron's kernel, with its condition on heads
   double memory_share = 0.95;         // of the GPU's memory that a plan may be predicted to need
-  bool cairn_train = false;           // only what `cairn train` runs
   std::vector<std::string> require;   // expressions
 
   int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }

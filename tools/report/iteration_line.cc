@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "tools/report/numbers.h"
 
@@ -151,6 +152,25 @@ Counter ReadCounter(std::string_view text, size_t at) {
   return counter;
 }
 
+// "9,000.5" without its commas, where these part thousands; else nothing.
+std::string WithoutThousands(std::string_view value) {
+  std::string plain;
+  size_t comma = value.find(',');
+  if (comma == npos || comma == 0 || comma > 3) return plain;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (value[i] != ',' || i != comma) {
+      plain += value[i];
+      continue;
+    }
+    const std::string_view group = value.substr(i + 1, 3);
+    if (group.size() < 3 || !IsDigit(value[i - 1]) || !IsDigit(group[0]) || !IsDigit(group[1]) ||
+        !IsDigit(group[2]))
+      return "";
+    comma = i + 4;
+  }
+  return plain;
+}
+
 constexpr size_t kLongValue =
     24;  // of a number and a unit; more may be the line that a lost \n put behind it
 
@@ -168,7 +188,9 @@ size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
     if (colon == npos || value.size() > kLongValue) {
       if (const size_t next = IterationNumber(field, 0); next != npos) return at + next;
     }
-    if (colon != npos) TakeField(Trim(field.substr(0, colon)), value, line, loss_rank);
+    const std::string plain = separator == '|' && colon != npos ? WithoutThousands(value) : "";
+    if (colon != npos)
+      TakeField(Trim(field.substr(0, colon)), plain.empty() ? value : plain, line, loss_rank);
     at = bar + 1;
   }
   return npos;

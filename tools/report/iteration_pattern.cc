@@ -9,7 +9,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
 constexpr size_t kMaxPieces = 64;
 
 bool IsNumberCharacter(char c) { return c > ' ' && c != '|' && c != ',' && c != '/'; }

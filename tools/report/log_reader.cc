@@ -17,7 +17,8 @@ namespace cairn {
 namespace {
 
 constexpr int kLinesThatClearAFailure = 3;  // it went on, so that was no end
-constexpr int kFlagsOfACommand = 3;         // fewer are a remark
+constexpr size_t kDateLength = 19;
+constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
 class Reader : public LineSink {
  public:
@@ -114,6 +115,7 @@ class Reader : public LineSink {
     if (start().series.empty()) First(line, speaker);
     if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
     Add(line);
+    if (prefix.size() < kDateLength) return;
     if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
   }
 

@@ -113,7 +113,7 @@ std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummar
   return out;
 }
 
-std::string CsvTable(const ColumnList& columns, const std::vector<RunSummary>& runs) {
+std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs) {
   std::string out;
   for (size_t i = 0; i < columns.size(); ++i) out += (i ? "," : "") + std::string(columns[i]->key);
   out += '\n';

@@ -18,7 +18,7 @@ TextRows TableRows(const ColumnList& columns, const std::vector<RunSummary>& run
 std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
 // RFC 4180; numbers with all their digits.
-std::string CsvTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
+std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
 // Columns for a terminal, and below them the line that tells of each failure.
 std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs);

@@ -113,7 +113,8 @@ std::optional<CellNumber> NumberIn(std::string_view text) {
   if (begin == text.npos || (!IsDigit(text[begin]) && text[begin] != '.')) return std::nullopt;
   const auto number = NumberAt(text.substr(begin));
   if (!number) return std::nullopt;
-  return CellNumber{number->value, begin, begin + number->length};
+  const size_t end = begin + number->length;
+  return CellNumber{number->value, begin, text[end - 1] == '.' ? end - 1 : end};  // "27..." is 27 and dots
 }
 
 struct Row {

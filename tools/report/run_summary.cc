@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "tools/plan/formulas.h"
 #include "tools/report/config_name.h"
@@ -13,42 +14,49 @@ std::optional<double> Told(double value) { return std::isnan(value) ? std::nullo
 
 std::optional<double> Positive(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
-// Time of an iteration, weighted by the log lines that a sample is the mean of.
+// Times of iterations, weighted by the log lines that a sample is the mean of. Samples without a time do not
+// count.
 class Times {
  public:
-  Times(const std::vector<Sample>& samples, int64_t interval, int64_t skip) {
+  Times(std::span<const Sample> samples, int64_t interval, int64_t skip) {
     if (samples.empty()) return;
     const int64_t begin = samples[0].iteration - interval * samples[0].lines;
-    for (const Sample& sample : samples)
-      if (!std::isnan(sample.seconds) && sample.iteration - interval * sample.lines >= begin + skip)
-        kept_.push_back(&sample);
-    if (skip == 0 || !kept_.empty()) return;
+    size_t first = 0;
+    while (first < samples.size() &&
+           samples[first].iteration - interval * samples[first].lines < begin + skip)
+      ++first;
+    kept_ = samples.subspan(first);
+    empty_ = std::ranges::all_of(kept_, [](const Sample& sample) { return std::isnan(sample.seconds); });
   }
 
-  bool empty() const { return kept_.empty(); }
+  bool empty() const { return empty_; }
 
   double Mean() const {
     double sum = 0, lines = 0;
-    for (const Sample* sample : kept_) {
-      sum += sample->seconds * sample->lines;
-      lines += sample->lines;
+    for (const Sample& sample : kept_) {
+      if (std::isnan(sample.seconds)) continue;
+      sum += sample.seconds * sample.lines;
+      lines += sample.lines;
     }
     return sum / lines;
   }
 
   double Deviation(double mean) const {
     double sum = 0, lines = 0;
-    for (const Sample* sample : kept_) {
-      sum += (sample->seconds - mean) * (sample->seconds - mean) * sample->lines;
-      lines += sample->lines;
+    for (const Sample& sample : kept_) {
+      if (std::isnan(sample.seconds)) continue;
+      sum += (sample.seconds - mean) * (sample.seconds - mean) * sample.lines;
+      lines += sample.lines;
     }
     return lines > 1 ? std::sqrt(sum / (lines - 1)) : 0;
   }
 
-  double Median() const {
+  std::vector<double> Seconds() const {
     std::vector<double> seconds;
-    for (const Sample* sample : kept_) seconds.push_back(sample->seconds);
-    return MedianOf(seconds);
+    seconds.reserve(kept_.size());
+    for (const Sample& sample : kept_)
+      if (!std::isnan(sample.seconds)) seconds.push_back(sample.seconds);
+    return seconds;
   }
 
   static double MedianOf(std::vector<double>& values) {
@@ -60,29 +68,29 @@ class Times {
            2;
   }
 
-  // Five deviations as the median deviation tells them, which a few outliers do not move.
-  int64_t Outliers(double median) const {
-    std::vector<double> distances;
-    for (const Sample* sample : kept_) distances.push_back(std::abs(sample->seconds - median));
+  // Slower than the median by five deviations, as the median deviation tells them, which a few outliers do
+  // not move.
+  static int64_t Outliers(const std::vector<double>& seconds, double median) {
+    std::vector<double> distances = seconds;
+    for (double& distance : distances) distance = std::abs(distance - median);
     const double limit = median + std::max(0.5 * median, 5 * 1.4826 * MedianOf(distances));
-    return std::ranges::count_if(kept_, [limit](const Sample* sample) { return sample->seconds > limit; });
+    return std::ranges::count_if(seconds, [limit](double second) { return second > limit; });
   }
 
   // Mean of the global batches; nothing where no line tells it.
   std::optional<double> Batch() const {
     double sum = 0, lines = 0;
-    for (const Sample* sample : kept_) {
-      if (sample->global_batch <= 0) continue;
-      sum += static_cast<double>(sample->global_batch) * sample->lines;
-      lines += sample->lines;
+    for (const Sample& sample : kept_) {
+      if (sample.global_batch <= 0) continue;
+      sum += static_cast<double>(sample.global_batch) * sample.lines;
+      lines += sample.lines;
     }
     return lines > 0 ? std::optional(sum / lines) : std::nullopt;
   }
 
-  const std::vector<const Sample*>& kept() const { return kept_; }
-
  private:
-  std::vector<const Sample*> kept_;
+  std::span<const Sample> kept_;
+  bool empty_ = true;
 };
 
 std::optional<double> MeanAfter(const std::vector<Sample>& samples, int64_t interval, int64_t skip) {
@@ -95,14 +103,15 @@ void TakeTimes(int64_t interval, int64_t skip, RunSummary& summary) {
   summary.sec_per_it_skip1 = MeanAfter(summary.samples, interval, 1);
   summary.sec_per_it_skip2 = MeanAfter(summary.samples, interval, 2);
   if (times.empty()) return;
-  const double mean = times.Mean(), median = times.Median();
+  std::vector<double> seconds = times.Seconds();
+  const auto [fastest, slowest] = std::ranges::minmax(seconds);
+  const double mean = times.Mean(), median = Times::MedianOf(seconds);
   summary.sec_per_it = mean;
   summary.median = median;
   summary.deviation = times.Deviation(mean);
-  const auto by_seconds = [](const Sample* a, const Sample* b) { return a->seconds < b->seconds; };
-  summary.fastest = (*std::ranges::min_element(times.kept(), by_seconds))->seconds;
-  summary.slowest = (*std::ranges::max_element(times.kept(), by_seconds))->seconds;
-  summary.outliers = times.Outliers(median);
+  summary.fastest = fastest;
+  summary.slowest = slowest;
+  summary.outliers = Times::Outliers(seconds, median);
 }
 
 void TakeSpeed(int64_t interval, const SummaryOptions& options, RunSummary& summary) {
@@ -180,8 +189,8 @@ void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summar
 }
 
 // Rates of samples become seconds of iterations, where the batch is known.
-void TakeSamples(const TrainingRun& run, RunSummary& summary) {
-  summary.samples = run.sum.series.samples();
+void TakeSamples(TrainingRun& run, RunSummary& summary) {
+  summary.samples = run.sum.series.Release();
   if (run.sum.source != SampleSource::kThroughput) return;
   const double batch = summary.config.gbs ? static_cast<double>(*summary.config.gbs) : kNoNumber;
   for (Sample& sample : summary.samples) sample.seconds *= batch;
@@ -189,7 +198,7 @@ void TakeSamples(const TrainingRun& run, RunSummary& summary) {
 
 }  // namespace
 
-RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options) {
+RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   RunSummary summary;
   summary.file = run.files[0];
   summary.files = run.files;
@@ -202,8 +211,9 @@ RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options) {
   summary.parameters = Parameters(summary.config);
 
   const int64_t interval = LogInterval(run.sum);
-  TakeSamples(run, summary);
   TakeIterations(run, interval, summary);
+  TakeEnd(run, summary);
+  TakeSamples(run, summary);
   summary.total = run.sum.total;
   TakeTimes(interval, options.skip, summary);
   if (run.sum.logged_tflops_lines > 0)
@@ -211,7 +221,6 @@ RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options) {
   TakeSpeed(interval, options, summary);
   ChooseTflops(options.formula, summary);
   TakeDays(options, summary);
-  TakeEnd(run, summary);
 
   summary.allocated_gib = Positive(run.sum.allocated_gib);
   summary.reserved_gib = Positive(run.sum.reserved_gib);

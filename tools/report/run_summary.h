@@ -51,7 +51,7 @@ struct RunSummary {
   double lost_seconds() const { return redone_seconds + gap_seconds; }
 };
 
-RunSummary Summarize(const TrainingRun& run, const SummaryOptions& options);
+RunSummary Summarize(TrainingRun run, const SummaryOptions& options);
 
 // What a file is that holds no iteration and no failure: "empty file", "binary data, no log", ...
 std::string EmptyCause(const LogFacts& facts);

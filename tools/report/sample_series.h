@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace cairn {
@@ -23,7 +24,7 @@ struct Sample {
 
 class SampleSeries {
  public:
-  static constexpr size_t kMaxSamples = size_t{1} << 22;  // 128 MiB
+  static constexpr size_t kMaxSamples = size_t{1} << 20;  // 32 MiB
 
   void Add(const Sample& sample);
   void Clear();
@@ -35,6 +36,8 @@ class SampleSeries {
   // Removes those from `iteration` on, into `removed`.
   void CutFrom(int32_t iteration, std::vector<Sample>& removed);
   void Append(const SampleSeries& later);
+  // All of them; none are left.
+  std::vector<Sample> Release() { return std::move(samples_); }
 
  private:
   uint32_t lines_per_sample_ = 1;

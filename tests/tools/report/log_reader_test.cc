@@ -69,6 +69,16 @@ TEST(LogReaderTest, FieldsInAnyOrderWithOddBlanksUnitsAndMissingOnes) {
   EXPECT_EQ(start.total, 9);
 }
 
+TEST(LogReaderTest, CommasMayPartThousands) {
+  const TrainingStart start = OneStart(
+      "iteration 1/ 9 | consumed samples: 1,024 | elapsed time per iteration (ms): 9,000.5 | global batch "
+      "size: 1,024 |\n"
+      "iteration 2/ 9 | elapsed time per iteration (ms): 1,234,000 | global batch size: 10,24 |\n");
+  EXPECT_EQ(SecondsOf(start), (std::vector<double>{9.0005, 1234}));
+  EXPECT_EQ(start.series.front().global_batch, 1024);
+  EXPECT_EQ(start.series.back().global_batch, 10) << "10,24 is no thousand";
+}
+
 TEST(LogReaderTest, LinesThatOnlyMentionAnIterationAreNone) {
   const TrainingStart start = OneStart(
       " successfully saved checkpoint at iteration     500 to /x\n"

@@ -29,7 +29,9 @@ std::vector<RunSummary> Runs() {
 
 TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
   const std::string table = MarkdownTable(MarkdownColumns(false), Runs());
-  EXPECT_TRUE(table.starts_with("| GPUs | Size |  DP |  TP |  PP | MBS |  GBS | Mem | Sec/it |  TFLOPs | Notes ")) << table;
+  EXPECT_TRUE(
+      table.starts_with("| GPUs | Size |  DP |  TP |  PP | MBS |  GBS | Mem | Sec/it |  TFLOPs | Notes "))
+      << table;
   EXPECT_NE(table.find("|   32 | 181B |   1 |   4 |   8 |   2 | 1024 |   - |  90.50 |"), std::string::npos)
       << table;
   EXPECT_NE(table.find("52B-pp16\\|x"), std::string::npos) << "bars do not end the cell";
@@ -40,7 +42,7 @@ TEST(ReportTextTest, MarkdownInTheColumnsOfTheTeamsTables) {
 TEST(ReportTextTest, CsvIsQuotedWhereItMust) {
   const auto columns = FindColumns({"file", "sec_per_it", "pp"});
   ASSERT_TRUE(columns.ok());
-  EXPECT_EQ(CsvTable(*columns, Runs()),
+  EXPECT_EQ(CsvText(*columns, Runs()),
             "file,sec_per_it,pp\n18B-pp8.out,90.5,8\n52B-pp16|x.out,129.25,16\n\"bad,\"\"one\"\".out\",,\n");
 }
 

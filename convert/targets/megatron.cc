@@ -1,0 +1,318 @@
+#include "convert/targets/megatron.h"
+
+#include <algorithm>
+
+#include "ckpt/placement.h"
+#include "convert/targets/model_states.h"
+
+namespace cairn {
+namespace {
+
+struct CoreModule {
+  std::string_view module;  // of megatron_layout.h
+  std::string_view local;   // with Megatron-Core's own layers
+  std::string_view fused;   // with Transformer Engine's, whose linear layers have the norms before them
+  bool linear = false;      // has an _extra_state beside its parameters
+};
+
+// In the order in which a layer registers them; the norm before attention is the first of all where it stands
+// by itself.
+constexpr CoreModule kInLayer[] = {
+    {"self_attention.dense", "self_attention.linear_proj.", "self_attention.linear_proj.", true},
+    {"input_layernorm", "input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
+    {"self_attention.query_key_value", "self_attention.linear_qkv.", "self_attention.linear_qkv.", true},
+    {"self_attention.q_layernorm", "self_attention.q_layernorm.", "self_attention.q_layernorm."},
+    {"self_attention.k_layernorm", "self_attention.k_layernorm.", "self_attention.k_layernorm."},
+    {"post_attention_layernorm", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"},
+    {"mlp.dense_h_to_4h", "mlp.linear_fc1.", "mlp.linear_fc1.", true},
+    {"mlp.dense_4h_to_h", "mlp.linear_fc2.", "mlp.linear_fc2.", true},
+};
+constexpr CoreModule kBeside[] = {
+    {"word_embeddings", "embedding.word_embeddings.", "embedding.word_embeddings."},
+    {"position_embeddings", "embedding.position_embeddings.", "embedding.position_embeddings."},
+    {"final_layernorm", "decoder.final_layernorm.", "decoder.final_layernorm."},
+    {"output_layer", "output_layer.", "output_layer.", true},
+};
+
+// One tensor of a chunk of a stage.
+struct Held {
+  std::string name;
+  LocalTensor tensor;
+  std::string extra_state;  // of its module, behind its last tensor; empty: none
+};
+using Chunk = std::vector<Held>;
+
+class Planner {
+ public:
+  Planner(const CheckpointSource& source, const TargetOptions& options)
+      : source_(source),
+        options_(options),
+        state_(TrainingStateOf(source.manifest())),
+        topology_(options.topology) {}
+
+  Result<TargetPlanned> Plan() {
+    CAIRN_RETURN_IF_ERROR(Validate(topology_));
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
+    CAIRN_RETURN_IF_ERROR(CheckOptimizer());
+    CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
+    builder_.target.tensors = tensors_.tensors;
+    for (int tp = 0; tp < topology_.tp; ++tp) {
+      CAIRN_ASSIGN_OR_RETURN(const auto held, MegatronTensors(tensors_, shape_, topology_.tp, tp));
+      for (int pp = 0; pp < topology_.pp; ++pp) CAIRN_RETURN_IF_ERROR(AddRank(held, tp, pp));
+    }
+    builder_.Place();
+    builder_.AddText("latest_checkpointed_iteration.txt", std::to_string(state_.iteration));
+    AddNotes();
+    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+  }
+
+ private:
+  Status CheckOptimizer() const {
+    if (topology_.zero > 1)
+      return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 0", topology_.zero);
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      if (tensors_.optimizer && (!parameter.master || !parameter.exp_avg))
+        return NotSupported(
+            "{} has no fp32 master or no moments: Megatron's mixed precision optimizer needs all of them; "
+            "choose "
+            "--dtype bf16 where the weights are fp32",
+            parameter.spec.name);
+    return OkStatus();
+  }
+
+  // ---- What a stage holds.
+
+  Result<std::string> NameOf(const MegatronTensor& tensor, int first_layer, bool& linear) const {
+    const bool inside = tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
+    const std::span<const CoreModule> table = inside ? std::span<const CoreModule>(kInLayer) : kBeside;
+    const auto row = std::ranges::find(table, tensor.module, &CoreModule::module);
+    if (row == table.end())
+      return NotSupported("{} has no place in Megatron-Core's GPT; --to megatron-deepspeed has one",
+                          tensor.module);
+    linear = row->linear;
+    const std::string prefix = inside ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
+    return fmt::format("{}{}{}", prefix, options_.local_spec ? row->local : row->fused, tensor.Kind());
+  }
+
+  // Where a tensor stands among those of its layer.
+  int OrderOf(const MegatronTensor& tensor) const {
+    if (options_.local_spec && tensor.module == "input_layernorm") return -1;
+    const auto row = std::ranges::find(kInLayer, tensor.module, &CoreModule::module);
+    return static_cast<int>(row - std::begin(kInLayer));
+  }
+
+  Result<Chunk> ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
+    const int chunks = static_cast<int>(layers_.size());
+    int first_layer = 0;
+    for (int c = 0; c < index; ++c) first_layer += layers_[c];
+    std::ranges::stable_sort(tensors, {}, [this](const MegatronTensor& t) {
+      return std::pair(t.layer, t.layer == kBeforeLayers || t.layer == kAfterLayers ? 0 : OrderOf(t));
+    });
+    Chunk chunk;
+    for (const MegatronTensor& tensor : tensors) {
+      const bool here = StageOf(tensor.layer, layers_) == index;
+      // The last stage of several has the tied embedding again, as its head.
+      const bool head =
+          shape_.tied && tensor.module == "word_embeddings" && chunks > 1 && index + 1 == chunks;
+      if (!here && !head) continue;
+      bool linear = head;
+      CAIRN_ASSIGN_OR_RETURN(std::string name, NameOf(tensor, first_layer, linear));
+      if (head) name = "output_layer.weight", linear = true;
+      Held held{name, {.name = name, .shape = tensor.shape, .parts = tensor.parts, .file_name = {}}, ""};
+      if (linear) held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
+      chunk.push_back(std::move(held));
+    }
+    const auto tied_head = std::ranges::find(chunk, "output_layer.weight", &Held::name);
+    if (tied_head != chunk.end()) std::rotate(tied_head, tied_head + 1, chunk.end());
+    return chunk;
+  }
+
+  // ---- A rank's file.
+
+  Status AddRank(const std::vector<MegatronTensor>& tensors, int tp, int pp) {
+    std::vector<Chunk> chunks;
+    for (int c = pp; c < static_cast<int>(layers_.size()); c += topology_.pp) {
+      CAIRN_ASSIGN_OR_RETURN(Chunk chunk, ChunkOf(tensors, c));
+      chunks.push_back(std::move(chunk));
+    }
+    const std::string rank =
+        topology_.pp == 1 ? fmt::format("{:02}", tp) : fmt::format("{:02}_{:03}", tp, pp);
+    const uint32_t zip = builder_.BeginTorchFile(
+        fmt::format("iter_{:07}/mp_rank_{}/model_optim_rng.pt", state_.iteration, rank));
+    PickleEmitter& p = builder_.pickle(zip);
+    p.BeginDict();
+    p.Text("args");
+    EmitNamespace(p, Arguments(), tensors_.weight_type());
+    p.Entry("checkpoint_version", 3.0);
+    p.Entry("iteration", state_.iteration);
+    for (size_t c = 0; c < chunks.size(); ++c) {
+      p.Text(chunks.size() == 1 ? "model" : fmt::format("model{}", c));
+      EmitModel(zip, chunks[c]);
+    }
+    if (tensors_.optimizer) EmitOptimizer(zip, chunks);
+    p.Entry("opt_param_scheduler", Scheduler());
+    p.Entry("num_floating_point_operations_so_far", 0);
+    p.EndDict();
+    return OkStatus();
+  }
+
+  nlohmann::json Arguments() const {
+    nlohmann::json arguments = MegatronArguments(source_.manifest().model, shape_, topology_);
+    arguments["consumed_train_samples"] = state_.consumed_samples;
+    arguments["consumed_valid_samples"] = 0;
+    arguments["skipped_train_samples"] = 0;
+    arguments["iteration"] = state_.iteration;
+    arguments["ckpt_format"] = "torch";
+    arguments["use_distributed_optimizer"] = false;
+    arguments["transformer_impl"] = options_.local_spec ? "local" : "transformer_engine";
+    if (topology_.virtual_stages > 1)
+      arguments["virtual_pipeline_model_parallel_size"] = topology_.virtual_stages;
+    if (std::ranges::adjacent_find(layers_, std::ranges::not_equal_to()) != layers_.end()) {
+      arguments["decoder_first_pipeline_num_layers"] = layers_.front();
+      arguments["decoder_last_pipeline_num_layers"] = layers_.back();
+    }
+    return arguments;
+  }
+
+  void EmitModel(uint32_t zip, const Chunk& chunk) {
+    PickleEmitter& p = builder_.pickle(zip);
+    p.BeginOrderedDict();
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      p.Text(chunk[i].name);
+      EmitArray(zip, chunk[i].tensor, Role::kWeight);
+      const bool last = i + 1 == chunk.size() || chunk[i + 1].extra_state != chunk[i].extra_state;
+      if (last && !chunk[i].extra_state.empty()) p.Entry(chunk[i].extra_state, nullptr);
+    }
+    p.EndDict();
+  }
+
+  void EmitArray(uint32_t zip, const LocalTensor& tensor, Role role) {
+    const TrainingParameter& parameter = tensors_.parameters[tensor.parts[0].parameter];
+    const Dtype dtype = role == Role::kWeight ? tensors_.tensors[parameter.weight].entry.dtype : Dtype::kF32;
+    AddParts(tensors_, tensor, role, builder_.EmitArray(zip, dtype, tensor.shape), builder_.target);
+  }
+
+  // Matrices, which have weight decay, then vectors.
+  static std::vector<std::vector<const LocalTensor*>> Groups(const std::vector<Chunk>& chunks) {
+    std::vector<std::vector<const LocalTensor*>> groups(2);
+    for (const Chunk& chunk : chunks)
+      for (const Held& held : chunk) groups[held.tensor.shape.rank() > 1 ? 0 : 1].push_back(&held.tensor);
+    return groups;
+  }
+
+  void EmitOptimizer(uint32_t zip, const std::vector<Chunk>& chunks) {
+    const auto groups = Groups(chunks);
+    PickleEmitter& p = builder_.pickle(zip);
+    p.Text("optimizer");
+    p.BeginDict();
+    p.Text("optimizer");
+    p.BeginDict();
+    p.Text("state");
+    p.BeginDict();
+    int64_t id = 0;
+    for (const auto& group : groups)
+      for (const LocalTensor* tensor : group) {
+        p.Int(id++);
+        p.BeginDict();
+        p.Text("step");
+        builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+        for (const auto& [role, name] :
+             {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
+          p.Text(name);
+          EmitArray(zip, *tensor, role);
+        }
+        p.EndDict();
+      }
+    p.EndDict();
+    p.Text("param_groups");
+    EmitGroups(p, groups);
+    p.EndDict();
+    if (tensors_.weight_type() == Dtype::kF16) EmitGradScaler(zip);
+    p.Text("fp32_from_fp16_params");
+    p.BeginList();
+    for (const auto& group : groups) {
+      p.BeginList();
+      for (const LocalTensor* tensor : group) EmitArray(zip, *tensor, Role::kMaster);
+      p.EndList();
+    }
+    p.EndList();
+    p.EndDict();
+  }
+
+  void EmitGroups(PickleEmitter& p, const std::vector<std::vector<const LocalTensor*>>& groups) const {
+    p.BeginList();
+    size_t id = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      std::vector<size_t> ids;
+      for (size_t i = 0; i < groups[g].size(); ++i) ids.push_back(id++);
+      nlohmann::json own = {{"wd_mult", g == 0 ? 1.0 : 0.0}, {"lr_mult", 1.0},
+                            {"is_expert_parallel", false},   {"is_decoupled_lr", false},
+                            {"bias_correction", true},       {"step", state_.optimizer_step}};
+      EmitParamGroup(p, state_, g, groups.size(), ids, own);
+    }
+    p.EndList();
+  }
+
+  void EmitGradScaler(uint32_t zip) {
+    PickleEmitter& p = builder_.pickle(zip);
+    p.Text("grad_scaler");
+    p.BeginDict();
+    if (state_.dynamic_loss_scale) {
+      p.Text("scale");
+      builder_.EmitScalar(zip, static_cast<float>(state_.loss_scale), {1});
+      p.Entry("growth_tracker", 0);
+      p.Entry("hysteresis_tracker", 2);
+    }
+    p.EndDict();
+  }
+
+  // As OptimizerParamScheduler asks for it; what is not known is a constant rate.
+  nlohmann::json Scheduler() const {
+    if (state_.schedule.contains("num_steps")) return state_.schedule;
+    const nlohmann::json group = ParamGroup(state_, 0, 2);
+    const int64_t samples = std::max<int64_t>(1, state_.consumed_samples);
+    return {{"max_lr", group["lr"]},
+            {"min_lr", 0.0},
+            {"lr_warmup_steps", 0},
+            {"num_steps", state_.consumed_samples},
+            {"lr_decay_style", "constant"},
+            {"lr_decay_steps", samples},
+            {"start_wd", group["weight_decay"]},
+            {"end_wd", group["weight_decay"]},
+            {"wd_incr_style", "constant"},
+            {"wd_incr_steps", samples}};
+  }
+
+  void AddNotes() {
+    state_.notes.push_back("random states are not carried; start with --no-load-rng");
+    if (!tensors_.optimizer) {
+      state_.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
+      return;
+    }
+    state_.notes.push_back("the optimizer's state is that of the optimizer that is not distributed");
+    if (!state_.schedule.contains("num_steps"))
+      state_.notes.push_back(
+          "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
+    if (state_.param_groups.empty())
+      state_.notes.push_back(
+          "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
+  }
+
+  const CheckpointSource& source_;
+  const TargetOptions& options_;
+  TrainingState state_;
+  const Topology topology_;
+  TrainingTensors tensors_;
+  MegatronShape shape_;
+  std::vector<int> layers_;  // of each chunk
+  TargetBuilder builder_;
+};
+
+}  // namespace
+
+Result<TargetPlanned> PlanMegatron(const CheckpointSource& source, const TargetOptions& options) {
+  return Planner(source, options).Plan();
+}
+
+}  // namespace cairn

@@ -1,0 +1,137 @@
+"""cairn plan as a user runs it."""
+
+import csv
+import io
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from cairn_cli import CliTest
+
+RUNS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plan" / "a100-runs.csv"
+MODEL = ["--num-layers", 72, "--hidden-size", 14336, "--num-attention-heads", 64, "--vocab-size", 250000,
+         "--global-batch-size", 2048]
+
+
+class PredictTest(CliTest):
+    def rows(self, text):
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def test_rows_come_back_with_columns_appended(self):
+        given = self.rows(RUNS.read_text())
+        done = self.cairn("plan", "predict", RUNS, "--calibrate", RUNS, "--format", "csv")
+        rows = self.rows(done.stdout)
+        self.assertEqual(len(rows), len(given))
+        for row, had in zip(rows, given):
+            self.assertEqual({k: row[k] for k in had}, had)
+            self.assertIn(row["fits"], ("yes", "no"))
+            self.assertLess(float(row["sec_per_it_pred_lo"]), float(row["sec_per_it_pred"]))
+            self.assertGreater(float(row["mem_gb_pred_hi"]), float(row["mem_gb_pred"]))
+        self.assertEqual(list(rows[0])[len(given[0]):][:4], ["mem_gb_pred", "sec_per_it_pred", "tflops_pred", "fits"])
+
+    def test_measured_columns_and_shapes_may_be_missing(self):
+        wanted = ["gpus", "size_b", "hidden", "seq", "vocab", "dp", "tp", "pp", "mbs", "gbs", "zero"]
+        given = self.rows(RUNS.read_text())[36:46]
+        bare = self.dir / "bare.csv"
+        with open(bare, "w", newline="") as file:
+            writer = csv.DictWriter(file, wanted, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(given)
+        full = self.cairn("plan", "predict", bare, "--calibrate", RUNS, "--format", "json")
+        for row, had in zip(json.loads(full.stdout), given):
+            self.assertLess(abs(row["sec_per_it_pred"] / float(had["sec_per_it"]) - 1), 0.1)
+
+    def test_answers_do_not_depend_on_measured_columns_of_the_rows(self):
+        blind = self.dir / "blind.csv"
+        blind.write_text(re.sub(r",[\d.]*,[\d.]*,[\d.]*,(02-2)", r",1,1,1,\1", RUNS.read_text()))
+        self.assertNotEqual(blind.read_text(), RUNS.read_text())
+        keys = ["mem_gb_pred", "sec_per_it_pred", "tflops_pred", "fits"]
+        a, b = (self.rows(self.cairn("plan", "predict", f, "--calibrate", RUNS, "--format", "csv").stdout) for f in (RUNS, blind))
+        self.assertEqual([[r[k] for k in keys] for r in a], [[r[k] for k in keys] for r in b])
+
+    def test_built_in_runs_are_the_file(self):
+        a = self.cairn("plan", "predict", RUNS, "--format", "md").stdout
+        b = self.cairn("plan", "predict", RUNS, "--calibrate", RUNS, "--format", "md").stdout
+        self.assertEqual(a, b)
+
+    def test_bad_tables_are_one_line(self):
+        bad = self.dir / "bad.csv"
+        for text, says in (("", "empty"), ("a,b\n1,2\n", "no column 'hidden'"), ("x" * 5_000_000, "no rows"),
+                           ("hidden,tp,pp,mbs,gbs\n1,2\n", "bad.csv:2"), ("\0\1\2", "no text"),
+                           ("hidden,tp,pp,mbs,gbs,gpus,layers\n8,0,1,1,1,8,1\n", "bad.csv:2: tp")):
+            bad.write_text(text)
+            done = self.cairn("plan", "predict", bad, code=2, says=says)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertLess(len(done.stderr), 500)
+        self.cairn("plan", "predict", self.dir / "absent.csv", code=2, says="absent.csv")
+
+    def test_leave_out(self):
+        rows = json.loads(self.cairn("plan", "predict", RUNS, "--leave-out", "table", "--json").stdout)
+        self.assertEqual(rows[-1]["left out"], "all")
+        self.assertLess(float(rows[-1]["sec/it median"].split()[0]), 6)
+        self.cairn("plan", "predict", RUNS, "--leave-out", "colour", code=2, says="no column 'colour'")
+
+
+class PlanTest(CliTest):
+    def plan(self, *args, code=0):
+        return self.json("plan", *MODEL, *args, code=code)
+
+    def test_plans_are_ranked_by_seconds(self):
+        found = self.plan("--nodes", 48, "--recompute", "full", "--train-tokens", 10**11)
+        seconds = [p["sec_per_it"]["value"] for p in found["plans"]]
+        self.assertEqual(seconds, sorted(seconds))
+        first = found["plans"][0]
+        self.assertEqual(first["gpus"], first["tp"] * first["pp"] * first["dp"])
+        parts = first["time"]
+        total = sum(parts[k] for k in ("micro_batches_s", "bubble_s", "data_parallel_s", "optimizer_s"))
+        self.assertAlmostEqual(total, seconds[0], places=6)
+        for stage in first["memory"].values():
+            self.assertAlmostEqual(sum(v for k, v in stage.items() if k != "total_gb"), stage["total_gb"], places=6)
+        self.assertGreater(first["training"]["gpu_hours"], 0)
+
+    def test_nothing_left_is_status_1_and_says_why(self):
+        self.cairn("plan", *MODEL, "--nodes", 1, code=1, says=["no plan is left", "go out of memory"])
+
+    def test_config_files(self):
+        toml = self.dir / "gpt.toml"
+        toml.write_text('[model]\nnum_layers = 24\nhidden-size = 2048\nnum-attention-heads = 16\nvocab-size = 50257\n'
+                        '[run]\nglobal-batch-size = 512\nlr = 1e-4\nmicro-batch-size = 4\n')
+        found = self.json("plan", "--config", toml, "--nodes", 2)
+        self.assertTrue(all(p["mbs"] == 4 for p in found["plans"]))
+        self.assertTrue(all(p["mbs"] == 8 for p in self.json("plan", "--config", toml, "--nodes", 2, "--mbs", 8)["plans"]))
+        toml.write_text("colour = 3\n")
+        self.cairn("plan", "--config", toml, code=2, says="gpt.toml:1: colour")
+        config = self.dir / "config.json"
+        config.write_text('{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,'
+                          '"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}')
+        found = self.json("plan", "--model", self.dir, "--cluster", "h100", "--nodes", 2, "--global-batch-size", 256)
+        self.assertEqual(found["model"]["layers"], 32)
+        self.cairn("plan", "--model", self.dir / "none", "--global-batch-size", 2, code=2, says="none")
+
+    def test_scripts_are_bash_and_are_not_overwritten(self):
+        args = ["plan", *MODEL, "--nodes", 48, "--train-iters", 100, "--top", 3, "--sbatch", self.dir / "jobs"]
+        self.cairn(*args, "--dry-run", says="would write")
+        self.assertFalse((self.dir / "jobs").exists())
+        self.cairn(*args)
+        scripts = sorted((self.dir / "jobs").iterdir())
+        self.assertEqual(len(scripts), 3)
+        for script in scripts:
+            subprocess.run(["bash", "-n", script], check=True)
+            self.assertIn(f"--job-name={script.stem}\n", script.read_text())
+            if shutil.which("shellcheck"):
+                subprocess.run(["shellcheck", script], check=True)
+        self.cairn(*args, code=2, says="is there already")
+
+    def test_misuse(self):
+        self.cairn("plan", code=2, says="a model is needed")
+        self.cairn("plan", *MODEL, "--require", "dp %% 4", code=2, says="variables are")
+        self.cairn("plan", *MODEL, "--cluster", "cray", code=2, says="a100-80")
+        self.cairn("plan", *MODEL, "--cluster", "v100-16", code=2, says="no bf16")
+        self.cairn("plan", *MODEL, "--pp", 0, code=2, says="--pipeline-model-parallel-size")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,26 @@
+// Steps of tests, opened as a user names them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "ckpt/run_dir.h"
+#include "tests/support/unsynced_file_system.h"
+
+namespace cairn {
+
+inline FileSystem& Fs() {
+  static UnsyncedFileSystem file_system;
+  return file_system;
+}
+
+// Of a step, or a run directory's newest one; null where it does not open, which fails the test.
+inline std::unique_ptr<StepReader> Open(const std::string& path) {
+  auto reader = OpenCheckpoint(Fs(), path, [](const Status&) {});
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  return reader.ok() ? std::move(reader).value() : nullptr;
+}
+
+}  // namespace cairn

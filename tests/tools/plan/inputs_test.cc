@@ -1,0 +1,99 @@
+// What the planner reads beside tables: clusters, config.json; and what it writes: job scripts.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temp_dir.h"
+#include "tools/plan/hf_config.h"
+#include "tools/plan/job_script.h"
+#include "tools/plan/matmul.h"
+
+namespace cairn {
+namespace {
+
+Result<Cluster> FromToml(const std::string& text) {
+  TempDir dir;
+  const std::string path = dir.path() + "/cluster.toml";
+  std::ofstream(path) << text;
+  return FindCluster(path);
+}
+
+TEST(ClusterTest, TomlChangesABuiltInOne) {
+  const auto cluster = FromToml("base = \"h100\"\nnic_gbps = 100\ngpus-per-node = 4\n");
+  ASSERT_TRUE(cluster.ok()) << cluster.status().message();
+  EXPECT_EQ(cluster->nic_gbps, 100);
+  EXPECT_EQ(cluster->gpus_per_node, 4);
+  EXPECT_EQ(cluster->sms, 132);
+}
+
+TEST(ClusterTest, BadTomlIsNamedWithItsLine) {
+  const auto says = [](const std::string& text, std::string_view part) {
+    const auto cluster = FromToml(text);
+    return !cluster.ok() && cluster.status().message().find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(says("base = \"a100-80\"\nsms = 0\n", ":2: sms: expected a number above 0"));
+  EXPECT_TRUE(says("base = \"a1000\"\n", ":1: base: base is one of"));
+  EXPECT_TRUE(says("memory-gb = 80\n", "is missing"));
+  EXPECT_TRUE(says("nic = 3\n", "unknown key 'nic'"));
+  EXPECT_TRUE(says("base = \n", ":1:"));
+  EXPECT_FALSE(FindCluster("a100").ok());
+}
+
+TEST(HfConfigTest, LlamaWithGroupedQueries) {
+  const auto shape = ShapeOfConfig({{"model_type", "llama"},
+                                    {"hidden_size", 4096},
+                                    {"num_hidden_layers", 32},
+                                    {"num_attention_heads", 32},
+                                    {"num_key_value_heads", 8},
+                                    {"intermediate_size", 14336},
+                                    {"vocab_size", 128256},
+                                    {"max_position_embeddings", 8192},
+                                    {"tie_word_embeddings", false}},
+                                   "config.json");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 8030261248.0);  // what transformers counts of Llama 3 8B
+}
+
+TEST(HfConfigTest, Gpt2) {
+  const auto shape = ShapeOfConfig({{"model_type", "gpt2"},
+                                    {"n_embd", 768},
+                                    {"n_layer", 12},
+                                    {"n_head", 12},
+                                    {"vocab_size", 50257},
+                                    {"n_positions", 1024}},
+                                   "config.json");
+  ASSERT_TRUE(shape.ok());
+  EXPECT_DOUBLE_EQ(shape->TotalParams(), 124439808.0);  // the same of GPT-2
+}
+
+TEST(HfConfigTest, MissingAndAbsurdSizesAreNamed) {
+  EXPECT_EQ(ShapeOfConfig({{"hidden_size", 8}}, "c.json").status().message(), "c.json: no num_hidden_layers");
+  EXPECT_NE(ShapeOfConfig({{"num_hidden_layers", -1}}, "c.json").status().message().find("whole number"),
+            std::string::npos);
+  EXPECT_FALSE(ShapeOfConfig({{"num_hidden_layers", "many"}}, "c.json").ok());
+}
+
+TEST(MatmulTest, TilesAndWaves) {
+  EXPECT_DOUBLE_EQ(TileAndWaveEfficiency(256 * 108, 128, 108), 1);   // one full wave
+  EXPECT_LT(TileAndWaveEfficiency(256 * 108 + 256, 128, 108), 0.7);  // and one tile more: a second one
+  EXPECT_LT(TileAndWaveEfficiency(256, 129 * 54, 108), TileAndWaveEfficiency(256, 128 * 54, 108));
+}
+
+TEST(JobScriptTest, NamesTheConfigurationAndCarriesTheFlags) {
+  PlanRequest request;
+  request.shape = {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000};
+  request.cluster = *FindCluster("a100-80");
+  request.rampup = {192, 32, 1000000};
+  const RunSetup setup{384, 8, 12, 4, 1, 4, 2048, 1};
+  EXPECT_EQ(JobName(request, setup), "181B-zero1-tp8-mbs-4-pp12-dp-4-gas-128");
+  const std::string script = JobScript(request, setup, {.samples = 1e6, .arguments = "--lr 6e-5"});
+  for (const char* part :
+       {"#SBATCH --nodes=48\n", "#SBATCH --ntasks=384\n", "#SBATCH --signal=B:USR1@600\n", "--requeue",
+        "--pipeline-model-parallel-size 12\n", "--rampup-batch-size 192 32 1000000\n",
+        "--train-samples 1000000\n", "--bf16\n", "--recompute-granularity full\n", "--lr 6e-5"})
+    EXPECT_NE(script.find(part), std::string::npos) << part;
+}
+
+}  // namespace
+}  // namespace cairn
