@@ -134,8 +134,12 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     CAIRN_RETURN_IF_ERROR(store.Share(CanonicalPath(sources[i].path), work).status());
   }
   CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
-  if (last) CAIRN_RETURN_IF_ERROR(store.Collect().status());
-  return runner.Finish();
+  int code = runner.Finish();
+  if (!last) return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, store.Collect());
+  for (const ShareResult& share : shares)
+    if (!share.failures.empty()) code = std::max<int>(code, kExitCheckFailed);
+  return code;
 }
 
 }  // namespace

@@ -166,6 +166,13 @@ class PolicyTest(CliTest):
         done = self.launch("run", "--policy", self.policy(), variables=[{**first, "SLURM_ARRAY_TASK_ID": "9"}])
         self.assertIn("--array=0-1", self.finish(done, [[2]])[0])
 
+    def test_one_failure_ends_no_other_rank_and_is_the_exit_status_of_one(self):
+        flip(self.make_step(step=20) / "shard-00000.h5", 5000)
+        for step in (40, 60, 80):
+            self.make_step(step=step)
+        texts = self.finish(self.launch("run", self.run_dir, "--store", self.store, variables=self.ranks(3)), [[0, 0, 1]])
+        self.assert_stored_once_by(texts, [40, 60, 80])
+
     def test_another_launch_is_refused_meanwhile(self):
         self.make_step("--hidden", 512, "--ffn", 2048, "--layers", 4)
         for strangers in (self.array(1), self.array(2, "8")[:1], self.ranks(2)[1:]):
