@@ -19,34 +19,43 @@ struct FreeEntry {
   void operator()(archive_entry* entry) const { archive_entry_free(entry); }
 };
 struct FreeWriter {
-  void operator()(archive* writer) const {
-    archive_write_fail(writer);  // the header is all that is wanted
-    archive_write_free(writer);
+  void operator()(archive* writer) const { archive_write_free(writer); }
+};
+
+// What a header is written into. Then the rest is refused: closing would go on with all of the entry's bytes,
+// and archive_write_fail() before it leaks what archive_write_open() took.
+struct HeaderSink {
+  std::string text;
+  bool whole = false;
+
+  static la_ssize_t Take(archive*, void* sink, const void* data, size_t size) {
+    auto* const self = static_cast<HeaderSink*>(sink);
+    if (self->whole) return -1;
+    self->text.append(static_cast<const char*>(data), size);
+    return static_cast<la_ssize_t>(size);
   }
 };
 
 // libarchive's header of an entry. `extended`: with a pax header whether the size needs one or not, by way of
 // a time below the second.
 Result<std::string> HeaderOf(const std::string& name, uint64_t bytes, int64_t modified, bool extended) {
-  std::string header;
+  HeaderSink sink;  // outlives the writer
   const std::unique_ptr<archive, FreeWriter> writer(archive_write_new());
   extended ? archive_write_set_format_pax(writer.get())
            : archive_write_set_format_pax_restricted(writer.get());
   archive_write_set_bytes_per_block(writer.get(), 0);  // handed over at once
-  const auto take = [](archive*, void* text, const void* data, size_t size) -> la_ssize_t {
-    static_cast<std::string*>(text)->append(static_cast<const char*>(data), size);
-    return static_cast<la_ssize_t>(size);
-  };
   const std::unique_ptr<archive_entry, FreeEntry> entry(archive_entry_new());
   archive_entry_set_pathname(entry.get(), name.c_str());
   archive_entry_set_size(entry.get(), static_cast<la_int64_t>(bytes));
   archive_entry_set_filetype(entry.get(), AE_IFREG);
   archive_entry_set_perm(entry.get(), kMode);
   archive_entry_set_mtime(entry.get(), modified, extended ? 1 : 0);
-  if (archive_write_open(writer.get(), &header, nullptr, take, nullptr) != ARCHIVE_OK ||
-      archive_write_header(writer.get(), entry.get()) != ARCHIVE_OK)
-    return IoError("tar entry {}: {}", name, archive_error_string(writer.get()));
-  return header;
+  const bool written =
+      archive_write_open(writer.get(), &sink, nullptr, HeaderSink::Take, nullptr) == ARCHIVE_OK &&
+      archive_write_header(writer.get(), entry.get()) == ARCHIVE_OK;
+  sink.whole = true;
+  if (!written) return IoError("tar entry {}: {}", name, archive_error_string(writer.get()));
+  return std::move(sink.text);
 }
 
 }  // namespace
