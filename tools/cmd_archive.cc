@@ -293,8 +293,9 @@ Result<int> RunRestore(const ArchiveOptions& options) {
   if (part)
     fmt::print("restored a part of {} as {}, verified\n", MemberText(member), options.destination);
   else
-    fmt::print("restored {} as {}: {}, verified\n", MemberText(member), options.destination,
-               SizeText(member.bytes));
+    fmt::print("restored {}{} as {}: {}, verified\n", MemberText(member),
+               member.form == Form::kWeights ? " (its weights in fp16; the store has no more of it)" : "",
+               options.destination, SizeText(member.bytes));
   return kExitDone;
 }
 
