@@ -13,7 +13,6 @@ constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
 constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
 constexpr size_t kHorizon = 256;                // chunks among which neighbours are looked for
 
-
 }  // namespace
 
 ChunkAhead::ChunkAhead(const StepCatalog& catalog, OpenFiles& files, BoxSequence next, uint64_t max_bytes)

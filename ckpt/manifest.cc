@@ -1,5 +1,6 @@
 #include "ckpt/manifest.h"
 
+#include "ckpt/file_system.h"
 #include "ckpt/layout.h"
 
 namespace cairn {
@@ -87,6 +88,10 @@ uint64_t Manifest::bytes() const {
   uint64_t sum = 0;
   for (const ManifestFile& file : files) sum += file.bytes;
   return sum;
+}
+
+std::string Manifest::DirectoryOf(const std::string& step_directory, std::string_view file) const {
+  return shards.empty() || file == kIndexName ? step_directory : JoinPath(step_directory, shards);
 }
 
 int64_t IntField(const json& object, const std::string& name) {

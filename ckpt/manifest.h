@@ -41,6 +41,8 @@ struct Manifest {
 
   // Of all files.
   uint64_t bytes() const;
+  // Of a file of the step in `step_directory`: the shards of a virtual step are another step's.
+  std::string DirectoryOf(const std::string& step_directory, std::string_view file) const;
 };
 
 // An integer field of an object, 0 where it is missing or no integer.

@@ -28,7 +28,6 @@ struct Cachestat {  // pages
   uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-
 // Older kernels tell it of a mapping.
 std::optional<uint64_t> CachedByMincore(int fd, uint64_t begin, uint64_t length) {
   void* base = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));

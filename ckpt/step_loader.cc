@@ -19,7 +19,6 @@ constexpr uint64_t kMinMapBytes = 256 << 10;    // below it a mapping costs more
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
 
-
 // Memory of one read, aligned for O_DIRECT.
 class PageBuffer {
  public:

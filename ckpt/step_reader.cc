@@ -64,15 +64,10 @@ Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::
   Result<Manifest> manifest = DecodeManifest(*text);
   if (!manifest.ok()) return manifest.status().WithContext(path);
   reader->manifest_ = std::move(manifest).value();
-  const std::string& shards = reader->manifest_.shards;
-  reader->files_.emplace(fs, shards.empty() ? directory : JoinPath(directory, shards));
+  reader->files_.emplace(fs, reader->DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());
   CAIRN_RETURN_IF_ERROR(reader->ReadCatalog());
   return reader;
-}
-
-const std::string& StepReader::DirectoryOf(std::string_view file) const {
-  return file == kIndexName ? directory_ : files_->directory();
 }
 
 Status StepReader::CheckFileSizes() const {

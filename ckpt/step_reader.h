@@ -36,7 +36,7 @@ class StepReader final : public CheckpointSource {
   const StepCatalog& catalog() const override { return catalog_; }
   const std::string& directory() const override { return directory_; }
   // Of a file of the manifest: the shards of a virtual step are another step's.
-  const std::string& DirectoryOf(std::string_view file) const;
+  std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
 

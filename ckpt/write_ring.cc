@@ -76,7 +76,7 @@ Status WriteRing::Await(uint64_t mark) {
 Status WriteRing::Drain() {
   const std::lock_guard lock(mutex_);
   while (queue_->in_flight() > 0) Reap();
-  return std::exchange(status_, OkStatus());
+  return status_;
 }
 
 }  // namespace cairn

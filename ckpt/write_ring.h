@@ -1,8 +1,9 @@
 // Large aligned writes in flight, from a small ring of buffers that are touched once and used again.
 //
 // A buffer is acquired, filled, and submitted with its place. One memory copy into such a buffer is far
-// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins: it is reported
-// by every later call and by Drain(). Safe from several threads.
+// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins, and stays:
+// several files share a ring, and none of them may take from the others the news that a write of theirs
+// failed. Safe from several threads.
 #pragma once
 
 #include <cstdlib>
@@ -56,7 +57,7 @@ class WriteRing {
   // far.
   uint64_t Mark();
   Status Await(uint64_t mark);
-  // Waits until nothing is in flight. The first error since the last Drain().
+  // Waits until nothing is in flight. The first error so far.
   Status Drain();
 
  private:

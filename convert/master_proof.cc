@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "ckpt/catalog.h"
 #include "ckpt/cast.h"
+#include "ckpt/catalog.h"
 #include "convert/block_stream.h"
 
 namespace cairn {

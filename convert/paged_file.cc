@@ -8,7 +8,6 @@ namespace {
 
 constexpr size_t kMaxWaitingPages = 512;  // of one file: 2 MiB
 
-
 }  // namespace
 
 Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, const std::string& path,

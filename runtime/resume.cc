@@ -18,6 +18,31 @@ FlatRange Overlap(FlatRange a, FlatRange b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+struct Stretch {
+  Box box;            // of the tensor
+  std::byte* target;  // of the part
+};
+
+// What a part of this rank's state has of a parameter.
+std::vector<Stretch> StretchesOf(const StateBuffers::Part& part, const LocalParameter& local) {
+  const FlatRange wanted = Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
+  std::vector<Stretch> stretches;
+  if (wanted.size() == 0) return stretches;
+  const FlatRange in_box{wanted.begin - local.flat_begin, wanted.end - local.flat_begin};
+  for (const Segment& segment : Decompose(local.box, in_box))
+    stretches.push_back(
+        {segment.box, part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype)});
+  return stretches;
+}
+
+Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, const ParameterSpec& spec,
+                  std::string_view hint) {
+  return InvalidArgument(
+      "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
+      DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
+      ToString(spec.shape), hint);
+}
+
 }  // namespace
 
 TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
@@ -158,7 +183,9 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
       stored.resize(segment.box.Volume() * SizeOf(from));
       cast.resize(segment.box.Volume() * SizeOf(dtype));
       CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, segment.box, stored));
-      (void)Cast(from, stored, dtype, cast, OnOverflow::kInfinity);
+      if (Cast(from, stored, dtype, cast, OnOverflow::kInfinity).overflowed > 0)
+        return InvalidArgument("tensor {} has values beyond the range of {}; train in bf16 or fp32",
+                               DisplayName(step.catalog().tensors[tensor]), Name(dtype));
       std::byte* const to = target + (begin + segment.begin) * SizeOf(dtype);
       on_gpu ? device_copy_(to, cast.data(), cast.size()) : (void)std::memcpy(to, cast.data(), cast.size());
     }
@@ -177,18 +204,9 @@ Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
       if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
       const TensorEntry& entry = step.catalog().tensors[*tensor];
       if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
-        return InvalidArgument(
-            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags",
-            DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
-            ToString(spec.shape));
-      const FlatRange wanted =
-          Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
-      if (wanted.size() == 0) continue;
-      for (const Segment& segment :
-           Decompose(local.box, {wanted.begin - local.flat_begin, wanted.end - local.flat_begin}))
-        CAIRN_RETURN_IF_ERROR(
-            LoadAs(step, *tensor, segment.box, part.dtype, part.on_gpu,
-                   part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype)));
+        return DoesNotFit(entry, part, spec, "");
+      for (const auto& [box, target] : StretchesOf(part, local))
+        CAIRN_RETURN_IF_ERROR(LoadAs(step, *tensor, box, part.dtype, part.on_gpu, target));
     }
   }
   return OkStatus();
@@ -209,25 +227,17 @@ Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
             tensor.status().message());
       const TensorEntry& entry = step.catalog().tensors[*tensor];
       if (!(entry.spec.shape == spec.shape) || entry.dtype != part.dtype)
-        return InvalidArgument(
-            "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
-            DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
-            ToString(spec.shape),
+        return DoesNotFit(
+            entry, part, spec,
             entry.spec.shape == spec.shape ? ", or take its weights alone with --finetune" : "");
-      const FlatRange wanted =
-          Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
-      const FlatRange in_box{wanted.begin - local.flat_begin, wanted.end - local.flat_begin};
-      for (const Segment& segment :
-           wanted.size() == 0 ? std::vector<Segment>() : Decompose(local.box, in_box)) {
-        const size_t bytes = segment.box.Volume() * SizeOf(part.dtype);
-        std::byte* target =
-            part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype);
+      for (const auto& [box, target] : StretchesOf(part, local)) {
+        const size_t bytes = box.Volume() * SizeOf(part.dtype);
         if (!part.on_gpu) {
-          requests.push_back({*tensor, segment.box, {target, bytes}});
+          requests.push_back({*tensor, box, {target, bytes}});
           continue;
         }
         host.resize(bytes);
-        CAIRN_RETURN_IF_ERROR(step.ReadBox(*tensor, segment.box, host));
+        CAIRN_RETURN_IF_ERROR(step.ReadBox(*tensor, box, host));
         device_copy_(target, host.data(), bytes);
       }
     }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "ckpt/layout.h"
 #include "tools/archive/purge_clock.h"
 #include "tools/archive/store.h"
 #include "tools/exit_code.h"
@@ -82,7 +83,7 @@ class Lister {
     for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
         fmt::print("step {}: virtual, its shards are in {}\n", step.step,
-                   JoinPath(step.directory, step.manifest->shards));
+                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
     if (!Caveat(times).empty()) fmt::print("{}\n", Caveat(times));
   }
 

@@ -15,9 +15,7 @@ std::vector<Problem> CheckFiles(FileSystem& fs, const std::string& directory) {
   if (!manifest.ok()) return {};
   std::vector<Problem> problems;
   for (const ManifestFile& file : manifest->files) {
-    const bool elsewhere = !manifest->shards.empty() && file.name != kIndexName;
-    const std::string path =
-        JoinPath(elsewhere ? JoinPath(directory, manifest->shards) : directory, file.name);
+    const std::string path = JoinPath(manifest->DirectoryOf(directory, file.name), file.name);
     const Result<FileInfo> info = fs.Stat(path);
     if (!info.ok())
       problems.push_back({path, 0, "", info.status().message()});

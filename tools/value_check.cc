@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "ckpt/layout.h"
 #include "ckpt/cast.h"
+#include "ckpt/layout.h"
 #include "convert/block_stream.h"
 #include "convert/decode_values.h"
 

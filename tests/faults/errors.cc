@@ -79,11 +79,12 @@ void RunErrors(const GoalOptions& options, Tally& tally) {
   scenarios.push_back(LoadScenario(locks.path()));
   const auto attempt_all = [&](size_t index) {
     const Scenario& scenario = scenarios[index];
-    if (!scenario.disk) return tally.Add(index * kSeedsPerScenario, scenario.name + ": cannot set up");
+    const uint64_t begin = index * kSeedsPerScenario;
+    if (!scenario.disk) return tally.Add(begin, scenario.name + ": cannot set up");
+    if (options.seed && *options.seed / kSeedsPerScenario != index) return;
     bool fired = true;
-    for (uint64_t n = 0; fired; ++n) {
-      const uint64_t seed = index * kSeedsPerScenario + n;
-      if (options.seed && *options.seed != seed) continue;
+    for (uint64_t n = options.seed ? *options.seed - begin : 0; fired; ++n) {
+      const uint64_t seed = begin + n;
       SimDisk::Random random(seed);
       const Failure failure{
           .at = static_cast<int64_t>(n / 2), .kind = kKinds[random() % 2], .lasting = n % 2 == 1};

@@ -24,25 +24,11 @@ Result<std::optional<ArchiveRecord>> FindWeights(FileSystem& fs, const std::stri
   return std::optional<ArchiveRecord>();
 }
 
-// A directory in the store that is gone again.
-class Staging {
- public:
-  Staging(FileSystem& fs, const std::string& store)
-      : fs_(fs), path_(JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce()))) {}
-  ~Staging() {
-    if (fs_.Stat(path_).ok()) (void)RemoveDeep(fs_, path_);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  FileSystem& fs_;
-  const std::string path_;
-};
-
 Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const std::string& store,
                                 const ByteProgress& progress, const StoreOptions& options) {
   const ArchiveRecord whole = DescribeSource(step);
-  const Staging staging(fs, store);
+  const PartialDir staging =  // gone again in any case
+      PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
@@ -124,7 +110,7 @@ Status CleanStore(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
   for (const std::string& name : names) {
     const std::string path = JoinPath(store, name);
-    if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, path));
+    if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
     if (name.ends_with(kDeletingSuffix)) CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name));
     const bool ours = name.find(kTarSuffix) != name.npos && name.ends_with(kPartialSuffix);
     if (ours) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));

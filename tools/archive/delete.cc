@@ -66,7 +66,7 @@ Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::stri
   const std::string doomed = JoinPath(run_dir, DeletingDirName(copy.record().step, NewNonce()));
   CAIRN_RETURN_IF_ERROR(fs.Rename(source, doomed));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, doomed));
+  CAIRN_RETURN_IF_ERROR(RemoveTree(fs, doomed));
   return fs.SyncDir(run_dir);
 }
 

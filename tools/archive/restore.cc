@@ -1,6 +1,5 @@
 #include "tools/archive/restore.h"
 
-#include <filesystem>
 #include <set>
 
 #include "ckpt/layout.h"
@@ -13,13 +12,6 @@
 
 namespace cairn {
 namespace {
-
-// Name and place of a destination: "a/b/" and "b" have the same file name as "a/b".
-std::filesystem::path Normal(const std::string& destination) {
-  std::filesystem::path path = std::filesystem::path(destination).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path;
-}
 
 // A checkpoint says which step it is; a directory's name must not say otherwise.
 Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, const StepReader& step) {
@@ -61,21 +53,6 @@ Status VerifyRestored(FileSystem& fs, const std::string& partial, uint64_t extra
   return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems.front()));
 }
 
-// A tree on its way out: gone again, with everything below it, unless kept.
-class PartialTree {
- public:
-  PartialTree(FileSystem& fs, std::string path) : fs_(fs), path_(std::move(path)) {}
-  ~PartialTree() {
-    if (!path_.empty() && fs_.Stat(path_).ok()) (void)RemoveDeep(fs_, path_);
-  }
-  const std::string& path() const { return path_; }
-  void Keep() { path_.clear(); }
-
- private:
-  FileSystem& fs_;
-  std::string path_;
-};
-
 // One file of a tree, compared with its SHA-256 on its way and again on the disk.
 Status ExtractFile(FileSystem& fs, WriteRing& ring, TarFileSystem& view, const std::string& from,
                    const std::string& to, const ArchivedFile& file, const ByteSink& tell) {
@@ -108,8 +85,8 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const std::string& tar_p
   uint64_t bytes = 0, done = 0;
   for (const ArchivedFile& file : record.files) bytes += file.bytes;
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
-  PartialTree partial(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, partial.path()));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
+                         PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
   WriteRing ring(fs);
   std::set<std::string> directories;
   for (const ArchivedFile& file : record.files) {
@@ -127,10 +104,16 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const std::string& tar_p
   CAIRN_RETURN_IF_ERROR(SyncBelow(fs, partial.path(), directories));
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
   partial.Keep();
-  return fs.SyncDir(target.has_parent_path() ? target.parent_path() : ".");
+  return fs.SyncDir(ParentDir(target));
 }
 
 }  // namespace
+
+std::filesystem::path DestinationPath(const std::string& destination) {
+  std::filesystem::path path = std::filesystem::path(destination).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path;
+}
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
                                                   const std::string& tar) {
@@ -143,7 +126,7 @@ Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::str
 Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
                   const std::string& destination, const ByteProgress& progress) {
   const std::string tar_path = JoinPath(store, tar);
-  const std::filesystem::path target = Normal(destination);
+  const std::filesystem::path target = DestinationPath(destination);
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, store, tar));
   const auto parts = ParseTarName(tar);
   if (parts && parts->form == Form::kFiles) {
@@ -163,7 +146,7 @@ Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& t
   CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), step->manifest().bytes(), progress));
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
   partial.Keep();
-  return fs.SyncDir(target.has_parent_path() ? target.parent_path() : ".");
+  return fs.SyncDir(ParentDir(target));
 }
 
 }  // namespace cairn

@@ -1,12 +1,16 @@
 // Gets a step back from a store: the same files, the same bytes.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "tools/archive/tar_file_system.h"
 #include "tools/archive/verify.h"
 
 namespace cairn {
+
+// Where a user's destination is: "a/b/" and "./a/b" are "a/b".
+std::filesystem::path DestinationPath(const std::string& destination);
 
 // A member seen as a directory, read in place; by its sidecar where it has one. Errors: Corrupt.
 Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,

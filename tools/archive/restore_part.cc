@@ -1,29 +1,25 @@
 #include "tools/archive/restore_part.h"
 
-#include <filesystem>
-
 #include "convert/block_stream.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
 #include "convert/strip.h"
 #include "convert/tensor_glob.h"
-#include "tools/archive/source.h"
 
 namespace cairn {
 
 Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string& destination) {
-  std::filesystem::path target = std::filesystem::path(destination).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
+  const std::filesystem::path target = DestinationPath(destination);
   if (fs.Stat(target).ok())
     return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
-  const std::string run_dir = fmt::format("{}.partial-{}", target.string(), NewNonce());
   StripOptions options{.dtype = std::nullopt, .format = StripFormat::kNative};
   options.command = "cairn archive restore --weights-only";
-  const Result<StripResult> stripped = Strip(fs, step, run_dir, options);
-  Status status = stripped.status();
-  if (status.ok()) status = fs.Rename(stripped->path, target);
-  if (fs.Stat(run_dir).ok()) (void)RemoveDeep(fs, run_dir);
-  CAIRN_RETURN_IF_ERROR(status);
+  {
+    const PartialDir run =  // around the step, and gone again without it
+        PartialDir::Adopt(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));
+    CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, run.path(), options));
+    CAIRN_RETURN_IF_ERROR(fs.Rename(stripped.path, target));
+  }
   return fs.SyncDir(ParentDir(target));
 }
 

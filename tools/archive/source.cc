@@ -161,19 +161,4 @@ std::string CanonicalPath(const std::string& path) {
   return text;
 }
 
-Status RemoveDeep(FileSystem& fs, const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
-  for (const std::string& name : names) {
-    const std::string inner = JoinPath(path, name);
-    std::error_code error;
-    const bool link = stdfs::is_symlink(inner, error);  // the link goes, not what it leads to
-    const Result<FileInfo> info = fs.Stat(inner);
-    if (!link && info.ok() && info->is_directory)
-      CAIRN_RETURN_IF_ERROR(RemoveDeep(fs, inner));
-    else
-      CAIRN_RETURN_IF_ERROR(fs.RemoveFile(inner));
-  }
-  return fs.RemoveDir(path);
-}
-
 }  // namespace cairn

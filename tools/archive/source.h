@@ -45,7 +45,4 @@ Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::
 // Absolute, without links and without a slash at its end.
 std::string CanonicalPath(const std::string& path);
 
-// Removes a tree of files and directories.
-Status RemoveDeep(FileSystem& fs, const std::string& path);
-
 }  // namespace cairn

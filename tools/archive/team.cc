@@ -55,19 +55,17 @@ std::optional<ShareResult> FromJson(const json& j) {
   }
 }
 
-// {"launch": ..., "done": {claim: result}}; nothing done where it is another launch's.
-json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launch) {
+// {"launch": ..., "done": {claim: result}}; nothing where it is another launch's.
+std::optional<json> TeamOf(FileSystem& fs, const std::string& store, const std::string& launch) {
   const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
   json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
   const bool ours = team.is_object() && team.contains("launch") && team["launch"] == launch &&
                     team.contains("done") && team["done"].is_object();
-  return ours ? team : json{{"launch", launch}, {"done", json::object()}};
+  return ours ? std::optional(std::move(team)) : std::nullopt;
 }
 
-bool IsTeamOf(FileSystem& fs, const std::string& store, const std::string& launch) {
-  const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
-  const json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
-  return team.is_object() && team.contains("launch") && team["launch"] == launch;
+json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launch) {
+  return TeamOf(fs, store, launch).value_or(json{{"launch", launch}, {"done", json::object()}});
 }
 
 Status WriteTeam(FileSystem& fs, const std::string& store, const json& team) {
@@ -102,7 +100,7 @@ Result<json> Gather(FileSystem& fs, const std::string& store, const std::string&
 // What the launch did, from before nobody held the lock for a while; or all anew.
 Status StartTeam(FileSystem& fs, const std::string& store, const RankTeam& team) {
   const std::string path = JoinPath(store, kTeamName);
-  if (team.alone() || !IsTeamOf(fs, store, team.launch)) {
+  if (team.alone() || !TeamOf(fs, store, team.launch)) {
     CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
     if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
     if (team.alone()) return OkStatus();
@@ -182,7 +180,7 @@ Result<TeamStore> TeamStore::Join(FileSystem& fs, const std::string& store, cons
     }
     if (team.alone()) return TeamStore(fs, store, team, fd.Release());
     CAIRN_ASSIGN_OR_RETURN(const bool shared, TryLock(fd.get(), LOCK_SH, path));
-    const bool ours = IsTeamOf(fs, store, team.launch);
+    const bool ours = TeamOf(fs, store, team.launch).has_value();
     if (shared && ours) return TeamStore(fs, store, team, fd.Release());
     const auto waited = std::chrono::steady_clock::now() - start;
     if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
@@ -224,9 +222,8 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   if (!locked) return false;
   const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
   if (said.ok() && FromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
-  ShareResult result;
   const int64_t started = Now();
-  result = work();
+  ShareResult result = work();
   result.started_unix_seconds = started;
   result.finished_unix_seconds = Now();
   const std::string text = ToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
