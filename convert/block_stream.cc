@@ -26,8 +26,11 @@ uint64_t InnerVolume(const Dims& shape, int depth) {
 // Buffers that go back and forth between the thread that reads and the one that visits.
 class ReadAhead {
  public:
-  ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes)
-      : reader_(reader), tensors_(tensors), block_bytes_(block_bytes), thread_([this] { Run(); }) {}
+  ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+            const std::function<void(const Block&)>& see)
+      : reader_(reader), tensors_(tensors), block_bytes_(block_bytes), see_(see), thread_([this] {
+          Run();
+        }) {}
   ~ReadAhead() {
     {
       const std::lock_guard lock(mutex_);
@@ -108,6 +111,7 @@ class ReadAhead {
       const std::span out(slot->memory->data(), bytes);
       slot->block = {tensor, box, begin, out};
       CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, out));
+      if (see_) see_(slot->block);
       begin += box.Volume();
       const std::lock_guard lock(mutex_);
       ++filled_;
@@ -126,6 +130,7 @@ class ReadAhead {
   CheckpointSource& reader_;
   const std::span<const uint32_t> tensors_;
   const uint64_t block_bytes_;
+  const std::function<void(const Block&)>& see_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Slot, kSlots> slots_;
@@ -175,8 +180,9 @@ void BlockCursor::Advance() {
 }
 
 Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
-                    const std::function<Status(const Block&)>& visit) {
-  ReadAhead ahead(reader, tensors, block_bytes);
+                    const std::function<Status(const Block&)>& visit,
+                    const std::function<void(const Block&)>& see) {
+  ReadAhead ahead(reader, tensors, block_bytes, see);
   while (true) {
     CAIRN_ASSIGN_OR_RETURN(const std::optional<Block> block, ahead.Next());
     if (!block) return OkStatus();

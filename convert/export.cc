@@ -78,19 +78,20 @@ class Exporter {
                            StoredWriter::Create(fs_, ring, directory, target(), options_.writer.direct));
     source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
     uint32_t current = UINT32_MAX;
-    CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, order_, BlockBytesFor(options_.writer.max_memory),
-                                       [&](const Block& block) -> Status {
-                                         if (std::exchange(current, block.tensor) != block.tensor)
-                                           CAIRN_RETURN_IF_ERROR(writer->EndTensor());
-                                         return Visit(block, *writer);
-                                       }));
+    CAIRN_RETURN_IF_ERROR(StreamBlocks(
+        source_, order_, BlockBytesFor(options_.writer.max_memory),
+        [&](const Block& block) -> Status {
+          if (std::exchange(current, block.tensor) != block.tensor)
+            CAIRN_RETURN_IF_ERROR(writer->EndTensor());
+          return Visit(block, *writer);
+        },
+        [this](const Block& block) { source_sums_.at(block.tensor).Add(block.begin, block.bytes); }));
     source_.SetCacheBytes(0);
     CAIRN_RETURN_IF_ERROR(writer->EndTensor());
     return writer->Finish();
   }
 
   Status Visit(const Block& block, StoredWriter& writer) {
-    source_sums_.at(block.tensor).Add(block.begin, block.bytes);
     const Dtype from = source_.catalog().tensors[block.tensor].dtype;
     for (const uint32_t index : written_.at(block.tensor)) {
       const TensorEntry& entry = target().tensors[index].entry;

@@ -4,17 +4,12 @@
 #include <cstring>
 
 namespace cairn {
-namespace {
-
-constexpr size_t kMaxWaitingPages = 512;  // of one file: 2 MiB
-
-}  // namespace
 
 Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, const std::string& path,
-                                                     uint64_t bytes, Direct direct) {
+                                                     uint64_t bytes, Direct direct, size_t max_waiting) {
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path, direct));
   CAIRN_RETURN_IF_ERROR(file->Allocate(PageUp(bytes)));
-  return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, std::move(file), bytes));
+  return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, std::move(file), bytes, max_waiting));
 }
 
 Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
@@ -71,7 +66,7 @@ Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
   if (page.filled >= std::min(kPageBytes, bytes_ - number * kPageBytes)) {
     WritePages(at, std::next(at));
     pages_.erase(at);
-  } else if (pages_.size() > kMaxWaitingPages) {
+  } else if (pages_.size() > max_waiting_) {
     return Evict();
   }
   return OkStatus();

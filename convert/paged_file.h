@@ -18,9 +18,9 @@ namespace cairn {
 
 class PagedFile {
  public:
-  // Creates `path`, `bytes` long. `ring` must outlive it.
+  // Creates `path`, `bytes` long. `ring` must outlive it. At most `max_waiting` pages wait.
   static Result<std::unique_ptr<PagedFile>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
-                                                   uint64_t bytes, Direct direct);
+                                                   uint64_t bytes, Direct direct, size_t max_waiting = 512);
 
   ~PagedFile() { (void)ring_.Await(ring_.Mark()); }  // writes in flight are into it
   PagedFile(const PagedFile&) = delete;
@@ -49,8 +49,8 @@ class PagedFile {
     uint64_t filled = 0;
   };
 
-  PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes)
-      : fs_(fs), ring_(ring), file_(std::move(file)), bytes_(bytes) {}
+  PagedFile(FileSystem& fs, WriteRing& ring, std::unique_ptr<File> file, uint64_t bytes, size_t max_waiting)
+      : fs_(fs), ring_(ring), file_(std::move(file)), bytes_(bytes), max_waiting_(max_waiting) {}
   Status Patch(uint64_t offset, std::span<const std::byte> bytes);
   Status ReadAgain(uint64_t page, Page& into);
   void WritePages(std::map<uint64_t, Page>::iterator first, std::map<uint64_t, Page>::iterator last);
@@ -61,6 +61,7 @@ class PagedFile {
   std::unique_ptr<File> file_;
   std::unique_ptr<File> reader_;  // opened when first needed
   const uint64_t bytes_;
+  const size_t max_waiting_;
   std::map<uint64_t, Page> pages_;  // incomplete ones, by their number
   std::set<uint64_t> evicted_;      // incomplete ones that lie in the file
 };

@@ -183,26 +183,23 @@ class ReshapeRun {
       const uint64_t mark = ring_->Mark();
       return behind.Push([this, stage, unit = *current++, mark] { return EndUnit(*stage, unit, mark); });
     };
-    CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, tensors, BlockBytesFor(options_.writer.max_memory),
-                                       [&](const Block& block) -> Status {
-                                         while (block.tensor > stage->units[*current].back())
-                                           CAIRN_RETURN_IF_ERROR(end_unit());
-                                         sums_.Add(block);
-                                         Advance(block.bytes.size());
-                                         return stage->writer->Append(block);
-                                       }));
+    const auto append = [&](const Block& block) -> Status {
+      while (block.tensor > stage->units[*current].back()) CAIRN_RETURN_IF_ERROR(end_unit());
+      Advance(block.bytes.size());
+      return stage->writer->Append(block);
+    };
+    CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, tensors, BlockBytesFor(options_.writer.max_memory), append,
+                                       [this](const Block& block) { sums_.Add(block); }));
     while (current != todo.end()) CAIRN_RETURN_IF_ERROR(end_unit());
     return OkStatus();
   }
 
-  // Durable, read back, recorded.
+  // Written, read back, recorded. One who goes on reads a unit before it believes the record, so that the end
+  // of the shard is soon enough to make it durable; rank 0 ends shards without reading what others wrote.
   Status EndUnit(Stage& stage, size_t unit, uint64_t mark) {
     CAIRN_RETURN_IF_ERROR(ring_->Await(mark));
+    if (!team_.alone()) CAIRN_RETURN_IF_ERROR(SyncShardsOf(stage, unit));
     const Unit& tensors = stage.units[unit];
-    std::set<size_t> shards;
-    for (uint32_t tensor : tensors)
-      for (const StageWriter::Target& target : stage.writer->targets(tensor)) shards.insert(target.shard);
-    for (size_t shard : shards) CAIRN_RETURN_IF_ERROR(stage.writer->shard(shard).Sync());
     if (options_.read_back) {
       if (!proof_) proof_.emplace(fs_, directory_, plan_.tensors(), ProofMemory(options_.writer.max_memory));
       CAIRN_RETURN_IF_ERROR(
@@ -214,6 +211,14 @@ class ReshapeRun {
     }
     CAIRN_RETURN_IF_ERROR(WriteUnitRecord(fs_, directory_, RecordOf(stage, unit)));
     return team_.alone() ? OkStatus() : CheckTeam(fs_, directory_);
+  }
+
+  static Status SyncShardsOf(Stage& stage, size_t unit) {
+    std::set<size_t> shards;
+    for (uint32_t tensor : stage.units[unit])
+      for (const StageWriter::Target& target : stage.writer->targets(tensor)) shards.insert(target.shard);
+    for (size_t shard : shards) CAIRN_RETURN_IF_ERROR(stage.writer->shard(shard).Sync());
+    return OkStatus();
   }
 
   UnitRecord RecordOf(const Stage& stage, size_t unit) const {

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "convert/sha256.h"
+#include "convert/stage_writer.h"
 
 namespace cairn {
 namespace {
@@ -44,13 +45,15 @@ std::string FileName(size_t index, size_t count) {
 class SafetensorsSink final : public WeightSink {
  public:
   SafetensorsSink(FileSystem& fs, std::string directory, ForeignModel model, SafetensorsMetadata provenance,
-                  const FileCopies& copies, std::function<void(uint64_t)> progress)
+                  const FileCopies& copies, const WriteRingOptions& ring,
+                  std::function<void(uint64_t)> progress)
       : fs_(fs),
         directory_(std::move(directory)),
         model_(std::move(model)),
         metadata_(std::move(provenance)),
         copies_(copies),
-        progress_(std::move(progress)) {
+        progress_(std::move(progress)),
+        ring_(fs, ring) {
     for (const auto& [name, from] : copies_) model_.files.erase(name);
   }
 
@@ -130,14 +133,23 @@ class SafetensorsSink final : public WeightSink {
       std::swap(target.offset[0], target.offset[1]);
     }
     for (int d = 0; d < target.rank(); ++d) target.offset[d] += part.box.offset[d];
+    CAIRN_ASSIGN_OR_RETURN(SafetensorsWriter* const writer, WriterOf(file_of_[place.tensor]));
     Status status;
     ForEachRun(target, target, Box::Whole(tensor.shape),
                [&](uint64_t source, uint64_t offset, uint64_t count) {
                  if (status.ok())
-                   status = writers_[file_of_[place.tensor]]->Write(
-                       entry_of_[place.tensor], offset * size, bytes.subspan(source * size, count * size));
+                   status = writer->Write(entry_of_[place.tensor], offset * size,
+                                          bytes.subspan(source * size, count * size));
                });
     return status;
+  }
+
+  // One file at a time has a write buffer.
+  Result<SafetensorsWriter*> WriterOf(size_t file) {
+    SafetensorsWriter* const writer = writers_[file].get();
+    SafetensorsWriter* const last = std::exchange(last_, writer);
+    if (last != nullptr && last != writer) CAIRN_RETURN_IF_ERROR(last->Pause());
+    return writer;
   }
 
   void List(const std::string& name, std::string sha, uint64_t bytes) {
@@ -199,8 +211,9 @@ class SafetensorsSink final : public WeightSink {
       entry_of_[cut_[file][entry]] = entry;
     }
     CAIRN_ASSIGN_OR_RETURN(
-        auto writer, SafetensorsWriter::Create(fs_, JoinPath(partial_->path(), FileName(file, cut_.size())),
-                                               std::move(entries), metadata_));
+        auto writer,
+        SafetensorsWriter::Create(fs_, ring_, JoinPath(partial_->path(), FileName(file, cut_.size())),
+                                  std::move(entries), metadata_));
     writers_.push_back(std::move(writer));
     return OkStatus();
   }
@@ -234,7 +247,9 @@ class SafetensorsSink final : public WeightSink {
   uint64_t total_bytes_ = 0;
   uint64_t written_bytes_ = 0;
   std::map<std::string, std::string> sums_;  // SHA-256 of each file
+  WriteRing ring_;
   std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+  SafetensorsWriter* last_ = nullptr;  // that was written to
   std::vector<std::byte> gathered_;
   std::vector<std::byte> transposed_;
 };
@@ -267,11 +282,12 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
 Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
     FileSystem& fs, const std::string& directory, ForeignModel model,
     const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
-    const FileCopies& copies, std::function<void(uint64_t)> progress) {
+    const FileCopies& copies, const StepBuilderOptions& writer, std::function<void(uint64_t)> progress) {
   std::string plain = directory;
   while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
   auto sink = std::make_unique<SafetensorsSink>(fs, std::move(plain), std::move(model), std::move(provenance),
-                                                copies, std::move(progress));
+                                                copies, RingFor(writer.max_memory, writer.jobs, /*tp=*/1),
+                                                std::move(progress));
   CAIRN_RETURN_IF_ERROR(sink->Open(weights, max_file_bytes));
   return std::unique_ptr<WeightSink>(std::move(sink));
 }

@@ -14,6 +14,7 @@
 #include "convert/file_copies.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
+#include "convert/step_builder.h"
 #include "convert/weight_sink.h"
 
 namespace cairn {
@@ -32,6 +33,6 @@ std::vector<std::vector<size_t>> CutIntoFiles(const std::vector<uint64_t>& tenso
 Result<std::unique_ptr<WeightSink>> MakeSafetensorsSink(
     FileSystem& fs, const std::string& directory, ForeignModel model,
     const std::vector<StrippedWeight>& weights, uint64_t max_file_bytes, SafetensorsMetadata provenance,
-    const FileCopies& copies, std::function<void(uint64_t)> progress);
+    const FileCopies& copies, const StepBuilderOptions& writer, std::function<void(uint64_t)> progress);
 
 }  // namespace cairn

@@ -5,7 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "convert/sha256.h"
+#include "ckpt/file_scan.h"
+#include "convert/background_sha256.h"
 
 namespace cairn {
 namespace {
@@ -25,7 +26,8 @@ constexpr Row kTypes[] = {{Dtype::kBool, "BOOL"},      {Dtype::kU8, "U8"},      
                           {Dtype::kF16, "F16"},        {Dtype::kBF16, "BF16"},      {Dtype::kI32, "I32"},
                           {Dtype::kF32, "F32"},        {Dtype::kF64, "F64"},        {Dtype::kI64, "I64"}};
 
-constexpr uint64_t kReadBytes = 4 << 20;
+// 64 MiB: what is transposed on its way comes in many short stretches, page after page again and again.
+constexpr size_t kMaxWaitingPages = 16 << 10;
 
 TensorEntry AsTensor(const SafetensorsEntry& entry) {
   return {{.name = entry.name, .shape = entry.shape}, Role::kWeight, entry.dtype};
@@ -74,15 +76,16 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
   return layout;
 }
 
-Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(FileSystem& fs, const std::string& path,
+Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                                     const std::string& path,
                                                                      std::vector<SafetensorsEntry> entries,
                                                                      const SafetensorsMetadata& metadata) {
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter);
   CAIRN_ASSIGN_OR_RETURN(writer->layout_, LayOutSafetensors(entries, metadata));
   writer->entries_ = std::move(entries);
   for (const SafetensorsEntry& entry : writer->entries_) writer->sums_.emplace_back(AsTensor(entry));
-  CAIRN_ASSIGN_OR_RETURN(writer->file_, fs.Create(path));
-  CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(writer->layout_.file_bytes));
+  CAIRN_ASSIGN_OR_RETURN(writer->file_, PagedFile::Create(fs, ring, path, writer->layout_.file_bytes,
+                                                          Direct::kAuto, kMaxWaitingPages));
   return writer;
 }
 
@@ -91,7 +94,12 @@ Status SafetensorsWriter::Write(size_t index, uint64_t offset, std::span<const s
     return InvalidArgument("{}: more bytes than tensor {} has", file_->path(), entries_[index].name);
   written_bytes_ += bytes.size();
   sums_[index].Add(offset / SizeOf(entries_[index].dtype), bytes);
-  return file_->WriteAt(layout_.offsets[index] + offset, bytes);
+  const uint64_t at = layout_.offsets[index] + offset;
+  if (cursor_.next != at) {
+    CAIRN_RETURN_IF_ERROR(file_->Flush(cursor_));
+    cursor_.next = at;
+  }
+  return file_->Append(cursor_, bytes);
 }
 
 Status SafetensorsWriter::Finish(const SafetensorsMetadata& metadata) {
@@ -103,32 +111,39 @@ Status SafetensorsWriter::Finish(const SafetensorsMetadata& metadata) {
     return InvalidArgument("{}: {} of {} bytes were written", file_->path(),
                            layout_.header.size() + written_bytes_, layout_.file_bytes);
   layout_ = final_layout;
-  CAIRN_RETURN_IF_ERROR(file_->WriteAt(0, std::as_bytes(std::span(layout_.header))));
-  CAIRN_RETURN_IF_ERROR(file_->Sync());
-  return file_->Close();
+  CAIRN_RETURN_IF_ERROR(Pause());
+  CAIRN_RETURN_IF_ERROR(file_->Write(0, std::as_bytes(std::span(layout_.header))));
+  return file_->Finish();
 }
 
 Result<std::string> SafetensorsWriter::Prove(FileSystem& fs,
                                              const std::function<void(uint64_t)>& progress) const {
   const std::string& path = file_->path();
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-  Sha256 sha;
-  std::string header(layout_.header.size(), '\0');
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(header))));
-  if (header != layout_.header) return Corrupt("{}: the header read back is not what was written", path);
-  sha.Update(std::as_bytes(std::span(header)));
+  CAIRN_ASSIGN_OR_RETURN(const auto scan,
+                         FileScan::Open(fs, path, layout_.file_bytes, Direct::kAuto, /*may_map=*/false));
+  BackgroundSha256 sha;
+  const auto read = [&](uint64_t most) -> Result<std::span<const std::byte>> {
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan->Next(most));
+    sha.Update(bytes);
+    return bytes;
+  };
+  const auto header = std::as_bytes(std::span(layout_.header));
+  while (scan->offset() < header.size()) {
+    const uint64_t at = scan->offset();
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, read(header.size() - at));
+    if (!std::ranges::equal(bytes, header.subspan(at, bytes.size())))
+      return Corrupt("{}: the header read back is not what was written", path);
+  }
   std::vector<size_t> order(entries_.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](size_t i) { return std::pair(layout_.offsets[i], entries_[i].bytes()); });
-  std::vector<std::byte> window(kReadBytes);
   for (const size_t index : order) {
     const SafetensorsEntry& entry = entries_[index];
     TensorFingerprint found(AsTensor(entry));
-    for (uint64_t at = 0; at < entry.bytes(); at += window.size()) {
-      const auto bytes = std::span(window).first(std::min<uint64_t>(window.size(), entry.bytes() - at));
-      CAIRN_RETURN_IF_ERROR(file->ReadAt(layout_.offsets[index] + at, bytes));
+    for (uint64_t at = 0; at < entry.bytes();) {
+      CAIRN_ASSIGN_OR_RETURN(const auto bytes, read(entry.bytes() - at));
       found.Add(at / SizeOf(entry.dtype), bytes);
-      sha.Update(bytes);
+      at += bytes.size();
       progress(bytes.size());
     }
     if (!(found == sums_[index]))

@@ -13,8 +13,8 @@
 
 #include "ckpt/box.h"
 #include "ckpt/dtype.h"
-#include "ckpt/file_system.h"
 #include "convert/fingerprint.h"
+#include "convert/paged_file.h"
 
 namespace cairn {
 
@@ -42,12 +42,16 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
 class SafetensorsWriter {
  public:
   // Creates `path` and reserves its space. `metadata` may have placeholders for what Finish() will know.
-  static Result<std::unique_ptr<SafetensorsWriter>> Create(FileSystem& fs, const std::string& path,
+  // `ring` must outlive the writer.
+  static Result<std::unique_ptr<SafetensorsWriter>> Create(FileSystem& fs, WriteRing& ring,
+                                                           const std::string& path,
                                                            std::vector<SafetensorsEntry> entries,
                                                            const SafetensorsMetadata& metadata);
   // `offset` counts bytes from the start of entry `index`; whole elements. Each is written once; who writes
-  // sees to it.
+  // sees to it. Stretches that follow each other become large writes.
   Status Write(size_t index, uint64_t offset, std::span<const std::byte> bytes);
+  // Gives the buffer back that the last stretches are gathered in; they may go on after it.
+  Status Pause() { return file_->Flush(cursor_); }
   // Header, sync, close. Requires every entry to be written, and a header as long as at Create().
   // Errors: InvalidArgument where bytes are missing.
   Status Finish(const SafetensorsMetadata& metadata);
@@ -64,7 +68,8 @@ class SafetensorsWriter {
   std::vector<SafetensorsEntry> entries_;
   std::vector<TensorFingerprint> sums_;  // of what was written of each
   SafetensorsLayout layout_;
-  std::unique_ptr<File> file_;
+  std::unique_ptr<PagedFile> file_;
+  PagedFile::Cursor cursor_;
   uint64_t written_bytes_ = 0;
 };
 

@@ -145,8 +145,10 @@ class Stripper {
       CAIRN_ASSIGN_OR_RETURN(std::vector<uint32_t> tensors, sink.Next());
       if (tensors.empty()) return OkStatus();
       for (uint32_t& tensor : tensors) tensor = plan_.sources[tensor];
-      CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, tensors, StripBlockBytes(options_.writer.max_memory),
-                                         [&](const Block& block) { return Visit(block, sink); }));
+      CAIRN_RETURN_IF_ERROR(StreamBlocks(
+          source_, tensors, StripBlockBytes(options_.writer.max_memory),
+          [&](const Block& block) { return Visit(block, sink); },
+          [&](const Block& block) { sums_[parameter_of_[block.tensor]].Add(block.begin, block.bytes); }));
     }
   }
 
@@ -170,7 +172,6 @@ class Stripper {
   Status Visit(const Block& block, WeightSink& sink) {
     const uint32_t parameter = parameter_of_[block.tensor];
     StrippedTensor& tensor = plan_.tensors[parameter];
-    sums_[parameter].Add(block.begin, block.bytes);
     const uint64_t bytes = block.box.Volume() * SizeOf(tensor.to);
     Advance(block.bytes.size());
     if (tensor.from == tensor.to) {
@@ -202,7 +203,7 @@ Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const CheckpointSou
     return MakeNativeSink(fs, target, manifest, options.topology.value_or(manifest.topology),
                           HistoryOf(manifest, options), plan.weights, options.writer, advance);
   return MakeSafetensorsSink(fs, target, plan.model, plan.weights, options.max_file_bytes,
-                             ProvenanceOf(source, options), options.copies, advance);
+                             ProvenanceOf(source, options), options.copies, options.writer, advance);
 }
 
 }  // namespace
@@ -229,8 +230,8 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
     cost.files = size.files;
   }
   const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
-  cost.peak_memory =
-      kProgramBytes + 4 * largest + std::min(ReaderCacheFor(options.writer.max_memory), cost.read_bytes);
+  cost.peak_memory = kProgramBytes + options.writer.max_memory / 4 + 4 * largest +
+                     std::min(ReaderCacheFor(options.writer.max_memory), cost.read_bytes);
   return cost;
 }
 

@@ -44,7 +44,7 @@ class TaskThread {
     while (true) {
       changed_.wait(lock, [this] { return finished_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
-      const std::function<Status()> task = std::move(tasks_.front());
+      std::function<Status()> task = std::move(tasks_.front());
       tasks_.pop_front();
       changed_.notify_all();
       if (!status_.ok()) continue;

@@ -1,5 +1,5 @@
-// What is known of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards,
-// durable and read back. A journal is the unit records in the partial directory; with them a killed run is
+// What is known of a finished unit of a reshape: its part of one stage's tensors lies in the target's shards
+// and was read back. A journal is the unit records in the partial directory; with them a killed run is
 // gone on with, and several processes tell each other what they wrote.
 #pragma once
 

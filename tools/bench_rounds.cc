@@ -1,6 +1,10 @@
 #include "tools/bench_rounds.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "tools/progress.h"
 #include "tools/text_table.h"
@@ -19,6 +23,13 @@ GoalRatio Goal(std::string name, std::string what, const Series& ours, const Ser
     ratios.push_back(bandwidth ? 1 / time : time);
   }
   return {std::move(name), std::move(what), SpreadOf(ratios), goal, bandwidth, limit.Noisy()};
+}
+
+// A file system that discards what was deleted (mount option `discard`) does so behind our back, and the next
+// contender would pay for it.
+void AwaitDiscards() {
+  ::sync();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
 }  // namespace
@@ -67,6 +78,7 @@ Result<Samples> RunRounds(const std::vector<Contender>& contenders, int rounds,
     for (size_t i = 0; i < contenders.size(); ++i) {
       const Contender& contender = contenders[(i + round) % contenders.size()];
       if (tell) tell(fmt::format("round {} of {}: {}", round + 1, rounds, contender.name));
+      AwaitDiscards();
       CAIRN_RETURN_IF_ERROR(contender.run(samples).WithContext(contender.name));
     }
   }

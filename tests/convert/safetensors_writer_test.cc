@@ -45,8 +45,8 @@ TEST(SafetensorsLayoutTest, ANameTwiceIsRefused) {
 class SafetensorsWriterTest : public testing::Test {
  protected:
   std::unique_ptr<SafetensorsWriter> Create() {
-    auto writer = SafetensorsWriter::Create(fs_, path_, {{"x", Dtype::kU8, {4}}, {"y", Dtype::kU8, {2}}},
-                                            {{"k", "00"}});
+    auto writer = SafetensorsWriter::Create(fs_, ring_, path_,
+                                            {{"x", Dtype::kU8, {4}}, {"y", Dtype::kU8, {2}}}, {{"k", "00"}});
     EXPECT_TRUE(writer.ok());
     return std::move(writer).value();
   }
@@ -55,6 +55,7 @@ class SafetensorsWriterTest : public testing::Test {
   FileSystem& fs_ = FileSystem::Posix();
   TempDir dir_;
   const std::string path_ = dir_ / "model.safetensors";
+  WriteRing ring_{fs_};
 };
 
 TEST_F(SafetensorsWriterTest, PartsInAnyOrderMakeTheFile) {

@@ -379,7 +379,7 @@ class LyingFileSystem final : public WrappedFileSystem {
     const bool is_data = call.kind == FsCall::Kind::kWrite && call.path.ends_with(".safetensors");
     if (!is_data || left_ < 0 || left_-- > 0) return run();
     Bytes bytes(call.bytes.begin(), call.bytes.end());
-    bytes[bytes.size() / 2] ^= std::byte{1};
+    bytes.front() ^= std::byte{1};  // what comes last may pad the page
     return call.file->WriteAt(call.offset, bytes);
   }
 
@@ -389,12 +389,12 @@ class LyingFileSystem final : public WrappedFileSystem {
 
 TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
   Make({});
-  for (int64_t lie_at = 0;; lie_at += 7) {
+  for (int64_t lie_at = 0;; ++lie_at) {
     LyingFileSystem lying(Fs(), lie_at);
     const auto result = Strip(lying, *Open(dir_ / "run"), dir_ / "out", {.max_file_bytes = 6000});
     if (!lying.lied()) {
       EXPECT_TRUE(result.ok());
-      EXPECT_GT(lie_at, 20);
+      EXPECT_GT(lie_at, 5);
       break;
     }
     ASSERT_FALSE(result.ok()) << lie_at;

@@ -49,7 +49,8 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   uint64_t done = 0;
   const auto write = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(destination)));
-    CAIRN_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(fs, partial, entries, {}));
+    WriteRing ring(fs);
+    CAIRN_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(fs, ring, partial, entries, {}));
     CAIRN_RETURN_IF_ERROR(
         StreamBlocks(step, tensors, BlockBytesFor(kDefaultMaxMemory), [&](const Block& block) {
           done += block.bytes.size();

@@ -253,6 +253,9 @@ Result<std::vector<Seen>> SeenOfAll(FileSystem& fs, const Feed& feed) {
   return seen;
 }
 
+// One a processor; each works with some 30 MB.
+int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 12); }
+
 // The tar under its final name; the record gets its digests and size.
 Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRecord& record,
                 const ByteProgress& progress, const StoreOptions& options) {
@@ -263,9 +266,7 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
   WriteRing ring(fs);
   PartialFile partial(fs, partial_path);
   std::optional<PackPool> pool;
-  if (options.pack)
-    pool.emplace(options.threads > 0 ? options.threads
-                                     : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  if (options.pack) pool.emplace(options.threads > 0 ? options.threads : PackThreads());
   CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path()));
   CAIRN_RETURN_IF_ERROR(MemberPacker(fs, feed, *tar, record, pool ? &*pool : nullptr, progress).Pack());
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, tar->Finish());
