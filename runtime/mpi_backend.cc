@@ -97,9 +97,11 @@ void ForPieces(const at::Tensor& t, int64_t longest, MPI_Datatype type, int64_t 
                 static_cast<int>(std::min(longest, count - at)), type});
 }
 
-// Open MPI 4.1's nonblocking sums go along a tree below 64 KiB, and round a ring above, where every step
-// needs a turn of every rank. With 4 and 8 ranks on 2 cores the ring took 5 to 7 times as long for 16 MB (209
-// ms against 30 ms, 319 against 61), so that long sums go as many short ones.
+// Open MPI 4.1's nonblocking sums go along a tree below 64 KiB. Above they go round a ring (all-reduce), or
+// segment by segment along a chain (reduce), where every step needs a turn of every rank, and each may sleep
+// before it looks. With 4 and 8 ranks on 2 cores the ring took 5 to 7 times as long for 16 MB (209 ms against
+// 30 ms, 319 against 61), and 2 ranks took over a second to scatter 26 MB; so that long sums go as many short
+// ones.
 int64_t LongestSum(const at::Tensor& t) { return 64'000 / t.element_size(); }
 
 template <typename Start>
@@ -163,7 +165,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::_reduce_scatter_base(at::Tensor& outp
       c10::make_intrusive<MpiWork>(rank_, c10d::OpType::_REDUCE_SCATTER_BASE, std::vector{out, terms}, comm_);
   const MPI_Op op = OpOf(options.reduceOp);
   for (int root = 0; root < size_; ++root)
-    ForElements(slots[root], longest_piece_, [&](const Piece& p) {
+    ForElements(slots[root], std::min(longest_piece_, LongestSum(slots[root])), [&](const Piece& p) {
       const void* from = root == rank_ ? MPI_IN_PLACE : p.data;
       CheckMpi(MPI_Ireduce(from, p.data, p.count, p.type, op, root, comm_->get(), work->NewRequest()),
                "MPI_Ireduce");

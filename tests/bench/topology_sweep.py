@@ -1,8 +1,8 @@
 """Trains a small GPT over a dozen topologies on this machine, and has `cairn report` make table and plots of the logs.
 
 Ranks are processes that share the machine's cores, so the fastest topology here is not the fastest of a cluster; what
-is shown is the way from a sweep to its table. With --predict, `cairn plan predict` is calibrated on every second row
-and predicts the others; of the rows whose ranks had a core each, as its model has a device a rank.
+is shown is the way from a sweep to its table. With --predict, the speed of a core is measured, and `cairn plan predict`
+is calibrated on every second row and predicts the others.
 
     scripts/bench sweep [--dir DIR] [--iterations 6] [--hidden-size 256] [--max-ranks 8] [--predict]
 """
@@ -12,8 +12,11 @@ import csv
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import tempfile
+
+import machine
 
 CAIRN = os.environ["CAIRN"]
 TOPOLOGIES = [  # tp, pp, dp, mbs, zero
@@ -21,8 +24,8 @@ TOPOLOGIES = [  # tp, pp, dp, mbs, zero
     (1, 2, 1, 1, 0), (1, 2, 1, 4, 0), (1, 2, 1, 8, 0), (1, 1, 2, 2, 0), (1, 1, 2, 4, 1), (1, 1, 2, 8, 0),
     (2, 2, 1, 2, 0), (2, 1, 2, 2, 0), (1, 2, 2, 2, 1), (4, 1, 1, 2, 0), (1, 4, 1, 2, 0), (1, 1, 4, 2, 1), (2, 2, 2, 1, 1)]
 GLOBAL_BATCH = 16
-COLUMNS = ["gpus", "size_b", "hidden", "layers", "heads", "seq", "vocab", "dp", "tp", "pp", "mbs", "gbs", "zero", "mem_gb",
-           "sec_per_it", "tflops"]
+COLUMNS = ["gpus", "size_b", "hidden", "layers", "heads", "seq", "vocab", "dp", "tp", "pp", "mbs", "gbs", "zero", "precision",
+           "recompute", "mem_gb", "sec_per_it", "tflops"]
 
 
 def model(args):
@@ -53,6 +56,7 @@ def rows_of(logs):
     for row in rows:
         row["tflops"] *= row["sec_per_it"] / row["sec_per_it_median"]
         row["sec_per_it"] = row["sec_per_it_median"]
+        row["recompute"] = "none"
     return rows
 
 
@@ -65,24 +69,31 @@ def write_rows(path, rows):
             writer.writerow([cells[c] for c in COLUMNS] + ["", "sweep"])
 
 
-def predict(directory, rows):
-    """Every second row, in the order of their speed, calibrates; the others are what is predicted."""
-    rows = sorted((row for row in rows if row["gpus"] <= os.cpu_count()), key=lambda row: row["sec_per_it"])
-    write_rows(directory / "calibrate.csv", rows[::2])
-    write_rows(directory / "unseen.csv", rows[1::2])
+def predicted(directory, cluster, known, asked):
+    """The rows `asked` with their predictions, by a model that was calibrated on the rows `known`."""
+    write_rows(directory / "calibrate.csv", known)
+    write_rows(directory / "unseen.csv", asked)
     done = subprocess.run([CAIRN, "plan", "predict", directory / "unseen.csv", "--calibrate", directory / "calibrate.csv",
-                           "--format", "csv"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(done.stderr.strip())
-        return
-    errors = []
-    print("\nhalf of the rows with a core a rank calibrates, the other half is predicted:\n\ntopology            sec/it  predicted   error")
-    for row in csv.DictReader(done.stdout.splitlines()):
-        measured, predicted = float(row["sec_per_it"]), float(row["sec_per_it_pred"])
-        errors.append(abs(predicted / measured - 1))
-        name = f"TP={row['tp']} PP={row['pp']} DP={row['dp']} MBS={row['mbs']}"
-        print(f"{name:18}  {measured:6.3f}  {predicted:9.3f}  {predicted / measured - 1:+6.1%}")
-    print(f"median of the absolute errors: {sorted(errors)[len(errors) // 2]:.1%}")
+                           "--cluster", cluster, "--format", "csv"], stdout=subprocess.PIPE, text=True, check=True)
+    return list(csv.DictReader(done.stdout.splitlines()))
+
+
+def predict(directory, rows):
+    """In the order of their speed every second row is of one half; each half is predicted by what the other says."""
+    rows = sorted(rows, key=lambda row: row["sec_per_it"])
+    cluster = directory / "cluster.toml"
+    machine.write_cluster(cluster, max(row["gpus"] for row in rows))
+    print("\nhalf of the runs calibrates, the other half is predicted, and the other way round:\n")
+    print(f"{'topology':26}  sec/it  predicted   9 of 10 within     error")
+    errors, within = [], 0
+    for first in (1, 0):
+        for row in predicted(directory, cluster, rows[1 - first::2], rows[first::2]):
+            measured, value, low, high = (float(row[c]) for c in ("sec_per_it", "sec_per_it_pred", "sec_per_it_pred_lo", "sec_per_it_pred_hi"))
+            errors.append(abs(value / measured - 1))
+            within += low <= measured <= high
+            name = f"TP={row['tp']} PP={row['pp']} DP={row['dp']} MBS={row['mbs']} ZeRO={row['zero']}"
+            print(f"{name:26}  {measured:6.3f}  {value:9.3f}  {low:7.3f} - {high:6.3f}  {value / measured - 1:+8.1%}")
+    print(f"absolute error: median {statistics.median(errors):.1%}, worst {max(errors):.1%}; within the bounds: {within} of {len(errors)}")
 
 
 def main():

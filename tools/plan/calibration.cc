@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -15,7 +16,8 @@ namespace {
 
 constexpr double kTimeNoise = 0.03;    // relative; what equal runs of the first tables differ by
 constexpr double kMemoryNoise = 0.04;  // the same; memory is rounded to GB there
-constexpr double kLeastNoise = 0.02;
+constexpr double kUsualRows = 5;  // rows that it takes to believe in another noise as much as in the usual
+constexpr int kNoiseRounds = 3;
 constexpr double kNinetyPercent = 1.645;  // standard deviations either side
 constexpr size_t kLeastGroups = 3;        // to learn from leaving each out
 constexpr size_t kMostGroups = 100;       // each costs a fit
@@ -58,25 +60,51 @@ double Scale(std::vector<double> residuals) {
   return 1.4826 * *middle;
 }
 
-// `measured` and `predict(constants, row)` are of the same quantity.
+// What of the constants the measurements decided, against what was believed of them: 0 to their number.
+double DecidedConstants(const Fit& fit, const std::vector<Prior>& priors) {
+  double decided = 0;
+  for (size_t i = 0; i < priors.size(); ++i)
+    decided += std::max(0.0, 1 - fit.covariance[i][i] / (priors[i].spread * priors[i].spread));
+  return decided;
+}
+
+// The noise that the residuals (in units of `noise`) show, drawn to the `usual` as by kUsualRows rows that
+// had it; never below the usual, for no constant can explain what equal runs differ by. Constants that follow
+// the rows make residuals small, so that each takes one row away (MacKay, "Bayesian Interpolation", 1992).
+double NoiseOf(std::vector<double> residuals, const std::vector<double>& weights, double decided,
+               double noise, double usual) {
+  const double rows = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double seen = noise * Scale(std::move(residuals));
+  const double free = kUsualRows + std::max(0.0, rows - decided);
+  return std::max(usual, std::sqrt((kUsualRows * usual * usual + rows * seen * seen) / free));
+}
+
+// `measured` and `predict(constants, row)` are of the same quantity. How strongly the rows pull against the
+// priors depends on their noise, and the noise on what the fit leaves: each in turn, a few times.
 template <typename Constants, typename Predict>
 Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
                                          std::optional<double> RunRow::*measured,
-                                         std::span<const ConstantInfo<Constants>> infos, double noise,
+                                         std::span<const ConstantInfo<Constants>> infos, double usual_noise,
                                          const Predict& predict) {
   std::vector<Prior> priors;
   for (const auto& info : infos) priors.push_back({std::log(info.mean), info.spread});
+  double noise = usual_noise;
   const auto residuals = [&](const std::vector<double>& x, std::vector<double>& out) {
     const Constants constants = FromLogs(x, infos);
     for (size_t i = 0; i < rows.size(); ++i)
       out[i] = std::log(predict(constants, *rows[i]) / *(rows[i]->*measured)) / noise;
   };
   const std::vector<double> weights = rows.empty() ? std::vector<double>() : Weights(rows);
-  CAIRN_ASSIGN_OR_RETURN(const Fit fit, FitRobust(priors, weights, residuals));
-  std::vector<double> left(rows.size());
-  residuals(fit.x, left);
+  Fit fit;
+  for (int round = 0; round < kNoiseRounds; ++round) {
+    CAIRN_ASSIGN_OR_RETURN(fit, FitRobust(priors, weights, residuals));
+    if (rows.empty()) break;
+    std::vector<double> left(rows.size());
+    residuals(fit.x, left);
+    noise = NoiseOf(std::move(left), weights, DecidedConstants(fit, priors), noise, usual_noise);
+  }
   FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.covariance};
-  fitted.noise = rows.empty() ? noise : std::max(kLeastNoise, noise * Scale(std::move(left)));
+  fitted.noise = noise;
   fitted.rows = static_cast<int>(rows.size());
   return fitted;
 }
@@ -141,7 +169,7 @@ Result<Calibration> FitRows(const std::vector<RunRow>& rows, const Cluster& clus
   Calibration calibration;
   CAIRN_ASSIGN_OR_RETURN(
       calibration.time,
-      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(), kTimeNoise,
+      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(cluster.cpu), kTimeNoise,
             [&](const TimeConstants& c, const RunRow& row) { return Seconds(row, cluster, c); }));
   CAIRN_ASSIGN_OR_RETURN(
       calibration.memory,

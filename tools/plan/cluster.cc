@@ -71,6 +71,7 @@ Status TakeKey(const std::string& where, const std::string& key, const toml::nod
   }
   if (key == "gpus-per-node") return TakeNumber(where, node, cluster.gpus_per_node);
   if (key == "sms") return TakeNumber(where, node, cluster.sms);
+  if (key == "cores") return TakeNumber(where, node, cluster.cores);
   for (const Key& known : kKeys)
     if (known.name == key) return TakeNumber(where, node, cluster.*known.field);
   return InvalidArgument("{}: unknown key '{}'; see cairn plan --help", where, key);
@@ -89,7 +90,8 @@ Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
   for (const Key& key : kKeys)
     if (cluster.*key.field <= 0)
       return InvalidArgument("{}: {} is missing; give it, or a base", path, key.name);
-  if (cluster.sms <= 0) return InvalidArgument("{}: sms is missing; give it, or a base", path);
+  if (cluster.sms <= 0 && !cluster.cpu)
+    return InvalidArgument("{}: sms is missing; give it, or a base", path);
   return cluster;
 }
 

@@ -23,6 +23,9 @@ struct Cluster {
   double pcie_gbps = 25;  // GB/s a direction between a GPU and its host, for offloading
 
   bool cpu = false;  // ranks are processes on CPUs: nothing is held beside tensors
+  // Of a node, for its ranks to share: a rank computes on one, and where there are more ranks than cores they
+  // take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one core.
+  int cores = 0;
 
   double PeakFlops(Precision precision) const {
     return (precision == Precision::kFp32 ? single_tflops : half_tflops) * 1e12;
@@ -32,8 +35,8 @@ struct Cluster {
 std::span<const Cluster> BuiltInClusters();
 
 // A name of the above, or the path of a TOML file with the keys gpus-per-node, memory-gb, half-tflops,
-// single-tflops, bf16, cpu, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional beside `base` (a
-// built-in name). Errors: InvalidArgument naming the file and line, or the known names.
+// single-tflops, bf16, cpu, cores, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional beside `base`
+// (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
 Result<Cluster> FindCluster(const std::string& name_or_path);
 
 }  // namespace cairn

@@ -1,5 +1,7 @@
 #include "tools/plan/constants.h"
 
+#include <array>
+
 namespace cairn {
 namespace {
 
@@ -22,7 +24,28 @@ constexpr ConstantInfo<T> kTime[] = {
     {"hand_over", &T::hand_over, 0.4, 0.7, "share of activations between stages that is not hidden"},
     {"network", &T::network, 0.8, 0.4, "share of the node's network speed that collectives reach"},
     {"head", &T::head, 1.0, 0.2, "cost of output layer and loss against that of such a product"},
+    {"latency", &T::latency, 5e-6, 0.5, "seconds of each round of a collective, however short"},
 };
+
+// Peaks are those that the machine was measured to reach; activations may lie in caches, which are faster
+// than memory; ranks talk through copies in shared memory and wait by polling.
+struct Belief {
+  double T::*field;
+  double mean, spread;
+};
+constexpr Belief kOfCpus[] = {
+    {&T::matmul, 0.9, 0.3},      {&T::depth, 15, 1.0},      {&T::memory, 1.0, 1.0},
+    {&T::softmax, 8, 1.0},       {&T::attention, 0.5, 0.7}, {&T::link, 0.1, 1.5},
+    {&T::weight_bytes, 10, 0.7}, {&T::launch, 1e-3, 1.0},   {&T::hand_over, 1.0, 1.5},
+    {&T::network, 0.5, 1.0},     {&T::head, 1.0, 0.7},      {&T::latency, 1e-4, 1.5}};
+
+constexpr auto kTimeOfCpus = [] {
+  auto infos = std::to_array(kTime);
+  for (auto& info : infos)
+    for (const Belief& belief : kOfCpus)
+      if (info.field == belief.field) info.mean = belief.mean, info.spread = belief.spread;
+  return infos;
+}();
 
 using M = MemoryConstants;
 constexpr ConstantInfo<M> kMemory[] = {
@@ -39,7 +62,10 @@ constexpr ConstantInfo<M> kMemory[] = {
 
 }  // namespace
 
-std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos() { return kTime; }
+std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos(bool cpu) {
+  if (cpu) return kTimeOfCpus;
+  return kTime;
+}
 std::span<const ConstantInfo<MemoryConstants>> MemoryConstantInfos() { return kMemory; }
 
 }  // namespace cairn

@@ -3,7 +3,8 @@
 //
 // All are positive; their logarithms are normally distributed about log(mean) with standard deviation
 // `spread`. They are shares of what the hardware can do or bytes and passes of what a program does, so that
-// constants fitted on one cluster carry over to another.
+// constants fitted on one cluster carry over to another. Of CPUs much less is believed than of GPUs: what
+// their caches, their libraries and MPI between their processes give is known to an order of magnitude only.
 #pragma once
 
 #include <span>
@@ -22,9 +23,9 @@ struct ConstantInfo {
 
 struct TimeConstants {
   double matmul, depth, misaligned, memory, softmax, attention, attention_misaligned, attention_128, link,
-      weight_bytes, launch, hand_over, network, head;
+      weight_bytes, launch, hand_over, network, head, latency;
 };
-std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos();
+std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos(bool cpu = false);
 
 struct MemoryConstants {
   double weights, optimizer, kept, working, logits, unsharded, base_gb;

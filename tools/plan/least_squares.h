@@ -2,7 +2,8 @@
 //
 // Minimises, over x = log(constants), the sum of pseudo-Huber losses of the residuals plus ((x - mean) /
 // spread)² by Levenberg-Marquardt (Eigen's port of MINPACK). A measurement that contradicts the rest pulls
-// with bounded force; a constant that the measurements say nothing of stays at its prior.
+// with bounded force; a constant that the measurements say nothing of stays at its prior. Where not even the
+// order of magnitude is believed, the search also starts far to either side.
 #pragma once
 
 #include <functional>

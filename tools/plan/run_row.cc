@@ -1,9 +1,12 @@
 #include "tools/plan/run_row.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "tools/plan/formulas.h"
 
@@ -21,6 +24,11 @@ bool SaysOom(std::string_view cell) {
   std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
   return upper == "OOM" || upper == "FAIL" || upper.starts_with("OUT OF MEMORY");
 }
+
+constexpr std::pair<std::string_view, Precision> kPrecisions[] = {
+    {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
+constexpr std::pair<std::string_view, Recompute> kRecomputes[] = {
+    {"full", Recompute::kFull}, {"selective", Recompute::kSelective}, {"none", Recompute::kNone}};
 
 class RowReader {
  public:
@@ -46,6 +54,19 @@ class RowReader {
     if (*value < least || *value > kLargestCount || *value != std::floor(*value))
       return InvalidArgument("{}: {} is no whole number from {} to 1e6", Where(column), *value, least);
     return static_cast<int64_t>(*value);
+  }
+
+  // Blank: as `choice` is already. Errors: InvalidArgument naming the words.
+  template <typename Choice>
+  Status Word(std::string_view column, std::span<const std::pair<std::string_view, Choice>> words,
+              Choice& choice) const {
+    const std::string& cell = Cell(column);
+    if (cell.empty()) return OkStatus();
+    for (const auto& [word, value] : words)
+      if (cell == word) return choice = value, OkStatus();
+    std::vector<std::string_view> known;
+    for (const auto& [word, _] : words) known.push_back(word);
+    return InvalidArgument("{}: '{}' is none of {}", Where(column), Shown(cell), fmt::join(known, ", "));
   }
 
   std::string Where(std::string_view column) const {
@@ -79,7 +100,7 @@ int64_t LayersFromSize(double size_b, int64_t hidden, double embedding, int64_t 
 double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
   const ModelShape& s = row.shape;
   return MegatronTflops(s.layers, s.hidden, s.PaddedVocab(row.setup.tp), s.seq, row.setup.global_batch,
-                        seconds, gpus);
+                        seconds, gpus, row.setup.recompute == Recompute::kFull);
 }
 
 class Parser {
@@ -155,6 +176,8 @@ class Parser {
     CAIRN_ASSIGN_OR_RETURN(setup.zero, reader.Count("zero", 1, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
+    CAIRN_RETURN_IF_ERROR(reader.Word<Precision>("precision", kPrecisions, setup.precision));
+    CAIRN_RETURN_IF_ERROR(reader.Word<Recompute>("recompute", kRecomputes, setup.recompute));
     if (setup.zero > 3) return InvalidArgument("{}: {} is no ZeRO stage", reader.Where("zero"), setup.zero);
     const int64_t copy = setup.tp * setup.pp;
     if (setup.gpus == 0 && setup.dp == 0)
@@ -240,8 +263,9 @@ class Parser {
     } else if (!row.seconds && row.tflops) {
       // Rows that give TFLOPs alone had them from the plain formula on the size as it is written.
       const double params = row.size_b > 0 ? row.size_b * 1e9 : row.shape.TotalParams();
-      row.seconds =
-          SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus) / *row.tflops;
+      row.seconds = SimpleTflops(params, row.shape.seq, row.setup.global_batch, 1, row.setup.gpus,
+                                 row.setup.recompute == Recompute::kFull) /
+                    *row.tflops;
       Note(where, "seconds are blank; {} TFLOPs by the plain formula are {:.1f} s", *row.tflops,
            *row.seconds);
     }

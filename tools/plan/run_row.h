@@ -34,8 +34,8 @@ struct RunRows {
 };
 
 // Columns (any order): hidden, tp, pp, mbs, gbs, and gpus or dp, and layers or size_b are needed; heads, seq
-// (2048), vocab (250000), zero (1), mem_gb, sec_per_it, tflops, note, table may be there or blank. All runs
-// recompute activations fully. Heads that are missing are those of rows of the same width, in this table or
+// (2048), vocab (250000), zero (1), precision (bf16), recompute (full), mem_gb, sec_per_it, tflops, note,
+// table may be there or blank. Heads that are missing are those of rows of the same width, in this table or
 // `like`. `measured` false: the measured columns are not looked at, not even to settle a contradiction.
 // Errors: InvalidArgument naming file, line and column.
 Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,

@@ -51,6 +51,7 @@ class Model {
     time.tensor_parallel = TensorParallel();
     time.weights = shape_.LayerMatrices() / tp_ * constants_.weight_bytes / memory_;
     time.launch = constants_.launch;
+    time.latency = AllReduces() * constants_.latency * std::ceil(std::log2(tp_));
     return time;
   }
 
@@ -104,8 +105,11 @@ class Model {
 
   // Seconds of (m × k) by (k × n).
   double Product(double m, double n, double k) const {
-    double share = constants_.matmul * TileAndWaveEfficiency(m, n, cluster_.sms) * k / (k + constants_.depth);
-    if (!Multiple(m, 64) || !Multiple(n, 64) || !Multiple(k, 64)) share *= constants_.misaligned;
+    double share = constants_.matmul * k / (k + constants_.depth);
+    if (!cluster_.cpu) {  // tiles of a CPU are a few registers, and there is one wave
+      share *= TileAndWaveEfficiency(m, n, cluster_.sms);
+      if (!Multiple(m, 64) || !Multiple(n, 64) || !Multiple(k, 64)) share *= constants_.misaligned;
+    }
     return 2 * m * n * k / (peak_ * share);
   }
 
@@ -119,19 +123,23 @@ class Model {
     const double seq = static_cast<double>(shape_.seq);
     const double head_dim = static_cast<double>(shape_.HeadDim());
     const double scores = setup_.micro_batch * seq * seq * shape_.heads / tp_;  // elements
-    double share = constants_.attention * head_dim / (64 * std::ceil(head_dim / 64));
-    if (!Multiple(head_dim, 8)) share *= constants_.attention_misaligned;
-    if (head_dim == 128) share *= constants_.attention_128;
+    double share = constants_.attention;
+    if (!cluster_.cpu) {
+      share *= head_dim / (64 * std::ceil(head_dim / 64));
+      if (!Multiple(head_dim, 8)) share *= constants_.attention_misaligned;
+      if (head_dim == 128) share *= constants_.attention_128;
+    }
     const double forward =
         2 * 2 * scores * head_dim / (peak_ * share) + constants_.softmax * scores * element_ / memory_;
     return forward * (setup_.recompute == Recompute::kNone ? 3 : 4);
   }
 
-  // Two all-reduces of the layer's output a forward, two a backward.
+  // Of the layer's output: two a forward, two a backward.
+  double AllReduces() const { return setup_.tp == 1 ? 0 : 2 * Forwards() + 2; }
   double TensorParallel() const {
-    if (setup_.tp == 1) return 0;
     const double bytes = element_ * tokens_ * hidden_ * 2 * (tp_ - 1) / tp_;
-    return (2 * Forwards() + 2) * bytes / (CrossesNodes(setup_.tp) ? std::min(network_, link_) : link_);
+    const double speed = CrossesNodes(setup_.tp) ? std::min(network_, link_) : link_;
+    return AllReduces() * bytes / speed;
   }
 
   const ModelShape& shape_;
@@ -148,6 +156,26 @@ class Model {
   double link_;     // bytes a second
 };
 
+// Cores that the ranks share; 0: each has a device of its own.
+double SharedCores(const RunSetup& setup, const Cluster& cluster) {
+  return cluster.cores * std::ceil(static_cast<double>(setup.gpus) / cluster.gpus_per_node);
+}
+
+// Seconds that more ranks than cores add: `stage_work` is what a rank of each stage computes in one
+// micro-batch, summed over the stages. In its beats a pipeline runs 1, 2, ... pp stages at once and back to
+// one, and cores are idle only where these are fewer. While one rank waits for a message another computes.
+void AddTurns(const RunSetup& setup, const Cluster& cluster, double stage_work, IterationTime& time) {
+  const double cores = SharedCores(setup, cluster);
+  if (cores == 0 || setup.gpus <= cores) return;
+  const double replicas = static_cast<double>(setup.tp) * setup.dp;  // ranks of a stage
+  double idle_beats = 0;
+  for (int64_t stages = 1; stages < setup.pp && stages * replicas < cores; ++stages)
+    idle_beats += 2 * (1 - stages * replicas / cores);
+  const double work = setup.MicroBatches() * stage_work * replicas / cores;
+  time.turns = std::max(0.0, work + idle_beats * time.slowest_stage - time.steady - time.bubble) +
+               (time.data_parallel + time.optimizer) * (setup.gpus / cores - 1);
+}
+
 }  // namespace
 
 IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
@@ -156,9 +184,12 @@ IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Clust
   IterationTime time;
   time.layer = model.Layer();
   time.hand_over = model.HandOver();
-  const double layers = std::ceil(static_cast<double>(shape.layers) / setup.pp) * time.layer.Total();
-  const double head = model.Head();
-  const double embedding = model.EmbeddingTraffic();
+  const double cores = SharedCores(setup, cluster);
+  const double turns = cores > 0 ? std::max(1.0, setup.tp / cores) : 1;  // of ranks that wait for each other
+  const double deepest = std::ceil(static_cast<double>(shape.layers) / setup.pp);
+  const double layers = deepest * (time.layer.Work() * turns + time.layer.latency);
+  const double head = model.Head() * turns;
+  const double embedding = model.EmbeddingTraffic() * turns;
   double all_stages;  // one micro-batch through the whole pipeline
   if (setup.pp == 1) {
     time.slowest_stage = all_stages = layers + head + embedding;
@@ -173,6 +204,8 @@ IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Clust
   time.bubble = (all_stages - time.slowest_stage) / setup.virtual_stages;
   time.data_parallel = model.DataParallel();
   time.optimizer = model.Optimizer();
+  const double waits = setup.pp * deepest * time.layer.latency + (setup.pp - 1) * time.hand_over;
+  AddTurns(setup, cluster, (all_stages - waits) / turns, time);
   return time;
 }
 

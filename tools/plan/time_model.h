@@ -4,7 +4,8 @@
 // attention, elementwise kernels at the speed of memory, all-reduces of TP, and the traffic of weights and
 // gradients. A stage is its layers, with the embedding in front or the output layer behind; the slowest stage
 // sets the beat of the pipeline (1F1B), and filling and draining it is the bubble. Gradients and ZeRO's
-// weights then cross the network.
+// weights then cross the network. Where ranks share cores, an iteration takes no less than all their work
+// takes on those cores.
 #pragma once
 
 #include "tools/plan/cluster.h"
@@ -22,7 +23,9 @@ struct LayerTime {
   double tensor_parallel = 0;
   double weights = 0;
   double launch = 0;
-  double Total() const { return products + attention + elementwise + tensor_parallel + weights + launch; }
+  double latency = 0;  // of the all-reduces, however short: waiting, without work
+  double Work() const { return products + attention + elementwise + tensor_parallel + weights + launch; }
+  double Total() const { return Work() + latency; }
 };
 
 // Seconds of one iteration.
@@ -32,9 +35,10 @@ struct IterationTime {
   double hand_over = 0;      // of one micro-batch between two stages, as far as not hidden
   double steady = 0;         // micro-batches * slowest_stage
   double bubble = 0;         // filling and draining the pipeline
+  double turns = 0;          // waiting for a core, where ranks share them
   double data_parallel = 0;  // gradients, and weights under ZeRO
   double optimizer = 0;
-  double Total() const { return steady + bubble + data_parallel + optimizer; }
+  double Total() const { return steady + bubble + turns + data_parallel + optimizer; }
 };
 
 IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
