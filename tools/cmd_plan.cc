@@ -93,7 +93,9 @@ void AddPlanCommand(CLI::App& app, Verb& verb) {
       "ZeRO 2 and 3 and offloading follow from the same physics, unmeasured.\n"
       "A cluster's TOML: base = \"a100-80\", gpus-per-node, memory-gb, half-tflops, single-tflops, bf16, "
       "sms, hbm-gbps,\n"
-      "link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps.\n\n" +
+      "link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and cores of a "
+      "node, which they\n"
+      "share, each as fast as the keys above say.\n\n" +
       HelpFooter("cairn plan --num-layers 72 --hidden-size 14336 --num-attention-heads 64 --vocab-size "
                  "250000 --nodes 48 "
                  "--global-batch-size 2048 --recompute full",

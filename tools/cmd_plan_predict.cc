@@ -79,6 +79,11 @@ Result<int> RunLeaveOut(const PredictOptions& options) {
   for (const CsvTable::Row& row : table.rows) groups.push_back(table.Cell(row, options.leave_out));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<HeldOut> held, CrossValidate(runs.rows, groups, cluster));
   Print(ErrorTable(held), options.format);
+  const HeldOut all = SumOf(held);
+  if (options.format == TableFormat::kTable)
+    fmt::print(
+        "Bounds said to hold 9 of 10 runs held {} of {} times and {} of {} memories that were left out.\n",
+        all.within_time, all.time.all.size(), all.within_memory, all.memory.all.size());
   return kExitDone;
 }
 
@@ -108,8 +113,10 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
   predict->footer(
       "Columns: hidden, tp, pp, mbs, gbs, gpus or dp, layers or size_b (10^9 parameters); heads, seq (2048), "
       "vocab\n"
-      "(250000), zero (1), mem_gb, sec_per_it, tflops (OOM in one of them: the run went out of memory), "
-      "note, table.\n"
+      "(250000), zero (1), precision (bf16), recompute (full), mem_gb, sec_per_it, tflops (OOM in one of "
+      "them: "
+      "the run\n"
+      "went out of memory), note, table.\n"
       "Appended: mem_gb_pred, sec_per_it_pred, tflops_pred, fits, then bounds within which 9 of 10 runs are "
       "expected\n"
       "(_lo, _hi) and fit_probability.\n\n" +

@@ -23,7 +23,8 @@ std::string Percent(double part, double whole) { return fmt::format("{:.1f} %", 
 // Time of TP's all-reduces and of handing over, within the steady part.
 double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
   const RunSetup& s = plan.candidate.setup;
-  return plan.prediction.time.layer.tensor_parallel * layers / s.pp * s.MicroBatches();
+  const LayerTime& layer = plan.prediction.time.layer;
+  return (layer.tensor_parallel + layer.latency) * layers / s.pp * s.MicroBatches();
 }
 
 std::vector<std::string> Row(size_t rank, const PlanFacts& plan, bool with_days) {
@@ -68,9 +69,10 @@ void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
   fmt::print(
       "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
       "{:.3g} s + "
-      "data parallel {:.3g} s + optimizer {:.3g} s\n",
+      "data parallel {:.3g} s + optimizer {:.3g} s{}\n",
       t.Total(), t.steady, TensorParallelSeconds(plan, options.request.shape.layers),
-      t.hand_over * plan.candidate.setup.MicroBatches(), t.bubble, t.data_parallel, t.optimizer);
+      t.hand_over * plan.candidate.setup.MicroBatches(), t.bubble, t.data_parallel, t.optimizer,
+      t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
 }
 
 void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
@@ -149,7 +151,8 @@ ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
                   {"hand_over_s", p.time.hand_over * plan.candidate.setup.MicroBatches()},
                   {"bubble_s", p.time.bubble},
                   {"data_parallel_s", p.time.data_parallel},
-                  {"optimizer_s", p.time.optimizer}};
+                  {"optimizer_s", p.time.optimizer},
+                  {"turns_s", p.time.turns}};
   if (plan.training.days > 0)
     json["training"] = {{"iterations", plan.training.iterations},
                         {"days", plan.training.days},

@@ -17,7 +17,8 @@ namespace {
 constexpr double kTimeNoise = 0.03;    // relative; what equal runs of the first tables differ by
 constexpr double kMemoryNoise = 0.04;  // the same; memory is rounded to GB there
 constexpr double kUsualRows = 5;  // rows that it takes to believe in another noise as much as in the usual
-constexpr int kNoiseRounds = 3;
+constexpr int kNoiseRounds = 4;
+constexpr double kSameNoise = 0.02;       // a relative change that ends the rounds
 constexpr double kNinetyPercent = 1.645;  // standard deviations either side
 constexpr size_t kLeastGroups = 3;        // to learn from leaving each out
 constexpr size_t kMostGroups = 100;       // each costs a fit
@@ -101,7 +102,9 @@ Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
     if (rows.empty()) break;
     std::vector<double> left(rows.size());
     residuals(fit.x, left);
+    const double before = noise;
     noise = NoiseOf(std::move(left), weights, DecidedConstants(fit, priors), noise, usual_noise);
+    if (std::abs(noise / before - 1) < kSameNoise) break;
   }
   FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.covariance};
   fitted.noise = noise;
@@ -183,15 +186,20 @@ double Distance(const Estimate& estimate, double measured) {
   return std::abs(std::log(measured / estimate.value)) / std::log(estimate.high / estimate.value);
 }
 
-// The factor that brings 9 of 10 distances within 1.
-double Widening(std::vector<double> distances) {
+// The factor that brings 9 of 10 distances within 1; wider where few groups showed what a new one may bring,
+// as Student's t is wider than the normal distribution (Cornish and Fisher's expansion).
+double Widening(std::vector<double> distances, size_t groups) {
   if (distances.empty()) return 1;
   const auto ninth = distances.begin() + (distances.size() * 9) / 10;
   std::nth_element(distances.begin(), ninth, distances.end());
-  return std::max(1.0, *ninth);
+  const double free = static_cast<double>(groups) - 1, z = kNinetyPercent;
+  const double few =
+      1 + (z * z + 1) / (4 * free) + (5 * std::pow(z, 4) + 16 * z * z + 3) / (96 * free * free);
+  return std::max(1.0, *ninth * few);
 }
 
 struct Distances {
+  size_t groups = 0;
   std::vector<double> seconds, memory;
 };
 
@@ -200,7 +208,7 @@ Result<Distances> LeaveOut(const std::vector<RunRow>& rows, const Cluster& clust
                            std::string (*group_of)(const RunRow&)) {
   std::set<std::string> groups;
   for (const RunRow& row : rows) groups.insert(group_of(row));
-  Distances distances;
+  Distances distances{groups.size()};
   if (groups.size() < kLeastGroups || groups.size() > kMostGroups) return distances;
   for (const std::string& group : groups) {
     std::vector<RunRow> others;
@@ -226,8 +234,10 @@ Status Widen(const std::vector<RunRow>& rows, const Cluster& cluster, Calibratio
   };
   for (const GroupOf split : kSplits) {
     CAIRN_ASSIGN_OR_RETURN(Distances distances, LeaveOut(rows, cluster, split));
-    calibration.time.widen = std::max(calibration.time.widen, Widening(std::move(distances.seconds)));
-    calibration.memory.widen = std::max(calibration.memory.widen, Widening(std::move(distances.memory)));
+    calibration.time.widen =
+        std::max(calibration.time.widen, Widening(std::move(distances.seconds), distances.groups));
+    calibration.memory.widen =
+        std::max(calibration.memory.widen, Widening(std::move(distances.memory), distances.groups));
   }
   return OkStatus();
 }

@@ -39,6 +39,9 @@ TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
   EXPECT_EQ(std::count_if(all.memory.all.begin(), all.memory.all.end(), [](double e) { return e > 0.25; }),
             1);
   EXPECT_GE(all.right_calls * 10, all.calls * 9);
+  // Bounds say 9 of 10.
+  EXPECT_GE(all.within_time * 100, 85 * static_cast<int>(all.time.all.size()));
+  EXPECT_GE(all.within_memory * 100, 85 * static_cast<int>(all.memory.all.size()));
   EXPECT_LT(all.time.Median(), all.plain_time.Median() / 4);
   for (const HeldOut& group : *held) EXPECT_LE(group.best_rank, 3) << group.group;
 }

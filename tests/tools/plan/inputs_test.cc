@@ -27,6 +27,14 @@ TEST(ClusterTest, TomlChangesABuiltInOne) {
   EXPECT_EQ(cluster->sms, 132);
 }
 
+TEST(ClusterTest, CoresThatRanksShareNeedNoMultiprocessors) {
+  const auto cluster = FromToml(
+      "cpu = true\ncores = 2\ngpus-per-node = 8\nmemory-gb = 3\nhalf-tflops = 0.1\nsingle-tflops = 0.1\n"
+      "hbm-gbps = 40\nlink-gbps = 12\nnic-gbps = 12\n");
+  ASSERT_TRUE(cluster.ok()) << cluster.status().message();
+  EXPECT_EQ(cluster->cores, 2);
+}
+
 TEST(ClusterTest, BadTomlIsNamedWithItsLine) {
   const auto says = [](const std::string& text, std::string_view part) {
     const auto cluster = FromToml(text);

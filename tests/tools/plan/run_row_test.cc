@@ -70,6 +70,21 @@ TEST(RunRowTest, BlankHeadsAreThoseOfTheSameWidth) {
   EXPECT_EQ(rows->rows[1].shape.heads, 64);
 }
 
+TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
+  const std::string columns = "hidden,layers,heads,tp,pp,dp,mbs,gbs,precision,recompute\n";
+  const auto parse = [&](const std::string& row) {
+    return ParseRunRows(*ParseCsv(columns + row, "runs.csv"), true, *FindCluster("a100-80"));
+  };
+  const auto rows = parse("256,8,8,1,1,1,1,16,fp32,none\n256,8,8,1,1,1,1,16,,\n");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  EXPECT_EQ(rows->rows[0].setup.precision, Precision::kFp32);
+  EXPECT_EQ(rows->rows[0].setup.recompute, Recompute::kNone);
+  EXPECT_EQ(rows->rows[1].setup.precision, Precision::kBf16);
+  EXPECT_EQ(rows->rows[1].setup.recompute, Recompute::kFull);
+  EXPECT_EQ(parse("256,8,8,1,1,1,1,16,int4,none\n").status().message(),
+            "runs.csv:2: precision: 'int4' is none of bf16, fp16, fp32");
+}
+
 TEST(RunRowTest, BadCellsAreNamed) {
   const auto message = [](const std::string& row) {
     const auto rows = Parse(row);

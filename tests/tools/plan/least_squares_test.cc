@@ -1,0 +1,33 @@
+// Fitting constants of which little is known.
+#include "tools/plan/least_squares.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace cairn {
+namespace {
+
+// Measured: 1 s of work and a delay, of `spread` about a prior of 1e-6 s.
+Result<Fit> FitDelay(double delay, double spread) {
+  return FitRobust({{std::log(1e-6), spread}}, {1, 1, 1},
+                   [&](const std::vector<double>& x, std::vector<double>& residuals) {
+                     for (double& r : residuals) r = std::log((1 + std::exp(x[0])) / (1 + delay)) / 0.03;
+                   });
+}
+
+TEST(LeastSquaresTest, AConstantThatTheRowsDoNotFeelAtItsPriorIsFoundFarAway) {
+  const auto fit = FitDelay(0.5, 4);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_NEAR(std::exp(fit->x[0]), 0.5, 0.1);
+}
+
+TEST(LeastSquaresTest, WhatNoRowFeelsStaysAtItsPrior) {
+  const auto fit = FitDelay(1e-9, 4);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_NEAR(fit->x[0], std::log(1e-6), 0.01);
+  EXPECT_NEAR(std::sqrt(fit->covariance[0][0]), 4, 0.01);
+}
+
+}  // namespace
+}  // namespace cairn
