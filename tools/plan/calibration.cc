@@ -65,7 +65,7 @@ double Scale(std::vector<double> residuals) {
 double DecidedConstants(const Fit& fit, const std::vector<Prior>& priors) {
   double decided = 0;
   for (size_t i = 0; i < priors.size(); ++i)
-    decided += std::max(0.0, 1 - fit.covariance[i][i] / (priors[i].spread * priors[i].spread));
+    decided += std::max(0.0, 1 - fit.variance[i] / (priors[i].spread * priors[i].spread));
   return decided;
 }
 
@@ -106,7 +106,7 @@ Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
     noise = NoiseOf(std::move(left), weights, DecidedConstants(fit, priors), noise, usual_noise);
     if (std::abs(noise / before - 1) < kSameNoise) break;
   }
-  FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.covariance};
+  FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.axes};
   fitted.noise = noise;
   fitted.rows = static_cast<int>(rows.size());
   return fitted;
@@ -145,25 +145,28 @@ double Usable(const std::vector<RunRow>& rows, const Cluster& cluster, const Mem
   return best;
 }
 
-// The value at the constants, and its bounds from their covariance by the slope along each.
+// The value at the constants, and its bounds: by what it is at the ends of each axis of what the constants
+// may be. A slope would not do: a delay that no row felt is believed small, and may yet be ten times as long.
 template <typename Constants, typename Value>
 Estimate Bounds(const FittedConstants<Constants>& fitted, std::span<const ConstantInfo<Constants>> infos,
                 const Value& value) {
-  constexpr double kStep = 1e-4;
   const std::vector<double> x = ToLogs(fitted.constants, infos);
-  std::vector<double> slope(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    std::vector<double> up = x, down = x;
-    up[i] += kStep;
-    down[i] -= kStep;
-    slope[i] = std::log(value(FromLogs(up, infos)) / value(FromLogs(down, infos))) / (2 * kStep);
-  }
-  double variance = fitted.noise * fitted.noise;
-  for (size_t i = 0; i < x.size(); ++i)
-    for (size_t j = 0; j < x.size(); ++j) variance += slope[i] * fitted.covariance[i][j] * slope[j];
   const double middle = value(fitted.constants);
-  const double factor = std::exp(kNinetyPercent * fitted.widen * std::sqrt(variance));
-  return {middle, middle / factor, middle * factor};
+  double above = std::pow(kNinetyPercent * fitted.noise, 2), below = above;
+  for (const std::vector<double>& axis : fitted.axes) {
+    double up = 0, down = 0;
+    for (const double side : {-kNinetyPercent, kNinetyPercent}) {
+      std::vector<double> end = x;
+      for (size_t i = 0; i < x.size(); ++i) end[i] += side * axis[i];
+      const double moved = std::log(value(FromLogs(end, infos)) / middle);
+      up = std::max(up, moved);
+      down = std::max(down, -moved);
+    }
+    above += up * up;
+    below += down * down;
+  }
+  return {middle, middle * std::exp(-fitted.widen * std::sqrt(below)),
+          middle * std::exp(fitted.widen * std::sqrt(above))};
 }
 
 double Normal(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
@@ -181,9 +184,10 @@ Result<Calibration> FitRows(const std::vector<RunRow>& rows, const Cluster& clus
   return calibration;
 }
 
-// How far a measurement lies from its prediction, in half widths of the bounds.
+// How far a measurement lies from its prediction, against the bound on its side.
 double Distance(const Estimate& estimate, double measured) {
-  return std::abs(std::log(measured / estimate.value)) / std::log(estimate.high / estimate.value);
+  const double end = measured > estimate.value ? estimate.high : estimate.low;
+  return std::log(measured / estimate.value) / std::log(end / estimate.value);
 }
 
 // The factor that brings 9 of 10 distances within 1; wider where few groups showed what a new one may bring,
@@ -271,7 +275,9 @@ Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster
   prediction.memory_gb = Bounds(calibration.memory, MemoryConstantInfos(),
                                 [&](const MemoryConstants& c) { return MemoryOf(shape, setup, c).Peak(); });
   const double limit = calibration.usable * cluster.memory_gb;
-  const double deviation = std::log(prediction.memory_gb.high / prediction.memory_gb.value) / kNinetyPercent;
+  const double end =
+      limit > prediction.memory_gb.value ? prediction.memory_gb.high : prediction.memory_gb.low;
+  const double deviation = std::abs(std::log(end / prediction.memory_gb.value)) / kNinetyPercent;
   prediction.fits = prediction.memory_gb.value <= limit;
   prediction.fit_probability = Normal(std::log(limit / prediction.memory_gb.value) / deviation);
   prediction.tflops =

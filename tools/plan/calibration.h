@@ -11,11 +11,11 @@
 
 namespace cairn {
 
-// Constants with the covariance of their logarithms.
+// Constants, and how sure they are.
 template <typename Constants>
 struct FittedConstants {
   Constants constants;
-  std::vector<std::vector<double>> covariance;
+  std::vector<std::vector<double>> axes;  // of their logarithms: Fit::axes
   double noise = 0;  // standard deviation of log(predicted / measured) that no constant explains
   double widen = 1;  // factor on all deviations, so that bounds hold for tables that were not fitted on
   int rows = 0;      // measurements used

@@ -78,9 +78,14 @@ Result<Fit> FitRobust(const std::vector<Prior>& priors, const std::vector<double
   problem.df(x, jacobian);
   const Eigen::MatrixXd covariance =
       (jacobian.transpose() * jacobian).ldlt().solve(Eigen::MatrixXd::Identity(x.size(), x.size()));
-  Fit fit{{x.data(), x.data() + x.size()}, {}};
-  for (int i = 0; i < x.size(); ++i)
-    fit.covariance.emplace_back(covariance.row(i).begin(), covariance.row(i).end());
+  Fit fit;
+  fit.x.assign(x.data(), x.data() + x.size());
+  for (int i = 0; i < x.size(); ++i) fit.variance.push_back(covariance(i, i));
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> axes(covariance);
+  for (int i = 0; i < x.size(); ++i) {
+    const Eigen::VectorXd axis = std::sqrt(std::max(0.0, axes.eigenvalues()[i])) * axes.eigenvectors().col(i);
+    fit.axes.emplace_back(axis.begin(), axis.end());
+  }
   return fit;
 }
 

@@ -20,7 +20,10 @@ struct Prior {
 
 struct Fit {
   std::vector<double> x;
-  std::vector<std::vector<double>> covariance;  // of x, given the data and the priors
+  std::vector<double> variance;  // of each x, given the data and the priors
+  // What x may be besides: one standard deviation along each principal axis of its covariance, which moves
+  // the constants together that the data cannot tell apart.
+  std::vector<std::vector<double>> axes;
 };
 
 // `residuals` fills a vector of the size `count` with (predicted - measured) / noise at x; `weights` counts

@@ -120,7 +120,7 @@ class SweepTest : public testing::Test {
 TEST_F(SweepTest, HalfOfItPredictsTheOtherHalf) {
   const HeldOut held = Halves();
   EXPECT_LT(held.time.Median(), 0.06);
-  EXPECT_LT(held.time.Worst(), 0.25);
+  EXPECT_LT(held.time.Worst(), 0.4);
   EXPECT_GE(held.within_time * 10, static_cast<int>(held.time.all.size()) * 8);
 }
 
