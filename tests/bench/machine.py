@@ -9,8 +9,8 @@ SIDE = 1024  # of the matrices: 12 MB, beyond the caches of one core
 ELEMENTS = 16 << 20  # of the vectors: 64 MB each
 
 
-def fastest(run, rounds=5):
-    """Seconds of the fastest of a few rounds: what the machine can do, not what it is busy with."""
+def fastest(run, rounds=40):
+    """Seconds of the fastest of many rounds: what the machine can do, not what it is busy with."""
     run()
     seconds = []
     for _ in range(rounds):
