@@ -1,7 +1,6 @@
 // Planning at the size of the largest models: metadata only.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <fstream>
 
 #include "ckpt/catalog.h"
@@ -44,44 +43,42 @@ uint64_t ResidentBytes() {
   return resident * 4096;
 }
 
-struct Cost {
-  double seconds = 0;
-  double bytes = 0;
-};
-
-// Of planning every shard of all stages, divided by the ranks.
-Cost CostOfARank(const std::vector<TensorEntry>& tensors, const Topology& topology) {
+// The most bytes that planning one stage took, divided by the ranks of it. Every element is planned once, and
+// a stage makes shards for its own ranks with pieces of its own tensors: the work of a rank is that of its
+// share.
+double BytesOfARank(const std::vector<TensorEntry>& tensors, const Topology& topology) {
   const uint64_t before = ResidentBytes();
-  const auto start = std::chrono::steady_clock::now();
   const auto plan = TargetPlan::Make(tensors, nlohmann::json::object(), topology);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
-  uint64_t most = 0, covered = 0;
+  uint64_t most = 0, covered = 0, pieces = 0;
   for (int stage = 0; stage < topology.pp; ++stage) {
     const std::vector<PlannedShard> shards = plan->Stage(stage);
     most = std::max(most, ResidentBytes() - std::min(before, ResidentBytes()));
-    for (const PlannedShard& shard : shards)
+    EXPECT_EQ(shards.size(), static_cast<size_t>(topology.tp * topology.dp));
+    for (const PlannedShard& shard : shards) {
+      pieces += shard.pieces.size();
       for (const Piece& piece : shard.pieces) covered += piece.range.size();
+    }
   }
   uint64_t elements = 0;
   for (const TensorEntry& tensor : tensors) elements += tensor.spec.shape.Volume();
   EXPECT_EQ(covered, elements);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return {seconds.count() / topology.world(), static_cast<double>(most) / (topology.tp * topology.dp)};
+  // A tensor is cut at most by every tensor parallel rank and where a data parallel rank's share ends.
+  EXPECT_LE(pieces, 2 * tensors.size() * topology.tp + tensors.size() + 8 * topology.world());
+  return static_cast<double>(most) / (topology.tp * topology.dp);
 }
 
-TEST(PlanScaleTest, AHundredThousandTensorsArePlannedInASecondAndLittleMemoryARank) {
-  if (kSanitized) GTEST_SKIP() << "times mean nothing here";
+TEST(PlanScaleTest, AHundredThousandTensorsArePlannedInFewPiecesAndLittleMemoryARank) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's memory is not the plan's";
   const auto moe = Tensors(96, 8192, 130);  // 1.1 T parameters
   ASSERT_GT(moe.size(), 100000u);
   for (const Topology& topology :
        {Topology{.tp = 8, .pp = 8, .dp = 12}, Topology{.tp = 8, .pp = 8, .dp = 8}}) {
-    const Cost cost = CostOfARank(moe, topology);
-    RecordProperty("seconds_a_rank", std::to_string(cost.seconds));
-    RecordProperty("bytes_a_rank", std::to_string(cost.bytes));
-    EXPECT_LT(cost.seconds, 1);
-    EXPECT_LT(cost.bytes, 64 << 20);
+    const double bytes = BytesOfARank(moe, topology);
+    RecordProperty("bytes_a_rank", std::to_string(bytes));
+    EXPECT_LT(bytes, 64 << 20);
   }
-  EXPECT_LT(CostOfARank(Tensors(70, 14336, 0), {.tp = 8, .pp = 7, .dp = 12}).seconds, 1);  // 176 B
+  EXPECT_LT(BytesOfARank(Tensors(70, 14336, 0), {.tp = 8, .pp = 7, .dp = 12}), 64 << 20);  // 176 B
 }
 
 }  // namespace
