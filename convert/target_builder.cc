@@ -60,4 +60,15 @@ void TargetBuilder::Place() {
   PlaceZips(target);
 }
 
+void TargetBuilder::DropEmptyFiles() {
+  std::vector<uint32_t> place(target.files.size());
+  std::vector<TargetFile> files;
+  for (size_t i = 0; i < place.size(); ++i) {
+    place[i] = static_cast<uint32_t>(files.size());
+    if (target.files[i].bytes > 0) files.push_back(std::move(target.files[i]));
+  }
+  target.files = std::move(files);
+  for (TargetZip& zip : target.zips) zip.file = place[zip.file];
+}
+
 }  // namespace cairn

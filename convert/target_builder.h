@@ -38,6 +38,8 @@ class TargetBuilder {
 
   // Lays the zips out in their files. Nothing may be emitted after it, text files may be added.
   void Place();
+  // Takes files that got no zip out again. To be called after Place(), before the text files.
+  void DropEmptyFiles();
 
   StoredTarget target;
 

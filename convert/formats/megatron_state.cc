@@ -40,6 +40,7 @@ nlohmann::json MegatronState(const PyValue& root) {
     if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
   const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
+  if (!inner) inner = optimizer;  // of fp32
   if (auto groups = ParamGroupsOf(inner ? Find(*inner, "param_groups") : nullptr); !groups.empty()) {
     if (groups[0].contains("step") && groups[0]["step"].is_number())
       state["optimizer_step"] = groups[0]["step"];

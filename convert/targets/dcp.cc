@@ -3,23 +3,12 @@
 #include "ckpt/placement.h"
 #include "convert/formats/safetensors.h"
 #include "convert/target_builder.h"
+#include "convert/targets/dcp_metadata.h"
 #include "convert/targets/training_state.h"
 #include "convert/targets/training_tensors.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
-constexpr const char* kVersion = "1.0.0";
-
-// What .metadata says of one entry.
-struct Entry {
-  std::string name;                  // parts joined by dots
-  std::vector<nlohmann::json> path;  // keys, and numbers of list items
-  std::optional<Dtype> dtype;        // nothing: no tensor
-  Dims shape;
-  std::vector<std::pair<Box, uint32_t>> chunks;  // and the zip that each is; of no tensor: one zip
-};
 
 class Planner {
  public:
@@ -37,8 +26,8 @@ class Planner {
     if (tensors_.optimizer) AddParamGroup();
     AddState();
     builder_.Place();
-    RemoveEmptyFiles();
-    builder_.AddText(".metadata", Metadata());
+    builder_.DropEmptyFiles();
+    builder_.AddText(".metadata", DcpMetadata(entries_, builder_.target));
     return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
@@ -62,7 +51,7 @@ class Planner {
     AddTensor(*parameter.exp_avg, {"optimizer", "state", name, "exp_avg"});
     AddTensor(*parameter.exp_avg_sq, {"optimizer", "state", name, "exp_avg_sq"});
     if (parameter.master) AddTensor(*parameter.master, {"optimizer", "state", name, "master_param"});
-    Entry& step = Add({"optimizer", "state", name, "step"});
+    DcpEntry& step = Add({"optimizer", "state", name, "step"});
     step.dtype = Dtype::kF32;
     const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
     builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
@@ -70,8 +59,8 @@ class Planner {
     return OkStatus();
   }
 
-  Entry& Add(std::vector<nlohmann::json> path) {
-    Entry entry;
+  DcpEntry& Add(std::vector<nlohmann::json> path) {
+    DcpEntry entry;
     for (const auto& part : path)
       entry.name +=
           (entry.name.empty() ? "" : ".") + (part.is_string() ? part.get<std::string>() : part.dump());
@@ -85,7 +74,7 @@ class Planner {
 
   void AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
     const TensorEntry& tensor = tensors_.tensors[index].entry;
-    Entry& entry = Add(std::move(path));
+    DcpEntry& entry = Add(std::move(path));
     entry.dtype = tensor.dtype;
     entry.shape = tensor.spec.shape;
     const bool cut = tensor.spec.tp_dim != kReplicated;
@@ -111,7 +100,7 @@ class Planner {
     return box;
   }
 
-  void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, Entry& entry) {
+  void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, DcpEntry& entry) {
     const uint32_t zip = builder_.BeginZip(file, "archive");
     const uint32_t array = builder_.EmitArray(zip, tensor.dtype, box.extent);
     builder_.target.parts.push_back({index, box, array, Box::Whole(box.extent), false});
@@ -121,7 +110,7 @@ class Planner {
   // Anything that is no tensor, in the first file.
   void AddValue(std::vector<nlohmann::json> path, const nlohmann::json& value) {
     const bool tuple = path.back() == "betas";
-    Entry& entry = Add(std::move(path));
+    DcpEntry& entry = Add(std::move(path));
     const uint32_t zip = builder_.BeginZip(0, "archive");
     PickleEmitter& pickle = builder_.pickle(zip);
     if (tuple && value.is_array()) {
@@ -163,118 +152,12 @@ class Planner {
     AddValue({"cairn"}, own.dump());
   }
 
-  void RemoveEmptyFiles() {
-    StoredTarget& target = builder_.target;
-    std::vector<uint32_t> place(target.files.size());
-    std::vector<TargetFile> files;
-    for (size_t i = 0; i < place.size(); ++i) {
-      place[i] = static_cast<uint32_t>(files.size());
-      if (target.files[i].bytes > 0) files.push_back(target.files[i]);
-    }
-    target.files = std::move(files);
-    for (TargetZip& zip : target.zips) zip.file = place[zip.file];
-  }
-
-  // ---- .metadata
-
-  std::string Metadata() const {
-    PickleEmitter p;
-    p.BeginObject(kMetadataModule, "Metadata");
-    p.BeginDict();
-    p.Text("state_dict_metadata");
-    p.BeginDict();
-    for (const Entry& entry : entries_) {
-      p.Text(entry.name);
-      entry.dtype ? EmitTensor(entry, p) : p.BeginObject(kMetadataModule, "BytesStorageMetadata");
-    }
-    p.EndDict();
-    p.Text("planner_data");
-    p.BeginDict();
-    for (const Entry& entry : entries_) {
-      p.Text(entry.name);
-      p.BeginTuple();
-      for (const auto& part : entry.path) p.Json(part);
-      p.EndTuple();
-    }
-    p.EndDict();
-    p.Text("storage_data");
-    p.BeginDict();
-    for (const Entry& entry : entries_)
-      for (size_t i = 0; i < entry.chunks.size(); ++i) EmitPlace(entry, i, p);
-    p.EndDict();
-    p.Entry("storage_meta", nullptr);
-    p.Entry("version", kVersion);
-    p.EndDict();
-    p.EndObject();
-    return p.Finish();
-  }
-
-  static void EmitTensor(const Entry& entry, PickleEmitter& p) {
-    p.BeginObject(kMetadataModule, "TensorStorageMetadata");
-    p.BeginDict();
-    p.Text("properties");
-    p.BeginObject(kMetadataModule, "TensorProperties");
-    p.BeginTuple();
-    p.TorchDtype(*entry.dtype);
-    p.Global("torch.serialization", "_get_layout");
-    p.BeginTuple();
-    p.Text("torch.strided");
-    p.EndTuple();
-    p.Reduce();
-    p.Bool(false);
-    p.Global(kMetadataModule, "_MEM_FORMAT_ENCODING");
-    p.BeginTuple();
-    p.Int(0);
-    p.EndTuple();
-    p.Reduce();
-    p.Bool(false);
-    p.EndTuple();
-    p.EndObject();
-    p.Text("size");
-    p.TorchSize(entry.shape);
-    p.Text("chunks");
-    p.BeginList();
-    for (const auto& [box, zip] : entry.chunks) {
-      p.BeginObject(kMetadataModule, "ChunkStorageMetadata");
-      p.BeginDict();
-      p.Text("offsets");
-      p.TorchSize(box.offset);
-      p.Text("sizes");
-      p.TorchSize(box.extent);
-      p.EndDict();
-      p.EndObject();
-    }
-    p.EndList();
-    p.EndDict();
-    p.EndObject();
-  }
-
-  void EmitPlace(const Entry& entry, size_t chunk, PickleEmitter& p) const {
-    p.BeginObject(kMetadataModule, "MetadataIndex");
-    p.BeginDict();
-    p.Entry("fqn", entry.name);
-    p.Text("offset");
-    entry.dtype ? p.TorchSize(entry.chunks[chunk].first.offset) : p.None();
-    p.Text("index");
-    entry.dtype ? p.Int(static_cast<int64_t>(chunk)) : p.None();
-    p.EndDict();
-    p.EndObject();
-    const TargetZip& zip = builder_.target.zips[entry.chunks[chunk].second];
-    p.BeginObject("torch.distributed.checkpoint.filesystem", "_StorageInfo");
-    p.BeginDict();
-    p.Entry("relative_path", builder_.target.files[zip.file].name);
-    p.Entry("offset", zip.offset);
-    p.Entry("length", zip.layout.bytes());
-    p.EndDict();
-    p.EndObject();
-  }
-
   const CheckpointSource& source_;
   const TargetOptions& options_;
   TrainingState state_;
   TrainingTensors tensors_;
   std::vector<int> layers_;  // of each pipeline chunk
-  std::vector<Entry> entries_;
+  std::vector<DcpEntry> entries_;
   TargetBuilder builder_;
 };
 

@@ -3,36 +3,11 @@
 #include <algorithm>
 
 #include "ckpt/placement.h"
+#include "convert/targets/megatron_core.h"
 #include "convert/targets/model_states.h"
 
 namespace cairn {
 namespace {
-
-struct CoreModule {
-  std::string_view module;  // of megatron_layout.h
-  std::string_view local;   // with Megatron-Core's own layers
-  std::string_view fused;   // with Transformer Engine's, whose linear layers have the norms before them
-  bool linear = false;      // has an _extra_state beside its parameters
-};
-
-// In the order in which a layer registers them; the norm before attention is the first of all where it stands
-// by itself.
-constexpr CoreModule kInLayer[] = {
-    {"self_attention.dense", "self_attention.linear_proj.", "self_attention.linear_proj.", true},
-    {"input_layernorm", "input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
-    {"self_attention.query_key_value", "self_attention.linear_qkv.", "self_attention.linear_qkv.", true},
-    {"self_attention.q_layernorm", "self_attention.q_layernorm.", "self_attention.q_layernorm."},
-    {"self_attention.k_layernorm", "self_attention.k_layernorm.", "self_attention.k_layernorm."},
-    {"post_attention_layernorm", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"},
-    {"mlp.dense_h_to_4h", "mlp.linear_fc1.", "mlp.linear_fc1.", true},
-    {"mlp.dense_4h_to_h", "mlp.linear_fc2.", "mlp.linear_fc2.", true},
-};
-constexpr CoreModule kBeside[] = {
-    {"word_embeddings", "embedding.word_embeddings.", "embedding.word_embeddings."},
-    {"position_embeddings", "embedding.position_embeddings.", "embedding.position_embeddings."},
-    {"final_layernorm", "decoder.final_layernorm.", "decoder.final_layernorm."},
-    {"output_layer", "output_layer.", "output_layer.", true},
-};
 
 // One tensor of a chunk of a stage.
 struct Held {
@@ -84,22 +59,19 @@ class Planner {
   // ---- What a stage holds.
 
   Result<std::string> NameOf(const MegatronTensor& tensor, int first_layer, bool& linear) const {
-    const bool inside = tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
-    const std::span<const CoreModule> table = inside ? std::span<const CoreModule>(kInLayer) : kBeside;
-    const auto row = std::ranges::find(table, tensor.module, &CoreModule::module);
-    if (row == table.end())
-      return NotSupported("{} has no place in Megatron-Core's GPT; --to megatron-deepspeed has one",
-                          tensor.module);
+    CAIRN_ASSIGN_OR_RETURN(const CoreModule* row, CoreModuleOf(tensor));
     linear = row->linear;
-    const std::string prefix = inside ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
+    const std::string prefix =
+        InLayer(tensor) ? fmt::format("decoder.layers.{}.", tensor.layer - first_layer) : "";
     return fmt::format("{}{}{}", prefix, options_.local_spec ? row->local : row->fused, tensor.Kind());
   }
 
-  // Where a tensor stands among those of its layer.
+  // Where a tensor stands among those of its layer: the norm before attention is the first of all where it
+  // stands by itself.
   int OrderOf(const MegatronTensor& tensor) const {
     if (options_.local_spec && tensor.module == "input_layernorm") return -1;
-    const auto row = std::ranges::find(kInLayer, tensor.module, &CoreModule::module);
-    return static_cast<int>(row - std::begin(kInLayer));
+    const auto modules = CoreLayerModules();
+    return static_cast<int>(std::ranges::find(modules, tensor.module, &CoreModule::module) - modules.begin());
   }
 
   Result<Chunk> ChunkOf(std::vector<MegatronTensor> tensors, int index) const {
@@ -107,7 +79,7 @@ class Planner {
     int first_layer = 0;
     for (int c = 0; c < index; ++c) first_layer += layers_[c];
     std::ranges::stable_sort(tensors, {}, [this](const MegatronTensor& t) {
-      return std::pair(t.layer, t.layer == kBeforeLayers || t.layer == kAfterLayers ? 0 : OrderOf(t));
+      return std::pair(t.layer, InLayer(t) ? OrderOf(t) : 0);
     });
     Chunk chunk;
     for (const MegatronTensor& tensor : tensors) {
@@ -151,27 +123,17 @@ class Planner {
       EmitModel(zip, chunks[c]);
     }
     if (tensors_.optimizer) EmitOptimizer(zip, chunks);
-    p.Entry("opt_param_scheduler", Scheduler());
+    p.Entry("opt_param_scheduler", CoreSchedule(state_));
     p.Entry("num_floating_point_operations_so_far", 0);
     p.EndDict();
     return OkStatus();
   }
 
   nlohmann::json Arguments() const {
-    nlohmann::json arguments = MegatronArguments(source_.manifest().model, shape_, topology_);
-    arguments["consumed_train_samples"] = state_.consumed_samples;
-    arguments["consumed_valid_samples"] = 0;
-    arguments["skipped_train_samples"] = 0;
-    arguments["iteration"] = state_.iteration;
+    nlohmann::json arguments = CoreArguments(source_.manifest(), shape_, topology_, layers_, state_);
     arguments["ckpt_format"] = "torch";
     arguments["use_distributed_optimizer"] = false;
     arguments["transformer_impl"] = options_.local_spec ? "local" : "transformer_engine";
-    if (topology_.virtual_stages > 1)
-      arguments["virtual_pipeline_model_parallel_size"] = topology_.virtual_stages;
-    if (std::ranges::adjacent_find(layers_, std::ranges::not_equal_to()) != layers_.end()) {
-      arguments["decoder_first_pipeline_num_layers"] = layers_.front();
-      arguments["decoder_last_pipeline_num_layers"] = layers_.back();
-    }
     return arguments;
   }
 
@@ -195,7 +157,7 @@ class Planner {
 
   // Matrices, which have weight decay, then vectors.
   static std::vector<std::vector<const LocalTensor*>> Groups(const std::vector<Chunk>& chunks) {
-    std::vector<std::vector<const LocalTensor*>> groups(2);
+    std::vector<std::vector<const LocalTensor*>> groups(kCoreGroups);
     for (const Chunk& chunk : chunks)
       for (const Held& held : chunk) groups[held.tensor.shape.rank() > 1 ? 0 : 1].push_back(&held.tensor);
     return groups;
@@ -228,7 +190,7 @@ class Planner {
     p.Text("param_groups");
     EmitGroups(p, groups);
     p.EndDict();
-    if (tensors_.weight_type() == Dtype::kF16) EmitGradScaler(zip);
+    if (tensors_.weight_type() == Dtype::kF16) EmitCoreGradScaler(zip, state_, builder_);
     p.Text("fp32_from_fp16_params");
     p.BeginList();
     for (const auto& group : groups) {
@@ -246,57 +208,16 @@ class Planner {
     for (size_t g = 0; g < groups.size(); ++g) {
       std::vector<size_t> ids;
       for (size_t i = 0; i < groups[g].size(); ++i) ids.push_back(id++);
-      nlohmann::json own = {{"wd_mult", g == 0 ? 1.0 : 0.0}, {"lr_mult", 1.0},
-                            {"is_expert_parallel", false},   {"is_decoupled_lr", false},
-                            {"bias_correction", true},       {"step", state_.optimizer_step}};
-      EmitParamGroup(p, state_, g, groups.size(), ids, own);
+      EmitParamGroup(p, state_, g, groups.size(), ids, CoreGroupOwn(state_, g));
     }
     p.EndList();
   }
 
-  void EmitGradScaler(uint32_t zip) {
-    PickleEmitter& p = builder_.pickle(zip);
-    p.Text("grad_scaler");
-    p.BeginDict();
-    if (state_.dynamic_loss_scale) {
-      p.Text("scale");
-      builder_.EmitScalar(zip, static_cast<float>(state_.loss_scale), {1});
-      p.Entry("growth_tracker", 0);
-      p.Entry("hysteresis_tracker", 2);
-    }
-    p.EndDict();
-  }
-
-  // As OptimizerParamScheduler asks for it; what is not known is a constant rate.
-  nlohmann::json Scheduler() const {
-    if (state_.schedule.contains("num_steps")) return state_.schedule;
-    const nlohmann::json group = ParamGroup(state_, 0, 2);
-    const int64_t samples = std::max<int64_t>(1, state_.consumed_samples);
-    return {{"max_lr", group["lr"]},
-            {"min_lr", 0.0},
-            {"lr_warmup_steps", 0},
-            {"num_steps", state_.consumed_samples},
-            {"lr_decay_style", "constant"},
-            {"lr_decay_steps", samples},
-            {"start_wd", group["weight_decay"]},
-            {"end_wd", group["weight_decay"]},
-            {"wd_incr_style", "constant"},
-            {"wd_incr_steps", samples}};
-  }
-
   void AddNotes() {
     state_.notes.push_back("random states are not carried; start with --no-load-rng");
-    if (!tensors_.optimizer) {
-      state_.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
-      return;
-    }
-    state_.notes.push_back("the optimizer's state is that of the optimizer that is not distributed");
-    if (!state_.schedule.contains("num_steps"))
-      state_.notes.push_back(
-          "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
-    if (state_.param_groups.empty())
-      state_.notes.push_back(
-          "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
+    if (tensors_.optimizer)
+      state_.notes.push_back("the optimizer's state is that of the optimizer that is not distributed");
+    AddCoreNotes(tensors_.optimizer, state_);
   }
 
   const CheckpointSource& source_;

@@ -5,6 +5,7 @@
 #include "convert/targets/dcp.h"
 #include "convert/targets/deepspeed.h"
 #include "convert/targets/megatron.h"
+#include "convert/targets/torch_dist.h"
 
 namespace cairn {
 
@@ -17,6 +18,9 @@ std::span<const TargetFormat> TargetFormats() {
        PlanMegatronDeepSpeed},
       {"megatron", "megatron",
        "Megatron-LM's torch format with Megatron-Core's names; the optimizer not distributed", PlanMegatron},
+      {"torch-dist", "megatron",
+       "Megatron-Core's distributed checkpoint, for any TP and PP; --zero 1: its distributed optimizer",
+       PlanTorchDist},
       {"universal", "universal", "DeepSpeed's universal checkpoint, for any topology and ZeRO stage",
        PlanUniversal},
   };

@@ -61,4 +61,17 @@ nlohmann::json ParamGroup(const TrainingState& state, size_t group, size_t count
   return chosen;
 }
 
+void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group) {
+  for (const auto& [key, value] : group.items()) {
+    pickle.Text(key);
+    if (key != "betas" || !value.is_array()) {
+      pickle.Json(value);
+      continue;
+    }
+    pickle.BeginTuple();
+    for (const auto& beta : value) pickle.Json(beta);
+    pickle.EndTuple();
+  }
+}
+
 }  // namespace cairn

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ckpt/manifest.h"
+#include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
 
@@ -27,5 +28,7 @@ TrainingState TrainingStateOf(const Manifest& manifest);
 // Hyper-parameters of group `group` of `count`: those of the source where it has as many groups or one, else
 // torch.optim.AdamW's defaults.
 nlohmann::json ParamGroup(const TrainingState& state, size_t group, size_t count);
+// Emits them as entries of a dict that is open, betas as the tuple that torch wants.
+void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);
 
 }  // namespace cairn

@@ -265,16 +265,7 @@ void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t gr
   pickle.BeginDict();
   nlohmann::json values = ParamGroup(state, group, count);
   values.update(own);
-  for (const auto& [key, value] : values.items()) {
-    pickle.Text(key);
-    if (key != "betas" || !value.is_array()) {
-      pickle.Json(value);
-      continue;
-    }
-    pickle.BeginTuple();
-    for (const auto& beta : value) pickle.Json(beta);
-    pickle.EndTuple();
-  }
+  EmitHyperParameters(pickle, values);
   pickle.Entry("params", params);
   pickle.EndDict();
 }
