@@ -77,9 +77,11 @@ class ExportTest : public testing::TestWithParam<Target> {
  protected:
   Topology RandomTopology(int layers, std::mt19937& random) const {
     Topology t{.tp = 1 << random() % 3, .pp = 1, .dp = 1 + static_cast<int>(random() % 4)};
-    const bool deepspeed = std::string_view(GetParam().format) == "megatron-deepspeed";
+    const std::string_view format = GetParam().format;
+    const bool deepspeed = format == "megatron-deepspeed";
     // Of 16-bit weights ZeRO 3 stores the masters alone.
     t.zero = deepspeed ? static_cast<int>(random() % (GetParam().weights == Dtype::kF32 ? 4 : 3)) : 0;
+    if (format == "torch-dist" && GetParam().weights != Dtype::kF32) t.zero = static_cast<int>(random() % 2);
     if (t.zero < 2) t.pp = 1 + static_cast<int>(random() % layers);
     if (t.pp > 1 && random() % 3 == 0) {  // uneven
       t.layers_per_stage.assign(t.pp, 1);
@@ -152,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, ExportTest,
                          testing::Values(Target{"dcp", Dtype::kBF16}, Target{"megatron", Dtype::kBF16},
                                          Target{"megatron-deepspeed", Dtype::kBF16},
                                          Target{"megatron-deepspeed", Dtype::kF32},
-                                         Target{"universal", Dtype::kF32}),
+                                         Target{"torch-dist", Dtype::kBF16},
+                                         Target{"torch-dist", Dtype::kF32}, Target{"universal", Dtype::kF32}),
                          [](const auto& info) {
                            std::string name =
                                fmt::format("{}_{}", info.param.format, Name(info.param.weights));
@@ -195,6 +198,24 @@ TEST_F(RefusalTest, WhatAFormatCannotHold) {
   StepRecipe wide = RecipeOf({}, {});
   wide.weights = Dtype::kF32;
   EXPECT_THAT(Refusal("megatron", plain, wide), HasSubstr("--dtype bf16"));
+}
+
+TEST_F(RefusalTest, WhatMegatronCoresDistributedCheckpointCannotHold) {
+  using testing::HasSubstr;
+  const TargetOptions plain{.topology = {}, .dtype = {}};
+  const TargetOptions distributed{.topology = {.zero = 1}, .dtype = {}};
+  EXPECT_THAT(Refusal("torch-dist", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
+  EXPECT_THAT(Refusal("torch-dist", {.topology = {.zero = 3}, .dtype = {}}),
+              HasSubstr("no ZeRO 3; choose --zero 1"));
+  StepRecipe wide = RecipeOf({}, {});
+  wide.weights = Dtype::kF32;
+  EXPECT_THAT(Refusal("torch-dist", distributed, wide), HasSubstr("choose --dtype bf16 or --zero 0"));
+  StepRecipe normed = RecipeOf({}, {});
+  normed.specs.push_back({.name = "embedding.norm.weight", .shape = {16}, .layer = kBeforeLayers});
+  EXPECT_THAT(Refusal("torch-dist", plain, normed), HasSubstr("no place in Megatron-Core's GPT"));
+  StepRecipe uneven = RecipeOf({.layers = 2}, {});
+  std::erase_if(uneven.specs, [](const ParameterSpec& s) { return s.name == "layers.1.mlp.down.bias"; });
+  EXPECT_THAT(Refusal("torch-dist", plain, uneven), HasSubstr("1 of 2 layers have"));
 }
 
 }  // namespace

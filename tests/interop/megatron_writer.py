@@ -27,7 +27,8 @@ torch.cuda.synchronize = lambda *_: None
 torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 
 
-def train(rank, spec, out, port):
+def build(rank, spec, port):
+    """This rank's part of the model, in a world that has been started."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec["world"]), MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=spec["world"])
     tp, pp = spec["tp"], spec["pp"]
@@ -35,19 +36,36 @@ def train(rank, spec, out, port):
     torch.manual_seed(rank)
     swiglu = spec.get("swiglu", False)
     groups = spec.get("groups", 4)
-    untied = spec.get("untied", False)
+    dtype = torch.float32 if spec.get("fp32") else torch.bfloat16
     config = TransformerConfig(
         num_layers=4, hidden_size=16, num_attention_heads=4, num_query_groups=groups, ffn_hidden_size=spec.get("ffn", 24),
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
         gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
-        bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=False,
+        bf16=dtype is torch.bfloat16, params_dtype=dtype, pipeline_dtype=dtype, gradient_accumulation_fusion=False,
         activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu)
-    rope = spec.get("rope", False)
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
-                     max_sequence_length=spec.get("positions", 8), pre_process=parallel_state.is_pipeline_first_stage(),
-                     post_process=parallel_state.is_pipeline_last_stage(),
-                     share_embeddings_and_output_weights=not untied,
-                     position_embedding_type="rope" if rope else "learned_absolute").bfloat16()
+    return GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
+                    max_sequence_length=spec.get("positions", 8), pre_process=parallel_state.is_pipeline_first_stage(),
+                    post_process=parallel_state.is_pipeline_last_stage(),
+                    share_embeddings_and_output_weights=not spec.get("untied", False),
+                    position_embedding_type="rope" if spec.get("rope") else "learned_absolute").to(dtype)
+
+
+def arguments(spec):
+    """Of the training, as the checkpoint has them."""
+    swiglu, groups = spec.get("swiglu", False), spec.get("groups", 4)
+    return argparse.Namespace(
+        num_layers=4, hidden_size=16, num_attention_heads=4, group_query_attention=groups != 4, num_query_groups=groups,
+        ffn_hidden_size=spec.get("ffn", 24), padded_vocab_size=64, vocab_size=61, make_vocab_size_divisible_by=8,
+        max_position_embeddings=spec.get("positions", 8), norm_epsilon=1e-5, swiglu=swiglu,
+        normalization="RMSNorm" if spec.get("rms") else "LayerNorm", add_bias_linear=not swiglu,
+        position_embedding_type="rope" if spec.get("rope") else "learned_absolute", rotary_base=10000,
+        untie_embeddings_and_output_weights=spec.get("untied", False), tensor_model_parallel_size=spec["tp"],
+        pipeline_model_parallel_size=spec["pp"], consumed_train_samples=24, kv_channels=4)
+
+
+def train(rank, spec, out, port):
+    model = build(rank, spec, port)
+    pp = spec["pp"]
     if "load" in spec:
         file = torch.load(os.path.join(spec["load"], f"mp_rank_{rank_name(pp)}", "model_optim_rng.pt"), weights_only=False)
         assert file["checkpoint_version"] == 3.0 and file["args"].padded_vocab_size == 64
@@ -57,23 +75,11 @@ def train(rank, spec, out, port):
         save_known(model, out, rank, pp)
         torch.distributed.barrier()
         return
-    with torch.no_grad():  # values of their own for every parameter, replicas equal
+    with torch.no_grad():
         for name, p in model.named_parameters():
-            shared = not getattr(p, "tensor_model_parallel", False)
-            seed = hash_of(name) + (0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank())
-            seed += 7 * parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0
-            if "embeddings" in name or "output_layer" in name and not untied:
-                seed = 5 + (0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank())
-            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(seed)))
+            p.copy_(torch.randn(p.shape, generator=generator_of(name, p, spec)))
     state = model.sharded_state_dict(prefix="")
-    args = argparse.Namespace(
-        num_layers=4, hidden_size=16, num_attention_heads=4, group_query_attention=groups != 4, num_query_groups=groups,
-        ffn_hidden_size=24, padded_vocab_size=64, vocab_size=61, make_vocab_size_divisible_by=8, max_position_embeddings=8,
-        norm_epsilon=1e-5, swiglu=swiglu, normalization=config.normalization, add_bias_linear=not swiglu,
-        position_embedding_type="rope" if rope else "learned_absolute", rotary_base=10000,
-        untie_embeddings_and_output_weights=untied, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-        consumed_train_samples=24, kv_channels=4)
-    common = {"args": args, "checkpoint_version": 3.0, "iteration": 3}
+    common = {"args": arguments(spec), "checkpoint_version": 3.0, "iteration": 3}
     directory = os.path.join(out, "iter_0000003")
     if rank == 0:
         os.makedirs(directory)
@@ -88,6 +94,16 @@ def train(rank, spec, out, port):
                 file.write("3")
     save_known(model, out, rank, pp)
     torch.distributed.barrier()
+
+
+def generator_of(name, p, spec):
+    """Of values of its own for every parameter, where replicas have the same."""
+    shared = not getattr(p, "tensor_model_parallel", False)
+    tensor = 0 if shared else 1000 * parallel_state.get_tensor_model_parallel_rank()
+    seed = hash_of(name) + (7 * parallel_state.get_pipeline_model_parallel_rank() if "layers" in name else 0)
+    if "embeddings" in name or "output_layer" in name and not spec.get("untied"):
+        seed = 5
+    return torch.Generator().manual_seed(seed + tensor)
 
 
 def check_order(model, optimizer):
@@ -121,14 +137,14 @@ def rank_name(pp):
     return tensor if pp == 1 else f"{tensor}_{parallel_state.get_pipeline_model_parallel_rank():03d}"
 
 
-def fork(*arguments):
+def fork(job, rank, spec, out, port):
     pid = os.fork()
     if pid == 0:
-        log = os.open(f"{arguments[2]}-{arguments[0]}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
         try:
-            train(*arguments)
+            job(rank, spec, out, port)
             os._exit(0)
         except BaseException:
             import traceback
@@ -137,14 +153,14 @@ def fork(*arguments):
     return pid
 
 
-def main():
+def main(job):
     failed = []
     for run, spec in json.loads(sys.argv[2]).items():
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             free = s.getsockname()[1]
         path = os.path.join(sys.argv[1], run)
-        ranks = [fork(rank, spec, path, free) for rank in range(spec["world"])]
+        ranks = [fork(job, rank, spec, path, free) for rank in range(spec["world"])]
         if any([os.waitpid(pid, 0)[1] != 0 for pid in ranks]):
             failed.append(run)
             with open(f"{path}-0.log") as log:
@@ -153,4 +169,4 @@ def main():
 
 
 if __name__ == "__main__":  # Megatron's writers are processes that import this file
-    main()
+    main(train)

@@ -1,0 +1,209 @@
+"""Megatron-Core's optimizers, started on the CPU, that save their state in a torch_dist checkpoint or take it from one.
+
+    megatron_trainer.py DIR JSON
+
+JSON: {NAME: {"world": 2, "tp": 2, "pp": 1, "zero": 1, "load": DIRECTORY, ...}}; zero 1 is the distributed optimizer. Without
+"load" a state of random values is saved as Megatron-LM's training does, in DIR/NAME/iter_0000003; with it every key of the
+checkpoint but those "beside", and no other, is loaded into model and optimizer. DIR/NAME.ROLE-known-RANK.pt is what the rank then has, and
+DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
+"""
+
+import os
+
+import megatron_writer as writer
+import torch
+from megatron.core import dist_checkpointing, optimizer, parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import distrib_optimizer
+
+STATES = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+STEPS = 3
+
+
+class OnCpu(torch.overrides.TorchFunctionMode):
+    """There is no GPU; Megatron's optimizers ask for one by name."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        result = function(*args, **kwargs)
+        return result.replace("torch.", "torch.cuda.") if function is torch.Tensor.type and len(args) == 1 else result
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """Stands for Apex's and Transformer Engine's, which count their steps in the parameter group."""
+
+    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True, bias_correction=True):
+        assert adam_w_mode
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            first, second = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                assert set(state) <= {"exp_avg", "exp_avg_sq"}, set(state)
+                for kind in ("exp_avg", "exp_avg_sq"):
+                    state.setdefault(kind, torch.zeros_like(p))
+                state["exp_avg"].lerp_(p.grad, 1 - first)
+                state["exp_avg_sq"].mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                scale = (1 - first ** group["step"]) / (1 - second ** group["step"]) ** 0.5
+                p.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt().mul_(scale).add_(group["eps"]), value=-group["lr"])
+
+
+def start(rank, spec, port):
+    if not spec.get("torch_adam"):
+        optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = FusedAdam, False
+        distrib_optimizer.Adam = FusedAdam
+        distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
+    model = writer.build(rank, spec, port)
+    OnCpu().__enter__()
+    distributed, bf16 = spec["zero"] == 1, not spec.get("fp32")
+    ddp = DistributedDataParallel(model.config, DistributedDataParallelConfig(use_distributed_optimizer=distributed), model)
+    config = optimizer.OptimizerConfig(
+        optimizer="adam", lr=spec.get("lr", 0.5), bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32,
+        use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=0.0)
+    chain = optimizer.get_megatron_optimizer(config, [ddp])
+    assert len(chain.chained_optimizers) == 1
+    return model, chain.chained_optimizers[0]
+
+
+def states_of(model, chosen):
+    """{name: {role: the state's tensor}}, of a distributed optimizer those of all its ranks put together."""
+    if isinstance(chosen, distrib_optimizer.DistributedOptimizer):
+        return gathered(model, chosen)
+    found = {}
+    for name, p in model.named_parameters():
+        main = getattr(p, "main_param", p)
+        found[name] = {kind: chosen.optimizer.state[main][kind] for kind in ("exp_avg", "exp_avg_sq")}
+        if main is not p:
+            found[name]["master"] = main
+    return found
+
+
+def gathered(model, chosen):
+    """Megatron's own gathering cuts off the end of a tied embedding on several stages."""
+    mine, ranks = {}, [None] * chosen.data_parallel_group.size()
+    for name, p in model.named_parameters():
+        if p in chosen.model_param_gbuf_map:
+            part = chosen._get_model_param_range_map(p)["param"]
+            tensors = chosen._get_main_param_and_optimizer_states(p)
+            mine[name] = part.start, part.end, {role: tensors[key].detach() for role, key in STATES.items()}
+    torch.distributed.all_gather_object(ranks, mine, group=chosen.data_parallel_group)
+    found = {}
+    for name, p in model.named_parameters():
+        parts = sorted((rank[name] for rank in ranks if name in rank), key=lambda part: part[0])
+        assert [0] + [end for _, end, _ in parts] == [begin for begin, _, _ in parts] + [p.numel()]
+        found[name] = {role: torch.cat([tensors[role] for _, _, tensors in parts]).reshape(p.shape) for role in STATES}
+    return found
+
+
+def fill(model, chosen, spec):
+    """Random values, their own for every parameter; a 16-bit weight is its master rounded."""
+    for group in chosen.optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = torch.zeros_like(p)
+    chosen.optimizer.step()
+    distributed = isinstance(chosen, distrib_optimizer.DistributedOptimizer)
+    for name, p in model.named_parameters():
+        generator = writer.generator_of(name, p, spec)
+        master, first, second = (torch.randn(p.shape, generator=generator) for _ in range(3))
+        p.data.copy_(master)
+        values = {"param": master, "exp_avg": first, "exp_avg_sq": second.square()}
+        if distributed:
+            if p not in chosen.model_param_gbuf_map:
+                continue
+            part = chosen._get_model_param_range_map(p)["param"]
+            values = {key: value.flatten()[part.start:part.end] for key, value in values.items()}
+            chosen._set_main_param_and_optimizer_states(p, values)
+            continue
+        main = getattr(p, "main_param", p)
+        main.data.copy_(master)
+        for kind in ("exp_avg", "exp_avg_sq"):
+            chosen.optimizer.state[main][kind].copy_(values[kind])
+    for group in chosen.optimizer.param_groups:
+        group["lr"], group["step"] = 0.25 if group["wd_mult"] else 0.125, 7
+        for p in group["params"]:
+            if "step" in chosen.optimizer.state[p]:
+                chosen.optimizer.state[p]["step"].fill_(7)
+
+
+def metadata_of(spec):
+    """As Megatron-LM's training makes it."""
+    sharding = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
+    return {"singleton_local_shards": False, "chained_optim_avoid_prefix": True} | (sharding if spec["zero"] else {})
+
+
+def sharded(model, chosen, metadata, is_loading):
+    metadata = metadata | {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+    state = model.sharded_state_dict(metadata=metadata)
+    return {"model": state, "optimizer": chosen.sharded_state_dict(state, is_loading=is_loading, metadata=metadata)}
+
+
+def save(rank, model, chosen, spec, out):
+    directory = os.path.join(out, "iter_0000003")
+    if rank == 0:
+        os.makedirs(directory)
+        with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
+            file.write("3")
+    torch.distributed.barrier()
+    common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": 3}
+    dist_checkpointing.save(sharded(model, chosen, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
+                            content_metadata=metadata_of(spec))
+
+
+def load(model, chosen, spec):
+    common = dist_checkpointing.load_common_state_dict(spec["load"])
+    metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
+    assert metadata == metadata_of(spec), metadata
+    args = common["args"]
+    assert args.no_save_rng and not args.no_save_optim and args.padded_vocab_size % 8 == 0
+    assert args.use_distributed_optimizer == (spec["zero"] == 1)
+    state, missing, unexpected = dist_checkpointing.load(sharded(model, chosen, metadata, True), spec["load"],
+                                                         strict="return_all")
+    assert not unexpected and missing == set(spec.get("beside", [])), (missing, unexpected)
+    assert state["iteration"] == spec["iteration"] and state["checkpoint_version"] == 3.0
+    model.load_state_dict(state["model"], strict=True)
+    chosen.load_state_dict(state["optimizer"])
+    for group in chosen.optimizer.param_groups:
+        assert group["step"] == spec["steps"], group["step"]
+        for p in group["params"]:
+            assert chosen.optimizer.state[p].get("step", spec["steps"]) == spec["steps"]
+
+
+def keep(model, chosen, suffix, rank, out):
+    placed = {name: getattr(p, "partition_dim", -1) if getattr(p, "tensor_model_parallel", False) else -1
+              for name, p in model.named_parameters()}
+    values = states_of(model, chosen)
+    for name, p in model.named_parameters():
+        values[name]["weight"] = p.detach()
+    for role in values[name]:
+        stage, layers = parallel_state.get_pipeline_model_parallel_rank(), len(model.decoder.layers)
+        torch.save({"tp": parallel_state.get_tensor_model_parallel_rank(), "first_layer": stage * layers,
+                    "parameters": {name: (values[name][role].clone(), placed[name]) for name in placed}},
+                   f"{out}.{role}{suffix}-known-{rank}.pt")
+
+
+def work(rank, spec, out, port):
+    model, chosen = start(rank, spec, port)
+    if "load" in spec:
+        load(model, chosen, spec)
+    else:
+        fill(model, chosen, spec)
+        save(rank, model, chosen, spec, out)
+    keep(model, chosen, "", rank, out)
+    for _ in range(STEPS):
+        for group in chosen.optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = p.detach() * 0.0625
+        chosen.optimizer.step()
+    keep(model, chosen, "+", rank, out)
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    writer.main(work)
