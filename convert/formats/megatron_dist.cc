@@ -7,6 +7,7 @@
 #include "convert/formats/megatron_model.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
+#include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -110,7 +111,8 @@ class Opener {
     const std::string path = JoinPath(directory_, "common.pt");
     if (fs_.Stat(path).ok()) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-      return ReadArgs(file.root()).WithContext(path);
+      CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(path));
+      return ReadScalars(path, file);
     }
     const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
     if (item == index.bytes.end()) return NotFound("{} is missing; it says what the model is", path);
@@ -118,6 +120,24 @@ class Opener {
     if (!file.root().is(PyKind::kList) || file.root().items.empty())
       return Corrupt("{}: common_state is not what Megatron writes", directory_);
     return ReadArgs(*file.root().items[0]).WithContext(directory_);
+  }
+
+  // What torch's optimizers and Megatron's scaler of losses keep in tensors.
+  Status ReadScalars(const std::string& path, const TorchFile& file) {
+    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
+    if (!optimizer) return OkStatus();
+    const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
+    const PyValue* state = FindKind(inner ? *inner : *optimizer, "state", PyKind::kDict);
+    CAIRN_ASSIGN_OR_RETURN(const auto step,
+                           ScalarOf(fs_, path, file, state ? Find(*state, "common_step") : nullptr));
+    if (step && *step >= 0 && *step < 1e15) manifest_.state["optimizer_step"] = static_cast<int64_t>(*step);
+    const PyValue* scaler = FindKind(*optimizer, "grad_scaler", PyKind::kDict);
+    CAIRN_ASSIGN_OR_RETURN(const auto scale,
+                           ScalarOf(fs_, path, file, scaler ? Find(*scaler, "scale") : nullptr));
+    if (!scale) return OkStatus();
+    manifest_.state["loss_scale"] = *scale;
+    manifest_.state["dynamic_loss_scale"] = true;
+    return OkStatus();
   }
 
   Status ReadArgs(const PyValue& root) {

@@ -126,7 +126,9 @@ def fill(model, chosen, spec):
         for kind in ("exp_avg", "exp_avg_sq"):
             chosen.optimizer.state[main][kind].copy_(values[kind])
     for group in chosen.optimizer.param_groups:
-        group["lr"], group["step"] = 0.25 if group["wd_mult"] else 0.125, 7
+        group["lr"] = 0.25 if group["wd_mult"] else 0.125
+        if "step" in group:
+            group["step"] = 7
         for p in group["params"]:
             if "step" in chosen.optimizer.state[p]:
                 chosen.optimizer.state[p]["step"].fill_(7)
