@@ -17,6 +17,7 @@ class Planner {
 
   Result<TargetPlanned> Plan() {
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     CAIRN_RETURN_IF_ERROR(PlaceLayers());
     for (int rank = 0; rank < options_.topology.world(); ++rank)

@@ -78,6 +78,7 @@ class ShardedPlanner : public Planner {
           "ZeRO 3 keeps weights in the optimizer's shards, and there is no optimizer here; choose "
           "--zero 1");
     CAIRN_RETURN_IF_ERROR(Cut());
+    if (!tensors_.optimizer) LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     if (topology_.zero == 3) MastersAreWeights();
     const std::string directory = StepName();

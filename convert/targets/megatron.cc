@@ -31,6 +31,7 @@ class Planner {
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
     CAIRN_RETURN_IF_ERROR(CheckOptimizer());
     CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
+    LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     for (int tp = 0; tp < topology_.tp; ++tp) {
       CAIRN_ASSIGN_OR_RETURN(const auto held, MegatronTensors(tensors_, shape_, topology_.tp, tp));

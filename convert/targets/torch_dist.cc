@@ -5,8 +5,7 @@
 
 #include "ckpt/placement.h"
 #include "convert/targets/dcp_metadata.h"
-#include "convert/targets/megatron_core.h"
-#include "convert/targets/model_states.h"
+#include "convert/targets/torch_dist_common.h"
 
 namespace cairn {
 namespace {
@@ -16,9 +15,6 @@ constexpr std::string_view kExtraState = "._extra_state";
 constexpr const char* kMetadata =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
     R"("common_backend_version": 1})";
-
-// Which of Megatron's optimizers takes the state.
-enum class Optimizer { kNone, kFp32, kFloat16, kDistributed };
 
 // A box of a tensor over all TP ranks, without the dimension of the layers.
 struct Slice {
@@ -67,14 +63,16 @@ class Planner {
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
     CAIRN_RETURN_IF_ERROR(ChooseOptimizer());
     CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
-    LeaveLoneMasters();
+    LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     const std::string name = DirectoryName(), directory = name + "/";
     for (int rank = 0; rank < topology_.world(); ++rank)
       builder_.AddFile(fmt::format("{}__{}_0.distcp", directory, rank));
     CAIRN_RETURN_IF_ERROR(AddTensors());
     AddExtraStates();
-    AddCommon(builder_.BeginTorchFile(directory + "common.pt"));
+    EmitTorchDistCommon({source_.manifest(), shape_, topology_, layers_, state_, tensors_.weight_type(),
+                         optimizer_, options_.local_spec},
+                        builder_.BeginTorchFile(directory + "common.pt"), builder_);
     builder_.Place();
     builder_.DropEmptyFiles();
     builder_.AddText(directory + ".metadata", DcpMetadata(entries_, builder_.target));
@@ -88,7 +86,7 @@ class Planner {
  private:
   // Weights that no training of Megatron's has left are a release to it.
   std::string DirectoryName() const {
-    if (state_.iteration == 0 && optimizer_ == Optimizer::kNone) return "release";
+    if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return "release";
     return fmt::format("iter_{:07}", state_.iteration);
   }
 
@@ -100,24 +98,18 @@ class Planner {
     const bool fp32 = std::ranges::all_of(tensors_.parameters, [&](const TrainingParameter& parameter) {
       return tensors_.tensors[parameter.weight].entry.dtype == Dtype::kF32;
     });
-    optimizer_ = topology_.zero == 1 ? Optimizer::kDistributed
-                 : fp32              ? Optimizer::kFp32
-                                     : Optimizer::kFloat16;
+    optimizer_ = topology_.zero == 1 ? CoreOptimizer::kDistributed
+                 : fp32              ? CoreOptimizer::kFp32
+                                     : CoreOptimizer::kFloat16;
     for (const TrainingParameter& parameter : tensors_.parameters) {
       if (!parameter.exp_avg)
         return NotSupported("{} has no moments; Megatron's optimizers need those of every parameter",
                             parameter.spec.name);
-      if (!parameter.master && optimizer_ != Optimizer::kFp32)
+      if (!parameter.master && optimizer_ != CoreOptimizer::kFp32)
         return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
                             parameter.spec.name, fp32 ? " or --zero 0" : "");
     }
     return OkStatus();
-  }
-
-  // Masters without moments are no state of an optimizer's.
-  void LeaveLoneMasters() {
-    if (optimizer_ != Optimizer::kNone) return;
-    for (TargetTensor& tensor : tensors_.tensors) tensor.read_back &= tensor.entry.role == Role::kWeight;
   }
 
   // ---- Tensors.
@@ -147,11 +139,11 @@ class Planner {
         fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", module->fused, tensor.Kind());
     if (InLayer(tensor)) ++stacked_[key];
     CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
-    if (optimizer_ == Optimizer::kNone) return OkStatus();
+    if (optimizer_ == CoreOptimizer::kNone) return OkStatus();
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
     CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg_sq." + key, Role::kExpAvgSq, of_ranks));
-    if (optimizer_ == Optimizer::kFp32) return OkStatus();
-    const std::string prefix = optimizer_ == Optimizer::kDistributed ? "param." : "fp32_param.";
+    if (optimizer_ == CoreOptimizer::kFp32) return OkStatus();
+    const std::string prefix = optimizer_ == CoreOptimizer::kDistributed ? "param." : "fp32_param.";
     return AddRole("optimizer.state." + prefix + key, Role::kMaster, of_ranks);
   }
 
@@ -237,87 +229,12 @@ class Planner {
     entries_.push_back({name, {}, std::nullopt, {}, {{Box{}, zip}}});
   }
 
-  // ---- What is common to all ranks.
-
-  void AddCommon(uint32_t zip) {
-    PickleEmitter& p = builder_.pickle(zip);
-    p.BeginDict();
-    p.Text("args");
-    EmitNamespace(p, Arguments(), tensors_.weight_type());
-    p.Entry("checkpoint_version", 3.0);
-    p.Entry("iteration", state_.iteration);
-    if (optimizer_ != Optimizer::kNone) EmitOptimizer(zip);
-    p.Entry("opt_param_scheduler", CoreSchedule(state_));
-    p.Entry("num_floating_point_operations_so_far", 0);
-    nlohmann::json content = {{"singleton_local_shards", false}, {"chained_optim_avoid_prefix", true}};
-    if (optimizer_ == Optimizer::kDistributed) {
-      content["distrib_optim_sharding_type"] = "fully_reshardable";
-      content["distrib_optim_fully_reshardable_mem_efficient"] = false;
-    }
-    p.Entry("content_metadata", content);
-    p.EndDict();
-  }
-
-  nlohmann::json Arguments() const {
-    nlohmann::json arguments = CoreArguments(source_.manifest(), shape_, topology_, layers_, state_);
-    const bool distributed = optimizer_ == Optimizer::kDistributed;
-    arguments["ckpt_format"] = "torch_dist";
-    arguments["ckpt_fully_parallel_save"] = true;
-    arguments["use_dist_ckpt"] = true;
-    arguments["use_distributed_optimizer"] = distributed;
-    arguments["dist_ckpt_optim_fully_reshardable"] = distributed;
-    arguments["transformer_impl"] = options_.local_spec ? "local" : "transformer_engine";
-    arguments["no_save_rng"] = true;  // so that its loader asks for none
-    arguments["no_save_optim"] = optimizer_ == Optimizer::kNone;
-    return arguments;
-  }
-
-  void EmitOptimizer(uint32_t zip) {
-    PickleEmitter& p = builder_.pickle(zip);
-    p.Text("optimizer");
-    p.BeginDict();
-    if (optimizer_ != Optimizer::kFp32) {
-      p.Text("optimizer");
-      p.BeginDict();
-    }
-    EmitInner(zip);
-    if (optimizer_ != Optimizer::kFp32) p.EndDict();
-    if (tensors_.weight_type() == Dtype::kF16) EmitCoreGradScaler(zip, state_, builder_);
-    if (optimizer_ == Optimizer::kDistributed) p.Entry("param_state_sharding_type", "fully_reshardable");
-    p.EndDict();
-  }
-
-  // torch's AdamW looks for its step in the state; Transformer Engine's Adam fails where it is there.
-  void EmitInner(uint32_t zip) {
-    PickleEmitter& p = builder_.pickle(zip);
-    if (optimizer_ != Optimizer::kDistributed) {
-      p.Text("state");
-      p.BeginDict();
-      if (options_.local_spec) {
-        p.Text("common_step");
-        builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
-      }
-      p.EndDict();
-    }
-    p.Text("param_groups");
-    p.BeginList();
-    for (size_t g = 0; g < kCoreGroups; ++g) {
-      nlohmann::json group = ParamGroup(state_, g, kCoreGroups);
-      group.update(CoreGroupOwn(state_, g));
-      group["default_config"] = true;
-      p.BeginDict();
-      EmitHyperParameters(p, group);
-      p.EndDict();
-    }
-    p.EndList();
-  }
-
   void AddNotes() {
     state_.notes.push_back("random states are not carried; the training seeds them anew");
-    if (optimizer_ == Optimizer::kDistributed)
+    if (optimizer_ == CoreOptimizer::kDistributed)
       state_.notes.push_back(
           "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
-    else if (optimizer_ != Optimizer::kNone)
+    else if (optimizer_ != CoreOptimizer::kNone)
       state_.notes.push_back(
           fmt::format("the optimizer's state is not for --use-distributed-optimizer, which takes that of "
                       "--zero 1; its step is where {} looks",
@@ -330,7 +247,7 @@ class Planner {
   const TargetOptions& options_;
   TrainingState state_;
   const Topology topology_;
-  Optimizer optimizer_ = Optimizer::kNone;
+  CoreOptimizer optimizer_ = CoreOptimizer::kNone;
   TrainingTensors tensors_;
   MegatronShape shape_;
   std::vector<int> layers_;     // of each chunk

@@ -82,4 +82,9 @@ Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::o
   return Chooser(catalog, dtype).Choose();
 }
 
+void LeaveLoneMasters(TrainingTensors& tensors) {
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (parameter.master && !parameter.exp_avg) tensors.tensors[*parameter.master].read_back = false;
+}
+
 }  // namespace cairn

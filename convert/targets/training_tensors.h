@@ -32,4 +32,8 @@ struct TrainingTensors {
 // none; NotSupported where a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::optional<Dtype> dtype);
 
+// For formats that have a place for masters in an optimizer's state only: those of parameters without moments
+// stay behind.
+void LeaveLoneMasters(TrainingTensors& tensors);
+
 }  // namespace cairn

@@ -49,7 +49,7 @@ class ReshapeTest(CliTest):
 
 
 class ExportTest(CliTest):
-    FORMATS = ("dcp", "megatron", "megatron-deepspeed", "universal")
+    FORMATS = ("dcp", "megatron", "megatron-deepspeed", "torch-dist", "universal")
 
     def setUp(self):
         super().setUp()
@@ -74,10 +74,14 @@ class ExportTest(CliTest):
         self.cairn("convert", self.run_dir, "weights", "--to", "native", "--dtype", "bf16")
         done = self.cairn("convert", "weights", "out", "--to", "megatron")
         self.assertIn("--no-load-optim", done.stderr)
+        self.cairn("convert", self.run_dir, "wide", "--to", "native", "--dtype", "fp32")
+        for name in self.FORMATS:  # what is rounded has no masters: nothing trains on it
+            self.cairn("convert", "wide", name, "--to", name, "--dtype", "bf16", says="read back and equal")
 
     def test_what_cannot_be(self):
         for flags, says in ((["--to", "megatron", "--tp", 3], "TP=3 does not divide"),
                             (["--to", "megatron-deepspeed", "--zero", 3, "--pp", 2], "no pipeline with ZeRO 3"),
+                            (["--to", "torch-dist", "--zero", 2], "Megatron-LM has no ZeRO 2"),
                             (["--to", "dcp", "--saturate"], "--saturate"), (["--to", "nemo"], "is none of hf"),
                             (["--to", "hf", "--param-groups", 2], "--param-groups")):
             self.cairn("convert", self.run_dir, "out", *flags, code=2, says=says)
