@@ -152,8 +152,9 @@ class Opener {
     const auto size = [&](const char* name) {
       return static_cast<int>(std::clamp<int64_t>(AsInt(Find(*args, name)).value_or(1), 1, kMaxWorld));
     };
+    const bool distributed = AsInt(Find(*args, "use_distributed_optimizer")).value_or(0) != 0;
     manifest_.topology = {size("tensor_model_parallel_size"), size("pipeline_model_parallel_size"),
-                          size("data_parallel_size"), 0};
+                          size("data_parallel_size"), distributed ? 1 : 0};
     return OkStatus();
   }
 
