@@ -248,12 +248,30 @@ class TorchDistTest(Case):
             cairn("convert", self.path(source + "-native"), self.path(name + "-in"), "--to", "torch-dist", *flags,
                   "--transformer-impl", "local" if local else "transformer_engine")
             self.assertEqual(fingerprint(self.path(name + "-in")), fingerprint(self.path(source)))
+        self.check_against_its_own_files()
         run_writer(self, "megatron_trainer.py", json.dumps(jobs))
         for name, (source, _, _) in LOADED.items():
             with self.subTest(name=name):
                 for role in self.roles(source):
                     for when in (role, role + "+"):
                         self.compare(self.known(source, when, SAVED[source]), self.known(name, when, jobs[name]), when)
+
+    def check_against_its_own_files(self):
+        """At the topology of Megatron's own save: the same keys, of the same shapes, types and chunks."""
+        for source in ("plain", "distributed", "fp32"):
+            spec = SAVED[source]
+            cairn("convert", self.path(source), self.path(source + "-same"), "--to", "torch-dist", "--tp", spec["tp"], "--pp",
+                  spec["pp"], "--dp", "1", "--zero", spec["zero"], "--transformer-impl", "local")
+            theirs, ours = (torch.distributed.checkpoint.FileSystemReader(self.path(name, "iter_0000003")).read_metadata()
+                            for name in (source, source + "-same"))
+            self.assertEqual(set(theirs.storage_data), set(ours.storage_data))
+            for name, entry in theirs.state_dict_metadata.items():
+                other = ours.state_dict_metadata[name]
+                self.assertIs(type(entry), type(other))
+                if hasattr(entry, "size"):
+                    self.assertEqual((entry.size, entry.properties), (other.size, other.properties), name)
+                    chunks = [{(chunk.offsets, chunk.sizes) for chunk in e.chunks} for e in (entry, other)]
+                    self.assertEqual(*chunks, name)
 
     def roles(self, source):
         return ["weight", "exp_avg", "exp_avg_sq"] + ([] if SAVED[source].get("fp32") else ["master"])
