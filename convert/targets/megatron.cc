@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "ckpt/placement.h"
+#include "convert/targets/megatron_buffer.h"
 #include "convert/targets/megatron_core.h"
 #include "convert/targets/model_states.h"
 
 namespace cairn {
 namespace {
+
+constexpr const char* kHead = "output_layer.weight";
 
 // One tensor of a chunk of a stage.
 struct Held {
@@ -46,7 +49,8 @@ class Planner {
  private:
   Status CheckOptimizer() const {
     if (topology_.zero > 1)
-      return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 0", topology_.zero);
+      return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
+                             topology_.zero);
     for (const TrainingParameter& parameter : tensors_.parameters)
       if (tensors_.optimizer && (!parameter.master || !parameter.exp_avg))
         return NotSupported(
@@ -91,12 +95,12 @@ class Planner {
       if (!here && !head) continue;
       bool linear = head;
       CAIRN_ASSIGN_OR_RETURN(std::string name, NameOf(tensor, first_layer, linear));
-      if (head) name = "output_layer.weight", linear = true;
+      if (head) name = kHead, linear = true;
       Held held{name, {.name = name, .shape = tensor.shape, .parts = tensor.parts, .file_name = {}}, ""};
       if (linear) held.extra_state = name.substr(0, name.rfind('.')) + "._extra_state";
       chunk.push_back(std::move(held));
     }
-    const auto tied_head = std::ranges::find(chunk, "output_layer.weight", &Held::name);
+    const auto tied_head = std::ranges::find(chunk, kHead, &Held::name);
     if (tied_head != chunk.end()) std::rotate(tied_head, tied_head + 1, chunk.end());
     return chunk;
   }
@@ -111,8 +115,8 @@ class Planner {
     }
     const std::string rank =
         topology_.pp == 1 ? fmt::format("{:02}", tp) : fmt::format("{:02}_{:03}", tp, pp);
-    const uint32_t zip = builder_.BeginTorchFile(
-        fmt::format("iter_{:07}/mp_rank_{}/model_optim_rng.pt", state_.iteration, rank));
+    const std::string directory = fmt::format("iter_{:07}/mp_rank_{}/", state_.iteration, rank);
+    const uint32_t zip = builder_.BeginTorchFile(directory + "model_optim_rng.pt");
     PickleEmitter& p = builder_.pickle(zip);
     p.BeginDict();
     p.Text("args");
@@ -127,13 +131,14 @@ class Planner {
     p.Entry("opt_param_scheduler", CoreSchedule(state_));
     p.Entry("num_floating_point_operations_so_far", 0);
     p.EndDict();
+    if (distributed()) AddBuffers(chunks, directory + "distrib_optim.pt");
     return OkStatus();
   }
 
   nlohmann::json Arguments() const {
     nlohmann::json arguments = CoreArguments(source_.manifest(), shape_, topology_, layers_, state_);
     arguments["ckpt_format"] = "torch";
-    arguments["use_distributed_optimizer"] = false;
+    arguments["use_distributed_optimizer"] = distributed();
     arguments["transformer_impl"] = options_.local_spec ? "local" : "transformer_engine";
     return arguments;
   }
@@ -164,6 +169,8 @@ class Planner {
     return groups;
   }
 
+  bool distributed() const { return tensors_.optimizer && topology_.zero == 1; }
+
   void EmitOptimizer(uint32_t zip, const std::vector<Chunk>& chunks) {
     const auto groups = Groups(chunks);
     PickleEmitter& p = builder_.pickle(zip);
@@ -171,6 +178,18 @@ class Planner {
     p.BeginDict();
     p.Text("optimizer");
     p.BeginDict();
+    if (!distributed()) EmitStates(zip, groups);
+    p.Text("param_groups");
+    EmitGroups(p, groups);
+    p.EndDict();
+    if (tensors_.weight_type() == Dtype::kF16) EmitCoreGradScaler(zip, state_, builder_);
+    if (!distributed()) EmitMasters(zip, groups);
+    p.EndDict();
+  }
+
+  // torch's AdamW looks for its step in each state; Transformer Engine's Adam fails where it is there.
+  void EmitStates(uint32_t zip, const std::vector<std::vector<const LocalTensor*>>& groups) {
+    PickleEmitter& p = builder_.pickle(zip);
     p.Text("state");
     p.BeginDict();
     int64_t id = 0;
@@ -178,8 +197,10 @@ class Planner {
       for (const LocalTensor* tensor : group) {
         p.Int(id++);
         p.BeginDict();
-        p.Text("step");
-        builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+        if (options_.local_spec) {
+          p.Text("step");
+          builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+        }
         for (const auto& [role, name] :
              {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
           p.Text(name);
@@ -188,10 +209,10 @@ class Planner {
         p.EndDict();
       }
     p.EndDict();
-    p.Text("param_groups");
-    EmitGroups(p, groups);
-    p.EndDict();
-    if (tensors_.weight_type() == Dtype::kF16) EmitCoreGradScaler(zip, state_, builder_);
+  }
+
+  void EmitMasters(uint32_t zip, const std::vector<std::vector<const LocalTensor*>>& groups) {
+    PickleEmitter& p = builder_.pickle(zip);
     p.Text("fp32_from_fp16_params");
     p.BeginList();
     for (const auto& group : groups) {
@@ -200,7 +221,6 @@ class Planner {
       p.EndList();
     }
     p.EndList();
-    p.EndDict();
   }
 
   void EmitGroups(PickleEmitter& p, const std::vector<std::vector<const LocalTensor*>>& groups) const {
@@ -209,16 +229,40 @@ class Planner {
     for (size_t g = 0; g < groups.size(); ++g) {
       std::vector<size_t> ids;
       for (size_t i = 0; i < groups[g].size(); ++i) ids.push_back(id++);
-      EmitParamGroup(p, state_, g, groups.size(), ids, CoreGroupOwn(state_, g));
+      if (!distributed()) {
+        EmitParamGroup(p, state_, g, groups.size(), ids, CoreGroupOwn(state_, g));
+        continue;
+      }
+      nlohmann::json group = ParamGroup(state_, g, groups.size());
+      group.update(CoreGroupOwn(state_, g));
+      p.BeginDict();
+      EmitHyperParameters(p, group);
+      p.EndDict();
     }
     p.EndList();
   }
 
+  void AddBuffers(const std::vector<Chunk>& chunks, const std::string& file) {
+    std::vector<BufferChunk> buffers;
+    for (const Chunk& chunk : chunks) {
+      BufferChunk& buffer = buffers.emplace_back();
+      for (const Held& held : chunk) {
+        const bool embedding = held.name == "embedding.word_embeddings.weight" || held.name == kHead;
+        buffer.push_back({&held.tensor, embedding && shape_.tied && topology_.pp > 1});
+      }
+    }
+    const Dtype weights = tensors_.weight_type();
+    AddDistribOptim(tensors_, buffers, weights == Dtype::kF16 ? weights : Dtype::kF32, file, builder_);
+    fits_all_buckets_ &= FitsAllBuckets(buffers);
+  }
+
   void AddNotes() {
     state_.notes.push_back("random states are not carried; start with --no-load-rng");
-    if (tensors_.optimizer)
-      state_.notes.push_back("the optimizer's state is that of the optimizer that is not distributed");
-    AddCoreNotes(tensors_.optimizer, state_);
+    if (!fits_all_buckets_)
+      state_.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
+    if (distributed() && tensors_.weight_type() == Dtype::kF16)
+      state_.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
+    AddCoreNotes(tensors_.optimizer, distributed(), options_.local_spec, state_);
   }
 
   const CheckpointSource& source_;
@@ -228,6 +272,7 @@ class Planner {
   TrainingTensors tensors_;
   MegatronShape shape_;
   std::vector<int> layers_;  // of each chunk
+  bool fits_all_buckets_ = true;
   TargetBuilder builder_;
 };
 

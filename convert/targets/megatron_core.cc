@@ -85,11 +85,21 @@ void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder&
   p.EndDict();
 }
 
-void AddCoreNotes(bool optimizer, TrainingState& state) {
+void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, TrainingState& state) {
   if (!optimizer) {
     state.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
     return;
   }
+  if (distributed)
+    state.notes.push_back(
+        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
+  else
+    state.notes.push_back(
+        fmt::format("the optimizer's state is not for --use-distributed-optimizer, which takes that of "
+                    "--zero 1; its step "
+                    "is where {} looks",
+                    local_spec ? "torch's AdamW"
+                               : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         "no schedule of the learning rate is known; start with --override-opt-param-scheduler");

@@ -42,7 +42,8 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 // Emits the entry grad_scaler of a dict that is open.
 void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder);
 
-// What a user must know of the training's state. `optimizer`: there is one.
-void AddCoreNotes(bool optimizer, TrainingState& state);
+// What a user must know of the optimizer's state. `optimizer`: there is one; `distributed`: as the
+// distributed optimizer takes it; `local_spec`: the step as torch's AdamW does.
+void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, TrainingState& state);
 
 }  // namespace cairn

@@ -231,16 +231,7 @@ class Planner {
 
   void AddNotes() {
     state_.notes.push_back("random states are not carried; the training seeds them anew");
-    if (optimizer_ == CoreOptimizer::kDistributed)
-      state_.notes.push_back(
-          "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
-    else if (optimizer_ != CoreOptimizer::kNone)
-      state_.notes.push_back(
-          fmt::format("the optimizer's state is not for --use-distributed-optimizer, which takes that of "
-                      "--zero 1; its step is where {} looks",
-                      options_.local_spec ? "torch's AdamW (not Transformer Engine's Adam)"
-                                          : "Transformer Engine's Adam (--transformer-impl local: torch's)"));
-    AddCoreNotes(tensors_.optimizer, state_);
+    AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec, state_);
   }
 
   const CheckpointSource& source_;

@@ -81,7 +81,8 @@ class ExportTest : public testing::TestWithParam<Target> {
     const bool deepspeed = format == "megatron-deepspeed";
     // Of 16-bit weights ZeRO 3 stores the masters alone.
     t.zero = deepspeed ? static_cast<int>(random() % (GetParam().weights == Dtype::kF32 ? 4 : 3)) : 0;
-    if (format == "torch-dist" && GetParam().weights != Dtype::kF32) t.zero = static_cast<int>(random() % 2);
+    const bool core = format == "torch-dist" || format == "megatron";
+    if (core && GetParam().weights != Dtype::kF32) t.zero = static_cast<int>(random() % 2);
     if (t.zero < 2) t.pp = 1 + static_cast<int>(random() % layers);
     if (t.pp > 1 && random() % 3 == 0) {  // uneven
       t.layers_per_stage.assign(t.pp, 1);

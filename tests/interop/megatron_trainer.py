@@ -1,10 +1,11 @@
-"""Megatron-Core's optimizers, started on the CPU, that save their state in a torch_dist checkpoint or take it from one.
+"""Megatron-Core's optimizers, started on the CPU, that save their state in checkpoints or take it from one.
 
     megatron_trainer.py DIR JSON
 
 JSON: {NAME: {"world": 2, "tp": 2, "pp": 1, "zero": 1, "load": DIRECTORY, ...}}; zero 1 is the distributed optimizer. Without
-"load" a state of random values is saved as Megatron-LM's training does, in DIR/NAME/iter_0000003; with it every key of the
-checkpoint but those "beside", and no other, is loaded into model and optimizer. DIR/NAME.ROLE-known-RANK.pt is what the rank then has, and
+"load" a state of random values is saved as Megatron-LM's training does, as torch_dist in DIR/NAME/iter_0000003 and in its older
+form in DIR/NAME-legacy; with it every key of the checkpoint but those "beside", and no other, is loaded into model and
+optimizer ("legacy": of the older form). DIR/NAME.ROLE-known-RANK.pt is what the rank then has, and
 DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
 """
 
@@ -63,7 +64,8 @@ def start(rank, spec, port):
     model = writer.build(rank, spec, port)
     OnCpu().__enter__()
     distributed, bf16 = spec["zero"] == 1, not spec.get("fp32")
-    ddp = DistributedDataParallel(model.config, DistributedDataParallelConfig(use_distributed_optimizer=distributed), model)
+    buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
+    ddp = DistributedDataParallel(model.config, buffers, model)
     config = optimizer.OptimizerConfig(
         optimizer="adam", lr=spec.get("lr", 0.5), bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32,
         use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=0.0)
@@ -156,6 +158,25 @@ def save(rank, model, chosen, spec, out):
     common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": 3}
     dist_checkpointing.save(sharded(model, chosen, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
                             content_metadata=metadata_of(spec))
+    legacy = os.path.join(out + "-legacy", "iter_0000003", f"mp_rank_{writer.rank_name(spec['pp'])}")
+    if parallel_state.get_data_parallel_rank() == 0:
+        os.makedirs(legacy)
+        torch.save(common | {"model": model.state_dict_for_save_checkpoint(), "optimizer": chosen.state_dict()},
+                   os.path.join(legacy, "model_optim_rng.pt"))
+    if spec["zero"]:
+        chosen.save_parameter_state(os.path.join(legacy, "distrib_optim.pt"))
+
+
+def load_legacy(model, chosen, spec):
+    directory = os.path.join(spec["load"], f"mp_rank_{writer.rank_name(spec['pp'])}")
+    state = torch.load(os.path.join(directory, "model_optim_rng.pt"), weights_only=False)
+    assert state["args"].use_distributed_optimizer == (spec["zero"] == 1)
+    model.load_state_dict(state["model"], strict=True)
+    if spec["zero"]:  # which torch_dist does by itself
+        chosen._init_optimizer_states_with_dummy_values()
+    chosen.load_state_dict(state["optimizer"])
+    if spec["zero"]:
+        chosen.load_parameter_state(os.path.join(directory, "distrib_optim.pt"))
 
 
 def load(model, chosen, spec):
@@ -171,6 +192,9 @@ def load(model, chosen, spec):
     assert state["iteration"] == spec["iteration"] and state["checkpoint_version"] == 3.0
     model.load_state_dict(state["model"], strict=True)
     chosen.load_state_dict(state["optimizer"])
+
+
+def check_steps(chosen, spec):
     for group in chosen.optimizer.param_groups:
         assert group["step"] == spec["steps"], group["step"]
         for p in group["params"]:
@@ -193,7 +217,8 @@ def keep(model, chosen, suffix, rank, out):
 def work(rank, spec, out, port):
     model, chosen = start(rank, spec, port)
     if "load" in spec:
-        load(model, chosen, spec)
+        (load_legacy if spec.get("legacy") else load)(model, chosen, spec)
+        check_steps(chosen, spec)
     else:
         fill(model, chosen, spec)
         save(rank, model, chosen, spec, out)
