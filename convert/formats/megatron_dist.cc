@@ -4,6 +4,7 @@
 #include <map>
 
 #include "convert/formats/dcp_index.h"
+#include "convert/formats/megatron_buckets.h"
 #include "convert/formats/megatron_model.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
@@ -44,19 +45,6 @@ std::optional<DistName> ParseDistName(std::string name) {
   return found;
 }
 
-// Elements [begin, begin + count) of an array in row-major order, as an array of that shape.
-StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
-  StoredArray slice{array.name, array.dtype, shape, {}};
-  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
-  for (const StoredExtent& extent : array.extents) {
-    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
-    if (from < to)
-      slice.extents.push_back(
-          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
-  }
-  return slice;
-}
-
 Dims WithoutFirst(const Dims& dims) {
   Dims rest;
   for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
@@ -70,6 +58,7 @@ class Opener {
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
+    bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
     const std::string cut = OptimizerCut(index);
@@ -79,24 +68,45 @@ class Opener {
           NotSupported("{}: {} is cut by data parallel ranks; save with --dist-ckpt-optim-fully-reshardable",
                        directory_, cut)));
     for (const DcpTensor& tensor : index.tensors) {
-      if (IsMegatronBuffer(tensor.name) || (!cut.empty() && tensor.name.starts_with("optimizer."))) continue;
+      if (IsMegatronBuffer(tensor.name) || MegatronBuckets::IsOne(tensor.name)) continue;
+      if (!cut.empty() && tensor.name.starts_with("optimizer.")) continue;
       const auto name = ParseDistName(tensor.name);
       if (!name && tensor.name.starts_with("optimizer.state.common_step")) continue;
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
       for (const DcpChunk& chunk : tensor.chunks)
         CAIRN_RETURN_IF_ERROR(Add(tensor, *name, chunk, assembler).WithContext(directory_));
     }
+    if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
     return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
  private:
-  // An optimizer's tensor that is not one of the model's: flat buckets (dp_reshardable), or flattened cells
-  // of its grid (fully_sharded_model_space). Empty where there is none.
+  Status ReadBuckets(const DcpIndex& index, MegatronAssembler& assembler) {
+    Status status = buckets_.status();
+    MegatronOptimizer optimizer(fs_, directory_, builder_.catalog);
+    if (status.ok()) status = buckets_->Read(items_, optimizer, builder_);
+    if (status.ok()) status = ReadGroups(index);
+    if (!status.ok()) return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
+    return buckets_->Assemble(assembler).WithContext(directory_);
+  }
+
+  // What is no tensor of it: of the first model parallel rank, as all have it.
+  Status ReadGroups(const DcpIndex& index) {
+    const auto item = std::ranges::find(
+        index.bytes, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", &DcpBytes::name);
+    if (item == index.bytes.end()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+    if (!file.root().is(PyKind::kList) || file.root().items.empty()) return OkStatus();
+    AddParamGroups(*file.root().items[0], manifest_.state);
+    return OkStatus();
+  }
+
+  // An optimizer's tensor that is not one of the model's: flattened cells of its grid
+  // (fully_sharded_model_space). Empty where there is none.
   static std::string OptimizerCut(const DcpIndex& index) {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
-      if (tensor.name.starts_with("optimizer.distributed.")) return tensor.name;
       for (const auto& [prefix, role] : kRoles) {
         if (!tensor.name.starts_with(prefix)) continue;
         const auto weight = shapes.find(tensor.name.substr(prefix.size()));
@@ -111,7 +121,7 @@ class Opener {
     const std::string path = JoinPath(directory_, "common.pt");
     if (fs_.Stat(path).ok()) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
-      CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(path));
+      CAIRN_RETURN_IF_ERROR(ReadArgs(file.root(), index).WithContext(path));
       return ReadScalars(path, file);
     }
     const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
@@ -119,7 +129,7 @@ class Opener {
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
     if (!file.root().is(PyKind::kList) || file.root().items.empty())
       return Corrupt("{}: common_state is not what Megatron writes", directory_);
-    return ReadArgs(*file.root().items[0]).WithContext(directory_);
+    return ReadArgs(*file.root().items[0], index).WithContext(directory_);
   }
 
   // What torch's optimizers and Megatron's scaler of losses keep in tensors.
@@ -140,12 +150,13 @@ class Opener {
     return OkStatus();
   }
 
-  Status ReadArgs(const PyValue& root) {
+  Status ReadArgs(const PyValue& root, const DcpIndex& index) {
     const PyValue* args = Find(root, "args");
     if (!args) return NotSupported("there are no args in it, which say what the model is");
     const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
     CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied));
     if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
+    if (bucketed_) buckets_ = MegatronBuckets::Make(*args, args_, index);
     manifest_.model = args_.facts;
     manifest_.state = MegatronState(root);
     manifest_.step = IntField(manifest_.state, "iteration");
@@ -164,7 +175,7 @@ class Opener {
     if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
     MegatronSlice slice{name.place.name,  name.place.layer, 0,        name.role,
                         std::move(array), tensor.shape,     chunk.box};
-    if (!name.stacked) return assembler.Add(slice);
+    if (!name.stacked) return AddSlice(slice, assembler);
     if (tensor.shape.rank() < 2 || tensor.shape[0] != args_.layers)
       return Corrupt("{} of shape {} does not stack {} layers", tensor.name, ToString(tensor.shape),
                      args_.layers);
@@ -174,9 +185,18 @@ class Opener {
     for (uint64_t i = 0; i < chunk.box.extent[0]; ++i) {
       slice.layer = static_cast<int>(chunk.box.offset[0] + i);
       slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
-      CAIRN_RETURN_IF_ERROR(assembler.Add(slice));
+      CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
     }
     return OkStatus();
+  }
+
+  Status AddSlice(const MegatronSlice& slice, MegatronAssembler& assembler) {
+    if (bucketed_ && buckets_.ok() && slice.role == Role::kWeight) {
+      const Status status =
+          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor.array);
+      if (!status.ok()) buckets_ = status;
+    }
+    return assembler.Add(slice);
   }
 
   FileSystem& fs_;
@@ -184,6 +204,8 @@ class Opener {
   const OpenOptions& options_;
   DcpItems items_;
   MegatronArgs args_;
+  bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
+  Result<MegatronBuckets> buckets_ = NotFound("there are none");
   StoredBuilder builder_;
   Manifest manifest_;
 };

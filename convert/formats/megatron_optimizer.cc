@@ -23,19 +23,6 @@ const PyValue* EntryOf(const PyValue* dict, int64_t key) {
   return nullptr;
 }
 
-// The same elements as another tensor's, of its shape.
-StoredArray PartOf(const StoredArray& array, uint64_t begin, const StoredArray& like) {
-  StoredArray part{like.name, array.dtype, like.shape, {}};
-  const uint64_t end = begin + like.shape.Volume(), size = SizeOf(array.dtype);
-  for (const StoredExtent& extent : array.extents) {
-    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
-    if (from < to)
-      part.extents.push_back(
-          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
-  }
-  return part;
-}
-
 Result<StoredArray> TensorOf(const TorchFile& file, uint32_t file_index, const PyValue* value,
                              const std::string& name) {
   if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
@@ -45,11 +32,6 @@ Result<StoredArray> TensorOf(const TorchFile& file, uint32_t file_index, const P
 }
 
 }  // namespace
-
-// The vectors of one buffer of the distributed optimizer.
-struct MegatronOptimizer::Buffer {
-  std::vector<std::pair<Role, StoredArray>> vectors;  // the masters first
-};
 
 Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& array, uint64_t begin,
                                                          uint64_t count) {
@@ -130,7 +112,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
     if (!types || !types->is(PyKind::kDict) || types->items.size() != 2)
       return NotSupported("it has not one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];
-    Buffer buffer;
+    MegatronBuffer buffer;
     for (const auto& [role, key] : {std::pair(Role::kMaster, "param"), std::pair(Role::kExpAvg, "exp_avg"),
                                     std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
       CAIRN_ASSIGN_OR_RETURN(StoredArray vector, TensorOf(file, file_index, Find(stored, key), key));
@@ -146,14 +128,14 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
 
 // Gives one of `left` what the buffer has from element `begin` on, and where that ends; nothing where no
 // weight is what lies there.
-Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const Buffer& buffer, uint64_t begin,
+Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                                           std::vector<MegatronWeight*>& left) {
   for (auto found = left.begin(); found != left.end(); ++found) {
     CAIRN_ASSIGN_OR_RETURN(const bool rounds, Rounds(buffer.vectors[0].second, begin, (*found)->weight));
     if (!rounds) continue;
     const StoredArray& weight = (*found)->weight.array;
     for (const auto& [role, vector] : buffer.vectors)
-      (*found)->states.emplace_back(role, PartOf(vector, begin, weight));
+      (*found)->states.emplace_back(role, SliceOf(vector, begin, weight.shape));
     left.erase(found);
     return std::optional(begin + weight.shape.Volume());
   }
@@ -162,7 +144,7 @@ Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const Buffer& buffer, 
 
 // From the end of one parameter the next begins at the next multiple of 64 elements in its bucket, or at once
 // where it is the first of another: the padding between buckets is not in the file.
-Status MegatronOptimizer::Walk(const Buffer& buffer, const std::vector<MegatronWeight*>& weights) {
+Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights) {
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   uint64_t bucket = 0, end = 0;
   while (!left.empty()) {
@@ -176,6 +158,26 @@ Status MegatronOptimizer::Walk(const Buffer& buffer, const std::vector<MegatronW
       return Corrupt("no weight is the master at element {} rounded; {} weights are left", end, left.size());
     end = *next;
   }
+  return OkStatus();
+}
+
+Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets,
+                                      const std::vector<MegatronWeight*>& weights) {
+  std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const uint64_t size = buckets[b].vectors[0].second.shape.Volume();
+    for (const auto& [role, vector] : buckets[b].vectors)
+      if (vector.shape.Volume() != size)
+        return Corrupt("{} has {} elements", vector.name, ToString(vector.shape));
+    for (uint64_t at = 0; at < size; at = (at + kAlignment - 1) / kAlignment * kAlignment) {
+      CAIRN_ASSIGN_OR_RETURN(const auto next, TakeAt(buckets[b], at, left));
+      if (!next)
+        return Corrupt("no weight is the master at element {} of bucket {} rounded; {} weights are left", at,
+                       b, left.size());
+      at = *next;
+    }
+  }
+  if (!left.empty()) return Corrupt("{} weights are in no bucket", left.size());
   return OkStatus();
 }
 

@@ -22,6 +22,11 @@ struct MegatronChunkWeights {
   std::vector<MegatronWeight*> weights;  // trainable, in the order of the model's state dict
 };
 
+// The flat vectors of a buffer of the distributed optimizer, or of a bucket of it; the masters first.
+struct MegatronBuffer {
+  std::vector<std::pair<Role, StoredArray>> vectors;
+};
+
 // Fills in `states` of weights. After an error some of them may have states and others not.
 class MegatronOptimizer {
  public:
@@ -38,13 +43,15 @@ class MegatronOptimizer {
   Status ReadDistributed(const TorchFile& file, uint32_t file_index,
                          const std::vector<MegatronChunkWeights>& chunks);
 
+  // The same where each bucket is known: parameters in reverse go through the buckets of a chunk.
+  Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const std::vector<MegatronWeight*>& weights);
+
  private:
-  struct Buffer;
   Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
   Result<bool> Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight);
-  Result<std::optional<uint64_t>> TakeAt(const Buffer& buffer, uint64_t begin,
+  Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
-  Status Walk(const Buffer& buffer, const std::vector<MegatronWeight*>& weights);
+  Status Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights);
 
   OpenFiles files_;
   const StoredCatalog& catalog_;

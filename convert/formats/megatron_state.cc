@@ -41,12 +41,16 @@ nlohmann::json MegatronState(const PyValue& root) {
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
   const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
   if (!inner) inner = optimizer;  // of fp32
-  if (auto groups = ParamGroupsOf(inner ? Find(*inner, "param_groups") : nullptr); !groups.empty()) {
-    if (groups[0].contains("step") && groups[0]["step"].is_number())
-      state["optimizer_step"] = groups[0]["step"];
-    state["param_groups"] = std::move(groups);
-  }
+  if (inner) AddParamGroups(*inner, state);
   return state;
+}
+
+void AddParamGroups(const PyValue& optimizer, nlohmann::json& state) {
+  auto groups = ParamGroupsOf(Find(optimizer, "param_groups"));
+  if (groups.empty()) return;
+  if (groups[0].contains("step") && groups[0]["step"].is_number())
+    state["optimizer_step"] = groups[0]["step"];
+  state["param_groups"] = std::move(groups);
 }
 
 }  // namespace cairn

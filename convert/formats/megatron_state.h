@@ -11,4 +11,7 @@ namespace cairn {
 // level and its args.
 nlohmann::json MegatronState(const PyValue& root);
 
+// Adds hyper-parameters and step of what torch's optimizers call their state dict.
+void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
+
 }  // namespace cairn

@@ -57,6 +57,18 @@ Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint
   return found;
 }
 
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
+  StoredArray slice{array.name, array.dtype, shape, {}};
+  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
+  for (const StoredExtent& extent : array.extents) {
+    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
+    if (from < to)
+      slice.extents.push_back(
+          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
+  }
+  return slice;
+}
+
 uint32_t StoredBuilder::AddFile(const std::string& name) {
   const auto [at, added] = files_.try_emplace(name, catalog.files.size());
   if (added) catalog.files.push_back(name);

@@ -21,6 +21,9 @@ struct TensorArray {
 Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
                             std::string name);
 
+// Elements [begin, begin + shape's volume) of an array in row-major order, as an array of that shape.
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
+
 class StoredBuilder {
  public:
   StoredCatalog catalog;

@@ -138,7 +138,9 @@ def fill(model, chosen, spec):
 
 def metadata_of(spec):
     """As Megatron-LM's training makes it."""
-    sharding = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
+    sharding = {"distrib_optim_sharding_type": spec.get("sharding", "fully_reshardable")}
+    if "sharding" not in spec:
+        sharding["distrib_optim_fully_reshardable_mem_efficient"] = False
     return {"singleton_local_shards": False, "chained_optim_avoid_prefix": True} | (sharding if spec["zero"] else {})
 
 

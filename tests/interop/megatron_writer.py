@@ -60,7 +60,8 @@ def arguments(spec):
         normalization="RMSNorm" if spec.get("rms") else "LayerNorm", add_bias_linear=not swiglu,
         position_embedding_type="rope" if spec.get("rope") else "learned_absolute", rotary_base=10000,
         untie_embeddings_and_output_weights=spec.get("untied", False), tensor_model_parallel_size=spec["tp"],
-        pipeline_model_parallel_size=spec["pp"], consumed_train_samples=24, kv_channels=4)
+        pipeline_model_parallel_size=spec["pp"], consumed_train_samples=24, kv_channels=4,
+        transformer_impl="local")
 
 
 def train(rank, spec, out, port):

@@ -2,8 +2,10 @@
 DeepSpeed (ZeRO 1 to 3, pipelines, universal) and Megatron-Core (mp_rank_* and torch_dist), each run here."""
 
 import importlib.util
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -63,7 +65,6 @@ class DcpTest(Case):
             with open(os.path.join(out, place.relative_path), "rb") as file:
                 file.seek(place.offset)
                 item = file.read(place.length)
-            import io
             self.assertIsNone(zipfile.ZipFile(io.BytesIO(item)).testzip())
             torch.load(io.BytesIO(item), weights_only=True)
 
@@ -214,6 +215,8 @@ SAVED = {"plain": GPT | {"world": 2, "tp": 2, "pp": 1, "zero": 0},
          "torch": GPT | {"world": 1, "tp": 1, "pp": 1, "zero": 0, "torch_adam": True},
          "distributed": LLAMA | {"world": 2, "tp": 1, "pp": 1, "zero": 1},
          "stages": LLAMA | {"world": 4, "tp": 1, "pp": 2, "zero": 1},
+         "buckets": LLAMA | {"world": 4, "tp": 2, "pp": 1, "zero": 1, "sharding": "dp_reshardable"},
+         "tied_buckets": GPT | {"world": 4, "tp": 1, "pp": 2, "zero": 1, "sharding": "dp_reshardable"},
          "fp32": LLAMA | {"world": 1, "tp": 1, "pp": 1, "zero": 0, "fp32": True, "torch_adam": True}}
 # (what was saved, how it is written, which training loads it)
 LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero", "0"], {"world": 2, "tp": 1, "pp": 2, "zero": 0}),
@@ -223,6 +226,7 @@ LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero"
           "alone": ("distributed", ["--tp", "2", "--pp", "2", "--dp", "1", "--zero", "0"], {"world": 1, "tp": 1, "pp": 1, "zero": 0}),
           "tensor": ("distributed", ["--tp", "1", "--pp", "1", "--dp", "3", "--zero", "1"], {"world": 2, "tp": 2, "pp": 1, "zero": 1}),
           "one_stage": ("stages", ["--tp", "2", "--pp", "4", "--dp", "1", "--zero", "1"], {"world": 2, "tp": 1, "pp": 1, "zero": 1}),
+          "from_buckets": ("buckets", ["--tp", "1", "--pp", "2", "--dp", "1", "--zero", "1"], {"world": 2, "tp": 1, "pp": 2, "zero": 1}),
           "legacy_plain": ("torch", ["--to", "megatron", "--tp", "2", "--pp", "1", "--zero", "0"], {"world": 2, "tp": 2, "pp": 1, "zero": 0}),
           "legacy_tied": ("plain", ["--to", "megatron", "--tp", "1", "--pp", "2", "--zero", "1"], {"world": 4, "tp": 1, "pp": 2, "zero": 1}),
           "legacy_shared_out": ("stages", ["--to", "megatron", "--tp", "1", "--pp", "1", "--zero", "1"], {"world": 2, "tp": 1, "pp": 1, "zero": 1}),
@@ -247,7 +251,8 @@ class MegatronOptimizerTest(Case):
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
                   "--dp", "1")
         for name, (source, flags, spec) in LOADED.items():
-            jobs[name] = SAVED[source] | spec | {"load": self.path(name + "-in", "iter_0000003"), "iteration": 3, "steps": 7}
+            model = {key: value for key, value in SAVED[source].items() if key != "sharding"}
+            jobs[name] = model | spec | {"load": self.path(name + "-in", "iter_0000003"), "iteration": 3, "steps": 7}
             # torch's AdamW and Transformer Engine's look for their step in different places.
             local = "torch_adam" in jobs[name] or name == "tensor" or name.startswith("legacy")
             jobs[name]["beside"] = [] if local else ENGINE
@@ -257,6 +262,7 @@ class MegatronOptimizerTest(Case):
                   "local" if local else "transformer_engine")
             self.assertEqual(fingerprint(self.path(name + "-in")), fingerprint(self.path(source)))
         self.check_against_its_own_files()
+        self.check_buckets_that_cannot_be()
         run_writer(self, "megatron_trainer.py", json.dumps(jobs))
         for name, (source, _, _) in LOADED.items():
             with self.subTest(name=name):
@@ -280,6 +286,33 @@ class MegatronOptimizerTest(Case):
                     self.assertEqual((entry.size, entry.properties), (other.size, other.properties), name)
                     chunks = [{(chunk.offsets, chunk.sizes) for chunk in e.chunks} for e in (entry, other)]
                     self.assertEqual(*chunks, name)
+
+    def check_buckets_that_cannot_be(self):
+        """A pipeline of which half of the buckets would be missing, and masters that are no weight's."""
+        damaged = self.path("damaged")
+        shutil.copytree(self.path("buckets"), damaged)
+        step = os.path.join(damaged, "iter_0000003")
+        common = os.path.join(step, "common.pt")
+        state = torch.load(common, weights_only=False)
+        for stages in (2, 1):
+            state["args"].pipeline_model_parallel_size = stages
+            torch.save(state, common)
+            if stages == 2:
+                self.assertIn("2 buffers for TP=2 and 2 chunks", cairn("fingerprint", damaged, status=2).stderr)
+                cairn("fingerprint", damaged, "--allow", "optimizer")
+        metadata = torch.distributed.checkpoint.FileSystemReader(step).read_metadata()
+        place = next(p for i, p in metadata.storage_data.items() if i.fqn.endswith("bucket_idx_0.param"))
+        with open(os.path.join(step, place.relative_path), "r+b") as file:
+            file.seek(place.offset)
+            item = bytearray(file.read(place.length))
+            with zipfile.ZipFile(io.BytesIO(bytes(item))) as archive:
+                (name,) = [name for name in archive.namelist() if "/data/" in name]
+                values = archive.read(name)
+            at = item.index(values)
+            item[at:at + len(values)] = bytes(len(values))
+            file.seek(place.offset)
+            file.write(item)
+        self.assertIn("no weight is the master", cairn("fingerprint", damaged, status=2).stderr)
 
     def roles(self, source):
         return ["weight", "exp_avg", "exp_avg_sq"] + ([] if SAVED[source].get("fp32") else ["master"])
