@@ -301,7 +301,8 @@ class MegatronOptimizerTest(Case):
                 self.assertIn("2 buffers for TP=2 and 2 chunks", cairn("fingerprint", damaged, status=2).stderr)
                 cairn("fingerprint", damaged, "--allow", "optimizer")
         metadata = torch.distributed.checkpoint.FileSystemReader(step).read_metadata()
-        place = next(p for i, p in metadata.storage_data.items() if i.fqn.endswith("bucket_idx_0.param"))
+        places = [place for index, place in metadata.storage_data.items() if index.fqn.endswith("bucket_idx_0.param")]
+        place = max(places, key=lambda place: place.length)
         with open(os.path.join(step, place.relative_path), "r+b") as file:
             file.seek(place.offset)
             item = bytearray(file.read(place.length))
