@@ -106,7 +106,9 @@ uint64_t TensorTable::bytes() const {
 }
 
 std::pair<size_t, size_t> Catalog::PiecesOfTensor(uint32_t tensor) const {
-  const auto [first, last] = std::ranges::equal_range(pieces, tensor, {}, &Piece::tensor);
+  // Not equal_range(): clang 14 cannot compile the subrange that libstdc++ 12 returns.
+  const auto first = std::ranges::lower_bound(pieces, tensor, {}, &Piece::tensor);
+  const auto last = std::ranges::upper_bound(first, pieces.end(), tensor, {}, &Piece::tensor);
   return {first - pieces.begin(), last - pieces.begin()};
 }
 

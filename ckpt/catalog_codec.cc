@@ -224,6 +224,7 @@ class Decoder {
       chunk.bytes = bytes & ~kEncodedBit;
       chunk.encoded = (bytes & kEncodedBit) != 0;
       const std::string_view raw = in_.GetRaw(sizeof(Digest));
+      if (!in_.ok()) return Bad("truncated chunk table");  // exceptions of chunks before took what was left
       std::memcpy(chunk.digest.data(), raw.data(), sizeof(Digest));
       const uint64_t decoded = DecodedChunkBytes(decoded_bytes, i);
       const bool is_low = piece.codec == Codec::kMasterLow;

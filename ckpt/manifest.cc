@@ -8,6 +8,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMaxDepth = 64;  // copying and printing recurse: a deeper one would be out of stack
+
 json TopologyJson(const Topology& t) {
   json object = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
   if (t.virtual_stages != 1) object["virtual_stages"] = t.virtual_stages;
@@ -45,28 +47,38 @@ Digest DigestAt(const json& object) {
   return *digest;
 }
 
+// A fraction has no value as an integer where it is too large for one.
+template <typename T>
+T IntegerOf(const json& value) {
+  if (!value.is_number_integer()) throw json::other_error::create(600, "a number is no integer", nullptr);
+  return value.get<T>();
+}
+
+Topology TopologyFromJson(const json& object) {
+  const auto number = [&](const char* key) { return IntegerOf<int>(object.at(key)); };
+  Topology topology{number("tp"), number("pp"), number("dp"), number("zero"), 1, {}};
+  if (object.contains("virtual_stages")) topology.virtual_stages = number("virtual_stages");
+  if (const auto layers = object.find("layers_per_stage"); layers != object.end())
+    for (const json& count : *layers) topology.layers_per_stage.push_back(IntegerOf<int>(count));
+  return topology;
+}
+
 Manifest FromJson(const json& root) {
   Manifest m;
   m.run = root.at("run");
-  m.step = root.at("step");
-  const json& topology = root.at("topology");
-  m.topology = {topology.at("tp"),
-                topology.at("pp"),
-                topology.at("dp"),
-                topology.at("zero"),
-                topology.value("virtual_stages", 1),
-                topology.value("layers_per_stage", std::vector<int>())};
+  m.step = IntegerOf<int64_t>(root.at("step"));
+  m.topology = TopologyFromJson(root.at("topology"));
   m.model = root.at("model");
   m.state = root.at("state");
   m.history = root.at("history");
   if (!m.model.is_object() || !m.state.is_object() || !m.history.is_array())
     throw json::other_error::create(600, "model and state are objects, history is an array", nullptr);
   for (const json& file : root.at("files"))
-    m.files.push_back({file.at("name"), file.at("bytes"), DigestAt(file)});
+    m.files.push_back({file.at("name"), IntegerOf<uint64_t>(file.at("bytes")), DigestAt(file)});
   m.shards = root.value("shards", std::string());
   const json& catalog = root.at("catalog");
-  m.catalog_offset = catalog.at("offset");
-  m.catalog_bytes = catalog.at("bytes");
+  m.catalog_offset = IntegerOf<uint64_t>(catalog.at("offset"));
+  m.catalog_bytes = IntegerOf<uint64_t>(catalog.at("bytes"));
   m.catalog_digest = DigestAt(catalog);
   return m;
 }
@@ -106,7 +118,10 @@ std::string EncodeManifest(const Manifest& manifest) {
 }
 
 Result<Manifest> DecodeManifest(std::string_view text) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  bool deep = false;
+  const auto shallow = [&](int depth, json::parse_event_t, json&) { return !(deep |= depth > kMaxDepth); };
+  const json root = json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (deep) return Corrupt("it nests more than {} deep", kMaxDepth);
   if (root.is_discarded()) return Corrupt("not valid JSON; it was damaged or cut short");
   CAIRN_RETURN_IF_ERROR(CheckVersion(root));
   Manifest manifest;

@@ -1,14 +1,27 @@
 #include "convert/formats/dcp_index.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "ckpt/layout.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
+
+// Many parts of a damaged .metadata may be one and the same value, so that what is made of them could be far
+// more than what was read: there are no more chunks than places, no two items lie on each other, and paths
+// are not much longer than the file.
+constexpr uint64_t kMaxPathFactor = 16;
+constexpr size_t kMaxNameBytes = 4096;
+
+// An attribute of an object; nothing of what is a mere dict.
+const PyValue* Attribute(const PyValue& object, std::string_view name) {
+  return object.is(PyKind::kObject) ? Find(object, name) : nullptr;
+}
 
 // A chunk's identity: name, and offset where it is of a tensor.
 using ChunkKey = std::pair<std::string, std::string>;
@@ -18,18 +31,32 @@ ChunkKey KeyOf(std::string_view name, const Dims* offset) {
 }
 
 Result<DcpItem> ParseItem(const PyValue& info, std::string_view name) {
-  const auto file = AsText(Find(info, "relative_path"));
-  const auto offset = AsInt(Find(info, "offset")), length = AsInt(Find(info, "length"));
+  const auto file = AsText(Attribute(info, "relative_path"));
+  const auto offset = AsInt(Attribute(info, "offset")), length = AsInt(Attribute(info, "length"));
   if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > INT64_MAX - *length)
     return Corrupt(".metadata: {} has no place in a file", name);
   if (!IsPlainFileName(std::string(*file)))
     return Corrupt(".metadata: {} lies in {}, which is outside of the directory", name, *file);
-  const PyValue* transforms = Find(info, "transform_descriptors");
+  const PyValue* transforms = Attribute(info, "transform_descriptors");
   if (transforms && !transforms->items.empty())
     return NotSupported("{} is stored through an extension of torch.distributed.checkpoint; save it without",
                         name);
   const auto begin = static_cast<uint64_t>(*offset);
   return DcpItem{std::string(*file), {begin, begin + static_cast<uint64_t>(*length)}};
+}
+
+Status CheckApart(const std::map<ChunkKey, DcpItem>& items) {
+  std::vector<const DcpItem*> sorted;
+  for (const auto& [key, item] : items)
+    if (item.where.size() > 0) sorted.push_back(&item);
+  std::ranges::sort(sorted, {}, [](const DcpItem* item) {
+    return std::pair<std::string_view, uint64_t>(item->file, item->where.begin);
+  });
+  for (size_t i = 1; i < sorted.size(); ++i)
+    if (sorted[i]->file == sorted[i - 1]->file && sorted[i]->where.begin < sorted[i - 1]->where.end)
+      return Corrupt(".metadata: two of its items lie on each other in {} at byte {}", sorted[i]->file,
+                     sorted[i]->where.begin);
+  return OkStatus();
 }
 
 Result<std::map<ChunkKey, DcpItem>> ParseStorage(const PyValue& root) {
@@ -38,32 +65,48 @@ Result<std::map<ChunkKey, DcpItem>> ParseStorage(const PyValue& root) {
   std::map<ChunkKey, DcpItem> items;
   for (size_t i = 0; i + 1 < storage->items.size(); i += 2) {
     const PyValue& index = *storage->items[i];
-    const auto name = AsText(Find(index, "fqn"));
-    if (!name) return Corrupt(".metadata: a chunk without a name");
+    const auto name = AsText(Attribute(index, "fqn"));
+    if (!name || name->size() > kMaxNameBytes) return Corrupt(".metadata: a chunk without a name");
     CAIRN_ASSIGN_OR_RETURN(DcpItem item, ParseItem(*storage->items[i + 1], *name));
-    const auto offset = AsDims(Find(index, "offset"));
+    const auto offset = AsDims(Attribute(index, "offset"));
     if (!items.emplace(KeyOf(*name, offset ? &*offset : nullptr), std::move(item)).second)
       return Corrupt(".metadata: a chunk of {} is there twice", *name);
   }
+  CAIRN_RETURN_IF_ERROR(CheckApart(items));
   return items;
 }
 
-std::map<std::string, std::vector<std::string>, std::less<>> ParsePaths(const PyValue& root) {
-  std::map<std::string, std::vector<std::string>, std::less<>> paths;
+using Paths = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+Result<Paths> ParsePaths(const PyValue& root, uint64_t max_bytes) {
+  Paths paths;
+  uint64_t bytes = 0;
   const PyValue* planner = FindKind(root, "planner_data", PyKind::kDict);
-  for (size_t i = 0; planner && i + 1 < planner->items.size(); i += 2)
-    for (const PyValue* part : planner->items[i + 1]->items)
-      paths[KeyText(*planner->items[i])].push_back(KeyText(*part));
+  for (size_t i = 0; planner && i + 1 < planner->items.size(); i += 2) {
+    std::vector<std::string>& path = paths[KeyText(*planner->items[i])];
+    for (const PyValue* part : planner->items[i + 1]->items) {
+      path.push_back(KeyText(*part));
+      bytes += sizeof(std::string) + path.back().size();
+      if (bytes > max_bytes)
+        return Corrupt(".metadata: the paths of its planner_data are longer than it can be");
+    }
+  }
   return paths;
 }
 
-Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, DcpTensor& tensor) {
-  const auto shape = AsDims(Find(meta, "size"));
-  const PyValue* chunks = FindKind(meta, "chunks", PyKind::kList);
-  if (!shape || !chunks) return Corrupt(".metadata: {} has no shape", tensor.name);
+// `chunks_left`: of all tensors.
+Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, uint64_t& chunks_left,
+                 DcpTensor& tensor) {
+  const auto shape = AsDims(Attribute(meta, "size"));
+  const PyValue* chunks = Attribute(meta, "chunks");
+  if (!shape || !chunks || !chunks->is(PyKind::kList))
+    return Corrupt(".metadata: {} has no shape", tensor.name);
+  if (chunks->items.size() > chunks_left)
+    return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
+  chunks_left -= chunks->items.size();
   tensor.shape = *shape;
   for (const PyValue* chunk : chunks->items) {
-    const auto offsets = AsDims(Find(*chunk, "offsets")), sizes = AsDims(Find(*chunk, "sizes"));
+    const auto offsets = AsDims(Attribute(*chunk, "offsets")), sizes = AsDims(Attribute(*chunk, "sizes"));
     if (!offsets || !sizes) return Corrupt(".metadata: a chunk of {} has no shape", tensor.name);
     const auto item = items.find(KeyOf(tensor.name, &*offsets));
     if (item == items.end())
@@ -94,21 +137,27 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
   if (!tensors) return NotSupported("{}: not of torch.distributed.checkpoint", path);
   auto items = ParseStorage(metadata.root());
   if (!items.ok()) return items.status().WithContext(directory);
-  const auto paths = ParsePaths(metadata.root());
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  const auto paths = ParsePaths(metadata.root(), kMaxPathFactor * info.bytes);
+  if (!paths.ok()) return paths.status().WithContext(directory);
+  uint64_t chunks_left = items->size();
+  std::set<std::string_view> names;
   std::vector<DcpTensor> found;
   std::vector<DcpBytes> bytes;
   for (size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
     const PyValue& meta = *tensors->items[i + 1];
     const std::string name = KeyText(*tensors->items[i]);
-    const auto at = paths.find(name);
-    const std::vector<std::string> parts = at == paths.end() ? std::vector<std::string>() : at->second;
+    if (tensors->items[i]->is(PyKind::kStr) && !names.insert(tensors->items[i]->text).second)
+      return Corrupt("{}: {} is there twice", path, name);
+    const auto at = paths->find(name);
+    const std::vector<std::string> parts = at == paths->end() ? std::vector<std::string>() : at->second;
     if (!meta.IsNamed("TensorStorageMetadata")) {
       const auto item = items->find(KeyOf(name, nullptr));
       if (item != items->end()) bytes.push_back({name, parts, item->second});
       continue;
     }
     DcpTensor& tensor = found.emplace_back(DcpTensor{name, parts, {}, {}});
-    CAIRN_RETURN_IF_ERROR(AddTensor(meta, *items, tensor).WithContext(directory));
+    CAIRN_RETURN_IF_ERROR(AddTensor(meta, *items, chunks_left, tensor).WithContext(directory));
   }
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }

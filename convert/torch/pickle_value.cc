@@ -6,6 +6,8 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxSize = uint64_t{1} << 62;
+constexpr size_t kMaxAttributes =
+    4096;  // of an object: many may share one state, and each look-up reads it all
 
 constexpr auto kTypes = std::to_array<TorchType>({
     {"float32", "FloatStorage", 4, Dtype::kF32},
@@ -79,7 +81,7 @@ const PyValue* Find(const PyValue& value, std::string_view key) {
   if (value.is(PyKind::kDict)) return FindEntry(value, key);
   if (!value.is(PyKind::kObject)) return nullptr;
   for (const PyValue* part : {value.state, value.contents})
-    if (part && part->is(PyKind::kDict))
+    if (part && part->is(PyKind::kDict) && part->items.size() <= 2 * kMaxAttributes)
       if (const PyValue* found = FindEntry(*part, key)) return found;
   return nullptr;
 }

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "convert/run_identity.h"
+#include "convert/torch/tensor_walk.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxExtents = 1 << 20;  // of one tensor; 48 MB
+constexpr uint64_t kMaxRepeats = 1 << 12;  // the same where its elements lie on each other
 
 bool IsTransposed(const TensorRef& tensor) {
   return tensor.shape.rank() == 2 && tensor.stride[0] == 1 && tensor.stride[1] == tensor.shape[0];
@@ -16,11 +18,10 @@ bool IsTransposed(const TensorRef& tensor) {
 // One extent for each of the longest runs of elements that lie together.
 Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t file, StoredArray& array) {
   const uint64_t volume = tensor.shape.Volume(), size = tensor.type->bytes;
-  int outer = tensor.shape.rank();
-  uint64_t run = 1;
-  while (outer > 0 && (tensor.shape[outer - 1] == 1 || tensor.stride[outer - 1] == run))
-    run *= tensor.shape[--outer];
-  if (volume / run > kMaxExtents)
+  const auto [outer, run, count] = RunsOf(tensor);
+  // A small storage does not make a large catalog.
+  const uint64_t apart = std::max(kMaxRepeats, tensor.storage->elements / run);
+  if (count > std::min(kMaxExtents, apart))
     return NotSupported("{} is a view whose elements lie scattered (strides {}); save its .contiguous()",
                         array.name, ToString(tensor.stride));
   Dims at = Dims::Filled(outer, 0);

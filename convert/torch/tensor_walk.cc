@@ -1,12 +1,17 @@
 #include "convert/torch/tensor_walk.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace cairn {
 namespace {
 
 constexpr size_t kMaxDepth = 100;
-constexpr uint64_t kMaxVisits = 1 << 22;  // containers, where many are shared
+constexpr size_t kMaxPathBytes = 1024;
+constexpr size_t kMaxTextBytes = 256;  // of a key that is no text
+// What a walk may cost where values are shared, in visits of plain values.
+constexpr uint64_t kMaxCost = 1 << 22;
+constexpr uint64_t kContainerCost = 4, kTensorCost = 16;
 
 // Dict-like parts of a value, then sequences: what a path can lead into.
 struct Frame {
@@ -15,28 +20,57 @@ struct Frame {
   size_t path = 0;  // length of the path to it
 };
 
+bool LeadsOn(const PyValue& value) {
+  return value.is(PyKind::kTensor) || value.is(PyKind::kList) || value.is(PyKind::kTuple) ||
+         value.is(PyKind::kDict) || value.is(PyKind::kObject);
+}
+
 }  // namespace
 
 std::string KeyText(const PyValue& key) {
   if (key.is(PyKind::kStr)) return std::string(key.text);
   if (key.is(PyKind::kInt)) return std::to_string(key.integer);
-  if (key.is(PyKind::kGlobal)) return key.ClassName();
+  if (key.is(PyKind::kGlobal)) return key.ClassName().substr(0, kMaxTextBytes);
   if (!key.is(PyKind::kTuple)) return "?";
   std::string text;  // (torch.bfloat16, torch.float32)
-  for (const PyValue* item : key.items)
-    text += (text.empty() ? "" : ",") + (item->is(PyKind::kTuple) ? "?" : KeyText(*item));
+  for (const PyValue* item : key.items) {
+    const bool plain = !item->is(PyKind::kTuple) && item->text.size() <= kMaxTextBytes;
+    text += (text.empty() ? "" : ",") + (plain ? KeyText(*item) : "?");
+    if (text.size() > kMaxTextBytes) break;
+  }
   return "(" + text + ")";
+}
+
+TensorRuns RunsOf(const TensorRef& tensor) {
+  TensorRuns runs{tensor.shape.rank(), 1, 1};
+  while (runs.outer > 0 &&
+         (tensor.shape[runs.outer - 1] == 1 || tensor.stride[runs.outer - 1] == runs.elements))
+    runs.elements *= tensor.shape[--runs.outer];
+  for (int i = 0; i < runs.outer; ++i)
+    if (__builtin_mul_overflow(runs.count, tensor.shape[i], &runs.count)) runs.count = UINT64_MAX;
+  return runs;
 }
 
 Status ForEachTensor(const PyValue& root,
                      const std::function<Status(const std::string&, const TensorRef&)>& visit) {
   std::string path;
   std::vector<Frame> frames;
-  uint64_t visits = 0;
-  const auto enter = [&](const PyValue* value) -> Status {
-    if (value->is(PyKind::kTensor)) return visit(path, *value->tensor);
-    if (++visits > kMaxVisits || frames.size() > kMaxDepth)
+  uint64_t left = kMaxCost;
+  const auto charge = [&](uint64_t cost) {
+    if (cost > left || frames.size() > kMaxDepth || path.size() > kMaxPathBytes)
       return Corrupt("its object is nested without end at {:.80}", path);
+    left -= cost;
+    return OkStatus();
+  };
+  const auto enter = [&](const PyValue* value) -> Status {
+    if (value->is(PyKind::kTensor)) {
+      const TensorRef& tensor = *value->tensor;
+      // A view that is scattered takes memory for each stretch; one that is too much so is the visitor's to
+      // refuse.
+      CAIRN_RETURN_IF_ERROR(charge(kTensorCost + std::min(RunsOf(tensor).count, kMaxCost / 4)));
+      return visit(path, tensor);
+    }
+    CAIRN_RETURN_IF_ERROR(charge(kContainerCost));
     frames.push_back({value, 0, path.size()});
     return OkStatus();
   };
@@ -45,8 +79,10 @@ Status ForEachTensor(const PyValue& root,
     Frame& frame = frames.back();
     const PyValue& value = *frame.value;
     path.resize(frame.path);
-    const auto descend = [&](const std::string& key, const PyValue* item) {
-      path += (path.empty() ? "" : ".") + key;
+    // Plain values, which lead nowhere, cost no path.
+    const auto descend = [&](auto key, const PyValue* item) -> Status {
+      if (!LeadsOn(*item)) return charge(1);
+      path += (path.empty() ? "" : ".") + key();
       return enter(item);
     };
     const size_t i = frame.next++;
@@ -57,9 +93,9 @@ Status ForEachTensor(const PyValue& root,
       else if (parts[i])
         CAIRN_RETURN_IF_ERROR(enter(parts[i]));
     } else if (value.is(PyKind::kDict) && i < value.items.size() / 2) {
-      CAIRN_RETURN_IF_ERROR(descend(KeyText(*value.items[2 * i]), value.items[2 * i + 1]));
+      CAIRN_RETURN_IF_ERROR(descend([&] { return KeyText(*value.items[2 * i]); }, value.items[2 * i + 1]));
     } else if ((value.is(PyKind::kList) || value.is(PyKind::kTuple)) && i < value.items.size()) {
-      CAIRN_RETURN_IF_ERROR(descend(std::to_string(i), value.items[i]));
+      CAIRN_RETURN_IF_ERROR(descend([&] { return std::to_string(i); }, value.items[i]));
     } else {
       frames.pop_back();
     }

@@ -9,12 +9,21 @@
 
 namespace cairn {
 
-// How a key of a dict is spelt in a path: a text as it is, a number in decimal; "?" for others.
+// How a key of a dict is spelt in a path: a text as it is, a number in decimal, the start of anything else.
 std::string KeyText(const PyValue& key);
+
+// The longest stretches of its storage in which a tensor's elements lie one behind the other.
+struct TensorRuns {
+  int outer = 0;          // leading dimensions, by whose indices they are told apart
+  uint64_t elements = 0;  // of each
+  uint64_t count = 0;     // UINT64_MAX: as many at least
+};
+TensorRuns RunsOf(const TensorRef& tensor);
 
 // Calls `visit(path, tensor)` for each tensor in dicts, lists, tuples and objects below `root`, in order; the
 // path's parts are joined by dots, and empty for `root` itself. A tensor that is there twice is visited
-// twice. Stops at the first error. Errors: Corrupt where the object holds itself.
+// twice. Stops at the first error. Errors: Corrupt where the object holds itself, or shares its parts so
+// often that walking it would cost far more than reading it.
 Status ForEachTensor(const PyValue& root,
                      const std::function<Status(const std::string&, const TensorRef&)>& visit);
 

@@ -15,6 +15,8 @@ template <typename... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
 };
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // clang before 17 does not find it by itself
 
 // Declares one row to CLI11. Of a flag that is given twice the last one counts, so that scripts can append.
 void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {

@@ -1,0 +1,102 @@
+// The sidecar of an archived step, as it comes and with the digest that its bytes should have; and the
+// headers of its tar. Tars begin with what a JSON object does not.
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/memory_file.h"
+#include "tools/archive/record.h"
+#include "tools/archive/tar_index.h"
+
+namespace cairn {
+namespace {
+
+std::optional<std::string> Sign(std::string_view text) {
+  bool deep = false;
+  const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    return !(deep |= depth > 200);
+  };
+  nlohmann::json root = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (deep || !root.is_object()) return std::nullopt;
+  root.erase("digest");
+  const auto dump = [&] { return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; };
+  root["digest"] = ToHex(DigestOf(dump()));
+  return dump();
+}
+
+void Check(std::string_view text) {
+  const auto record = DecodeRecord(text);
+  if (!record.ok()) return FuzzCheck(!record.status().message().empty());
+  FuzzCheck(EncodeRecord(*record) == text);
+  const auto parts = ParseTarName(TarName(*record));
+  FuzzCheck(IndexOf(*record).entries.size() == record->files.size() &&
+            (!parts || parts->step == record->step));
+}
+
+void ReadTar(std::string_view bytes) {
+  MemoryFileSystem fs;
+  fs.files["run-step-00000040.9f8e7d6c.tar"] = fs.files["run-step-00000040.files.9f8e7d6c.tar"] = bytes;
+  for (const auto& [path, unused] : fs.files) {
+    const auto index = ReadTarIndex(fs, path);
+    if (!index.ok()) {
+      FuzzCheck(!index.status().message().empty());
+      continue;
+    }
+    for (const TarEntry& entry : index->entries)
+      FuzzCheck((entry.name.size() > 3000 || IsPlainPath(entry.name)) && entry.offset <= bytes.size() &&
+                entry.bytes <= bytes.size() - entry.offset);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> FuzzSeeds() {
+  ArchiveRecord record{.name = "run",
+                       .run = "0123456789abcdef0123456789abcdef",
+                       .step = 40,
+                       .directory = "run/step-00000040",
+                       .manifest_digest = "9f8e7d6c9f8e7d6c9f8e7d6c9f8e7d6c",
+                       .source = "/runs/run",
+                       .files = {{.name = "manifest.json",
+                                  .bytes = 10,
+                                  .sha256 = std::string(64, 'a'),
+                                  .offset = 1024,
+                                  .stored_bytes = 10}}};
+  ArchiveRecord packed = record;
+  packed.files[0].packed = true;
+  packed.parity = {TarName(packed) + std::string(kParitySuffix), 4096};
+  return {EncodeRecord(record), EncodeRecord(packed)};
+}
+
+std::vector<std::string> FuzzWords() {
+  return {"{",
+          "}",
+          "[",
+          "]",
+          ",",
+          ":",
+          "\"",
+          "\"form\": \"files\"",
+          "\"packed\": true",
+          "\"derived_from\": \"x\"",
+          "\"offset\": 18446744073709551615",
+          "-1",
+          "1e300",
+          "0.5",
+          "null",
+          "../x",
+          std::string("ustar\00000", 8),
+          std::string("GNU.sparse.map=0,1"),
+          std::string(512, '\0')};
+}
+
+}  // namespace cairn
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cairn;
+  const std::string_view text = TextOf(data, size);
+  Check(text);
+  if (const auto record = Sign(text))
+    Check(*record);
+  else
+    ReadTar(text);
+  return 0;
+}

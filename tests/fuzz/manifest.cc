@@ -1,0 +1,84 @@
+// Our manifest, as it comes and with the digest that its bytes should have: who can write the file can write
+// that too.
+#include "ckpt/manifest.h"
+
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace cairn {
+namespace {
+
+// Canonical and signed, where it is an object and not so deep that this program could not print it.
+std::optional<std::string> Sign(std::string_view text) {
+  bool deep = false;
+  const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    return !(deep |= depth > 200);
+  };
+  nlohmann::json root = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (deep || !root.is_object()) return std::nullopt;
+  root.erase("digest");
+  const auto dump = [&] { return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; };
+  root["digest"] = ToHex(DigestOf(dump()));
+  return dump();
+}
+
+void Check(std::string_view text) {
+  const auto manifest = DecodeManifest(text);
+  FuzzCheck(manifest.ok() ? EncodeManifest(*manifest) == text : !manifest.status().message().empty());
+}
+
+}  // namespace
+
+std::vector<std::string> FuzzSeeds() {
+  Manifest manifest;
+  manifest.run = "0123456789abcdef0123456789abcdef";
+  manifest.step = 100;
+  manifest.topology = {2, 2, 2, 1, 1, {3, 1}};
+  manifest.model = {{"architecture", "gpt"}, {"layers", 4}, {"hidden", 64}};
+  manifest.state = {{"iteration", 100}, {"loss_scale", 65536.0}, {"param_groups", {{{"lr", 1e-4}}}}};
+  manifest.history = {"left out x"};
+  manifest.files = {{"shard-00000.h5", 4096, {}}, {"index.h5", 8192, {}}};
+  manifest.catalog_offset = 4096;
+  manifest.catalog_bytes = 200;
+  Manifest over = manifest;
+  over.shards = "../step-00000100";
+  return {EncodeManifest(manifest), EncodeManifest(over)};
+}
+
+std::vector<std::string> FuzzWords() {
+  return {"{",
+          "}",
+          "[",
+          "]",
+          ",",
+          ":",
+          "\"",
+          "\"files\":",
+          "\"step\":",
+          "\"version\": 2",
+          "\"shards\": \"../step-1\"",
+          "\"virtual_stages\": 2",
+          "\"layers_per_stage\": [1]",
+          "\"tp\":",
+          "-1",
+          "0",
+          "1e400",
+          "1e300",
+          "0.5",
+          "9223372036854775808",
+          "18446744073709551616",
+          "null",
+          "true",
+          "\\u0000",
+          "\"../x\"",
+          "\xff"};
+}
+
+}  // namespace cairn
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cairn;
+  Check(TextOf(data, size));
+  if (const auto text = Sign(TextOf(data, size))) Check(*text);
+  return 0;
+}

@@ -1,0 +1,52 @@
+// model.safetensors.index.json and pytorch_model.bin.index.json: JSON that names tensors and files.
+#include "convert/formats/weight_index.h"
+
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace cairn {
+
+std::vector<std::string> FuzzSeeds() { return {}; }
+
+std::vector<std::string> FuzzWords() {
+  return {"{",
+          "}",
+          "[",
+          "]",
+          ",",
+          ":",
+          "\"",
+          "\"weight_map\":",
+          "\"metadata\":",
+          "\"a\":\"model-00001-of-00002.safetensors\"",
+          "\"../x\"",
+          "\"/etc/passwd\"",
+          "\"..\"",
+          "\\u0000",
+          "\\ud800",
+          "null",
+          "1e400",
+          "\xff"};
+}
+
+}  // namespace cairn
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cairn;
+  MemoryFileSystem fs;
+  fs.files["index.json"] = TextOf(data, size);
+  const auto index = ReadWeightIndex(fs, "index.json");
+  if (!index.ok()) {
+    FuzzCheck(!index.status().message().empty());
+    return 0;
+  }
+  WeightIndexCheck check("index.json", *index);
+  FuzzCheck(!check.Finish().ok());
+  for (const auto& [tensor, file] : index->file_of) {
+    FuzzCheck(!file.empty() && file.find('/') == file.npos && file != "..");
+    FuzzCheck(check.Add(tensor, file).ok() && !check.Add(tensor, file).ok());
+  }
+  FuzzCheck(check.Finish().ok());
+  return 0;
+}
