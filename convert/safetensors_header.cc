@@ -1,6 +1,8 @@
 #include "convert/safetensors_header.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -11,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr uint64_t kGitLfs = std::bit_cast<uint64_t>(std::array{'v', 'e', 'r', 's', 'i', 'o', 'n', ' '});
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct Type {
@@ -204,6 +207,9 @@ Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::strin
   if (info.bytes < sizeof(length))
     return Corrupt("{}: {} bytes are too few for a safetensors file", path, info.bytes);
   CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(&length, 1))));
+  // Its pointers begin with this, where the length would be.
+  if (length == kGitLfs)
+    return InvalidArgument("{}: it is a pointer of Git LFS, not the file itself; run `git lfs pull`", path);
   if (length > kMaxHeaderBytes || length > info.bytes - sizeof(length))
     return Corrupt("{}: a header of {} bytes in a file of {}; it is truncated, or no safetensors file", path,
                    length, info.bytes);

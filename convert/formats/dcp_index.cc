@@ -101,9 +101,6 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
   const PyValue* chunks = Attribute(meta, "chunks");
   if (!shape || !chunks || !chunks->is(PyKind::kList))
     return Corrupt(".metadata: {} has no shape", tensor.name);
-  if (chunks->items.size() > chunks_left)
-    return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
-  chunks_left -= chunks->items.size();
   tensor.shape = *shape;
   for (const PyValue* chunk : chunks->items) {
     const auto offsets = AsDims(Attribute(*chunk, "offsets")), sizes = AsDims(Attribute(*chunk, "sizes"));
@@ -112,6 +109,8 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
     if (item == items.end())
       return Corrupt(".metadata: the chunk of {} at {} is in no file; a rank's part of the save is missing",
                      tensor.name, ToString(*offsets));
+    if (chunks_left-- == 0)
+      return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
     tensor.chunks.push_back({{*offsets, *sizes}, item->second});
   }
   return OkStatus();

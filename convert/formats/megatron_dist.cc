@@ -9,6 +9,7 @@
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
 #include "convert/formats/param_groups.h"
+#include "convert/strict_json.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -217,15 +218,14 @@ bool IsMegatronDist(FileSystem& fs, const std::string& directory) {
   if (!fs.Stat(path).ok()) return false;
   const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
   if (!text.ok()) return false;
-  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("sharded_backend");
+  const auto json = ParseStrictJson(*text);
+  return json.ok() && json->is_object() && json->contains("sharded_backend");
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
                                                            const OpenOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json,
+                         ReadJsonObject(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
   const auto backend = json.value("sharded_backend", nlohmann::json());
   if (backend != "torch_dist")
     return NotSupported(

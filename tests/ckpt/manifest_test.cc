@@ -58,6 +58,18 @@ TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
   EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().kind(), StatusKind::kCorrupt);
 }
 
+// What is nested deeper than the stack is deep, no printer of JSON comes back from.
+TEST(ManifestTest, NestingBeyondAnyManifestIsCorrupt) {
+  for (const int depth : {100, 1'000'000}) {
+    const std::string deep = std::string(depth, '[') + std::string(depth, ']');
+    for (const char* field : {"format", "model"}) {
+      const Status status = DecodeManifest(fmt::format("{{\"{}\": {}}}", field, deep)).status();
+      EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
+      EXPECT_NE(status.message().find("nests"), std::string::npos) << status.message();
+    }
+  }
+}
+
 TEST(ManifestTest, OddJsonIsCorruptNotACrash) {
   for (const char* text :
        {"", "[]", "{}", "3", "null", R"({"format":"cairn"})", R"({"format":"cairn","version":1})",

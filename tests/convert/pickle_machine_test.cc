@@ -206,6 +206,24 @@ TEST(PickleMachine, SharedValuesAreNotCopied) {
             StatusKind::kCorrupt);
 }
 
+// One tensor 1000 times in a list, and that list 1000 times in another: a million out of some kilobytes.
+TEST(PickleMachine, SharedTensorsAreNotVisitedWithoutEnd) {
+  std::string bomb = kProto2 + Tensor(6, "K\0"s, "K\x02K\x03\x86", "K\x03K\x01\x86") + "q\1" + "0(";
+  for (int i = 0; i < 1000; ++i) bomb += "h\1";
+  bomb += "lq\2" + "0("s;
+  for (int i = 0; i < 1000; ++i) bomb += "h\2";
+  const auto pickle = Read(bomb + "l.");
+  ASSERT_TRUE(pickle.ok()) << pickle.status().message();
+  uint64_t visits = 0;
+  const Status status = ForEachTensor(*(*pickle)->root, [&](auto&, auto&) {
+    ++visits;
+    return OkStatus();
+  });
+  EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
+  EXPECT_LT(visits, 500'000u);
+  EXPECT_GT(visits, 100'000u);
+}
+
 TEST(PickleMachine, CopiesAreBoundedByThePicklesLength) {
   std::string bomb = kProto2 + "](";
   for (int i = 0; i < 10000; ++i) bomb += "N";

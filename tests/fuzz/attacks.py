@@ -56,7 +56,7 @@ def pickles():
     itself = proto + b"]q\0" + get1(0) + b"a."
     many = proto + tensor() + put(0) + b"0(" + get1(0) * 8000 + b"l" + put(1) + b"0(" + get1(1) * 8000 + b"l."
     key = proto + text("k" * 20000) + put(0) + b"0(" + get1(0) * 8000 + b"t" + put(1) + b"0}(" + (
-        get1(1) + b"N") * 4000 + b"u."
+        get1(1) + b")") * 4000 + b"u."
     long_names = proto + text("k" * 30000) + put(0) + b"0}" + get1(0) + tensor() + b"s" + put(1) + b"0(" + (
         get1(1) * 10000) + b"l."
     names = b"}(" + b"".join(text(f"{i:04}") + b"N" for i in range(3000)) + b"u"
@@ -67,12 +67,12 @@ def pickles():
         "reduce-from-type": proto + b"ctorch._tensor\n_rebuild_from_type_v2\n(cos\nsystem\ncos\nsystem\n)NtR.",
         "newobj-ex-popen": proto + b"csubprocess\nPopen\n)}" + text("shell") + b"\x88s\x92.",
         "stack-global-exec": b"\x80\x04\x8c\x08builtins\x8c\x04exec\x93\x8c\x01a\x85R.",
-        "stack-global-dotted": b"\x80\x04\x8c\x0btorch.serial\x8c\x0fos.system.x.y.z\x93.",
+        "stack-global-dotted": b"\x80\x04\x8c\x0ctorch.serial\x8c\x0fos.system.x.y.z\x93.",
         "build-setattr": proto + b"ctorch\nSize\n}" + text("__class__") + b"cos\nsystem\nsb.",
         "persistent-id-module": proto + b"(" + text("module") + b"cx\ny\n" + text("x.py") + text("") + b"tQ.",
         "memo-slot-2-31": proto + b"Nr\xff\xff\xff\x7f.",
         "memo-empty-slot": proto + b"j\xff\xff\xff\xff.",
-        "memo-gets": proto + b"]q\0" + get1(0) * 2000 + b"e.",
+        "memo-gets": proto + b"]q\0(" + get1(0) * 2000 + b"e.",
         "laughs": laugh,
         "holds-itself": itself,
         "holds-itself-dict": proto + b"}q\0" + text("a") + get1(0) + b"s.",
@@ -135,8 +135,8 @@ def dcp_metadata():
         text(f"{i}") + get1(4) for i in range(4000)) + b"u"
     # One object of many attributes, that is the place of everything.
     wide = made(b"_StorageInfo", [("relative_path", text("f")), ("offset", b"K\0"), ("length", b"K\0")] +
-                [(f"{i:04}", b"N") for i in range(4000)]) + put(5) + b"0"
-    wide = wide + b"}(" + (get1(5) * 2) * 5000 + b"u"
+                [(f"{i:04}", b"N") for i in range(3900)]) + put(5) + b"0}(" + b"".join(
+        made(b"MetadataIndex", [("fqn", text(f"{i}"))]) + get1(5) for i in range(300)) + b"u"
     good = entry("w", info())
     return {
         "shared-chunks": metadata(shared, b"}", places),
