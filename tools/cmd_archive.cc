@@ -2,7 +2,9 @@
 
 #include <ctime>
 #include <memory>
+#include <set>
 
+#include "tools/archive/bundler.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/policy.h"
 #include "tools/archive/recall.h"
@@ -49,6 +51,7 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state) {
   const ArchiveMember& m = entry.member;
   ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
                        {"state", state}, {"tar", m.tar},   {"bytes", m.bytes}};
+  if (m.file() != m.tar) json["bundle"] = m.file();
   if (!m.trouble.empty()) json["trouble"] = m.trouble;
   if (!entry.scrub.trouble.empty()) json["trouble"] = entry.scrub.trouble;
   if (m.record) {
@@ -78,10 +81,15 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
     if (member.record) continue;  // readable: its tar is what is wrong
     const std::string sidecar = JoinPath(store, member.tar + ".json");
     if (fs.Stat(sidecar).ok()) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
-    const auto proof = RebuildRecord(fs, store, member.tar, {});
-    if (proof.ok()) continue;
-    PrintProblem(proof.status().message());
-    code = kExitCheckFailed;
+    std::vector<std::string> problems;
+    if (ParseBundleName(member.tar)) {
+      const auto rebuilt = RebuildBundle(fs, store, member.tar);
+      problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
+    } else if (const auto proof = RebuildRecord(fs, store, member.tar, {}); !proof.ok()) {
+      problems = {proof.status().message()};
+    }
+    for (const std::string& problem : problems) PrintProblem(problem);
+    if (!problems.empty()) code = kExitCheckFailed;
   }
   return code;
 }
@@ -110,7 +118,7 @@ Result<int> RunLs(const ArchiveOptions& options) {
     table.Add({MemberText(m), std::string(Name(m.form)), state,
                m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
                m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
-               trouble.empty() ? m.tar : fmt::format("{}: {}", m.tar, trouble)});
+               trouble.empty() ? m.file() : fmt::format("{}: {}", m.file(), trouble)});
   }
   for (const SeenSource& source : waiting) {
     const std::string state = busy ? "archiving" : source.state;
@@ -143,13 +151,20 @@ Result<RecallCommands> RecallOf(const ArchiveOptions& options) {
   return RecallCommands{policy.recall_stat, policy.recall};
 }
 
+// Each once, however many members lie in it.
+std::vector<std::string> FilesOf(const std::string& store, const std::vector<ArchiveMember>& members) {
+  std::vector<std::string> paths;
+  std::set<std::string> files;
+  for (const ArchiveMember& member : members)
+    if (files.insert(member.file()).second) paths.push_back(JoinPath(store, member.file()));
+  return paths;
+}
+
 // Brings the members' tars back from tape, all at once.
 Status RecallMembers(const ArchiveOptions& options, const std::string& store,
                      const std::vector<ArchiveMember>& members) {
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
-  std::vector<std::string> paths;
-  for (const ArchiveMember& member : members) paths.push_back(JoinPath(store, member.tar));
-  return Recall(paths, commands).status();
+  return Recall(FilesOf(store, members), commands).status();
 }
 
 void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
@@ -234,15 +249,18 @@ Result<int> RunRecall(const ArchiveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(members, ChosenMembers(fs, {options.store, ""}));
   }
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
-  std::vector<std::string> paths;
-  for (const ArchiveMember& member : members) paths.push_back(JoinPath(options.store, member.tar));
+  const std::vector<std::string> paths = FilesOf(options.store, members);
   if (options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(const auto stubs, StubsInTapeOrder(paths, commands));
     for (const std::string& path : stubs) fmt::print("{}\n", path);
     return kExitDone;
   }
   CAIRN_ASSIGN_OR_RETURN(const size_t recalled, Recall(paths, commands));
-  fmt::print("{} of {} members were on tape\n", recalled, members.size());
+  if (paths.size() == members.size())
+    fmt::print("{} of {} members were on tape\n", recalled, members.size());
+  else
+    fmt::print("{} of {} files, which hold {} members, were on tape\n", recalled, paths.size(),
+               members.size());
   return kExitDone;
 }
 

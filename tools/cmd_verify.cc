@@ -5,8 +5,8 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
+#include "tools/archive/restore.h"
 #include "tools/archive/store.h"
-#include "tools/archive/tar_file_system.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
@@ -163,9 +163,8 @@ Result<int> RunVerify(const VerifyOptions& options) {
       CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
       return verifier.Finish();
     }
-    const std::string tar = JoinPath(name.store, member.tar);
-    CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, tar, /*past_cache=*/false));
-    verifier.Check(*view, tar);
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
+    verifier.Check(*view, view->root());
     return verifier.Finish();
   }
   if (IsForeign(options.checkpoint) || !options.open.format.empty()) {

@@ -13,16 +13,16 @@ namespace {
 // An archived member, and what it is read through.
 struct OpenedMember {
   std::unique_ptr<FileSystem> view;
-  std::string path;  // of the tar, which is the view's one directory
+  std::string path;  // of the view's one directory
   Form form = Form::kFull;
 };
 
 Result<OpenedMember> OpenMemberOf(const MemberName& name) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
-  OpenedMember opened{.path = JoinPath(name.store, member.tar), .form = member.form};
-  CAIRN_ASSIGN_OR_RETURN(opened.view, OpenMember(fs, name.store, member.tar));
-  return opened;
+  CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember(fs, name.store, member.tar));
+  std::string path = view->root();
+  return OpenedMember{std::move(view), std::move(path), member.form};
 }
 
 Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "tools/archive/bundle.h"
+
 namespace cairn {
 namespace {
 
@@ -63,7 +65,8 @@ class Query {
   int bound_ = 0;
 };
 
-// What a member's row stands for: sizes and times of tar and sidecar, as they were.
+// What a row stands for: sizes and times of tar and sidecar, as they were; of a bundle's member those of the
+// bundle, behind its name.
 std::string StampOf(FileSystem& fs, const std::string& store, const std::string& tar) {
   std::string stamp;
   for (const std::string& name : {tar, tar + ".json"}) {
@@ -124,15 +127,17 @@ Result<Ledger> Ledger::Open(const std::string& store) {
   return trouble;
 }
 
-Status Ledger::Put(const ArchiveMember& m, const std::string& stamp) {
+Status Ledger::Put(const ArchiveMember& m, const std::string& stamp, bool keep_scrub) {
   Query query(db_.get(),
               "INSERT INTO members(tar, stamp, run, step, form, bytes, state, trouble, record) "
               "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT(tar) DO UPDATE SET stamp=excluded.stamp, "
               "bytes=excluded.bytes, state=excluded.state, trouble=excluded.trouble, record=excluded.record, "
-              "scrubbed=0, scrub=''");
+              "scrubbed=CASE WHEN ? AND members.record=excluded.record THEN members.scrubbed ELSE 0 END, "
+              "scrub=CASE WHEN ? AND members.record=excluded.record THEN members.scrub ELSE '' END");
   query.Bind(m.tar).Bind(stamp).Bind(m.run).Bind(m.step).Bind(static_cast<int64_t>(m.form));
   query.Bind(static_cast<int64_t>(m.bytes)).Bind(static_cast<int64_t>(m.state)).Bind(m.trouble);
-  query.Bind(m.record ? BriefRecord(*m.record) : "").Step();
+  query.Bind(m.record ? BriefRecord(*m.record) : "");
+  query.Bind(int64_t{keep_scrub}).Bind(int64_t{keep_scrub}).Step();
   return query.status();
 }
 
@@ -153,17 +158,43 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
     while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
     CAIRN_RETURN_IF_ERROR(stamps.status());
   }
+  // Those of their own first; what a bundle has of them besides does not count (store.h).
+  std::set<std::string> own;
   for (const std::string& tar : tars) {
     const std::string stamp = StampOf(fs, store_, tar);
     const auto found = known.find(tar);
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);
-    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember(fs, store_, tar), stamp));
+    own.insert(tar);
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember(fs, store_, tar), stamp, false));
   }
+  CAIRN_RETURN_IF_ERROR(FollowBundles(fs, all, own, known));
   for (const auto& [tar, stamp] : known) {
     Query gone(db_.get(), "DELETE FROM members WHERE tar=?");
     gone.Bind(tar).Step();
     CAIRN_RETURN_IF_ERROR(gone.status());
+  }
+  return OkStatus();
+}
+
+// Takes out of `known`, tar -> stamp, what bundles hold.
+Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
+                             std::map<std::string, std::string>& known) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(fs, store_));
+  std::map<std::string, std::string> stamps;  // of each bundle
+  for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(fs, store_, name));
+  std::map<std::string, size_t> rows;  // of each stamp
+  for (const auto& [tar, stamp] : known) ++rows[stamp];
+  for (const auto& [name, stamp] : stamps)
+    std::erase_if(known, [&](const auto& row) { return row.second == stamp; });
+  const bool gone = !known.empty();  // its tar is; a bundle may have it
+  for (const auto& [name, stamp] : stamps) {
+    if (!all && !gone && rows[stamp] > 0) continue;
+    for (const ArchiveMember& member : DescribeBundle(fs, store_, name)) {
+      if (own.contains(member.tar)) continue;
+      known.erase(member.tar);
+      CAIRN_RETURN_IF_ERROR(Put(member, stamp, /*keep_scrub=*/!all));
+    }
   }
   return OkStatus();
 }

@@ -7,7 +7,9 @@
 // stored yet. WAL mode, so that a listing never waits for a run.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,7 +70,9 @@ class Ledger {
       : store_(std::move(store)), db_(std::move(db)) {}
   Status Execute(const std::string& sql);
   Status Follow(FileSystem& fs, bool all);
-  Status Put(const ArchiveMember& member, const std::string& stamp);
+  Status FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
+                       std::map<std::string, std::string>& known);
+  Status Put(const ArchiveMember& member, const std::string& stamp, bool keep_scrub);
 
   std::string store_;
   std::unique_ptr<sqlite3, Close> db_;

@@ -12,6 +12,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "tools/archive/archiver.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/selection.h"
 
 namespace cairn {
@@ -244,6 +245,18 @@ Result<std::map<std::string, std::string>> RunsOf(const Policy& policy) {
   return runs;
 }
 
+// A bundle goes only as a whole.
+void KeepSharedFiles(std::vector<PruneEntry>& entries) {
+  std::map<std::string, size_t> kept;  // members of each file that stay
+  for (const PruneEntry& entry : entries) kept[entry.file] += !entry.remove;
+  for (PruneEntry& entry : entries) {
+    if (!entry.remove || kept[entry.file] == 0) continue;
+    entry.remove = false;
+    entry.why += fmt::format(", but {} of its bundle {} {} kept", kept[entry.file], entry.file,
+                             kept[entry.file] == 1 ? "is" : "are");
+  }
+}
+
 }  // namespace
 
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds) {
@@ -257,7 +270,30 @@ Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int
     CAIRN_ASSIGN_OR_RETURN(const auto paths, Expand(pattern));
     for (const std::string& path : paths) CAIRN_RETURN_IF_ERROR(planner.AddTree(path));
   }
-  return std::move(planner).Finish(measured);
+  Plan plan = std::move(planner).Finish(measured);
+  if (policy.bundle > 0 && fs.Stat(policy.store).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(plan.bundling, PlanBundlesBy(fs, policy, /*all=*/false));
+  }
+  return plan;
+}
+
+BundleSizes BundleSizesOf(const Policy& policy) {
+  return {policy.bundle_min, policy.bundle, policy.bundle_max};
+}
+
+Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
+  std::set<std::string> files;
+  for (const PruneEntry& entry : entries)
+    if (entry.remove || (!from_tape && IsStub(JoinPath(policy.store, entry.file)))) files.insert(entry.file);
+  return files;
+}
+
+Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  return PlanBundles(members, BundleSizesOf(policy), all,
+                     [&](const std::string& file) { return left_out.contains(file); });
 }
 
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) {
@@ -280,7 +316,7 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) 
         }
   std::vector<PruneEntry> entries;
   for (const ArchiveMember& m : members) {
-    PruneEntry entry{m.tar, m.run, m.step, m.bytes, false, ""};
+    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, false, ""};
     std::vector<TimelineStep> timeline;
     for (const auto& [number, step] : timelines[m.run]) timeline.push_back(step);
     const auto selected = SelectSteps(timeline, policy.classes);
@@ -308,11 +344,20 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) 
     }
     entries.push_back(std::move(entry));
   }
+  KeepSharedFiles(entries);
   return entries;
 }
 
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& tar) {
-  const std::string path = JoinPath(store, tar);
+Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries) {
+  std::set<std::string> files;
+  for (const PruneEntry& entry : entries)
+    if (entry.remove && files.insert(entry.file).second)
+      CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, entry.file));
+  return OkStatus();
+}
+
+Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file) {
+  const std::string path = JoinPath(store, file);
   const std::string doomed = fmt::format("{}{}", path, kDeletingSuffix);
   CAIRN_RETURN_IF_ERROR(fs.Rename(path, doomed));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));

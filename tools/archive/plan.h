@@ -1,10 +1,12 @@
 // What a policy asks for now: what to store, why, and by when; and whether that can be met. Writes nothing.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "ckpt/file_system.h"
+#include "tools/archive/bundle_plan.h"
 #include "tools/archive/policy.h"
 #include "tools/archive/purge_clock.h"
 #include "tools/archive/source.h"
@@ -37,6 +39,7 @@ struct Plan {
   double bandwidth = 0;               // bytes a second that was reckoned with; 0: not known
   std::vector<std::string> failures;  // why the policy cannot be met
   std::vector<std::string> notes;     // caveats of mounts
+  BundlePlan bundling;                // of what is stored already
   double nearest_purge_days = 0;      // of what is not stored yet; infinite where all is
 };
 
@@ -44,9 +47,16 @@ struct Plan {
 // named without a glob and is not there.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
 
+// The bundles that are due by the policy, of what the store holds now. Members that no class asks for are
+// left out, since a bundle goes only as a whole, and those on tape unless `from_tape`.
+BundleSizes BundleSizesOf(const Policy& policy);
+Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape);
+Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all);
+
 // Which members of the store no class asks for; restic's forget.
 struct PruneEntry {
   std::string tar;
+  std::string file;  // in the store: the tar itself, or the bundle that it lies in, which goes as a whole
   std::string run;
   int64_t step = 0;
   uint64_t bytes = 0;
@@ -55,9 +65,11 @@ struct PruneEntry {
 };
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy);
 
-// Takes a member out of the store: its tar first steps aside, so that a killed prune is ended by the next run
-// (CleanStore). Requires the lock.
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& tar);
+// Takes a tar or a bundle out of the store: it first steps aside, so that a killed prune is ended by the next
+// run (CleanStore). Requires the lock.
+Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file);
+// What `entries` say is to go, each file once.
+Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries);
 inline constexpr std::string_view kDeletingSuffix = ".deleting";
 
 }  // namespace cairn

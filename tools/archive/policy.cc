@@ -12,6 +12,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxPolicyBytes = 1 << 20;
+constexpr uint64_t kBundleMin = 512'000'000, kBundleMax = 500'000'000'000;
 
 using Taker = std::function<bool(const toml::node&)>;
 using Takers = std::map<std::string_view, Taker>;
@@ -133,6 +134,9 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& p) {
        {"bandwidth", Size(p.bandwidth)},
        {"pack", Into(p.pack)},
        {"parity", Percent(p.parity)},
+       {"bundle", Size(p.bundle)},
+       {"bundle_min", Size(p.bundle_min)},
+       {"bundle_max", Size(p.bundle_max)},
        {"status", Into(p.status)},
        {"metrics", Into(p.metrics)},
        {"on_failure", Into(p.on_failure)},
@@ -175,6 +179,24 @@ std::optional<double> ParsePercent(std::string_view text) {
   return value / 100;
 }
 
+namespace {
+
+// Sizes that are left out follow from `bundle`.
+Status CompleteBundle(Policy& p, const std::string& origin) {
+  if (p.bundle == 0) {
+    if (p.bundle_min + p.bundle_max > 0)
+      return InvalidArgument("{}: bundle_min and bundle_max mean nothing without bundle = \"100GB\"", origin);
+    return OkStatus();
+  }
+  if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);
+  if (p.bundle_max == 0) p.bundle_max = std::max(kBundleMax, p.bundle);
+  if (p.bundle_min > p.bundle || p.bundle > p.bundle_max)
+    return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
+  return OkStatus();
+}
+
+}  // namespace
+
 Result<Policy> ParsePolicy(std::string_view text, const std::string& origin) {
   Policy policy;
   try {
@@ -188,6 +210,7 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin) {
     return InvalidArgument("{}: neither runs = [...] nor trees = [...]; nothing would be archived", origin);
   if (!policy.runs.empty() && policy.classes.empty())
     return InvalidArgument("{}: no [[class]] says which steps of the runs to keep", origin);
+  CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
   if (policy.status.empty()) policy.status = JoinPath(policy.store, "status.json");
   return policy;
 }

@@ -8,7 +8,10 @@
 //   bandwidth = "400MB/s"                # of archiving, proof included; left out: as the last run measured
 //   pack = true                          # shards in fewer bytes
 //   parity = "3%"                        # blocks that repair so much damage
-//   status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
+//   bundle = "100GB"                     # as soon as members below that size make so much, they become one
+//   tar bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
+//   bundle_max = "500GB"                 # (default) none is larger; no bundle is made where `bundle` is left
+//   out status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
 //   metrics = "/var/lib/node_exporter/cairn.prom"
 //   on_failure = "mail -s cairn me@site < \"$CAIRN_STATUS\""
 //
@@ -66,7 +69,8 @@ struct Policy {
   double margin_days = 5;
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;
-  double parity = 0;  // fraction
+  double parity = 0;                                    // fraction
+  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles
   std::string status, metrics, on_failure;
   std::vector<KeepClass> classes;
   uint64_t quota_bytes = 0;   // 0: none

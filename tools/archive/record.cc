@@ -53,6 +53,7 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"verified_unix_seconds", r.verified_unix_seconds},
                {"files", std::move(files)}};
   if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
+  if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
   if (!r.parity.name.empty()) root["parity"] = {{"name", r.parity.name}, {"bytes", r.parity.bytes}};
   return root;
 }
@@ -77,6 +78,10 @@ ArchiveRecord FromJson(const json& root) {
   r.source = root.at("source");
   r.tar_bytes = root.at("tar_bytes");
   r.verified_unix_seconds = root.at("verified_unix_seconds");
+  if (root.contains("bundle")) {
+    r.bundle = root["bundle"].at("name");
+    r.bundle_offset = root["bundle"].at("offset");
+  }
   if (root.contains("parity")) r.parity = {root["parity"].at("name"), root["parity"].at("bytes")};
   for (const json& file : root.at("files")) r.files.push_back(FileFromJson(file));
   return r;
@@ -90,6 +95,8 @@ Status CheckNames(const ArchiveRecord& record) {
       return Corrupt("names a file '{}'", file.name);
   if (!IsPlainFileName(record.name) || !IsPlainPath(record.directory) || record.manifest_digest.size() != 32)
     return Corrupt("names its run '{}' in '{}'", record.name, record.directory);
+  if (!record.bundle.empty() && !IsPlainFileName(record.bundle))
+    return Corrupt("names '{}' as its bundle", record.bundle);
   if (!record.parity.name.empty() && record.parity.name != TarName(record) + std::string(kParitySuffix))
     return Corrupt("names '{}' as its parity", record.parity.name);
   return OkStatus();

@@ -6,6 +6,9 @@
 //                                               list it, and one tensor is read without the rest
 //   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
 //   STORE/bloom-step-00000002.files.77aa.tar    files that are no native step: another system's, or anything
+//   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members in one tar; its sidecar holds
+//   all
+//                                               their records (bundle.h)
 //
 // The eight digits are the first of the content's digest, so that a name stands for one content. The entry
 // carries its own digest, like a manifest; any changed byte is caught.
@@ -68,7 +71,9 @@ struct ArchiveRecord {
   std::string manifest_digest;  // 32 hex digits; names the content. Of a tree: of its names, sizes and times
   std::string derived_from;     // of weights: the manifest digest of the step that they were taken from
   std::string source;           // the step's directory, absolute, for people
-  uint64_t tar_bytes = 0;
+  uint64_t tar_bytes = 0;       // in a bundle: of its entries there
+  std::string bundle;           // the tar that it lies in with others; empty: one of its own
+  uint64_t bundle_offset = 0;  // of its first header there; the files' offsets count from the tar's begin too
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity;
   std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest

@@ -117,15 +117,13 @@ std::filesystem::path DestinationPath(const std::string& destination) {
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
                                                   const std::string& tar) {
-  const std::string path = JoinPath(store, tar);
   if (const auto record = ReadRecord(fs, store, tar); record.ok())
-    return TarFileSystem::Open(fs, path, /*past_cache=*/false, *record);
-  return TarFileSystem::Open(fs, path, /*past_cache=*/false);
+    return TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false, *record);
+  return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
 }
 
 Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
                   const std::string& destination, const ByteProgress& progress) {
-  const std::string tar_path = JoinPath(store, tar);
   const std::filesystem::path target = DestinationPath(destination);
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, store, tar));
   const auto parts = ParseTarName(tar);
@@ -133,11 +131,11 @@ Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& t
     if (fs.Stat(target).ok())
       return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
     // The headers are read too: what lies there must be what the sidecar says.
-    CAIRN_RETURN_IF_ERROR(ReadTarIndex(fs, tar_path).status());
     CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord(fs, store, tar));
-    return RestoreTree(fs, *view, tar_path, record, target, progress);
+    CAIRN_RETURN_IF_ERROR(ReadTarIndex(fs, PlaceOf(store, record)).status());
+    return RestoreTree(fs, *view, view->root(), record, target, progress);
   }
-  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, tar_path));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/layout.h"
+#include "tools/archive/bundler.h"
 #include "tools/archive/run.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_parity.h"
@@ -15,14 +16,29 @@ int64_t LastLook(const LedgerMember& entry) {
   return std::max(stored, entry.scrub.unix_seconds);
 }
 
+// What lies in the member's file: itself, or all members of its bundle.
+Result<std::vector<ArchiveRecord>> RecordsBeside(FileSystem& fs, const std::string& store,
+                                                 const ArchiveRecord& record) {
+  if (record.bundle.empty())
+    return record.parity.name.empty() ? Result<std::vector<ArchiveRecord>>(NotFound("it has no parity"))
+                                      : std::vector<ArchiveRecord>{record};
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, record.bundle));
+  if (bundle.parity.name.empty()) return NotFound("its bundle has no parity");
+  return std::move(bundle.members);
+}
+
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
-Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveMember& member,
-                        const ArchiveRecord& record) {
-  const std::string path = JoinPath(store, member.tar);
+Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
+  const std::string file = record.bundle.empty() ? TarName(record) : record.bundle;
+  const std::string path = JoinPath(store, file);
   const std::string repaired = path + std::string(kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RepairTar(fs, store, member.tar, repaired).status());
-  const VerifyReport report = VerifyTarAt(fs, repaired, member.form, &record);
-  if (!report.problems.empty()) {
+  CAIRN_RETURN_IF_ERROR(RepairTar(fs, store, file, repaired).status());
+  for (const ArchiveRecord& inside : records) {
+    TarPlace place = PlaceOf(store, inside);
+    place.file = repaired;
+    const VerifyReport report = VerifyTarAt(fs, place, &inside);
+    if (report.problems.empty()) continue;
     (void)fs.RemoveFile(repaired);
     return Corrupt("what its parity gives is damaged too: {}", ToString(report.problems.front()));
   }
@@ -65,14 +81,13 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
 Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member) {
   Result<ArchiveRecord> record = ReadRecord(fs, store, member.tar);
   if (!record.ok()) return record.status();
-  Status parity = NotFound("it has no parity");
-  if (!record->parity.name.empty()) {
-    parity = RepairFromParity(fs, store, member, *record);
-    if (parity.ok()) return std::string("repaired from its parity");
-  }
+  const Status parity = RepairFromParity(fs, store, *record);
+  if (parity.ok()) return std::string("repaired from its parity");
   const Status source = StoreAgain(fs, store, *record);
+  if (source.ok() && !record->bundle.empty())
+    CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, record->bundle, member.tar));
   if (source.ok()) return fmt::format("stored again from {}", record->source);
-  return Corrupt("{}: cannot be repaired: {}; {}", JoinPath(store, member.tar), parity.message(),
+  return Corrupt("{}: cannot be repaired: {}; {}", PlaceOf(store, *record).root, parity.message(),
                  source.message());
 }
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "ckpt/layout.h"
+#include "tools/archive/bundle.h"
 #include "unpack_text.h"
 
 namespace cairn {
@@ -21,6 +23,9 @@ RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tel
 was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
 never proven. ledger.sqlite is made from all those and may be deleted.
 
+RUN-bundle-FIRST-LAST.XXXXXXXX.tar holds several of those in one plain tar, each in a directory of its own; its .tar.json
+and the last entry of the tar itself say which, and where.
+
 With Cairn:
   cairn archive ls .
   cairn archive verify .
@@ -28,6 +33,7 @@ With Cairn:
 
 Without:
   tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
+  tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
   python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
   cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
 
@@ -48,27 +54,47 @@ Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view
 
 std::string RecordName(const std::string& tar) { return tar + ".json"; }
 
-ArchiveMember Describe(FileSystem& fs, const std::string& store, const std::string& tar,
-                       const TarNameParts& parts) {
-  ArchiveMember member{
-      .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
-  const auto damaged = [&](std::string why) {
+Result<ArchiveRecord> ReadSidecar(FileSystem& fs, const std::string& store, const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes));
+  Result<ArchiveRecord> record = DecodeRecord(text);
+  if (!record.ok()) return record.status().WithContext(RecordName(tar));
+  if (TarName(*record) != tar || !record->bundle.empty())
+    return Corrupt("its ledger entry belongs to another tar");
+  return record;
+}
+
+// What the file that a member lies in says of its state, given the size that the sidecar has for it.
+void Judge(ArchiveMember& member, const Result<FileInfo>& file, uint64_t bytes) {
+  member.state = MemberState::kDamaged;
+  if (!file.ok())
+    member.trouble = "the tar is missing";
+  else if (file->bytes != bytes)
+    member.trouble = fmt::format("the tar has {} bytes, the ledger says {}", file->bytes, bytes);
+  else
+    member.state = MemberState::kVerified;
+}
+
+// A tar whose sidecar is missing or cannot be read.
+ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
+  if (why.kind() != StatusKind::kNotFound) {
     member.state = MemberState::kDamaged;
-    member.trouble = std::move(why);
-    return member;
-  };
-  const Result<FileInfo> info = fs.Stat(JoinPath(store, tar));
-  if (info.ok()) member.bytes = info->bytes;
-  Result<ArchiveRecord> record = ReadRecord(fs, store, tar);
-  if (!record.ok())
-    return record.status().kind() == StatusKind::kNotFound ? member : damaged(record.status().message());
-  member.record = std::move(record).value();
-  if (!info.ok()) return damaged("the tar is missing");
-  if (info->bytes != member.record->tar_bytes)
-    return damaged(
-        fmt::format("the tar has {} bytes, the ledger says {}", info->bytes, member.record->tar_bytes));
-  member.state = MemberState::kVerified;
+    member.trouble = why.message();
+  }
   return member;
+}
+
+// Of a member that is there twice, its own tar counts where it was proven.
+void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
+  for (ArchiveMember& m : bundled) {
+    const auto [place, fresh] = places.emplace(m.tar, members.size());
+    if (fresh)
+      members.push_back(std::move(m));
+    else if (members[place->second].state != MemberState::kVerified && m.state == MemberState::kVerified)
+      members[place->second] = std::move(m);
+  }
 }
 
 // RUN@STEP, taken apart; no step: any.
@@ -121,14 +147,64 @@ Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& sto
   return std::vector<std::string>(tars.begin(), tars.end());
 }
 
+ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::string& tar) {
+  const TarNameParts parts = ParseTarName(tar).value_or(TarNameParts{});
+  ArchiveMember member{
+      .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
+  const Result<FileInfo> info = fs.Stat(JoinPath(store, tar));
+  if (info.ok()) member.bytes = info->bytes;
+  Result<ArchiveRecord> record = ReadSidecar(fs, store, tar);
+  if (!record.ok()) return WithoutRecord(std::move(member), record.status());
+  member.record = std::move(record).value();
+  Judge(member, info, member.record->tar_bytes);
+  return member;
+}
+
+std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const Result<FileInfo> info = fs.Stat(JoinPath(store, name));
+  Result<Bundle> bundle = ReadBundle(fs, store, name);
+  if (!bundle.ok()) {
+    const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
+    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
+    if (info.ok()) whole.bytes = info->bytes;
+    return {WithoutRecord(std::move(whole), bundle.status())};
+  }
+  std::vector<ArchiveMember> members;
+  for (ArchiveRecord& record : bundle->members) {
+    ArchiveMember member{.run = record.name,
+                         .step = record.step,
+                         .form = record.form,
+                         .tar = TarName(record),
+                         .bytes = info.ok() ? record.tar_bytes : 0,
+                         .trouble = {},
+                         .record = {}};
+    member.record = std::move(record);
+    Judge(member, info, bundle->tar_bytes);
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
 ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar) {
-  return Describe(fs, store, tar, ParseTarName(tar).value_or(TarNameParts{}));
+  std::vector<ArchiveMember> members{DescribeTar(fs, store, tar)};
+  if (members.front().state == MemberState::kVerified) return members.front();
+  const bool own = members.front().record || members.front().bytes > 0;
+  if (!own) members.clear();
+  const Result<std::vector<std::string>> bundles = ListBundles(fs, store);
+  for (size_t i = 0; bundles.ok() && i < bundles->size(); ++i) {
+    std::vector<ArchiveMember> bundled = DescribeBundle(fs, store, (*bundles)[i]);
+    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != tar; });
+    Merge(members, std::move(bundled));
+  }
+  return members.empty() ? DescribeTar(fs, store, tar) : members.front();
 }
 
 Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
   std::vector<ArchiveMember> members;
-  for (const std::string& tar : tars) members.push_back(DescribeMember(fs, store, tar));
+  for (const std::string& tar : tars) members.push_back(DescribeTar(fs, store, tar));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) Merge(members, DescribeBundle(fs, store, name));
   std::ranges::stable_sort(members, {},
                            [](const ArchiveMember& m) { return std::tie(m.run, m.step, m.form); });
   return members;
@@ -158,12 +234,9 @@ MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
 }
 
 Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes));
-  Result<ArchiveRecord> record = DecodeRecord(text);
-  if (!record.ok()) return record.status().WithContext(RecordName(tar));
-  if (TarName(*record) != tar) return Corrupt("its ledger entry belongs to another tar");
-  return record;
+  const ArchiveMember member = DescribeMember(fs, store, tar);
+  if (member.record) return *member.record;
+  return ReadSidecar(fs, store, tar);
 }
 
 Status WriteStoreReadme(FileSystem& fs, const std::string& store) {

@@ -49,24 +49,24 @@ TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_p
   }
 }
 
-Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
                                                            bool past_cache) {
-  CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, tar_path));
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, tar_path, past_cache));
-  std::unique_ptr<TarFileSystem> view(new TarFileSystem(tar_path, std::move(index), std::move(tar)));
+  CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, place));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place.file, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, std::move(index), std::move(tar)));
   CAIRN_RETURN_IF_ERROR(view->LearnSizes());
   return view;
 }
 
-Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
                                                            bool past_cache, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(tar_path));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place.file));
   for (const ArchivedFile& file : record.files)
     if (file.offset > info.bytes || file.stored_bytes > info.bytes - file.offset)
-      return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", tar_path,
+      return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
                      info.bytes, file.name);
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, tar_path, past_cache));
-  std::unique_ptr<TarFileSystem> view(new TarFileSystem(tar_path, IndexOf(record), std::move(tar)));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place.file, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, IndexOf(record), std::move(tar)));
   for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
   return view;
 }

@@ -17,14 +17,18 @@ namespace cairn {
 
 class TarFileSystem final : public ReadOnlyFileSystem {
  public:
-  // `tar_path` becomes the one directory. `past_cache`: bytes come from the disk, see past_cache_file.h.
-  // Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
+  // The place's root becomes the one directory. `past_cache`: bytes come from the disk, see
+  // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const std::string& tar_path,
-                                                     bool past_cache);
+                                                     bool past_cache) {
+    return Open(fs, PlaceOfTar(tar_path), past_cache);
+  }
   // The same where the sidecar says what lies where: nothing is read before it is asked for.
-  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const std::string& tar_path,
-                                                     bool past_cache, const ArchiveRecord& record);
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
+                                                     const ArchiveRecord& record);
 
+  const std::string& root() const { return tar_path_; }
   const TarIndex& index() const { return index_; }
   // As the files were; those of packed ones are known.
   uint64_t BytesOf(const TarEntry& entry) const { return bytes_.at(entry.name); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <unordered_set>
 
@@ -18,6 +19,10 @@ constexpr uint64_t kReadBytes = 64 << 10;  // around a header
 constexpr uint64_t kTarBlockBytes = 512;
 constexpr size_t kMaxEntries = 1 << 20;  // no topology has more ranks
 
+uint64_t BlocksBytes(uint64_t bytes) {
+  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+}
+
 struct FreeReader {
   void operator()(archive* a) const { archive_read_free(a); }
 };
@@ -25,8 +30,9 @@ struct FreeReader {
 // Feeds libarchive from a File.
 struct Source {
   std::unique_ptr<File> file;
-  uint64_t bytes = 0;
-  uint64_t at = 0;
+  uint64_t begin = 0;  // of the stretch
+  uint64_t bytes = 0;  // of it
+  uint64_t at = 0;     // in it
   std::vector<std::byte> window = std::vector<std::byte>(kReadBytes);
   Status status;
 };
@@ -34,7 +40,7 @@ struct Source {
 la_ssize_t ReadSome(archive* reader, void* context, const void** buffer) {
   auto& source = *static_cast<Source*>(context);
   const uint64_t count = std::min(kReadBytes, source.bytes - source.at);
-  source.status = source.file->ReadAt(source.at, {source.window.data(), count});
+  source.status = source.file->ReadAt(source.begin + source.at, {source.window.data(), count});
   if (!source.status.ok()) {
     archive_set_error(reader, EIO, "%s", source.status.message().c_str());
     return -1;
@@ -49,6 +55,31 @@ la_int64_t Skip(archive*, void* context, la_int64_t request) {
   const uint64_t count = std::min<uint64_t>(request, source.bytes - source.at);
   source.at += count;
   return static_cast<la_int64_t>(count);
+}
+
+using HeaderTaker = std::function<Status(archive_entry*, uint64_t header_offset)>;
+
+// Hands on every header of a stretch of `file`; returns where the next one would be. Offsets count from its
+// begin. `shown` is what messages call it.
+Result<uint64_t> ReadHeaders(FileSystem& fs, const std::string& shown, const std::string& file,
+                             uint64_t begin, uint64_t bytes, const HeaderTaker& take) {
+  Source source{.begin = begin, .bytes = bytes};
+  CAIRN_ASSIGN_OR_RETURN(source.file, fs.OpenForRead(file));
+  const std::unique_ptr<archive, FreeReader> reader(archive_read_new());
+  archive_read_support_format_tar(reader.get());
+  archive_read_set_callback_data(reader.get(), &source);
+  archive_read_set_read_callback(reader.get(), ReadSome);
+  archive_read_set_skip_callback(reader.get(), Skip);
+  int result = archive_read_open1(reader.get());
+  archive_entry* entry = nullptr;
+  while (result == ARCHIVE_OK && (result = archive_read_next_header(reader.get(), &entry)) == ARCHIVE_OK)
+    CAIRN_RETURN_IF_ERROR(take(entry, archive_read_header_position(reader.get())));
+  if (!source.status.ok()) return source.status;
+  if (result != ARCHIVE_EOF) {
+    const char* text = archive_error_string(reader.get());
+    return Corrupt("{}: no whole tar: {}", shown, text == nullptr ? "unreadable" : text);
+  }
+  return archive_read_header_position(reader.get());
 }
 
 // "RUN/step-00000040/shard-00000.h5" -> directory and name; nothing for any other shape. Of a tree the name
@@ -67,12 +98,8 @@ std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_vi
 // Builds a TarIndex from libarchive's entries.
 class Indexer {
  public:
-  Indexer(std::string path, uint64_t tar_bytes) : path_(std::move(path)), tar_bytes_(tar_bytes) {
-    std::string name = std::filesystem::path(path_).filename().string();
-    if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
-    const auto parts = ParseTarName(name);
-    tree_ = parts && parts->form == Form::kFiles;
-  }
+  Indexer(std::string path, Form form, uint64_t tar_bytes)
+      : path_(std::move(path)), tar_bytes_(tar_bytes), tree_(form == Form::kFiles) {}
 
   Status Add(archive_entry* entry, uint64_t header_offset) {
     CAIRN_RETURN_IF_ERROR(PlaceLast(header_offset));
@@ -116,7 +143,7 @@ class Indexer {
   Status PlaceLast(uint64_t next_header) {
     if (index_.entries.empty()) return OkStatus();
     TarEntry& last = index_.entries.back();
-    const uint64_t blocks_bytes = (last.bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+    const uint64_t blocks_bytes = BlocksBytes(last.bytes);
     const uint64_t header = last.offset;
     if (next_header > tar_bytes_ || next_header < header + kTarBlockBytes + blocks_bytes)
       return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last.name);
@@ -126,7 +153,7 @@ class Indexer {
 
   const std::string path_;
   const uint64_t tar_bytes_;
-  bool tree_ = false;
+  const bool tree_;
   TarIndex index_;
   std::unordered_set<std::string> names_;
 };
@@ -156,27 +183,56 @@ const TarEntry* TarIndex::Find(std::string_view name) const {
   return found == entries.end() ? nullptr : &*found;
 }
 
-Result<TarIndex> ReadTarIndex(FileSystem& fs, const std::string& path) {
-  Source source;
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  source.bytes = info.bytes;
-  CAIRN_ASSIGN_OR_RETURN(source.file, fs.OpenForRead(path));
-  const std::unique_ptr<archive, FreeReader> reader(archive_read_new());
-  archive_read_support_format_tar(reader.get());
-  archive_read_set_callback_data(reader.get(), &source);
-  archive_read_set_read_callback(reader.get(), ReadSome);
-  archive_read_set_skip_callback(reader.get(), Skip);
-  Indexer indexer(path, info.bytes);
-  int result = archive_read_open1(reader.get());
-  archive_entry* entry = nullptr;
-  while (result == ARCHIVE_OK && (result = archive_read_next_header(reader.get(), &entry)) == ARCHIVE_OK)
-    CAIRN_RETURN_IF_ERROR(indexer.Add(entry, archive_read_header_position(reader.get())));
-  if (!source.status.ok()) return source.status;
-  if (result != ARCHIVE_EOF) {
-    const char* text = archive_error_string(reader.get());
-    return Corrupt("{}: no whole tar: {}", path, text == nullptr ? "unreadable" : text);
+uint64_t TarIndex::end_offset() const {
+  return entries.empty() ? 0 : entries.back().offset + BlocksBytes(entries.back().bytes);
+}
+
+TarPlace PlaceOfTar(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired
+  const auto parts = ParseTarName(name);
+  return {.root = path, .file = path, .form = parts ? parts->form : Form::kFull};
+}
+
+TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record) {
+  if (record.bundle.empty()) {
+    const std::string path = JoinPath(store, TarName(record));
+    return {.root = path, .file = path, .form = record.form};
   }
-  return indexer.Finish(archive_read_header_position(reader.get()));
+  const std::string path = JoinPath(store, record.bundle);
+  return {JoinPath(path, record.directory), path, record.form, record.bundle_offset, record.tar_bytes};
+}
+
+Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place.file));
+  if (place.begin > info.bytes) return Corrupt("{}: was cut short", place.file);
+  const uint64_t bytes = std::min(place.bytes, info.bytes - place.begin);
+  Indexer indexer(place.root, place.form, bytes);
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, place.root, place.file, place.begin, bytes,
+                                                         [&](archive_entry* entry, uint64_t header_offset) {
+                                                           return indexer.Add(entry, header_offset);
+                                                         }));
+  CAIRN_ASSIGN_OR_RETURN(TarIndex index, indexer.Finish(end));
+  for (TarEntry& entry : index.entries) entry.offset += place.begin;
+  return index;
+}
+
+Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  TarEntry last;
+  const auto note = [&](archive_entry* entry, uint64_t) {
+    const char* name = archive_entry_pathname(entry);
+    const la_int64_t bytes = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : -1;
+    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG || bytes < 0)
+      return Corrupt("{}: entry '{}' is no plain file", path, name == nullptr ? "?" : name);
+    last = {.name = name, .bytes = static_cast<uint64_t>(bytes)};
+    return OkStatus();
+  };
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, path, path, 0, info.bytes, note));
+  if (last.name.empty() || last.bytes > end || BlocksBytes(last.bytes) > end)
+    return Corrupt("{}: the tar ends within its last entry; it was cut short", path);
+  last.offset = end - BlocksBytes(last.bytes);
+  return last;
 }
 
 }  // namespace cairn

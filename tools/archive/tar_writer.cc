@@ -96,6 +96,11 @@ Status TarWriter::Write(std::span<const std::byte> bytes) {
   return out_->Append(bytes);
 }
 
+Status TarWriter::Append(std::span<const std::byte> blocks) {
+  CAIRN_RETURN_IF_ERROR(EndEntry());
+  return out_->Append(blocks);
+}
+
 Status TarWriter::EndEntry() {
   if (entry_.open_end && entry_.written != entry_.most) {
     CAIRN_ASSIGN_OR_RETURN(std::string header, HeaderOf(entry_.name, entry_.written, entry_.modified,

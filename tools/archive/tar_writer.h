@@ -26,6 +26,8 @@ class TarWriter {
   Status BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
   // The next bytes of the entry. Errors: those of the disk; InvalidArgument where they are too many.
   Status Write(std::span<const std::byte> bytes);
+  // Whole entries of another tar, as they are there.
+  Status Append(std::span<const std::byte> blocks);
   // End marker, padding, true headers, sync and close. Returns the bytes of the whole file.
   Result<uint64_t> Finish();
 

@@ -3,6 +3,7 @@
 #include "ckpt/file_scan.h"
 #include "ckpt/layout.h"
 #include "convert/sha256.h"
+#include "tools/archive/bundle.h"
 #include "tools/archive/tar_file_system.h"
 
 namespace cairn {
@@ -64,22 +65,24 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
 
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress) {
-  const auto parts = ParseTarName(tar);
-  return VerifyTarAt(fs, JoinPath(store, tar), parts ? parts->form : Form::kFull, record, progress);
+  const bool bundled = record != nullptr && !record->bundle.empty();
+  return VerifyTarAt(fs, bundled ? PlaceOf(store, *record) : PlaceOfTar(JoinPath(store, tar)), record,
+                     progress);
 }
 
-VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                          const ByteProgress& progress) {
+  const std::string& path = place.root;
   VerifyReport report;
   const auto problem = [&](const Status& status) {
     report.problems.push_back({path, 0, "", status.message()});
   };
-  const auto view = TarFileSystem::Open(fs, path, /*past_cache=*/true);
+  const auto view = TarFileSystem::Open(fs, place, /*past_cache=*/true);
   if (!view.ok()) {
     problem(view.status());
     return report;
   }
-  if (form == Form::kFiles) {
+  if (place.form == Form::kFiles) {
     if (record == nullptr) {
       problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
       return report;
@@ -105,10 +108,14 @@ VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, con
 VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
                           const ByteProgress& progress) {
   if (member.state == MemberState::kDamaged && member.bytes == 0)
-    return {.problems = {{JoinPath(store, member.tar), 0, "", member.trouble}}};
+    return {.problems = {{JoinPath(store, member.file()), 0, "", member.trouble}}};
+  if (ParseBundleName(member.tar))
+    return {
+        .problems = {{JoinPath(store, member.tar), 0, "",
+                      "a bundle without its sidecar; `cairn archive ls STORE --rebuild` makes it again"}}};
   VerifyReport report = VerifyTar(fs, store, member.tar, member.record ? &*member.record : nullptr, progress);
   if (member.state == MemberState::kDamaged)
-    report.problems.push_back({JoinPath(store, member.tar), 0, "", member.trouble});
+    report.problems.push_back({JoinPath(store, member.file()), 0, "", member.trouble});
   return report;
 }
 

@@ -7,19 +7,20 @@
 
 #include "ckpt/verify.h"
 #include "tools/archive/store.h"
+#include "tools/archive/tar_index.h"
 #include "tools/archive/verified_copy.h"
 
 namespace cairn {
 
 using ByteProgress = std::function<void(uint64_t bytes_done)>;
 
-// Everything that is wrong with STORE/tar. `record`, where the ledger has one, must agree with what is in the
-// tar.
+// Everything that is wrong with STORE/tar, or with that member of a bundle. `record`, where the ledger has
+// one, must agree with what is in the tar.
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress = {});
 
-// The same of a tar under any name.
-VerifyReport VerifyTarAt(FileSystem& fs, const std::string& path, Form form, const ArchiveRecord* record,
+// The same of what lies at a place, whatever the file's name.
+VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                          const ByteProgress& progress = {});
 
 // All bytes of a file, in order. Errors: those of the disk, and the sink's own.

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 
 #include "ckpt/layout.h"
 #include "tests/support/make_step.h"
+#include "tests/support/stopping_file_system.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/wrapped_file_system.h"
 #include "tools/archive/delete.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/tar_file_system.h"
@@ -26,21 +25,6 @@ void FlipByte(const std::string& path, uint64_t offset) {
   file.seekp(offset);
   file.put(byte);
 }
-
-// Lets so many changes of the disk through and no more, as for a process that was killed there.
-class StoppingFileSystem final : public WrappedFileSystem {
- public:
-  explicit StoppingFileSystem(int changes) : WrappedFileSystem(Posix()), left_(changes) {}
-
- protected:
-  Status Do(const FsCall& call, const std::function<Status()>& run) override {
-    if (!call.changes() || call.kind == FsCall::Kind::kAllocate || left_-- > 0) return run();
-    return IoError("stopped here");
-  }
-
- private:
-  std::atomic<int> left_;
-};
 
 // Does something to the source while it is read: calls `prank` before read number `at`.
 class PrankFileSystem final : public ReadOnlyFileSystem {
@@ -129,7 +113,7 @@ TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
     FlipByte(tar, at);
     // What fills a file up to whole blocks is nobody's data.
     if (report.problems.empty()) {
-      const auto index = ReadTarIndex(Posix(), tar);
+      const auto index = ReadTarIndex(Posix(), PlaceOfTar(tar));
       for (const TarEntry& entry : index->entries)
         EXPECT_FALSE(at >= entry.offset && at < entry.offset + entry.bytes)
             << entry.name << " at byte " << at;

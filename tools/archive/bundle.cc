@@ -1,0 +1,155 @@
+#include "tools/archive/bundle.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "ckpt/digest.h"
+#include "ckpt/layout.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kBundleVersion = 1;
+constexpr size_t kDigestDigits = 8;
+constexpr std::string_view kMark = "-bundle-";
+constexpr std::string_view kSeveralRuns = "runs";
+
+std::string Dump(const json& value) {
+  return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+json WithoutDigest(const Bundle& bundle) {
+  json members = json::array();
+  for (const ArchiveRecord& member : bundle.members) members.push_back(json::parse(EncodeRecord(member)));
+  json root = {{"format", "cairn-bundle"},
+               {"version", kBundleVersion},
+               {"name", bundle.name},
+               {"tar_bytes", bundle.tar_bytes},
+               {"members", std::move(members)}};
+  if (!bundle.parity.name.empty())
+    root["parity"] = {{"name", bundle.parity.name}, {"bytes", bundle.parity.bytes}};
+  return root;
+}
+
+// Every offset lies in the member, the member in the bundle, and no two members share bytes or a directory.
+Status CheckPlaces(const Bundle& bundle) {
+  std::set<std::string> directories;
+  uint64_t end = 0;
+  for (const ArchiveRecord& m : bundle.members) {
+    if (m.bundle != bundle.name) return Corrupt("has a member of '{}'", m.bundle);
+    if (!directories.insert(m.directory).second) return Corrupt("has '{}' twice", m.directory);
+    if (m.bundle_offset < end || m.bundle_offset > bundle.tar_bytes ||
+        m.tar_bytes > bundle.tar_bytes - m.bundle_offset)
+      return Corrupt("{} lies outside of it", TarName(m));
+    end = m.bundle_offset + m.tar_bytes;
+    for (const ArchivedFile& file : m.files)
+      if (file.offset < m.bundle_offset || file.offset > end || file.stored_bytes > end - file.offset)
+        return Corrupt("{} of {} lies outside of its member", file.name, TarName(m));
+  }
+  if (!bundle.parity.name.empty() && bundle.parity.name != bundle.name + std::string(kParitySuffix))
+    return Corrupt("names '{}' as its parity", bundle.parity.name);
+  return OkStatus();
+}
+
+std::optional<int64_t> Number(std::string_view digits) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string BundleName(const std::vector<ArchiveRecord>& members) {
+  std::string run = members.front().name, names;
+  int64_t first = members.front().step, last = first;
+  for (const ArchiveRecord& member : members) {
+    if (member.name != run) run = kSeveralRuns;
+    first = std::min(first, member.step);
+    last = std::max(last, member.step);
+    names += TarName(member) + "\n";
+  }
+  return fmt::format("{}{}{:08}-{:08}.{}{}", run, kMark, first, last,
+                     ToHex(DigestOf(names)).substr(0, kDigestDigits), kTarSuffix);
+}
+
+std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
+  if (!IsPlainFileName(name) || !name.ends_with(kTarSuffix)) return std::nullopt;
+  name.remove_suffix(kTarSuffix.size());
+  const size_t dot = name.rfind('.'), mark = name.rfind(kMark);
+  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits || mark == name.npos || mark == 0 ||
+      mark > dot)
+    return std::nullopt;
+  const std::string_view steps = name.substr(mark + kMark.size(), dot - mark - kMark.size());
+  const size_t dash = steps.find('-');
+  if (dash == steps.npos) return std::nullopt;
+  const auto first = Number(steps.substr(0, dash)), last = Number(steps.substr(dash + 1));
+  if (!first || !last) return std::nullopt;
+  return BundleNameParts{std::string(name.substr(0, mark)), *first, *last};
+}
+
+std::string BundleIndexName(std::string_view bundle) {
+  return fmt::format("{}.json", bundle.substr(0, bundle.size() - kTarSuffix.size()));
+}
+
+std::string EncodeBundle(const Bundle& bundle) {
+  json root = WithoutDigest(bundle);
+  root["digest"] = ToHex(DigestOf(Dump(root)));
+  return Dump(root);
+}
+
+Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || root.value("format", json()) != "cairn-bundle")
+    return Corrupt("not the records of a bundle; they were damaged or cut short");
+  if (const json version = root.value("version", json()); version != kBundleVersion)
+    return NotSupported("bundle version {}, this program reads version {}; use a newer cairn", version.dump(),
+                        kBundleVersion);
+  try {
+    Bundle bundle{.name = root.at("name"), .tar_bytes = root.at("tar_bytes")};
+    if (root.contains("parity")) bundle.parity = {root["parity"].at("name"), root["parity"].at("bytes")};
+    for (const json& member : root.at("members")) {
+      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord record, DecodeRecord(Dump(member)));
+      bundle.members.push_back(std::move(record));
+    }
+    if (bundle.name != name) return Corrupt("belongs to '{}'", bundle.name);
+    CAIRN_RETURN_IF_ERROR(CheckPlaces(bundle));
+    if (EncodeBundle(bundle) != text)
+      return Corrupt("its bytes do not match its digest; it was damaged or edited");
+    return bundle;
+  } catch (const json::exception& error) {
+    return Corrupt("{}", error.what());
+  }
+}
+
+Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> bundles;
+  for (std::string name : names) {
+    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (ParseBundleName(name)) bundles.insert(name);
+  }
+  return std::vector<std::string>(bundles.begin(), bundles.end());
+}
+
+Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const std::string sidecar = name + ".json";
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(store, sidecar), kMaxRecordBytes));
+  Result<Bundle> bundle = DecodeBundle(text, name);
+  return bundle.ok() ? std::move(bundle) : bundle.status().WithContext(sidecar);
+}
+
+Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle) {
+  const std::string path = JoinPath(store, bundle.name + ".json");
+  const std::string partial = path + std::string(kPartialSuffix);
+  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, partial, EncodeBundle(bundle)));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
+  return fs.SyncDir(store);
+}
+
+}  // namespace cairn

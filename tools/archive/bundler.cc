@@ -1,0 +1,295 @@
+#include "tools/archive/bundler.h"
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+
+#include "ckpt/layout.h"
+#include "convert/partial_dir.h"
+#include "tools/archive/plan.h"
+#include "tools/archive/tar_parity.h"
+#include "tools/archive/tar_writer.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kCopyBytes = 4 << 20;  // one read
+
+// Counts over several members.
+class Tally {
+ public:
+  explicit Tally(const ByteProgress& progress) : progress_(progress) {}
+  void Add(uint64_t bytes) { Tell(done_ += bytes); }
+  ByteProgress OfMember() {
+    return [this](uint64_t bytes) { Tell(done_ + bytes); };
+  }
+
+ private:
+  void Tell(uint64_t bytes) const {
+    if (progress_) progress_(bytes);
+  }
+  const ByteProgress& progress_;
+  uint64_t done_ = 0;
+};
+
+// The first thing that is wrong with a member at a place; OK where it is whole.
+Status Prove(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
+             const ByteProgress& progress) {
+  const VerifyReport report = VerifyTarAt(fs, place, &record, progress);
+  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems.front()));
+}
+
+// Writes the entries of the draft's members behind each other. `bundle` gets their new records.
+class BundleWriter {
+ public:
+  BundleWriter(FileSystem& fs, const std::string& store, TarWriter& tar, Tally& tally)
+      : fs_(fs), store_(store), tar_(tar), tally_(tally) {}
+
+  Status Write(const BundleDraft& draft, Bundle& bundle) {
+    int64_t newest = 0;
+    for (const ArchiveRecord& member : draft.members) {
+      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord moved, Copy(member, draft.name));
+      newest = std::max(newest, moved.saved_unix_seconds);
+      bundle.members.push_back(std::move(moved));
+    }
+    bundle.tar_bytes = tar_.offset();  // what the members take
+    const std::string index = EncodeBundle(bundle);
+    CAIRN_RETURN_IF_ERROR(tar_.Begin(BundleIndexName(bundle.name), index.size(), newest));
+    CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(index))));
+    CAIRN_ASSIGN_OR_RETURN(bundle.tar_bytes, tar_.Finish());
+    return OkStatus();
+  }
+
+ private:
+  // The headers are read rather than believed: the entries must be those that the record tells of.
+  Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
+    const TarPlace place = PlaceOf(store_, member);
+    CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(fs_, place));
+    const uint64_t bytes = index.end_offset() - place.begin;
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(place.file));
+    ArchiveRecord moved = member;
+    moved.bundle = bundle;
+    moved.bundle_offset = tar_.offset();
+    moved.tar_bytes = bytes;
+    moved.parity = {};
+    for (ArchivedFile& f : moved.files) f.offset = f.offset - place.begin + moved.bundle_offset;
+    for (uint64_t at = 0; at < bytes; at += buffer_.size()) {
+      const std::span part = std::span(buffer_).first(std::min<uint64_t>(buffer_.size(), bytes - at));
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(place.begin + at, part));
+      CAIRN_RETURN_IF_ERROR(tar_.Append(part));
+      tally_.Add(part.size());
+    }
+    return moved;
+  }
+
+  FileSystem& fs_;
+  const std::string& store_;
+  TarWriter& tar_;
+  Tally& tally_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
+};
+
+// Everything in `file` is what `bundle` says, read from the disk.
+Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& file, Bundle& bundle,
+                   Tally& tally) {
+  for (ArchiveRecord& member : bundle.members) {
+    TarPlace place = PlaceOf(store, member);
+    place.file = file;
+    CAIRN_RETURN_IF_ERROR(Prove(fs, place, member, tally.OfMember()));
+    tally.Add(member.tar_bytes);
+    member.verified_unix_seconds = std::time(nullptr);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(fs, file));
+  if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
+  return OkStatus();
+}
+
+// The bundle of `draft`, proven and with its sidecar; what it replaces is still there.
+Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const BundleDraft& draft, double parity,
+                          const ByteProgress& progress) {
+  const std::string path = JoinPath(store, draft.name), partial = path + std::string(kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(
+      CheckFreeSpace(fs, store, static_cast<uint64_t>(static_cast<double>(draft.bytes) * (1 + parity))));
+  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
+  Bundle bundle{.name = draft.name};
+  Tally tally(progress);
+  const auto write = [&]() -> Status {
+    WriteRing ring(fs);
+    CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
+    CAIRN_RETURN_IF_ERROR(BundleWriter(fs, store, *tar, tally).Write(draft, bundle));
+    return ProveBundle(fs, store, partial, bundle, tally);
+  };
+  if (const Status status = write(); !status.ok()) {
+    (void)fs.RemoveFile(partial);
+    return status;
+  }
+  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  if (parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity));
+  }
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, bundle));
+  return bundle;
+}
+
+// Which of the draft's members are damaged where they lie.
+std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, const BundleDraft& draft,
+                                   std::set<std::string>& files) {
+  std::vector<std::string> lines;
+  for (const ArchiveRecord& member : draft.members) {
+    const Status whole = Prove(fs, PlaceOf(store, member), member, {});
+    if (whole.ok()) continue;
+    files.insert(member.bundle.empty() ? TarName(member) : member.bundle);
+    lines.push_back(fmt::format("{}; it was left out of a bundle, mend it with archive verify --repair",
+                                whole.message()));
+  }
+  return lines;
+}
+
+// ---- What killed runs left ----
+
+// A file of the store and the members that it holds.
+struct Home {
+  std::string file;
+  bool bundle = false;
+  std::vector<ArchiveRecord> members;
+};
+
+Result<std::vector<Home>> HomesOf(FileSystem& fs, const std::string& store) {
+  std::vector<Home> homes;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  for (const std::string& tar : tars)
+    if (const ArchiveMember m = DescribeTar(fs, store, tar); m.state == MemberState::kVerified)
+      homes.push_back({tar, false, {*m.record}});
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) {
+    Home home{name, true, {}};
+    for (const ArchiveMember& m : DescribeBundle(fs, store, name))
+      if (m.state == MemberState::kVerified) home.members.push_back(*m.record);
+    if (!home.members.empty()) homes.push_back(std::move(home));
+  }
+  return homes;
+}
+
+// Where all that `home` holds lies in `other` too, and `other` is what is to stay.
+bool Supersedes(const Home& other, const Home& home) {
+  if (!other.bundle || other.file == home.file) return false;
+  if (home.bundle && home.members.size() >= other.members.size()) return false;
+  return std::ranges::all_of(home.members, [&](const ArchiveRecord& member) {
+    return std::ranges::any_of(other.members,
+                               [&](const ArchiveRecord& m) { return TarName(m) == TarName(member); });
+  });
+}
+
+struct Settled {
+  std::vector<std::string> problems;
+  std::set<std::string> files;  // that are gone, or that nobody should touch: both copies are damaged
+};
+
+// `home` goes, or `other` gives up what is damaged in it.
+Status Settle(FileSystem& fs, const std::string& store, const Home& home, const Home& other,
+              Settled& settled) {
+  bool whole = true;
+  for (const ArchiveRecord& member : home.members) {
+    const auto same = std::ranges::find(other.members, TarName(member), TarName);
+    const Status proof = Prove(fs, PlaceOf(store, *same), *same, {});
+    if (proof.ok()) continue;
+    whole = false;
+    settled.problems.push_back(proof.message());
+    if (Prove(fs, PlaceOf(store, member), member, {}).ok())
+      CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, other.file, TarName(member)));
+    else
+      settled.files.insert({home.file, other.file});
+  }
+  if (!whole) return OkStatus();
+  settled.files.insert(home.file);
+  return RemoveMember(fs, store, home.file);
+}
+
+Result<Settled> SettleAll(FileSystem& fs, const std::string& store) {
+  Settled settled;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) {
+    if (fs.Stat(JoinPath(store, name + ".json")).ok()) continue;
+    const Result<RebuiltBundle> rebuilt = RebuildBundle(fs, store, name);
+    const auto lines = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
+    settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(fs, store));
+  for (const Home& home : homes) {
+    const auto other = std::ranges::find_if(homes, [&](const Home& candidate) {
+      return !settled.files.contains(candidate.file) && Supersedes(candidate, home);
+    });
+    if (other != homes.end()) CAIRN_RETURN_IF_ERROR(Settle(fs, store, home, *other, settled));
+  }
+  return settled;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job) {
+  CAIRN_ASSIGN_OR_RETURN(Settled settled, SettleAll(fs, store));
+  std::vector<std::string>& problems = settled.problems;
+  std::set<std::string>& damaged = settled.files;
+  const auto pass_over = [&](const std::string& file) {
+    return damaged.contains(file) || (job.pass_over && job.pass_over(file));
+  };
+  for (;;) {  // one after the other, so that each starts from what there is
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+    const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
+    if (plan.bundles.empty()) return problems;
+    const BundleDraft& draft = plan.bundles.front();
+    const Result<Bundle> bundle =
+        MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
+    if (!bundle.ok()) {
+      const std::vector<std::string> lines = DamagedOf(fs, store, draft, damaged);
+      if (lines.empty()) return bundle.status();
+      problems.insert(problems.end(), lines.begin(), lines.end());
+      continue;
+    }
+    for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
+    if (job.made) job.made(draft, *bundle);
+  }
+}
+
+Result<std::vector<std::string>> SettleBundles(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(Settled settled, SettleAll(fs, store));
+  return std::move(settled.problems);
+}
+
+Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const std::string path = JoinPath(store, name);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
+  if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
+    return Corrupt("{}: its last entry '{}' is no index of a bundle's members", path, entry.name);
+  std::string text(entry.bytes, '\0');
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
+  Result<Bundle> index = DecodeBundle(text, name);
+  if (!index.ok()) return index.status().WithContext(path);
+  RebuiltBundle rebuilt{.bundle = {.name = name, .tar_bytes = info.bytes}, .problems = {}};
+  for (ArchiveRecord& member : index->members) {
+    if (const Status whole = Prove(fs, PlaceOf(store, member), member, {}); !whole.ok()) {
+      rebuilt.problems.push_back(whole.message());
+      continue;
+    }
+    member.verified_unix_seconds = std::time(nullptr);
+    rebuilt.bundle.members.push_back(std::move(member));
+  }
+  if (rebuilt.bundle.members.empty()) return Corrupt("{}: none of its members is whole", path);
+  const std::string parity = name + std::string(kParitySuffix);
+  if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
+    rebuilt.bundle.parity = {parity, there->bytes};
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, rebuilt.bundle));
+  return rebuilt;
+}
+
+Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
+                      const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
+  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord(fs, store, bundle);
+}
+
+}  // namespace cairn
