@@ -12,6 +12,7 @@
 #include "tools/archive/restore_part.h"
 #include "tools/archive/run.h"
 #include "tools/archive/scrub.h"
+#include "tools/cmd_archive_bundle.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/cmd_archive_schedule.h"
@@ -76,14 +77,17 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
   int code = kExitDone;
+  std::set<std::string> done;
   for (const ArchiveMember& member : members) {
     if (member.state == MemberState::kVerified || member.bytes == 0) continue;
-    if (member.record) continue;  // readable: its tar is what is wrong
-    const std::string sidecar = JoinPath(store, member.tar + ".json");
-    if (fs.Stat(sidecar).ok()) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
+    const bool unproven = member.record && member.record->verified_unix_seconds == 0;
+    if (member.record && !unproven) continue;  // readable: its tar is what is wrong
+    if (!done.insert(member.file()).second) continue;
+    const std::string sidecar = JoinPath(store, member.file() + ".json");
+    if (fs.Stat(sidecar).ok() && !unproven) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
     std::vector<std::string> problems;
-    if (ParseBundleName(member.tar)) {
-      const auto rebuilt = RebuildBundle(fs, store, member.tar);
+    if (ParseBundleName(member.file())) {
+      const auto rebuilt = RebuildBundle(fs, store, member.file());
       problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
     } else if (const auto proof = RebuildRecord(fs, store, member.tar, {}); !proof.ok()) {
       problems = {proof.status().message()};
@@ -327,6 +331,7 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
                              "a source or a stored copy is damaged, or changed meanwhile"));
   AddArchiveRunCommand(*archive, verb);
   AddArchivePolicyCommands(*archive, verb);
+  AddArchiveBundleCommand(*archive, verb);
   AddArchiveScheduleCommand(*archive, verb);
 
   const auto options = std::make_shared<ArchiveOptions>();

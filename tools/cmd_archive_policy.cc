@@ -8,12 +8,11 @@
 #include <memory>
 
 #include "tools/archive/archiver.h"
-#include "tools/archive/bundler.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
-#include "tools/archive/recall.h"
 #include "tools/archive/report.h"
 #include "tools/archive/team.h"
+#include "tools/cmd_archive_bundle.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
@@ -61,31 +60,6 @@ ordered_json ToJson(const PlanEntry& e) {
           {"trouble", e.trouble}};
 }
 
-ordered_json ToJson(const BundlePlan& bundling) {
-  ordered_json bundles = ordered_json::array();
-  for (const BundleDraft& draft : bundling.bundles) {
-    ordered_json members = ordered_json::array();
-    for (const ArchiveRecord& member : draft.members) members.push_back(TarName(member));
-    bundles.push_back({{"bundle", draft.name},
-                       {"members", std::move(members)},
-                       {"replaces", draft.files},
-                       {"bytes", draft.bytes},
-                       {"why", draft.why}});
-  }
-  return {{"bundles", std::move(bundles)},
-          {"waiting_members", bundling.waiting_members},
-          {"waiting_bytes", bundling.waiting_bytes}};
-}
-
-void Print(const BundlePlan& bundling, const Policy& policy) {
-  for (const BundleDraft& draft : bundling.bundles)
-    fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), SizeText(draft.bytes), draft.name,
-               draft.why);
-  if (bundling.waiting_members > 0)
-    fmt::print("{} members, {}, wait for a bundle of {}\n", bundling.waiting_members,
-               SizeText(bundling.waiting_bytes), SizeText(policy.bundle));
-}
-
 void PrintPlanJson(const Plan& plan) {
   ordered_json entries = ordered_json::array();
   for (const PlanEntry& e : plan.entries) entries.push_back(ToJson(e));
@@ -93,7 +67,7 @@ void PrintPlanJson(const Plan& plan) {
              {"bytes", plan.bytes},
              {"inodes", plan.inodes},
              {"bandwidth", plan.bandwidth},
-             {"bundling", ToJson(plan.bundling)},
+             {"bundling", BundlingJson(plan.bundling)},
              {"failures", plan.failures},
              {"notes", plan.notes}});
 }
@@ -114,7 +88,7 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
   else if (plan.bytes > 0)
     fmt::print("; no bandwidth is known, so no deadline but the purge itself was checked");
   fmt::print("\n");
-  Print(plan.bundling, policy);
+  PrintBundling(plan.bundling, policy);
   for (const std::string& note : plan.notes) fmt::print("note: {}\n", note);
 }
 
@@ -126,53 +100,6 @@ Result<int> RunPlan(const PolicyOptions& options) {
   options.json ? PrintPlanJson(plan) : PrintPlan(plan, policy);
   for (const std::string& failure : plan.failures) PrintProblem(failure);
   return plan.failures.empty() ? kExitDone : kExitCheckFailed;
-}
-
-// Makes the bundles that are due, and tells of each. Returns what went wrong.
-Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet) {
-  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
-  std::optional<Progress> progress;
-  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity, .all = all};
-  job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
-  job.progress = [&](const BundleDraft& draft) -> ByteProgress {
-    progress.emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
-    return [&](uint64_t done) { progress->Update(done); };
-  };
-  job.made = [&](const BundleDraft& draft, const Bundle& bundle) {
-    progress.reset();
-    if (quiet) return;
-    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
-               bundle.name, SizeText(bundle.tar_bytes), draft.why);
-    std::fflush(stdout);
-  };
-  return MakeBundles(fs, policy.store, job);
-}
-
-// All that waits, or says what it would do.
-Result<int> RunBundle(const PolicyOptions& options) {
-  FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
-  if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
-  std::optional<RunLock> lock;
-  if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
-    lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
-  }
-  CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
-  if (options.json) PrintJson(ToJson(plan));
-  if (options.dry_run) {
-    if (!options.json) Print(plan, policy);
-    return kExitDone;
-  }
-  std::vector<std::string> paths;
-  for (const BundleDraft& draft : plan.bundles)
-    for (const std::string& file : draft.files) paths.push_back(JoinPath(policy.store, file));
-  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
-  for (const std::string& problem : problems) PrintProblem(problem);
-  if (Result<Ledger> ledger = Ledger::Open(policy.store); ledger.ok()) (void)ledger->Sync(fs);
-  return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 
 // One run by policy.
@@ -431,15 +358,6 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
   add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunPlan)
       ->footer(HelpFooter("cairn archive plan archive.toml",
                           "a deadline or a quota cannot be met, or a step that is asked for is damaged"));
-  CLI::App* bundle = add("bundle", "put all small members of a store into few large tar files", RunBundle);
-  bundle->add_flag("--dry-run", options->dry_run,
-                   "say what would go into which bundle and why; write nothing");
-  bundle->footer(
-      "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
-      "this does not wait. A small tar goes once its bundle was read back and every member in it verified.\n"
-      "Members on tape are brought back first ([recall] of the policy), those that no class asks for "
-      "stay.\n\n" +
-      HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
   CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
   prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
   prune->footer(

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "convert/reshape.h"
+#include "tools/archive/archiver.h"
+#include "tools/archive/bundler.h"
 #include "tools/archive/delete.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/source.h"
@@ -248,6 +250,47 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
   return scenario;
 }
 
+// Two archived steps become one bundle.
+Scenario BundleScenario(const std::string& root, const Topology& topology) {
+  const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
+  Scenario scenario{.name = "bundle " + ToString(topology),
+                    .run_dir = run_dir,
+                    .disk = DiskWith(run_dir, {SmallRecipe(topology, kFirstStep, 1),
+                                               SmallRecipe(topology, kFirstStep + 1, 2)})};
+  for (int i = 0; i < 2; ++i)
+    if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
+  scenario.disk = scenario.disk->Settled();
+  const auto bundle = [=](FileSystem& fs) -> Status {
+    constexpr uint64_t kLarge = uint64_t{1} << 40;
+    CAIRN_ASSIGN_OR_RETURN(
+        const auto problems,
+        MakeBundles(fs, store, {.sizes = {kLarge, kLarge, kLarge}, .parity = 0.05, .all = true}));
+    return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
+  };
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(bundle(fs));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
+    return proven == 2 ? "" : fmt::format("{} of 2 members are proven", proven);
+  };
+  scenario.clean = [=](FileSystem& fs) { return CleanStore(fs, store); };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    if (const Status again = bundle(fs); !again.ok()) return again.message();
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
+    const auto bundles = ListBundles(fs, store);
+    const auto tars = ListTars(fs, store);
+    return proven == 2 && bundles.ok() && bundles->size() == 1 && tars.ok() && tars->empty()
+               ? ""
+               : "bundled again, and not in one bundle";
+  };
+  return scenario;
+}
+
 Scenario RestoreScenario(const std::string& root, const Topology& topology) {
   const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store"),
                     back = JoinPath(root, "back");
@@ -341,6 +384,7 @@ std::vector<Scenario> AllScenarios(const std::string& lock_dir) {
   scenarios.push_back(ReshapeScenario(root(), {1, 2, 1, 0}, {2, 1, 2, 1}));
   scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}));
   scenarios.push_back(RestoreScenario(root(), {2, 1, 1, 0}));
+  scenarios.push_back(BundleScenario(root(), {1, 1, 1, 0}));
   return scenarios;
 }
 

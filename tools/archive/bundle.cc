@@ -63,14 +63,14 @@ std::optional<int64_t> Number(std::string_view digits) {
 
 }  // namespace
 
-std::string BundleName(const std::vector<ArchiveRecord>& members) {
-  std::string run = members.front().name, names;
+std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt) {
+  std::string run = members.front().name, names = fmt::format("{}\n", attempt);
   int64_t first = members.front().step, last = first;
   for (const ArchiveRecord& member : members) {
     if (member.name != run) run = kSeveralRuns;
     first = std::min(first, member.step);
     last = std::max(last, member.step);
-    names += TarName(member) + "\n";
+    names += fmt::format("{} {}\n", TarName(member), member.bundle);
   }
   return fmt::format("{}{}{:08}-{:08}.{}{}", run, kMark, first, last,
                      ToHex(DigestOf(names)).substr(0, kDigestDigits), kTarSuffix);

@@ -9,11 +9,11 @@
 //                                                         offsets counting from the begin of the bundle
 //   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.parity  where the policy asks for parity
 //
-// The numbers are the first and the last step, the digits a digest of the members' names; RUN is "runs" where
-// the members are of several. No two members of a bundle have the same directory, so that tar -xf overwrites
-// nothing. A member keeps the name that its own tar had, which is what the ledger calls it by. Where a member
-// is there twice, its own tar counts (store.h): a killed run left it, or the one in the bundle was damaged
-// and is stored again.
+// The numbers are the first and the last step, the digits a digest of the members' names and places before;
+// RUN is "runs" where the members are of several. No two members of a bundle have the same directory, so that
+// tar -xf overwrites nothing. A member keeps the name that its own tar had, which is what the ledger calls it
+// by. Where a member is there twice, its own tar counts (store.h): a killed run left it, or the one in the
+// bundle was damaged and is stored again.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,9 @@ struct Bundle {
   bool operator==(const Bundle&) const = default;
 };
 
-// The name of a bundle of these members.
-std::string BundleName(const std::vector<ArchiveRecord>& members);
+// A name for a bundle of these members, given where they lie now: another one than that of a bundle that it
+// replaces. `attempt`: where something of that name is there.
+std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt = 0);
 // What such a name tells; nothing for any other.
 struct BundleNameParts {
   std::string run;

@@ -238,7 +238,12 @@ Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& 
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
     if (plan.bundles.empty()) return problems;
-    const BundleDraft& draft = plan.bundles.front();
+    BundleDraft draft = plan.bundles.front();
+    // Never over what is there, least of all over what it is made of.
+    for (int attempt = 1;
+         fs.Stat(JoinPath(store, draft.name)).ok() || fs.Stat(JoinPath(store, draft.name + ".json")).ok();
+         ++attempt)
+      draft.name = BundleName(draft.members, attempt);
     const Result<Bundle> bundle =
         MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
     if (!bundle.ok()) {
@@ -268,16 +273,15 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
   CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
   Result<Bundle> index = DecodeBundle(text, name);
   if (!index.ok()) return index.status().WithContext(path);
-  RebuiltBundle rebuilt{.bundle = {.name = name, .tar_bytes = info.bytes}, .problems = {}};
-  for (ArchiveRecord& member : index->members) {
-    if (const Status whole = Prove(fs, PlaceOf(store, member), member, {}); !whole.ok()) {
-      rebuilt.problems.push_back(whole.message());
-      continue;
-    }
-    member.verified_unix_seconds = std::time(nullptr);
-    rebuilt.bundle.members.push_back(std::move(member));
+  RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
+  rebuilt.bundle.tar_bytes = info.bytes;
+  for (ArchiveRecord& member : rebuilt.bundle.members) {
+    const Status whole = Prove(fs, PlaceOf(store, member), member, {});
+    if (!whole.ok()) rebuilt.problems.push_back(whole.message());
+    member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
   }
-  if (rebuilt.bundle.members.empty()) return Corrupt("{}: none of its members is whole", path);
+  if (rebuilt.problems.size() == rebuilt.bundle.members.size())
+    return Corrupt("{}: none of its members is whole", path);
   const std::string parity = name + std::string(kParitySuffix);
   if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
     rebuilt.bundle.parity = {parity, there->bytes};

@@ -34,8 +34,9 @@ Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& 
 // gives the member up where it is not. Returns what went wrong, one line each.
 Result<std::vector<std::string>> SettleBundles(FileSystem& fs, const std::string& store);
 
-// Makes the sidecar of a bundle that lost it, of what it holds whole; with the line of each member that it
-// does not. Errors: Corrupt.
+// Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as
+// damaged until a later proof (their records are of no verification); `problems` has a line of each. Errors:
+// Corrupt where none is whole.
 struct RebuiltBundle {
   Bundle bundle;
   std::vector<std::string> problems;

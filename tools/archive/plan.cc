@@ -12,7 +12,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "tools/archive/archiver.h"
-#include "tools/archive/recall.h"
+#include "tools/archive/bundle_policy.h"
 #include "tools/archive/selection.h"
 
 namespace cairn {
@@ -275,25 +275,6 @@ Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int
     CAIRN_ASSIGN_OR_RETURN(plan.bundling, PlanBundlesBy(fs, policy, /*all=*/false));
   }
   return plan;
-}
-
-BundleSizes BundleSizesOf(const Policy& policy) {
-  return {policy.bundle_min, policy.bundle, policy.bundle_max};
-}
-
-Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
-  std::set<std::string> files;
-  for (const PruneEntry& entry : entries)
-    if (entry.remove || (!from_tape && IsStub(JoinPath(policy.store, entry.file)))) files.insert(entry.file);
-  return files;
-}
-
-Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
-  return PlanBundles(members, BundleSizesOf(policy), all,
-                     [&](const std::string& file) { return left_out.contains(file); });
 }
 
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) {

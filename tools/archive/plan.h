@@ -1,7 +1,6 @@
 // What a policy asks for now: what to store, why, and by when; and whether that can be met. Writes nothing.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -46,12 +45,6 @@ struct Plan {
 // `measured`: bytes a second of the last run, 0 where there was none. Errors: NotFound for a run that is
 // named without a glob and is not there.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
-
-// The bundles that are due by the policy, of what the store holds now. Members that no class asks for are
-// left out, since a bundle goes only as a whole, and those on tape unless `from_tape`.
-BundleSizes BundleSizesOf(const Policy& policy);
-Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape);
-Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all);
 
 // Which members of the store no class asks for; restic's forget.
 struct PruneEntry {

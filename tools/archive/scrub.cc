@@ -1,6 +1,7 @@
 #include "tools/archive/scrub.h"
 
 #include <algorithm>
+#include <ctime>
 
 #include "ckpt/layout.h"
 #include "tools/archive/bundler.h"
@@ -27,6 +28,13 @@ Result<std::vector<ArchiveRecord>> RecordsBeside(FileSystem& fs, const std::stri
   return std::move(bundle.members);
 }
 
+// All members of a bundle that was just read back.
+Status NoteProven(FileSystem& fs, const std::string& store, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  for (ArchiveRecord& member : bundle.members) member.verified_unix_seconds = std::time(nullptr);
+  return WriteBundleRecord(fs, store, bundle);
+}
+
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
 Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
@@ -43,7 +51,8 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
     return Corrupt("what its parity gives is damaged too: {}", ToString(report.problems.front()));
   }
   CAIRN_RETURN_IF_ERROR(fs.Rename(repaired, path));
-  return fs.SyncDir(store);
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
 }
 
 // The source anew, where it is what was archived.

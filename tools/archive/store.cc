@@ -167,6 +167,7 @@ std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& sto
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
     ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
     if (info.ok()) whole.bytes = info->bytes;
+    whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
     return {WithoutRecord(std::move(whole), bundle.status())};
   }
   std::vector<ArchiveMember> members;
@@ -180,6 +181,10 @@ std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& sto
                          .record = {}};
     member.record = std::move(record);
     Judge(member, info, bundle->tar_bytes);
+    if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
+      member.state = MemberState::kDamaged;
+      member.trouble = "it was not whole when the bundle's sidecar was made anew";
+    }
     members.push_back(std::move(member));
   }
   return members;

@@ -110,9 +110,7 @@ VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const Archiv
   if (member.state == MemberState::kDamaged && member.bytes == 0)
     return {.problems = {{JoinPath(store, member.file()), 0, "", member.trouble}}};
   if (ParseBundleName(member.tar))
-    return {
-        .problems = {{JoinPath(store, member.tar), 0, "",
-                      "a bundle without its sidecar; `cairn archive ls STORE --rebuild` makes it again"}}};
+    return {.problems = {{JoinPath(store, member.tar), 0, "", member.trouble}}};
   VerifyReport report = VerifyTar(fs, store, member.tar, member.record ? &*member.record : nullptr, progress);
   if (member.state == MemberState::kDamaged)
     report.problems.push_back({JoinPath(store, member.file()), 0, "", member.trouble});

@@ -214,7 +214,12 @@ TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
   for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].record->files, before[i].record->files);
   FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
   EXPECT_EQ(RebuildBundle(Posix(), store_, name)->problems.size(), 1u);
-  EXPECT_EQ(Members().size(), before.size() - 1);
+  ASSERT_EQ(Members().size(), before.size());  // none is forgotten
+  EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
+  EXPECT_EQ(Members()[1].state, MemberState::kVerified);
+  FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
+  EXPECT_TRUE(RebuildBundle(Posix(), store_, name)->problems.empty());
+  EXPECT_EQ(Members()[0].state, MemberState::kVerified);
 }
 
 TEST_F(BundleTest, ParityRepairsTheWholeBundle) {

@@ -59,6 +59,19 @@ TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
   EXPECT_NE(message(head + "[delete]\nall = true\n").find("p.toml:4: unknown key 'all'"), std::string::npos);
 }
 
+TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
+  const std::string head = "store = \"s\"\nruns = [\"r\"]\n", tail = "[[class]]\nkeep = \"full\"\nlast = 1\n";
+  const auto policy = [&](const std::string& keys) { return ParsePolicy(head + keys + tail, "p.toml"); };
+  EXPECT_EQ(policy("")->bundle, 0u);
+  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle_min, 512'000'000u);
+  EXPECT_EQ(policy("bundle = \"100GB\"\n")->bundle_max, 500'000'000'000u);
+  EXPECT_EQ(policy("bundle = \"1MB\"\n")->bundle_min, 1'000'000u);
+  EXPECT_EQ(policy("bundle = \"1TB\"\n")->bundle_max, 1'000'000'000'000u);
+  EXPECT_NE(policy("bundle_min = \"1MB\"\n").status().message().find("without bundle"), std::string::npos);
+  EXPECT_NE(policy("bundle = \"1GB\"\nbundle_max = \"1MB\"\n").status().message().find("between"),
+            std::string::npos);
+}
+
 TEST(PolicyTest, SizesAndPercents) {
   EXPECT_EQ(ParseSize("1.5 GiB"), 1.5 * 1073741824);
   EXPECT_EQ(ParseSize("12"), 12);

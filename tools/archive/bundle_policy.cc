@@ -1,0 +1,28 @@
+#include "tools/archive/bundle_policy.h"
+
+#include "ckpt/layout.h"
+#include "tools/archive/plan.h"
+#include "tools/archive/recall.h"
+
+namespace cairn {
+
+BundleSizes BundleSizesOf(const Policy& policy) {
+  return {policy.bundle_min, policy.bundle, policy.bundle_max};
+}
+
+Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
+  std::set<std::string> files;
+  for (const PruneEntry& entry : entries)
+    if (entry.remove || (!from_tape && IsStub(JoinPath(policy.store, entry.file)))) files.insert(entry.file);
+  return files;
+}
+
+Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  return PlanBundles(members, BundleSizesOf(policy), all,
+                     [&](const std::string& file) { return left_out.contains(file); });
+}
+
+}  // namespace cairn

@@ -1,0 +1,119 @@
+#include "tools/cmd_archive_bundle.h"
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "tools/archive/archiver.h"
+#include "tools/archive/bundler.h"
+#include "tools/archive/ledger.h"
+#include "tools/archive/recall.h"
+#include "tools/exit_code.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BundleOptions {
+  std::string policy;
+  bool dry_run = false;
+  bool json = false;
+};
+
+std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
+
+// All that waits, or says what it would do.
+Result<int> RunBundle(const BundleOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
+  std::optional<RunLock> lock;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    lock.emplace(std::move(taken));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
+  if (options.json) PrintJson(BundlingJson(plan));
+  if (options.dry_run) {
+    if (!options.json) PrintBundling(plan, policy);
+    return kExitDone;
+  }
+  std::vector<std::string> paths;
+  for (const BundleDraft& draft : plan.bundles)
+    for (const std::string& file : draft.files) paths.push_back(JoinPath(policy.store, file));
+  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
+  for (const std::string& problem : problems) PrintProblem(problem);
+  if (Result<Ledger> ledger = Ledger::Open(policy.store); ledger.ok()) (void)ledger->Sync(fs);
+  return problems.empty() ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  std::optional<Progress> progress;
+  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity, .all = all};
+  job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
+  job.progress = [&](const BundleDraft& draft) -> ByteProgress {
+    progress.emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
+    return [&](uint64_t done) { progress->Update(done); };
+  };
+  job.made = [&](const BundleDraft& draft, const Bundle& bundle) {
+    progress.reset();
+    if (quiet) return;
+    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
+               bundle.name, SizeText(bundle.tar_bytes), draft.why);
+    std::fflush(stdout);
+  };
+  return MakeBundles(fs, policy.store, job);
+}
+
+ordered_json BundlingJson(const BundlePlan& bundling) {
+  ordered_json bundles = ordered_json::array();
+  for (const BundleDraft& draft : bundling.bundles) {
+    ordered_json members = ordered_json::array();
+    for (const ArchiveRecord& member : draft.members) members.push_back(TarName(member));
+    bundles.push_back({{"bundle", draft.name},
+                       {"members", std::move(members)},
+                       {"replaces", draft.files},
+                       {"bytes", draft.bytes},
+                       {"why", draft.why}});
+  }
+  return {{"bundles", std::move(bundles)},
+          {"waiting_members", bundling.waiting_members},
+          {"waiting_bytes", bundling.waiting_bytes}};
+}
+
+void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
+  for (const BundleDraft& draft : bundling.bundles)
+    fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), SizeText(draft.bytes), draft.name,
+               draft.why);
+  if (bundling.waiting_members > 0)
+    fmt::print("{} members, {}, wait for a bundle of {}\n", bundling.waiting_members,
+               SizeText(bundling.waiting_bytes), SizeText(policy.bundle));
+}
+
+void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
+  const auto options = std::make_shared<BundleOptions>();
+  CLI::App* bundle =
+      archive.add_subcommand("bundle", "put all small members of a store into few large tar files");
+  bundle->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
+  bundle->add_flag("--json", options->json, "print facts as JSON");
+  bundle->add_flag("--dry-run", options->dry_run,
+                   "say what would go into which bundle and why; write nothing");
+  bundle->footer(
+      "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
+      "this does not wait. A small tar goes once its bundle was read back and every member in it verified.\n"
+      "Members on tape are brought back first ([recall] of the policy), those that no class asks for "
+      "stay.\n\n" +
+      HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
+  bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });
+}
+
+}  // namespace cairn
