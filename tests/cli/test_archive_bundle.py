@@ -42,10 +42,10 @@ class BundleTest(CliTest):
     def members(self):
         return [m for m in self.json("archive", "ls", self.store) if "form" in m]
 
-    def store_three(self, **policy):
+    def store_three(self, *flags, **policy):
         """Steps 10, 20 and 40: two full copies and three of weights."""
         for step in (10, 20, 40):
-            self.make_step(step=step)
+            self.make_step(*flags, step=step)
         policy = self.policy(**policy)
         self.archive("run", "--policy", policy)
         return policy
@@ -175,7 +175,7 @@ class BundleTest(CliTest):
         self.assertTrue(bundle.read_bytes() == good)
 
     def test_a_bundle_is_recalled_once(self):
-        policy = self.store_three()
+        policy = self.store_three("--hidden", 256)
         self.archive("bundle", policy)
         tape = self.dir / "tape"
         tape.mkdir()

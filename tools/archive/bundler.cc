@@ -123,12 +123,14 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
     (void)fs.RemoveFile(partial);
     return status;
   }
+  if (parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, partial));
+  }
+  // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
+  // would.
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, bundle));
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity));
-  }
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, bundle));
   return bundle;
 }
 
@@ -181,6 +183,26 @@ bool Supersedes(const Home& other, const Home& home) {
   });
 }
 
+// Sidecars and parity of bundles that never got their tar, where every member is proven elsewhere.
+Status RemoveUnborn(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> unborn;
+  for (const std::string& name : names) {
+    const std::string tar = name.substr(0, name.rfind('.'));
+    if ((name.ends_with(kRecordSuffix) || name.ends_with(kParitySuffix)) && ParseBundleName(tar) &&
+        fs.Stat(JoinPath(store, tar)).status().kind() == StatusKind::kNotFound)
+      unborn.insert(tar);
+  }
+  if (unborn.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  for (const ArchiveMember& m : members)
+    if (m.state != MemberState::kVerified) unborn.erase(m.file());
+  for (const std::string& name : unborn)
+    for (const std::string& path : {JoinPath(store, name + ".json"), JoinPath(store, name) + ".parity"})
+      if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+  return fs.SyncDir(store);
+}
+
 struct Settled {
   std::vector<std::string> problems;
   std::set<std::string> files;  // that are gone, or that nobody should touch: both copies are damaged
@@ -208,13 +230,7 @@ Status Settle(FileSystem& fs, const std::string& store, const Home& home, const 
 
 Result<Settled> SettleAll(FileSystem& fs, const std::string& store) {
   Settled settled;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
-  for (const std::string& name : bundles) {
-    if (fs.Stat(JoinPath(store, name + ".json")).ok()) continue;
-    const Result<RebuiltBundle> rebuilt = RebuildBundle(fs, store, name);
-    const auto lines = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
-    settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
-  }
+  CAIRN_RETURN_IF_ERROR(RemoveUnborn(fs, store));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(fs, store));
   for (const Home& home : homes) {
     const auto other = std::ranges::find_if(homes, [&](const Home& candidate) {

@@ -1,9 +1,9 @@
 // Makes bundles (bundle.h) of a store's members.
 //
 // Order of what becomes durable: the bundle under a name that does not count (written, synced, closed); then
-// it is read back past the page cache, every member of it against its own digests; then its name, its parity,
-// its sidecar; then what it replaces is removed. A run that is killed anywhere leaves each member proven in
-// at least one place, and SettleBundles ends its work. All of these require the store's lock.
+// it is read back past the page cache, every member of it against its own digests; then its parity, its
+// sidecar, its name; then what it replaces is removed. A run that is killed anywhere leaves each member
+// proven in at least one place, and SettleBundles ends its work. All of these require the store's lock.
 #pragma once
 
 #include <functional>
@@ -29,9 +29,9 @@ struct BundleJob {
 // they are. Errors: those of the disk, of a store that does not keep what is written.
 Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job);
 
-// Ends what killed runs began: a bundle that has no sidecar is read back and gets one; of members that are in
-// a bundle and elsewhere too, the other copy goes once the one in the bundle is proven anew, or the bundle
-// gives the member up where it is not. Returns what went wrong, one line each.
+// Ends what killed runs began: of members that are in a bundle and elsewhere too, the other copy goes once
+// the one in the bundle is proven anew, or the bundle gives the member up where it is not. Returns what went
+// wrong, one line each.
 Result<std::vector<std::string>> SettleBundles(FileSystem& fs, const std::string& store);
 
 // Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as

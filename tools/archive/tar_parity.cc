@@ -161,8 +161,9 @@ Result<StripeShape> ShapeFor(double fraction) {
 }
 
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction) {
-  const std::string tar_path = JoinPath(store, tar), path = tar_path + std::string(kParitySuffix);
+                                      double fraction, const std::string& source_path) {
+  const std::string path = JoinPath(store, tar) + std::string(kParitySuffix);
+  const std::string tar_path = source_path.empty() ? JoinPath(store, tar) : source_path;
   const std::string partial = path + std::string(kPartialSuffix);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(tar_path));
   Header header;

@@ -32,9 +32,10 @@ struct StripeShape {
 };
 Result<StripeShape> ShapeFor(double fraction);
 
-// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it.
+// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: the
+// path where the tar lies until it gets its name.
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction);
+                                      double fraction, const std::string& source = "");
 
 struct RepairReport {
   uint64_t damaged_blocks = 0;
