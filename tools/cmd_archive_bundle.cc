@@ -95,8 +95,8 @@ void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
     fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), SizeText(draft.bytes), draft.name,
                draft.why);
   if (bundling.waiting_members > 0)
-    fmt::print("{} members, {}, wait for a bundle of {}\n", bundling.waiting_members,
-               SizeText(bundling.waiting_bytes), SizeText(policy.bundle));
+    fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
+               bundling.waiting_members, SizeText(bundling.waiting_bytes), SizeText(policy.bundle));
 }
 
 void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {

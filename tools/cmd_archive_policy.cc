@@ -273,11 +273,12 @@ Result<int> RunPrune(const PolicyOptions& options) {
   uint64_t freed = 0;
   for (const PruneEntry& e : entries) {
     if (e.remove) freed += e.bytes;
-    table.Add(
-        {fmt::format("{}@{}", e.run, e.step), e.remove ? "remove" : "keep", SizeText(e.bytes), e.why, e.tar});
+    table.Add({fmt::format("{}@{}", e.run, e.step), e.remove ? "remove" : "keep", SizeText(e.bytes), e.why,
+               e.file});
     list.push_back({{"run", e.run},
                     {"step", e.step},
                     {"tar", e.tar},
+                    {"file", e.file},
                     {"remove", e.remove},
                     {"bytes", e.bytes},
                     {"why", e.why}});

@@ -64,14 +64,6 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   return opened;
 }
 
-// Ends what a killed prune began.
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& doomed) {
-  const std::string tar = JoinPath(store, doomed.substr(0, doomed.size() - kDeletingSuffix.size()));
-  for (const std::string& path : {tar + ".json", tar + std::string(kParitySuffix)})
-    if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
-  return fs.RemoveFile(JoinPath(store, doomed));
-}
-
 Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
                                           const ArchiveRequest& request, const ArchiveRecord& record) {
   return request.weights ? FindWeights(fs, store, record.manifest_digest) : FindStored(fs, store, record);
@@ -111,7 +103,8 @@ Status CleanStore(FileSystem& fs, const std::string& store) {
   for (const std::string& name : names) {
     const std::string path = JoinPath(store, name);
     if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
-    if (name.ends_with(kDeletingSuffix)) CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name));
+    if (name.ends_with(kDeletingSuffix))  // of a killed RemoveMember
+      CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name.substr(0, name.size() - kDeletingSuffix.size())));
     const bool ours = name.find(kTarSuffix) != name.npos && name.ends_with(kPartialSuffix);
     if (ours) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
   }

@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "tools/archive/bundle.h"
 
@@ -20,15 +21,19 @@ struct Unit {
   uint64_t index_bytes = 0;
 };
 
+auto OrderOf(const Unit& unit) {
+  const ArchiveRecord& first = *unit.members.front();
+  return std::tie(first.name, first.form, first.step);
+}
+
 // What could be in a bundle and is in none of the least size, in order.
 std::list<Unit> UnitsOf(const std::vector<ArchiveMember>& members, const BundleSizes& sizes,
                         const std::function<bool(const std::string& file)>& pass_over) {
   std::map<std::string, Unit> units;
   std::set<std::string> unfit;
-  std::vector<std::string> order;
   for (const ArchiveMember& m : members) {
     Unit& unit = units[m.file()];
-    if (unit.file.empty()) order.push_back(unit.file = m.file());
+    unit.file = m.file();
     if (m.state != MemberState::kVerified) {
       unfit.insert(m.file());
       continue;
@@ -38,12 +43,12 @@ std::list<Unit> UnitsOf(const std::vector<ArchiveMember>& members, const BundleS
     unit.index_bytes += EncodeRecord(*m.record).size();
   }
   std::list<Unit> fit;
-  for (const std::string& file : order) {
+  for (auto& [file, unit] : units) {
     const uint64_t limit = ParseBundleName(file) ? sizes.least : sizes.target;
-    if (units[file].bytes < limit && units[file].index_bytes <= kMaxIndexBytes && !unfit.contains(file) &&
-        !pass_over(file))
-      fit.push_back(std::move(units[file]));
+    if (unit.bytes < limit && unit.index_bytes <= kMaxIndexBytes && !unfit.contains(file) && !pass_over(file))
+      fit.push_back(std::move(unit));
   }
+  fit.sort([](const Unit& a, const Unit& b) { return OrderOf(a) < OrderOf(b); });
   return fit;
 }
 
@@ -51,7 +56,14 @@ class Filler {
  public:
   explicit Filler(const BundleSizes& sizes) : sizes_(&sizes) {}
 
+  // Forms keep to themselves, so that weights alone are recalled without the rest, unless that makes a bundle
+  // too small.
   bool Fits(const Unit& unit) {
+    return HasRoom(unit) &&
+           (members_.empty() || bytes_ < sizes_->least || members_.back().form == unit.members.front()->form);
+  }
+
+  bool HasRoom(const Unit& unit) {
     const bool room =
         bytes_ + unit.bytes <= sizes_->most && index_bytes_ + unit.index_bytes <= kMaxIndexBytes;
     crowded_ = crowded_ || !room;
@@ -74,7 +86,7 @@ class Filler {
   bool Absorb(const std::list<Unit>& units) {
     Filler larger = *this;
     for (const Unit& unit : units) {
-      if (!larger.Fits(unit)) return false;
+      if (!larger.HasRoom(unit)) return false;
       larger.Take(unit);
     }
     *this = std::move(larger);
@@ -119,7 +131,6 @@ BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSi
       if (fits) filler.Take(left.front());
       (fits ? taken : passed).splice((fits ? taken : passed).end(), left, left.begin());
     }
-    const bool done = left.empty();
     left.splice(left.begin(), passed);
     const bool enough = filler.full() || filler.crowded();
     // A rest that is too small goes where there is room for it.
@@ -134,11 +145,6 @@ BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSi
       plan.waiting_members += unit.members.size();
       plan.waiting_bytes += unit.bytes;
     }
-    if (done && !all) break;
-  }
-  for (const Unit& unit : left) {
-    plan.waiting_members += unit.members.size();
-    plan.waiting_bytes += unit.bytes;
   }
   for (Filler& filler : fillers) plan.bundles.push_back(std::move(filler).Draft());
   return plan;

@@ -29,7 +29,7 @@ struct BundlePlan {
   uint64_t waiting_bytes = 0;
 };
 
-// Of proven members only, by run, step and form, so that neighbours lie together on tape. Members of the
+// Of proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
 // target size and above stay as they are. `all`: what waits need not reach the target, since nothing more is
 // to come. `pass_over`: true for a file that is not to be touched now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,

@@ -342,8 +342,15 @@ Status RemoveMember(FileSystem& fs, const std::string& store, const std::string&
   const std::string doomed = fmt::format("{}{}", path, kDeletingSuffix);
   CAIRN_RETURN_IF_ERROR(fs.Rename(path, doomed));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  for (const std::string& name : {path + ".json", path + std::string(kParitySuffix), doomed})
-    if (fs.Stat(name).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(name));
+  return EndRemoval(fs, store, file);
+}
+
+Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file) {
+  const std::string path = JoinPath(store, file);
+  for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix, kDeletingSuffix})
+    if (const Status status = fs.RemoveFile(fmt::format("{}{}", path, suffix));
+        !status.ok() && status.kind() != StatusKind::kNotFound)
+      return status;
   return fs.SyncDir(store);
 }
 

@@ -85,9 +85,21 @@ TEST(BundlePlanTest, NoTwoMembersOfABundleShareADirectory) {
   auto weights = Member(1, 60);
   weights.record->form = Form::kWeights;
   weights.tar = TarName(*weights.record);
-  const auto plan = Plan({Member(1, 60), weights, Member(2, 60), Member(3, 60)}, true);
-  EXPECT_EQ(StepsOf(plan), (Steps{{1, 2}, {1, 3}}));
-  EXPECT_TRUE(Plan({Member(1, 60), weights}, true).bundles.empty());
+  EXPECT_TRUE(Plan({Member(1, 10), weights}, true).bundles.empty());
+  const auto plan = Plan({Member(1, 10), weights, Member(2, 10)}, true);
+  EXPECT_EQ(StepsOf(plan), (Steps{{1, 2}}));
+  EXPECT_EQ(plan.waiting_members, 1u);
+}
+
+TEST(BundlePlanTest, FormsKeepToThemselvesUnlessTheyAreTooSmall) {
+  std::vector<ArchiveMember> members = {Member(1, 30), Member(2, 30), Member(3, 30), Member(4, 30)};
+  for (const size_t i : {1, 2}) {
+    members[i].record->form = Form::kWeights;
+    members[i].tar = TarName(*members[i].record);
+  }
+  EXPECT_EQ(StepsOf(Plan(members, true)), (Steps{{1, 4}, {2, 3}}));
+  for (ArchiveMember& member : members) member.bytes = 20;
+  EXPECT_EQ(StepsOf(Plan(members, true)), (Steps{{1, 4, 2, 3}}));
 }
 
 TEST(BundlePlanTest, NoBundleIsLargerThanTheMost) {
