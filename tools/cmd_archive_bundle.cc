@@ -109,9 +109,10 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
                    "say what would go into which bundle and why; write nothing");
   bundle->footer(
       "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
-      "this does not wait. A small tar goes once its bundle was read back and every member in it verified.\n"
-      "Members on tape are brought back first ([recall] of the policy), those that no class asks for "
-      "stay.\n\n" +
+      "this does not wait. A small tar goes once its bundle was read back and every member in it verified,\n"
+      "so the store needs room for one bundle more meanwhile. Members on tape are brought back first\n"
+      "([recall] of the policy); those that no class asks for stay, since a bundle is pruned as a "
+      "whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
   bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });
 }

@@ -85,7 +85,7 @@ class Runner {
   }
 
   void Print(const ArchiveOutcome& o) const {
-    const std::string tar = JoinPath(options_.store, TarName(o.record));
+    const std::string tar = JoinPath(options_.store, FileOf(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
     else if (!options_.dry_run)
@@ -97,7 +97,7 @@ class Runner {
 
   ordered_json ToJson(const ArchiveOutcome& o) const {
     return {{"run", o.record.name},        {"step", o.record.step},
-            {"form", Name(o.record.form)}, {"tar", JoinPath(options_.store, TarName(o.record))},
+            {"form", Name(o.record.form)}, {"tar", JoinPath(options_.store, FileOf(o.record))},
             {"bytes", o.record.tar_bytes}, {"stored", o.stored},
             {"source_deleted", o.deleted}, {"seconds", o.seconds},
             {"dry_run", options_.dry_run}};

@@ -141,7 +141,7 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
   for (const ArchiveRecord& member : draft.members) {
     const Status whole = Prove(fs, PlaceOf(store, member), member, {});
     if (whole.ok()) continue;
-    files.insert(member.bundle.empty() ? TarName(member) : member.bundle);
+    files.insert(FileOf(member));
     lines.push_back(fmt::format("{}; it was left out of a bundle, mend it with archive verify --repair",
                                 whole.message()));
   }

@@ -127,6 +127,10 @@ std::string TarName(const ArchiveRecord& record) {
                      record.manifest_digest.substr(0, kDigestDigits), kTarSuffix);
 }
 
+std::string FileOf(const ArchiveRecord& record) {
+  return record.bundle.empty() ? TarName(record) : record.bundle;
+}
+
 std::optional<TarNameParts> ParseTarName(std::string_view name) {
   if (!name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());

@@ -85,6 +85,8 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name);
 
 // "RUN-step-00000040.9f8e7d6c.tar", with ".fp16" or ".files" before the digits for the other forms
 std::string TarName(const ArchiveRecord& record);
+// The file in the store that it lies in: its own tar, or its bundle.
+std::string FileOf(const ArchiveRecord& record);
 // What such a name tells; nothing for any other.
 struct TarNameParts {
   std::string run;

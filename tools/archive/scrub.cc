@@ -38,7 +38,7 @@ Status NoteProven(FileSystem& fs, const std::string& store, const std::string& n
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
 Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
-  const std::string file = record.bundle.empty() ? TarName(record) : record.bundle;
+  const std::string file = FileOf(record);
   const std::string path = JoinPath(store, file);
   const std::string repaired = path + std::string(kPartialSuffix);
   CAIRN_RETURN_IF_ERROR(RepairTar(fs, store, file, repaired).status());

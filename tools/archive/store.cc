@@ -200,6 +200,7 @@ ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std
     std::vector<ArchiveMember> bundled = DescribeBundle(fs, store, (*bundles)[i]);
     std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != tar; });
     Merge(members, std::move(bundled));
+    if (!members.empty() && members.front().state == MemberState::kVerified) break;
   }
   return members.empty() ? DescribeTar(fs, store, tar) : members.front();
 }

@@ -199,7 +199,7 @@ TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record) {
     const std::string path = JoinPath(store, TarName(record));
     return {.root = path, .file = path, .form = record.form};
   }
-  const std::string path = JoinPath(store, record.bundle);
+  const std::string path = JoinPath(store, FileOf(record));
   return {JoinPath(path, record.directory), path, record.form, record.bundle_offset, record.tar_bytes};
 }
 
