@@ -114,6 +114,8 @@ std::optional<CellNumber> NumberIn(std::string_view text) {
   const auto number = NumberAt(text.substr(begin));
   if (!number) return std::nullopt;
   const size_t end = begin + number->length;
+  // "21e3.5" is none: another number before ".5" would be read as one with it.
+  if (end + 1 < text.size() && text[end] == '.' && IsDigit(text[end + 1])) return std::nullopt;
   return CellNumber{number->value, begin, text[end - 1] == '.' ? end - 1 : end};  // "27..." is 27 and dots
 }
 
