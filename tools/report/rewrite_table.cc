@@ -108,14 +108,21 @@ struct CellNumber {
   double value;
   size_t begin, end;  // in the text
 };
+// "21e3.5" and "21e1e3" are no numbers: another number before the rest would be read as one with it.
+bool GoesOn(std::string_view rest) {
+  if (rest.starts_with('.')) return rest.size() > 1 && IsDigit(rest[1]);
+  if (rest.empty() || LowerCase(rest[0]) != 'e') return false;
+  const size_t digit = rest.size() > 1 && (rest[1] == '-' || rest[1] == '+') ? 2 : 1;
+  return rest.size() > digit && IsDigit(rest[digit]);
+}
+
 std::optional<CellNumber> NumberIn(std::string_view text) {
   const size_t begin = text.find_first_not_of("*_~`<> ");
   if (begin == text.npos || (!IsDigit(text[begin]) && text[begin] != '.')) return std::nullopt;
   const auto number = NumberAt(text.substr(begin));
   if (!number) return std::nullopt;
   const size_t end = begin + number->length;
-  // "21e3.5" is none: another number before ".5" would be read as one with it.
-  if (end + 1 < text.size() && text[end] == '.' && IsDigit(text[end + 1])) return std::nullopt;
+  if (GoesOn(text.substr(end))) return std::nullopt;
   return CellNumber{number->value, begin, text[end - 1] == '.' ? end - 1 : end};  // "27..." is 27 and dots
 }
 
