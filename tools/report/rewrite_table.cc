@@ -110,7 +110,8 @@ struct CellNumber {
 };
 // "21e3.5" and "21e1e3" are no numbers: another number before the rest would be read as one with it.
 bool GoesOn(std::string_view rest) {
-  if (rest.starts_with('.')) return rest.size() > 1 && IsDigit(rest[1]);
+  if (rest.starts_with('.')) rest.remove_prefix(1);
+  if (!rest.empty() && IsDigit(rest[0])) return true;
   if (rest.empty() || LowerCase(rest[0]) != 'e') return false;
   const size_t digit = rest.size() > 1 && (rest[1] == '-' || rest[1] == '+') ? 2 : 1;
   return rest.size() > digit && IsDigit(rest[digit]);
