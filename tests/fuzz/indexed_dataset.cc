@@ -92,7 +92,7 @@ std::vector<std::string> FuzzWords() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
-  static Files& files = *new Files;  // LeakSanitizer finds it here
+  static Files files;
   const std::string_view index = TextOf(data, size);
   files.Write(index, TokenBytes(index));
   const auto dataset = IndexedDataset::Open(files.prefix());
