@@ -1,8 +1,9 @@
-// The sidecar of an archived step, as it comes and with the digest that its bytes should have; and the
-// headers of its tar. Tars begin with what a JSON object does not.
+// The sidecar of an archived step or of a bundle, as it comes and with the digest that its bytes should have;
+// and the headers of its tar. Tars begin with what a JSON object does not.
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
+#include "tools/archive/bundle.h"
 #include "tools/archive/record.h"
 #include "tools/archive/tar_index.h"
 
@@ -22,7 +23,11 @@ std::optional<std::string> Sign(std::string_view text) {
   return dump();
 }
 
+constexpr const char* kBundle = "run-bundle-00000040-00000900.5b6c7d8e.tar";
+
 void Check(std::string_view text) {
+  if (const auto bundle = DecodeBundle(text, kBundle); bundle.ok())
+    FuzzCheck(DecodeBundle(EncodeBundle(*bundle), kBundle).ok());
   const auto record = DecodeRecord(text);
   if (!record.ok()) return FuzzCheck(!record.status().message().empty());
   FuzzCheck(EncodeRecord(*record) == text);
@@ -35,7 +40,7 @@ void ReadTar(std::string_view bytes) {
   MemoryFileSystem fs;
   fs.files["run-step-00000040.9f8e7d6c.tar"] = fs.files["run-step-00000040.files.9f8e7d6c.tar"] = bytes;
   for (const auto& [path, unused] : fs.files) {
-    const auto index = ReadTarIndex(fs, path);
+    const auto index = ReadTarIndex(fs, PlaceOfTar(path));
     if (!index.ok()) {
       FuzzCheck(!index.status().message().empty());
       continue;
@@ -63,7 +68,8 @@ std::vector<std::string> FuzzSeeds() {
   ArchiveRecord packed = record;
   packed.files[0].packed = true;
   packed.parity = {TarName(packed) + std::string(kParitySuffix), 4096};
-  return {EncodeRecord(record), EncodeRecord(packed)};
+  return {EncodeRecord(record), EncodeRecord(packed),
+          EncodeBundle({.name = kBundle, .tar_bytes = 8192, .members = {record}})};
 }
 
 std::vector<std::string> FuzzWords() {

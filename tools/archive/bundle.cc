@@ -6,6 +6,7 @@
 
 #include "ckpt/digest.h"
 #include "ckpt/layout.h"
+#include "convert/strict_json.h"
 
 namespace cairn {
 namespace {
@@ -102,9 +103,10 @@ std::string EncodeBundle(const Bundle& bundle) {
 }
 
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object() || root.value("format", json()) != "cairn-bundle")
+  const Result<json> parsed = ParseStrictJson(text);
+  if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-bundle")
     return Corrupt("not the records of a bundle; they were damaged or cut short");
+  const json& root = *parsed;
   if (const json version = root.value("version", json()); version != kBundleVersion)
     return NotSupported("bundle version {}, this program reads version {}; use a newer cairn", version.dump(),
                         kBundleVersion);

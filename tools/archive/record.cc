@@ -4,6 +4,7 @@
 
 #include "ckpt/file_system.h"
 #include "ckpt/layout.h"
+#include "convert/strict_json.h"
 #include "tools/archive/tar_index.h"
 
 namespace cairn {
@@ -171,9 +172,10 @@ std::string EncodeRecord(const ArchiveRecord& record) {
 }
 
 Result<ArchiveRecord> DecodeRecord(std::string_view text) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object() || root.value("format", json()) != "cairn-archive")
+  const Result<json> parsed = ParseStrictJson(text);  // copying and printing recurse: nothing that nests deep
+  if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-archive")
     return Corrupt("not an archive's ledger entry; it was damaged or cut short");
+  const json& root = *parsed;
   const json version = root.value("version", json());
   if (version != kRecordVersion)
     return NotSupported("ledger version {}, this program reads version {}; use a newer cairn", version.dump(),
