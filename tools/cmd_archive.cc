@@ -4,7 +4,7 @@
 #include <memory>
 #include <set>
 
-#include "tools/archive/bundler.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/policy.h"
 #include "tools/archive/recall.h"

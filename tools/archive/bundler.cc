@@ -6,6 +6,7 @@
 
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/plan.h"
 #include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
@@ -31,13 +32,6 @@ class Tally {
   const ByteProgress& progress_;
   uint64_t done_ = 0;
 };
-
-// The first thing that is wrong with a member at a place; OK where it is whole.
-Status Prove(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
-             const ByteProgress& progress) {
-  const VerifyReport report = VerifyTarAt(fs, place, &record, progress);
-  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems.front()));
-}
 
 // Writes the entries of the draft's members behind each other. `bundle` gets their new records.
 class BundleWriter {
@@ -95,7 +89,7 @@ Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& 
   for (ArchiveRecord& member : bundle.members) {
     TarPlace place = PlaceOf(store, member);
     place.file = file;
-    CAIRN_RETURN_IF_ERROR(Prove(fs, place, member, tally.OfMember()));
+    CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, member, tally.OfMember()));
     tally.Add(member.tar_bytes);
     member.verified_unix_seconds = std::time(nullptr);
   }
@@ -139,7 +133,7 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
   for (const ArchiveRecord& member : draft.members) {
-    const Status whole = Prove(fs, PlaceOf(store, member), member, {});
+    const Status whole = ProveAt(fs, PlaceOf(store, member), member);
     if (whole.ok()) continue;
     files.insert(FileOf(member));
     lines.push_back(fmt::format("{}; it was left out of a bundle, mend it with archive verify --repair",
@@ -148,103 +142,10 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
   return lines;
 }
 
-// ---- What killed runs left ----
-
-// A file of the store and the members that it holds.
-struct Home {
-  std::string file;
-  bool bundle = false;
-  std::vector<ArchiveRecord> members;
-};
-
-Result<std::vector<Home>> HomesOf(FileSystem& fs, const std::string& store) {
-  std::vector<Home> homes;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
-  for (const std::string& tar : tars)
-    if (const ArchiveMember m = DescribeTar(fs, store, tar); m.state == MemberState::kVerified)
-      homes.push_back({tar, false, {*m.record}});
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
-  for (const std::string& name : bundles) {
-    Home home{name, true, {}};
-    for (const ArchiveMember& m : DescribeBundle(fs, store, name))
-      if (m.state == MemberState::kVerified) home.members.push_back(*m.record);
-    if (!home.members.empty()) homes.push_back(std::move(home));
-  }
-  return homes;
-}
-
-// Where all that `home` holds lies in `other` too, and `other` is what is to stay.
-bool Supersedes(const Home& other, const Home& home) {
-  if (!other.bundle || other.file == home.file) return false;
-  if (home.bundle && home.members.size() >= other.members.size()) return false;
-  return std::ranges::all_of(home.members, [&](const ArchiveRecord& member) {
-    return std::ranges::any_of(other.members,
-                               [&](const ArchiveRecord& m) { return TarName(m) == TarName(member); });
-  });
-}
-
-// Sidecars and parity of bundles that never got their tar, where every member is proven elsewhere.
-Status RemoveUnborn(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
-  std::set<std::string> unborn;
-  for (const std::string& name : names) {
-    const std::string tar = name.substr(0, name.rfind('.'));
-    if ((name.ends_with(kRecordSuffix) || name.ends_with(kParitySuffix)) && ParseBundleName(tar) &&
-        fs.Stat(JoinPath(store, tar)).status().kind() == StatusKind::kNotFound)
-      unborn.insert(tar);
-  }
-  if (unborn.empty()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
-  for (const ArchiveMember& m : members)
-    if (m.state != MemberState::kVerified) unborn.erase(m.file());
-  for (const std::string& name : unborn)
-    for (const std::string& path : {JoinPath(store, name + ".json"), JoinPath(store, name) + ".parity"})
-      if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
-  return fs.SyncDir(store);
-}
-
-struct Settled {
-  std::vector<std::string> problems;
-  std::set<std::string> files;  // that are gone, or that nobody should touch: both copies are damaged
-};
-
-// `home` goes, or `other` gives up what is damaged in it.
-Status Settle(FileSystem& fs, const std::string& store, const Home& home, const Home& other,
-              Settled& settled) {
-  bool whole = true;
-  for (const ArchiveRecord& member : home.members) {
-    const auto same = std::ranges::find(other.members, TarName(member), TarName);
-    const Status proof = Prove(fs, PlaceOf(store, *same), *same, {});
-    if (proof.ok()) continue;
-    whole = false;
-    settled.problems.push_back(proof.message());
-    if (Prove(fs, PlaceOf(store, member), member, {}).ok())
-      CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, other.file, TarName(member)));
-    else
-      settled.files.insert({home.file, other.file});
-  }
-  if (!whole) return OkStatus();
-  settled.files.insert(home.file);
-  return RemoveMember(fs, store, home.file);
-}
-
-Result<Settled> SettleAll(FileSystem& fs, const std::string& store) {
-  Settled settled;
-  CAIRN_RETURN_IF_ERROR(RemoveUnborn(fs, store));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(fs, store));
-  for (const Home& home : homes) {
-    const auto other = std::ranges::find_if(homes, [&](const Home& candidate) {
-      return !settled.files.contains(candidate.file) && Supersedes(candidate, home);
-    });
-    if (other != homes.end()) CAIRN_RETURN_IF_ERROR(Settle(fs, store, home, *other, settled));
-  }
-  return settled;
-}
-
 }  // namespace
 
 Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job) {
-  CAIRN_ASSIGN_OR_RETURN(Settled settled, SettleAll(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(fs, store));
   std::vector<std::string>& problems = settled.problems;
   std::set<std::string>& damaged = settled.files;
   const auto pass_over = [&](const std::string& file) {
@@ -271,45 +172,6 @@ Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& 
     for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
     if (job.made) job.made(draft, *bundle);
   }
-}
-
-Result<std::vector<std::string>> SettleBundles(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(Settled settled, SettleAll(fs, store));
-  return std::move(settled.problems);
-}
-
-Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, const std::string& name) {
-  const std::string path = JoinPath(store, name);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
-  if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
-    return Corrupt("{}: its last entry '{}' is no index of a bundle's members", path, entry.name);
-  std::string text(entry.bytes, '\0');
-  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
-  CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
-  Result<Bundle> index = DecodeBundle(text, name);
-  if (!index.ok()) return index.status().WithContext(path);
-  RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
-  rebuilt.bundle.tar_bytes = info.bytes;
-  for (ArchiveRecord& member : rebuilt.bundle.members) {
-    const Status whole = Prove(fs, PlaceOf(store, member), member, {});
-    if (!whole.ok()) rebuilt.problems.push_back(whole.message());
-    member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
-  }
-  if (rebuilt.problems.size() == rebuilt.bundle.members.size())
-    return Corrupt("{}: none of its members is whole", path);
-  const std::string parity = name + std::string(kParitySuffix);
-  if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
-    rebuilt.bundle.parity = {parity, there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, rebuilt.bundle));
-  return rebuilt;
-}
-
-Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
-                      const std::string& tar) {
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
-  std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
-  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord(fs, store, bundle);
 }
 
 }  // namespace cairn

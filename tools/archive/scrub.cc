@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "ckpt/layout.h"
-#include "tools/archive/bundler.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/run.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_parity.h"

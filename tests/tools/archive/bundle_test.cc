@@ -11,6 +11,7 @@
 #include "tests/support/stopping_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/archiver.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/bundler.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
@@ -255,9 +256,9 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
   for (const bool damaged : {true, false}) {
     for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), tar + suffix);
     if (damaged) FlipByte(JoinPath(store_, bundle), bundled.record->files.back().offset + 7);
-    const auto problems = SettleBundles(Posix(), store_);
-    ASSERT_TRUE(problems.ok()) << problems.status().message();
-    EXPECT_EQ(problems->size(), damaged ? 1u : 0u);
+    const auto settled = SettleBundles(Posix(), store_);
+    ASSERT_TRUE(settled.ok()) << settled.status().message();
+    EXPECT_EQ(settled->problems.size(), damaged ? 1u : 0u);
     EXPECT_EQ(stdfs::exists(tar), damaged);
     EXPECT_EQ(ReadBundle(Posix(), store_, OnlyBundle())->members.size(), damaged ? 2u : 3u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
@@ -265,6 +266,26 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
       ASSERT_TRUE(Bundle(Posix()).ok());
     }
   }
+}
+
+TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
+  ASSERT_TRUE(Bundle(Posix()).ok());
+  const std::string small = OnlyBundle();
+  const std::string path = JoinPath(store_, small);
+  for (const char* suffix : {"", ".json"}) stdfs::copy(path + suffix, dir_ / (std::string("kept") + suffix));
+  Save(30);
+  ASSERT_TRUE(Bundle(Posix()).ok());
+  for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), path + suffix);
+  cairn::Bundle record = *ReadBundle(Posix(), store_, small);
+  record.members[0].verified_unix_seconds = 0;  // as a rebuild leaves it
+  ASSERT_TRUE(WriteBundleRecord(Posix(), store_, record).ok());
+  ASSERT_TRUE(SettleBundles(Posix(), store_).ok());
+  EXPECT_TRUE(stdfs::exists(path));
+  record.members[0].verified_unix_seconds = 1;
+  ASSERT_TRUE(WriteBundleRecord(Posix(), store_, record).ok());
+  ASSERT_TRUE(SettleBundles(Posix(), store_).ok());
+  EXPECT_FALSE(stdfs::exists(path));
+  EXPECT_EQ(ReadBundle(Posix(), store_, OnlyBundle())->members.size(), 4u);
 }
 
 TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
