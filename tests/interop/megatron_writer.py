@@ -8,8 +8,10 @@ Ranks are forked, so that the imports are paid for once.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -141,6 +143,7 @@ def rank_name(pp):
 def fork(job, rank, spec, out, port):
     pid = os.fork()
     if pid == 0:
+        os.setpgid(0, 0)
         log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -154,6 +157,14 @@ def fork(job, rank, spec, out, port):
     return pid
 
 
+def succeeded(rank):
+    """Waits for it, and ends the writing processes that Megatron keeps for the next save: they would outlive it for good."""
+    _, status = os.waitpid(rank, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(rank, signal.SIGKILL)
+    return status == 0
+
+
 def main(job):
     failed = []
     for run, spec in json.loads(sys.argv[2]).items():
@@ -162,7 +173,7 @@ def main(job):
             free = s.getsockname()[1]
         path = os.path.join(sys.argv[1], run)
         ranks = [fork(job, rank, spec, path, free) for rank in range(spec["world"])]
-        if any([os.waitpid(pid, 0)[1] != 0 for pid in ranks]):
+        if not all([succeeded(rank) for rank in ranks]):
             failed.append(run)
             with open(f"{path}-0.log") as log:
                 sys.stderr.write(log.read()[-3000:])
