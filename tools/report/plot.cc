@@ -124,14 +124,15 @@ Result<std::vector<Panel>> SweepPanels(const std::vector<RunSummary>& runs, cons
   return panels;
 }
 
-// A slow first iteration must not make all others a line at the bottom.
-std::string Range(const Panel& panel) {
+// A slow first iteration must not make all others a line at the bottom; a slow run is what a sweep is to
+// show.
+std::string Range(const Panel& panel, bool sweep) {
   std::vector<double> values;
   for (const Curve& curve : panel.curves)
     for (const Point& point : curve.points) values.push_back(point.y);
   std::ranges::sort(values);
   const double low = values.front(), high = values.back(), usual = values[(values.size() - 1) * 98 / 100];
-  double top = values.size() > 20 && high - low > 2 * (usual - low) && usual > low
+  double top = !sweep && values.size() > 20 && high - low > 2 * (usual - low) && usual > low
                    ? usual + (usual - low) * 0.3
                    : high;
   const double margin = std::max((top - low) * 0.08, std::abs(top) * 1e-3 + 1e-12);
@@ -225,7 +226,7 @@ Result<std::string> PlotCommands(const std::vector<RunSummary>& runs, const Plot
     text += fmt::format("set ylabel {} noenhanced\n", GnuplotString(panels[p].label));
     if (last) text += fmt::format("set xlabel {} noenhanced\n", GnuplotString(XLabel(options.x)));
     if (last && key_height > 0) text += "set key below maxcols 3\n";
-    text += Range(panels[p]) + CurveCommands(panels, p, sweep);
+    text += Range(panels[p], sweep) + CurveCommands(panels, p, sweep);
   }
   return text + "unset multiplot\n";
 }

@@ -107,5 +107,16 @@ TEST(ReportTextTest, PlotsAreCommandsForAllThatHasValues) {
   EXPECT_FALSE(PlotTypeOf("a.pdf").ok());
 }
 
+TEST(ReportTextTest, ASweepShowsItsSlowestRun) {
+  const RunSummary usual = Runs()[0];
+  std::vector<RunSummary> runs(40, usual);
+  runs.back().sec_per_it = 10 * *usual.sec_per_it;
+  for (size_t i = 0; i + 1 < runs.size(); ++i) *runs[i].sec_per_it += 0.01 * static_cast<double>(i);
+  const auto sweep = PlotCommands(runs, {.x = "PP", .y = {"sec_per_it"}}, PlotType::kPng);
+  ASSERT_TRUE(sweep.ok());
+  const size_t range = sweep->find("set yrange ["), colon = sweep->find(':', range);
+  EXPECT_GT(std::stod(sweep->substr(colon + 1)), *runs.back().sec_per_it);
+}
+
 }  // namespace
 }  // namespace cairn
