@@ -123,6 +123,10 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
   return OkStatus();
 }
 
+Status VerifyReport::status() const {
+  return problems.empty() ? OkStatus() : Corrupt("{}", ToString(problems.front()));
+}
+
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::function<void(uint64_t)>& progress,
                         int jobs) {
   const StepCatalog& catalog = step.catalog();

@@ -21,6 +21,8 @@ std::string ToString(const Problem& problem);
 struct VerifyReport {
   std::vector<Problem> problems;
   uint64_t bytes_checked = 0;
+  // OK, or Corrupt with the first problem.
+  Status status() const;
 };
 
 // One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`

@@ -198,9 +198,9 @@ Status RemoveRun(const std::string& run_dir) {
 Result<uint64_t> VerifySaved(const std::string& step_dir) {
   PastCacheFileSystem fs;
   CAIRN_ASSIGN_OR_RETURN(const auto reader, StepReader::Open(fs, step_dir));
-  const VerifyReport structure = VerifyStructure(*reader), hash = VerifyHash(fs, *reader);
-  for (const VerifyReport* report : {&structure, &hash})
-    if (!report->problems.empty()) return Corrupt("{}", ToString(report->problems.front()));
+  CAIRN_RETURN_IF_ERROR(VerifyStructure(*reader).status());
+  const VerifyReport hash = VerifyHash(fs, *reader);
+  CAIRN_RETURN_IF_ERROR(hash.status());
   return hash.bytes_checked;
 }
 

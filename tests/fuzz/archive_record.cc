@@ -3,25 +3,13 @@
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
+#include "tests/fuzz/signed_json.h"
 #include "tools/archive/bundle.h"
 #include "tools/archive/record.h"
 #include "tools/archive/tar_index.h"
 
 namespace cairn {
 namespace {
-
-std::optional<std::string> Sign(std::string_view text) {
-  bool deep = false;
-  const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    return !(deep |= depth > 200);
-  };
-  nlohmann::json root = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (deep || !root.is_object()) return std::nullopt;
-  root.erase("digest");
-  const auto dump = [&] { return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; };
-  root["digest"] = ToHex(DigestOf(dump()));
-  return dump();
-}
 
 constexpr const char* kBundle = "run-bundle-00000040-00000900.5b6c7d8e.tar";
 
@@ -100,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   const std::string_view text = TextOf(data, size);
   Check(text);
-  if (const auto record = Sign(text))
+  if (const auto record = SignedJson(text))
     Check(*record);
   else
     ReadTar(text);

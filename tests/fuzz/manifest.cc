@@ -4,23 +4,10 @@
 
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/signed_json.h"
 
 namespace cairn {
 namespace {
-
-// Canonical and signed, where it is an object and not so deep that this program could not print it.
-std::optional<std::string> Sign(std::string_view text) {
-  bool deep = false;
-  const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    return !(deep |= depth > 200);
-  };
-  nlohmann::json root = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (deep || !root.is_object()) return std::nullopt;
-  root.erase("digest");
-  const auto dump = [&] { return root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; };
-  root["digest"] = ToHex(DigestOf(dump()));
-  return dump();
-}
 
 void Check(std::string_view text) {
   const auto manifest = DecodeManifest(text);
@@ -79,6 +66,6 @@ std::vector<std::string> FuzzWords() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cairn;
   Check(TextOf(data, size));
-  if (const auto text = Sign(TextOf(data, size))) Check(*text);
+  if (const auto text = SignedJson(TextOf(data, size))) Check(*text);
   return 0;
 }

@@ -7,6 +7,7 @@
 #include "ckpt/digest.h"
 #include "ckpt/layout.h"
 #include "convert/strict_json.h"
+#include "tools/archive/sidecar.h"
 
 namespace cairn {
 namespace {
@@ -17,10 +18,6 @@ constexpr int kBundleVersion = 1;
 constexpr size_t kDigestDigits = 8;
 constexpr std::string_view kMark = "-bundle-";
 constexpr std::string_view kSeveralRuns = "runs";
-
-std::string Dump(const json& value) {
-  return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-}
 
 json WithoutDigest(const Bundle& bundle) {
   json members = json::array();
@@ -96,11 +93,7 @@ std::string BundleIndexName(std::string_view bundle) {
   return fmt::format("{}.json", bundle.substr(0, bundle.size() - kTarSuffix.size()));
 }
 
-std::string EncodeBundle(const Bundle& bundle) {
-  json root = WithoutDigest(bundle);
-  root["digest"] = ToHex(DigestOf(Dump(root)));
-  return Dump(root);
-}
+std::string EncodeBundle(const Bundle& bundle) { return SignedSidecarText(WithoutDigest(bundle)); }
 
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
   const Result<json> parsed = ParseStrictJson(text);
@@ -114,7 +107,7 @@ Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
     Bundle bundle{.name = root.at("name"), .tar_bytes = root.at("tar_bytes")};
     if (root.contains("parity")) bundle.parity = {root["parity"].at("name"), root["parity"].at("bytes")};
     for (const json& member : root.at("members")) {
-      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord record, DecodeRecord(Dump(member)));
+      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord record, DecodeRecord(SidecarText(member)));
       bundle.members.push_back(std::move(record));
     }
     if (bundle.name != name) return Corrupt("belongs to '{}'", bundle.name);
@@ -146,12 +139,7 @@ Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::s
 }
 
 Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle) {
-  const std::string path = JoinPath(store, bundle.name + ".json");
-  const std::string partial = path + std::string(kPartialSuffix);
-  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, partial, EncodeBundle(bundle)));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
-  return fs.SyncDir(store);
+  return WriteSidecar(fs, JoinPath(store, bundle.name + ".json"), EncodeBundle(bundle));
 }
 
 }  // namespace cairn

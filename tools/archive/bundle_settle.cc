@@ -89,8 +89,7 @@ Status Settle(FileSystem& fs, const std::string& store, const Home& home, const 
 
 Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
                const ByteProgress& progress) {
-  const VerifyReport report = VerifyTarAt(fs, place, &record, progress);
-  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems.front()));
+  return VerifyTarAt(fs, place, &record, progress).status();
 }
 
 Result<SettledBundles> SettleBundles(FileSystem& fs, const std::string& store) {

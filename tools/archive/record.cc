@@ -5,6 +5,7 @@
 #include "ckpt/file_system.h"
 #include "ckpt/layout.h"
 #include "convert/strict_json.h"
+#include "tools/archive/sidecar.h"
 #include "tools/archive/tar_index.h"
 
 namespace cairn {
@@ -57,10 +58,6 @@ json WithoutDigest(const ArchiveRecord& r) {
   if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
   if (!r.parity.name.empty()) root["parity"] = {{"name", r.parity.name}, {"bytes", r.parity.bytes}};
   return root;
-}
-
-std::string Dump(const json& value) {
-  return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 // json::at and get throw; DecodeRecord turns that into one Status.
@@ -165,11 +162,7 @@ std::string Sha256Sums(const ArchiveRecord& record) {
   return text;
 }
 
-std::string EncodeRecord(const ArchiveRecord& record) {
-  json root = WithoutDigest(record);
-  root["digest"] = ToHex(DigestOf(Dump(root)));
-  return Dump(root);
-}
+std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText(WithoutDigest(record)); }
 
 Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const Result<json> parsed = ParseStrictJson(text);  // copying and printing recurse: nothing that nests deep

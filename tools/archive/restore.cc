@@ -47,10 +47,10 @@ Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const s
 Status VerifyRestored(FileSystem& fs, const std::string& partial, uint64_t extracted,
                       const ByteProgress& progress) {
   CAIRN_ASSIGN_OR_RETURN(const auto restored, StepReader::Open(fs, partial));
-  const VerifyReport report = VerifyHash(fs, *restored, [&](uint64_t read) {
+  const auto tell = [&](uint64_t read) {
     if (progress) progress(extracted + read);
-  });
-  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems.front()));
+  };
+  return VerifyHash(fs, *restored, tell).status();
 }
 
 // One file of a tree, compared with its SHA-256 on its way and again on the disk.

@@ -13,6 +13,7 @@
 #include "convert/sha256.h"
 #include "tools/archive/file_facts.h"
 #include "tools/archive/file_packer.h"
+#include "tools/archive/sidecar.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_file_system.h"
 #include "tools/archive/tar_parity.h"
@@ -281,11 +282,7 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
 }
 
 Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  const std::string final_path = JoinPath(store, TarName(record)) + ".json";
-  const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, partial_path, EncodeRecord(record)));
-  return PartialFile(fs, partial_path).Publish(final_path);
+  return WriteSidecar(fs, JoinPath(store, TarName(record)) + ".json", EncodeRecord(record));
 }
 
 // Writes the tar, proves it, and only then says so.
@@ -360,8 +357,7 @@ Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const
 
 Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
                                const ByteProgress& progress) {
-  const VerifyReport report = VerifyTar(fs, store, TarName(record), &record, progress);
-  if (!report.problems.empty()) return Corrupt("{}", ToString(report.problems.front()));
+  CAIRN_RETURN_IF_ERROR(VerifyTar(fs, store, TarName(record), &record, progress).status());
   ProvenCopy copy(record);
   copy.record_.verified_unix_seconds = std::time(nullptr);
   return copy;

@@ -45,10 +45,10 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
   for (const ArchiveRecord& inside : records) {
     TarPlace place = PlaceOf(store, inside);
     place.file = repaired;
-    const VerifyReport report = VerifyTarAt(fs, place, &inside);
-    if (report.problems.empty()) continue;
+    const Status proof = ProveAt(fs, place, inside);
+    if (proof.ok()) continue;
     (void)fs.RemoveFile(repaired);
-    return Corrupt("what its parity gives is damaged too: {}", ToString(report.problems.front()));
+    return Corrupt("what its parity gives is damaged too: {}", proof.message());
   }
   CAIRN_RETURN_IF_ERROR(fs.Rename(repaired, path));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));

@@ -14,7 +14,7 @@ Status CopyVerified(FileSystem& fs, const StepReader& step, const ManifestFile& 
   CAIRN_RETURN_IF_ERROR(VerifyShard(fs, step.DirectoryOf(file.name), file, catalog, index,
                                     step.manifest().run, step.manifest().step, report, sink,
                                     /*may_map=*/false));
-  if (!report.problems.empty()) return Corrupt("{}", ToString(report.problems.front()));
+  CAIRN_RETURN_IF_ERROR(report.status());
   if (report.bytes_checked != file.bytes)
     return Corrupt("{}: {} of {} bytes were read", JoinPath(step.DirectoryOf(file.name), file.name),
                    report.bytes_checked, file.bytes);
