@@ -16,6 +16,7 @@
 #include "tools/cmd_archive_policy.h"
 #include "tools/cmd_archive_run.h"
 #include "tools/cmd_archive_schedule.h"
+#include "tools/cmd_archive_touch.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
@@ -333,6 +334,7 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   AddArchivePolicyCommands(*archive, verb);
   AddArchiveBundleCommand(*archive, verb);
   AddArchiveScheduleCommand(*archive, verb);
+  AddArchiveTouchCommand(*archive, verb);
 
   const auto options = std::make_shared<ArchiveOptions>();
   const auto add = [&](const char* name, const char* description, Result<int> (*run)(const ArchiveOptions&)) {

@@ -8,10 +8,10 @@
 //   bandwidth = "400MB/s"                # of archiving, proof included; left out: as the last run measured
 //   pack = true                          # shards in fewer bytes
 //   parity = "3%"                        # blocks that repair so much damage
-//   bundle = "100GB"                     # as soon as members below that size make so much, they become one
-//   tar bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
-//   bundle_max = "500GB"                 # (default) none is larger; no bundle is made where `bundle` is left
-//   out status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
+//   bundle = "100GB"                     # members below that are put together once they make so much
+//   bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
+//   bundle_max = "500GB"                 # (default) no bundle is larger
+//   status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
 //   metrics = "/var/lib/node_exporter/cairn.prom"
 //   on_failure = "mail -s cairn me@site < \"$CAIRN_STATUS\""
 //
