@@ -12,8 +12,6 @@
 namespace cairn {
 namespace {
 
-constexpr double kLeastGain = 1.05;
-
 using Clock = std::chrono::steady_clock;
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

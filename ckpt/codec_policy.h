@@ -20,10 +20,12 @@ struct CodecSpeed {
 // was, so that no figure stands for wrong bytes.
 CodecSpeed MeasureCodec(std::span<const std::byte> bytes, size_t element_bytes);
 
+// A gain of less counts as none: it is within the error of the measurement and costs processor time.
+inline constexpr double kLeastGain = 1.05;
+
 // True where a flush takes less time compressed: while threads encode, the disk writes what is encoded, so
 // the slower of the two sets the pace. `disk_bytes_per_second` is what the disk takes of uncompressed bytes,
-// `threads` those that encode. A gain of less than 5 % counts as none: it is within the error of the
-// measurement and costs processor time.
+// `threads` those that encode. Gains below kLeastGain count as none.
 bool CompressionPays(double disk_bytes_per_second, const CodecSpeed& sample, int threads);
 
 }  // namespace cairn

@@ -63,20 +63,23 @@ Result<ShardReceipt> Saver::WriteShard(const Save& save) {
     return save.receipt;
   }
   Snapshot& snapshot = *save.snapshot;
-  if (codec_.mode() != CodecMode::kNone || options_.split_master) {
-    CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
-    if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
-    const bool compress = codec_.ShouldCompress(snapshot);
-    if (compress || options_.split_master)
-      return WritePackedImage(
-          fs_, directory, snapshot.plan(), snapshot.image(),
-          {.pack = {.direct = options_.direct, .threads = options_.codec_threads, .encode = compress},
-           .split_master = options_.split_master});
-  }
+  CAIRN_ASSIGN_OR_RETURN(const bool compress, codec_.ShouldCompress([&] { return SampleCodec(snapshot); }));
   const auto start = Save::Clock::now();
-  Result<ShardReceipt> receipt = WriteSnapshot(fs_, directory, save, options_.direct);
-  codec_.NoteFlush(snapshot.plan().file_bytes(), SecondsSince(start));
+  Result<ShardReceipt> receipt = compress || options_.split_master
+                                     ? WritePacked(directory, save, compress)
+                                     : WriteSnapshot(fs_, directory, save, options_.direct);
+  codec_.NoteFlush(compress, snapshot.plan().file_bytes(), SecondsSince(start));
   return receipt;
+}
+
+Result<ShardReceipt> Saver::WritePacked(const std::string& directory, const Save& save, bool compress) {
+  Snapshot& snapshot = *save.snapshot;
+  CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
+  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+  return WritePackedImage(
+      fs_, directory, snapshot.plan(), snapshot.image(),
+      {.pack = {.direct = options_.direct, .threads = options_.codec_threads, .encode = compress},
+       .split_master = options_.split_master});
 }
 
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,

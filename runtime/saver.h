@@ -76,6 +76,7 @@ class Saver {
  private:
   Status Flush(Save& save);
   Result<ShardReceipt> WriteShard(const Save& save);
+  Result<ShardReceipt> WritePacked(const std::string& directory, const Save& save, bool compress);
   Status CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs);
   void NameSlowRank(const Save& save, const std::vector<double>& seconds) const;
   void Retire(const Save& save, bool read);

@@ -5,6 +5,12 @@ second step: the step behind it shares the machine with the copy and the flush, 
 kinds are interleaved in one run. Median of the rounds; each round is one pair of steps.
 
     scripts/bench save-cost [--rounds 12] [--mode lazy|copy]
+
+With --codecs also what a codec makes of the time until a save is durable: trainings without one, with `auto` and with
+`zstd` take turns, five of each, and each counts with the median of its saves but the first (before which `auto` has not
+seen the disk). `auto` is to be no slower than 1 / 0.97 of no codec.
+
+    scripts/bench save-cost --codecs [--rounds 5]
 """
 
 import argparse
@@ -20,26 +26,60 @@ MODEL = ["--num-layers", "6", "--hidden-size", "768", "--num-attention-heads", "
          "--vocab-size", "8000", "--micro-batch-size", "1", "--global-batch-size", "4", "--bf16", "--mock-data"]
 
 
+CODECS = ["none", "auto", "zstd"]
+
+
+def train(dir, iterations, *flags):
+    """What a training that saves at every second step printed, and its {iteration: seconds}."""
+    run, log = os.path.join(dir, "run"), os.path.join(dir, "log.json")
+    done = subprocess.run(
+        [CAIRN, "train", "--nproc-per-node", "1", "--threads", "1", *MODEL, "--train-iters", str(iterations),
+         "--save", run, "--save-interval", "2", "--keep-last", "0", "--log-json", log, *flags],
+        capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    subprocess.run([CAIRN, "verify", run], check=True, stdout=subprocess.DEVNULL)
+    with open(log) as rows:
+        return done.stdout, {row["iteration"]: row["seconds"] for row in map(json.loads, rows)}
+
+
+def saves_of(stdout):
+    """(stall, durable) of each save, in seconds."""
+    return [(float(stall), float(durable)) for stall, durable in
+            re.findall(r"\(stall ([\d.]+) s, durable after ([\d.]+) s\)", stdout)]
+
+
+def compare_codecs(args):
+    durable = {codec: [] for codec in CODECS}
+    size = {}
+    for turn in range(args.rounds):
+        for codec in CODECS[turn % 3:] + CODECS[:turn % 3]:
+            with tempfile.TemporaryDirectory(prefix="cairn-", dir=args.dir) as dir:
+                stdout, _ = train(dir, 12, "--save-mode", args.mode, "--save-codec", codec)
+                durable[codec].append(statistics.median(d for _, d in saves_of(stdout)[1:]))
+                newest = os.path.join(dir, "run", "step-00000012")
+                size[codec] = sum(os.path.getsize(os.path.join(newest, name)) for name in os.listdir(newest))
+    for codec in CODECS:
+        ratios = [none / own for none, own in zip(durable["none"], durable[codec])]
+        print(f"{codec:5} {size[codec] / 1e9:.3f} GB, durable after {statistics.median(durable[codec]):.3f} s; "
+              f"speed / that of none: median {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, help="default 12, with --codecs 5")
     parser.add_argument("--mode", choices=["lazy", "copy"], default="lazy")
     parser.add_argument("--dir", help="where to save; default: a temporary directory")
+    parser.add_argument("--codecs", action="store_true", help="compare codecs instead")
     args = parser.parse_args()
+    args.rounds = args.rounds or (5 if args.codecs else 12)
+    if args.codecs:
+        return compare_codecs(args)
     iterations = 2 * args.rounds + 3
     with tempfile.TemporaryDirectory(prefix="cairn-", dir=args.dir) as dir:
-        log = os.path.join(dir, "log.json")
-        done = subprocess.run(
-            [CAIRN, "train", "--nproc-per-node", "1", "--threads", "1", *MODEL, "--train-iters", str(iterations),
-             "--save", os.path.join(dir, "run"), "--save-interval", "2", "--keep-last", "0", "--save-mode", args.mode,
-             "--log-json", log], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(done.stderr)
-        subprocess.run([CAIRN, "verify", os.path.join(dir, "run")], check=True, stdout=subprocess.DEVNULL)
-        seconds = {row["iteration"]: row["seconds"] for row in map(json.loads, open(log))}
-    saves = [(float(stall), float(durable)) for stall, durable in
-             re.findall(r"\(stall ([\d.]+) s, durable after ([\d.]+) s\)", done.stdout)]
-    size = float(re.search(r"([\d.]+) GB each", done.stdout)[1])
+        stdout, seconds = train(dir, iterations, "--save-mode", args.mode)
+    saves = saves_of(stdout)
+    size = float(re.search(r"([\d.]+) GB each", stdout)[1])
     ratios = [seconds[i] / seconds[i + 1] for i in range(3, iterations - 1, 2)]
     print(f"{size:.2f} GB a save, {len(saves)} saves, every second step; {args.mode} snapshots")
     print(f"stall:    median {statistics.median(s for s, _ in saves[:-1]) * 1e3:.1f} ms, "
