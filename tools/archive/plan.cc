@@ -347,10 +347,15 @@ Status RemoveMember(FileSystem& fs, const std::string& store, const std::string&
 
 Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file) {
   const std::string path = JoinPath(store, file);
-  for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix, kDeletingSuffix})
-    if (const Status status = fs.RemoveFile(fmt::format("{}{}", path, suffix));
-        !status.ok() && status.kind() != StatusKind::kNotFound)
-      return status;
+  const auto remove = [&](std::string_view suffix) -> Status {
+    const Status status = fs.RemoveFile(fmt::format("{}{}", path, suffix));
+    return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
+  };
+  for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix})
+    CAIRN_RETURN_IF_ERROR(remove(suffix));
+  // The tar's new name is what tells that this has to go on: it goes once the rest is gone for good.
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  CAIRN_RETURN_IF_ERROR(remove(kDeletingSuffix));
   return fs.SyncDir(store);
 }
 

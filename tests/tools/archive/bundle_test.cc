@@ -312,6 +312,25 @@ TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
   EXPECT_TRUE(listed().empty());
 }
 
+// Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
+TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
+  struct Journal final : WrappedFileSystem {
+    using WrappedFileSystem::WrappedFileSystem;
+    std::vector<std::string> calls;
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      const bool removes = call.kind == FsCall::Kind::kRemoveFile;
+      if (removes) calls.push_back(stdfs::path(call.path).extension());
+      if (call.kind == FsCall::Kind::kSyncDir) calls.push_back("sync");
+      return run();
+    }
+  };
+  ASSERT_TRUE(Bundle(Posix()).ok());
+  Journal journal(Posix());
+  ASSERT_TRUE(RemoveMember(journal, store_, OnlyBundle()).ok());
+  EXPECT_EQ(journal.calls,
+            (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
+}
+
 TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
   ASSERT_TRUE(Bundle(Posix()).ok());
   const std::string name = OnlyBundle();
