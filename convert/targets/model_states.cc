@@ -12,15 +12,17 @@ std::string Escaped(const std::string& name) {
 }
 
 // Patterns that DeepSpeed's own conversion merges tensor parallel ranks by: one a name here.
-nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology,
-                             const std::vector<LocalTensor>& held) {
+// DeepSpeed merges the parameters of all stages by what the files of the first one say.
+nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) {
   std::set<std::string> vocabulary, replicated, rows, halves;
-  for (const LocalTensor& tensor : held) {
-    const std::string pattern = Escaped(tensor.name);
-    if (tensor.vocabulary) vocabulary.insert(pattern);
-    if (tensor.tp_dim == kReplicated) replicated.insert(pattern);
-    if (tensor.tp_dim == 1) rows.insert(pattern);
-    if (tensor.gated) halves.insert(pattern);
+  for (int stage = 0; stage < topology.pp; ++stage) {
+    for (const LocalTensor& tensor : model.rank(stage, 0, topology.tp)) {
+      const std::string pattern = Escaped(tensor.name);
+      if (tensor.vocabulary) vocabulary.insert(pattern);
+      if (tensor.tp_dim == kReplicated) replicated.insert(pattern);
+      if (tensor.tp_dim == 1) rows.insert(pattern);
+      if (tensor.gated) halves.insert(pattern);
+    }
   }
   return {{"universal_checkpoint_version", 0.2},
           {"original_vocab_size", model.shape.vocab},
@@ -80,7 +82,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
   arguments["iteration"] = state.iteration;
   pickle.Text("args");
   EmitNamespace(pickle, arguments, job.tensors.weight_type());
-  const nlohmann::json info = UniversalInfo(model, job.topology, held);
+  const nlohmann::json info = UniversalInfo(model, job.topology);
   pickle.Entry("checkpoint_info", {{"padded_vocab_size", info["padded_vocab_size"]},
                                    {"original_vocab_size", info["original_vocab_size"]}});
   pickle.Entry("universal_checkpoint_info", info);

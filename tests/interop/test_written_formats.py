@@ -167,14 +167,17 @@ class DeepSpeedTest(Case):
                 self.assertTrue(same_bits(found[key], value), (when, role, key))
 
     def check_their_own_conversion(self):
-        """DeepSpeed's tools read what was written: its universal form of our shards is ours."""
-        shards = self.path("same_tp-in")
-        step = os.path.join(shards, "global_step2")
-        subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", step,
-                        "--output_folder", os.path.join(shards, "theirs"), "--num_extract_workers", "1",
-                        "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
-                       env=os.environ | {"DS_ACCELERATOR": "cpu"})
-        self.assertEqual(fingerprint(os.path.join(shards, "theirs")), fingerprint(self.path("universal-in")))
+        """DeepSpeed's tools read what was written: its universal form of our shards is ours. It merges the parameters of
+        all stages by what the files of one say."""
+        stages = self.path("stages-in")
+        cairn("convert", self.path("pipeline-native"), stages, "--to", "megatron-deepspeed", "--tp", "2", "--pp", "2")
+        for shards in (self.path("same_tp-in"), stages):
+            step = os.path.join(shards, "global_step2")
+            subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", step,
+                            "--output_folder", os.path.join(shards, "theirs"), "--num_extract_workers", "1",
+                            "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
+                           env=os.environ | {"DS_ACCELERATOR": "cpu"})
+            self.assertEqual(fingerprint(os.path.join(shards, "theirs")), fingerprint(self.path("universal-in")))
 
 
 class MegatronTest(Case):
