@@ -1,4 +1,5 @@
-"""scripts/bench save and load in their smallest form: every tool saves and loads a trained state, and all is read back equal."""
+"""scripts/bench save, load, reshape and convert in their smallest form: every tool does its work, and what it leaves is
+compared."""
 
 import json
 import os
@@ -8,7 +9,8 @@ import unittest
 
 from harness import CAIRN, Case
 
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench", "save_speed.py")
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench")
+SCRIPT = os.path.join(SCRIPTS, "save_speed.py")
 
 
 class Bench(Case):
@@ -32,6 +34,31 @@ class Bench(Case):
             for contender in contenders:
                 self.assertIn(f"| {contender} |", done.stdout)
         self.assertEqual(sorted(os.listdir(self.dir)), ["cache", "load.json", "save.json"])
+
+    def turns(self, script, jobs):
+        done = subprocess.run([sys.executable, os.path.join(SCRIPTS, script), "--bytes", "20MB", "--rounds", "1", "--dir", self.dir,
+                               "--json"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        rows = json.loads(done.stdout)
+        limit = "one O_DIRECT read and write"
+        wanted = [(job, by) for job, contenders in jobs.items() for by in [limit, *contenders]]
+        self.assertEqual([(row["job"], row["by"]) for row in rows], wanted)
+        for row in rows:
+            self.assertTrue(0 < row["seconds_from"] <= row["seconds"] <= row["seconds_to"], row)
+            self.assertEqual(row["peak_memory_bytes"] > 0, row["by"] != limit, row)
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_all_tools_reshape_and_strip(self):
+        self.turns("reshape_speed.py", {
+            "reshape TP2 PP2 -> TP1 PP4": ["cairn reshape", "cairn reshape --no-read-back", "ds_to_universal",
+                                           "dcp.load + dcp.save", "torch.load, cat, torch.save"],
+            "strip to fp16": ["cairn strip", "zero_to_fp32, half, save_file", "torch.load, cat, half, torch.save"]})
+
+    def test_all_tools_convert(self):
+        self.turns("convert_speed.py", {
+            "DCP fp32 -> safetensors": ["cairn", "dcp_to_torch_save + save_file"],
+            "ZeRO-2 -> fp16 safetensors": ["cairn", "zero_to_fp32 + save_file"],
+            "ZeRO-1 TP2 PP2 -> TP1 PP4": ["cairn", "ds_to_universal"]})
 
 
 if __name__ == "__main__":

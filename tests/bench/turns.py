@@ -1,0 +1,164 @@
+"""Processes that do one job, in turns with the limit: one O_DIRECT read of the bytes that are needed and one such write
+of the result.
+
+The start of the turns moves on with each round, and every source's files are dropped from the page cache before its turn.
+A time is that of the whole process, imports included, and of fsync of what it wrote; it counts once the result was
+checked. Ratios are taken within a round. A limit that moved by more than 15 % is marked.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from peers import files_of, sync
+from save_speed import VOID, remove, rotated, size_of
+
+BLOCK = 4 << 20
+LIMIT = "one O_DIRECT read and write"
+
+
+class Contender:
+    """A command that makes OUT of source; right(OUT) tells whether it is what it should be."""
+
+    def __init__(self, name, source, command, right=lambda out: True):
+        self.name, self.source, self.command, self.right = name, source, command, right
+
+    def time(self, out):
+        """Seconds and peak memory."""
+        evict(self.source)
+        start = time.perf_counter()
+        peak = run(*(out if part == "OUT" else part for part in self.command))
+        sync(out)
+        seconds = time.perf_counter() - start
+        if not self.right(out):
+            raise SystemExit(f"{self.name}: the result is not what the source holds")
+        for rest in (out, out + ".pt"):
+            remove(rest)
+        return seconds, peak
+
+
+class Limit:
+    """A read of so many bytes of the source's largest files, and a write."""
+
+    name = LIMIT
+
+    def __init__(self, source, read, write):
+        self.source, self.read, self.write = source, read, write
+
+    def time(self, out):
+        evict(self.source)
+        files = sorted(files_of(self.source), key=os.path.getsize, reverse=True)
+        start, left = time.perf_counter(), self.read
+        while left >= BLOCK and os.path.getsize(files[0]) >= BLOCK:
+            for name in files:
+                blocks = min(left, os.path.getsize(name)) // BLOCK
+                if blocks:
+                    dd(f"if={name}", "of=/dev/null", f"count={blocks}", "iflag=direct")
+                    left -= blocks * BLOCK
+        dd("if=/dev/zero", f"of={out}", f"count={max(1, self.write // BLOCK)}", "oflag=direct", "conv=fsync")
+        seconds = time.perf_counter() - start
+        os.remove(out)
+        return seconds, 0
+
+
+class Job:
+    """The first contender is ours, which the others are compared with."""
+
+    def __init__(self, name, limit, contenders):
+        self.name, self.limit, self.contenders = name, limit, contenders
+
+
+def dd(*words):
+    subprocess.run(["dd", f"bs={BLOCK}", *words], check=True, stderr=subprocess.DEVNULL)
+
+
+def run(*command):
+    """Runs a process; returns the peak memory of the largest one of it and those that it starts."""
+    peak = 0
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=log,
+                                   env=os.environ | {"DS_ACCELERATOR": "cpu"})
+        while process.poll() is None:  # getrusage() would tell this process's own maximum
+            peak = max(peak, high_water(process.pid))
+            time.sleep(0.01)
+        log.seek(0)
+        if process.returncode != 0:
+            raise RuntimeError(f"{command}: {log.read().decode()[-2000:]}")
+    return peak
+
+
+def high_water(pid):
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            own = next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")), 0)
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            return max([own, *map(high_water, children.read().split())])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def evict(path):
+    for name in files_of(path):
+        fd = os.open(name, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def measure(job, out, rounds):
+    """Rows of the table."""
+    contenders = [job.limit, *job.contenders]
+    times, memory = {c.name: [] for c in contenders}, {c.name: 0 for c in contenders}
+    for round_ in range(rounds):
+        for contender in rotated(contenders, round_):
+            seconds, peak = contender.time(out)
+            times[contender.name].append(seconds)
+            memory[contender.name] = max(memory[contender.name], peak)
+        print(f"{job.name}, round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.2f} s" for name, values in times.items()),
+              file=sys.stderr, flush=True)
+    limits, ours = times[LIMIT], times[job.contenders[0].name]
+    moved = max(limits) - min(limits) > VOID * statistics.median(limits)
+    rows = []
+    for name, values in times.items():
+        ratios = [value / bound for value, bound in zip(values, limits)]
+        rows.append({"job": job.name, "by": name, "seconds": statistics.median(values), "seconds_from": min(values),
+                     "seconds_to": max(values), "ratio": statistics.median(ratios), "ratio_from": min(ratios),
+                     "ratio_to": max(ratios), "to_ours": statistics.median(v / o for v, o in zip(values, ours)),
+                     "peak_memory_bytes": memory[name], "limit_moved": moved, "read_bytes": job.limit.read,
+                     "write_bytes": job.limit.write, "rounds": rounds})
+    return rows
+
+
+def table(rows):
+    lines = ["| job | by | s (from – to) | × limit (from – to) | peak memory | ours × faster |",
+             "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        cells = [row["job"], row["by"], f"{row['seconds']:.2f} ({row['seconds_from']:.2f} – {row['seconds_to']:.2f})"]
+        if row["by"] == LIMIT:
+            cells += ["limit moved" if row["limit_moved"] else "1", "", ""]
+        else:
+            cells += [f"{row['ratio']:.2f} ({row['ratio_from']:.2f} – {row['ratio_to']:.2f})",
+                      f"{row['peak_memory_bytes'] / 2**20:.0f} MiB", f"{row['to_ours']:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def main(description, jobs):
+    """jobs(directory, bytes of the state, whether with peers) makes the sources of each job when it is asked for it."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bytes", type=size_of, default=size_of("2GB"), help="of the whole state, 14 a parameter")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dir", help="on the disk to measure; default: a temporary directory")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    a = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(dir=a.dir) as d:
+        for job in jobs(d, a.bytes, not a.no_peers):
+            rows += measure(job, os.path.join(d, "out"), a.rounds)
+    print(json.dumps(rows, indent=1) if a.json else "\n".join(table(rows)))
