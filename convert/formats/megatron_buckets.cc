@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "ckpt/placement.h"
+#include "convert/formats/megatron_cells.h"
 #include "convert/target_plan.h"
 
 namespace cairn {
@@ -70,23 +71,7 @@ Result<StoredArray> FlatArray(const DcpTensor& tensor, DcpItems& items, StoredBu
   if (tensor.shape.rank() != 1) return Corrupt("{} has shape {}", tensor.name, ToString(tensor.shape));
   std::vector<const DcpChunk*> chunks;
   for (const DcpChunk& chunk : tensor.chunks) chunks.push_back(&chunk);
-  std::ranges::sort(chunks, {}, [](const DcpChunk* chunk) { return chunk->box.offset[0]; });
-  StoredArray flat{tensor.name, Dtype::kF32, tensor.shape, {}};
-  uint64_t end = 0;
-  for (const DcpChunk* chunk : chunks) {
-    if (chunk->box.rank() != 1 || chunk->box.offset[0] != end)
-      return Corrupt("{} has a hole or an overlap at element {}", tensor.name, end);
-    CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
-                           items.Array(tensor, *chunk, builder.AddFile(chunk->item.file)));
-    flat.dtype = part.array.dtype;
-    for (StoredExtent extent : part.array.extents) {
-      extent.range = {extent.range.begin + end, extent.range.end + end};
-      flat.extents.push_back(extent);
-    }
-    end += chunk->box.extent[0];
-  }
-  if (end != tensor.shape[0]) return Corrupt("{} ends at element {}", tensor.name, end);
-  return flat;
+  return JoinChunks(tensor, std::move(chunks), tensor.shape, items, builder);
 }
 
 Result<std::vector<int>> LayersOf(const PyValue& args, const MegatronArgs& model, int pp) {

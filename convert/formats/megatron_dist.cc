@@ -5,6 +5,7 @@
 
 #include "convert/formats/dcp_index.h"
 #include "convert/formats/megatron_buckets.h"
+#include "convert/formats/megatron_cells.h"
 #include "convert/formats/megatron_model.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
@@ -62,20 +63,15 @@ class Opener {
     bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
     MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
-    const std::string cut = OptimizerCut(index);
-    if (!cut.empty())
-      CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
-          options_, manifest_,
-          NotSupported("{}: {} is cut by data parallel ranks; save with --dist-ckpt-optim-fully-reshardable",
-                       directory_, cut)));
+    const Status cut = CutStates(index);
+    if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
       if (IsMegatronBuffer(tensor.name) || MegatronBuckets::IsOne(tensor.name)) continue;
-      if (!cut.empty() && tensor.name.starts_with("optimizer.")) continue;
+      if (!cut.ok() && tensor.name.starts_with("optimizer.")) continue;
       const auto name = ParseDistName(tensor.name);
       if (!name && tensor.name.starts_with("optimizer.state.common_step")) continue;
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
-      for (const DcpChunk& chunk : tensor.chunks)
-        CAIRN_RETURN_IF_ERROR(Add(tensor, *name, chunk, assembler).WithContext(directory_));
+      CAIRN_RETURN_IF_ERROR(Add(tensor, *name, assembler).WithContext(directory_));
     }
     if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
     return builder_.Open(fs_, directory_, std::move(manifest_));
@@ -102,19 +98,20 @@ class Opener {
     return OkStatus();
   }
 
-  // An optimizer's tensor that is not one of the model's: flattened cells of its grid
-  // (fully_sharded_model_space). Empty where there is none.
-  static std::string OptimizerCut(const DcpIndex& index) {
+  // Finds the optimizer's tensors that are not of their weight's shape.
+  Status CutStates(const DcpIndex& index) {
     std::map<std::string, Dims> shapes;
     for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
     for (const DcpTensor& tensor : index.tensors) {
       for (const auto& [prefix, role] : kRoles) {
         if (!tensor.name.starts_with(prefix)) continue;
         const auto weight = shapes.find(tensor.name.substr(prefix.size()));
-        if (weight != shapes.end() && !(weight->second == tensor.shape)) return tensor.name;
+        if (weight == shapes.end() || weight->second == tensor.shape) continue;
+        CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
+        cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});
       }
     }
-    return "";
+    return OkStatus();
   }
 
   // common.pt, or since 0.19 an item of the same contents in a list.
@@ -170,21 +167,35 @@ class Opener {
     return OkStatus();
   }
 
-  Status Add(const DcpTensor& tensor, const DistName& name, const DcpChunk& chunk,
+  Status Add(const DcpTensor& tensor, const DistName& name, MegatronAssembler& assembler) {
+    if (const auto cut = cut_.find(tensor.name); cut != cut_.end()) {
+      for (MegatronCell& cell : cut->second.cells)
+        CAIRN_RETURN_IF_ERROR(
+            Add(name, cut->second.weight, cell.box, {std::move(cell.array), false}, assembler));
+      return OkStatus();
+    }
+    for (const DcpChunk& chunk : tensor.chunks) {
+      CAIRN_ASSIGN_OR_RETURN(TensorArray array,
+                             items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
+      if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
+      CAIRN_RETURN_IF_ERROR(Add(name, tensor.shape, chunk.box, std::move(array), assembler));
+    }
+    return OkStatus();
+  }
+
+  // `array` holds `box` of a tensor of `shape`.
+  Status Add(const DistName& name, const Dims& shape, const Box& box, TensorArray array,
              MegatronAssembler& assembler) {
-    CAIRN_ASSIGN_OR_RETURN(TensorArray array, items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
-    if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
-    MegatronSlice slice{name.place.name,  name.place.layer, 0,        name.role,
-                        std::move(array), tensor.shape,     chunk.box};
+    MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
     if (!name.stacked) return AddSlice(slice, assembler);
-    if (tensor.shape.rank() < 2 || tensor.shape[0] != args_.layers)
-      return Corrupt("{} of shape {} does not stack {} layers", tensor.name, ToString(tensor.shape),
+    if (shape.rank() < 2 || shape[0] != args_.layers)
+      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.array.name, ToString(shape),
                      args_.layers);
     const StoredArray all = std::move(slice.tensor.array);
-    slice.shape = WithoutFirst(tensor.shape);
-    slice.box = {WithoutFirst(chunk.box.offset), WithoutFirst(chunk.box.extent)};
-    for (uint64_t i = 0; i < chunk.box.extent[0]; ++i) {
-      slice.layer = static_cast<int>(chunk.box.offset[0] + i);
+    slice.shape = WithoutFirst(shape);
+    slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
+    for (uint64_t i = 0; i < box.extent[0]; ++i) {
+      slice.layer = static_cast<int>(box.offset[0] + i);
       slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
       CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
     }
@@ -205,6 +216,12 @@ class Opener {
   const OpenOptions& options_;
   DcpItems items_;
   MegatronArgs args_;
+  // A tensor of the optimizer that is not laid out like its weight.
+  struct CutState {
+    Dims weight;  // shape
+    std::vector<MegatronCell> cells;
+  };
+  std::map<std::string, CutState> cut_;
   bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
   Result<MegatronBuckets> buckets_ = NotFound("there are none");
   StoredBuilder builder_;

@@ -17,7 +17,12 @@ import sys
 
 os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_CONNECTIONS="1")
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
+
+if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, numpy 2 dropped it
+    numpy.product = numpy.prod
+
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
