@@ -142,10 +142,10 @@ Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64
   const double deadline = Now() + timeout_seconds_;
   if (rank() != 0) {
     // The root may itself wait until its deadline for a third rank, and then has something to say.
-    CAIRN_ASSIGN_OR_RETURN(const std::string message,
-                           Receive(0, sequence, deadline + kRootGraceSeconds, what));
-    if (message[sizeof(uint64_t)] != 0) return Aborted("{}", message.substr(kHeaderBytes));
-    return message.substr(kHeaderBytes);
+    const Result<std::string> message = Receive(0, sequence, deadline + kRootGraceSeconds, what);
+    if (!message.ok()) return message.status();
+    if (message->at(sizeof(uint64_t)) != 0) return Aborted("{}", message->substr(kHeaderBytes));
+    return message->substr(kHeaderBytes);
   }
   const std::string message =
       Encode(sequence, !root_has.ok(), root_has.ok() ? *root_has : root_has.status().message());
@@ -165,8 +165,9 @@ Result<bool> ControlPlane::AllTrue(bool value, std::string_view what) {
     verdict = votes.status();
   else if (std::count(votes->begin(), votes->end(), "n") > 0)
     verdict = std::string("n");
-  CAIRN_ASSIGN_OR_RETURN(const std::string answer, Broadcast(std::move(verdict), sequence, what));
-  return answer == "y";
+  const Result<std::string> answer = Broadcast(std::move(verdict), sequence, what);
+  if (!answer.ok()) return answer.status();
+  return *answer == "y";
 }
 
 Status ControlPlane::Barrier(std::string_view what) { return AllTrue(true, what).status(); }

@@ -68,7 +68,7 @@ Result<ShardReceipt> Saver::WriteShard(const Save& save) {
   Result<ShardReceipt> receipt = compress || options_.split_master
                                      ? WritePacked(directory, save, compress)
                                      : WriteSnapshot(fs_, directory, save, options_.direct);
-  codec_.NoteFlush(compress, snapshot.plan().file_bytes(), SecondsSince(start));
+  if (receipt.ok()) codec_.NoteFlush(compress, snapshot.plan().file_bytes(), SecondsSince(start));
   return receipt;
 }
 

@@ -3,62 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <deque>
 #include <thread>
 
-#include "runtime/mailbox.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/thread_world.h"
 
 namespace cairn {
 namespace {
 
-// Ranks that are threads of this process.
-class ThreadWorld {
- public:
-  explicit ThreadWorld(int size) : size_(size), queues_(size * size) {}
-
-  class Box final : public Mailbox {
-   public:
-    Box(ThreadWorld& world, int rank) : world_(world), rank_(rank) {}
-    int rank() const override { return rank_; }
-    int size() const override { return world_.size_; }
-    void Post(int to, std::string message) override {
-      const std::lock_guard lock(world_.mutex_);
-      world_.queues_[rank_ * world_.size_ + to].push_back(std::move(message));
-    }
-    bool Delivered() override { return true; }
-    std::optional<std::string> Poll(int from) override {
-      const std::lock_guard lock(world_.mutex_);
-      auto& queue = world_.queues_[from * world_.size_ + rank_];
-      if (queue.empty()) return std::nullopt;
-      std::string message = std::move(queue.front());
-      queue.pop_front();
-      return message;
-    }
-    std::shared_ptr<Mailbox> Duplicate(const std::string&) override { return nullptr; }
-
-   private:
-    ThreadWorld& world_;
-    const int rank_;
-  };
-
-  // Runs `body(peers)` as every rank.
-  template <typename Body>
-  void Run(double timeout_seconds, const Body& body) {
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < size_; ++rank)
-      ranks.emplace_back([&, rank] {
-        PeerFiles peers(FileSystem::Posix(), std::make_shared<Box>(*this, rank), timeout_seconds);
-        body(peers);
-      });
-    for (std::thread& rank : ranks) rank.join();
-  }
-
- private:
-  const int size_;
-  std::mutex mutex_;
-  std::vector<std::deque<std::string>> queues_;  // from, to
-};
+// Runs `body(peers)` as every rank.
+template <typename Body>
+void RunPeers(ThreadWorld& world, double timeout_seconds, const Body& body) {
+  world.Run([&](std::shared_ptr<Mailbox> mailbox) {
+    PeerFiles peers(FileSystem::Posix(), std::move(mailbox), timeout_seconds);
+    body(peers);
+  });
+}
 
 std::string Content(int rank, int round) {
   std::string text;
@@ -73,7 +33,7 @@ TEST(PeerFiles, EveryRankReadsFromEvery) {
   TempDir dir;
   ThreadWorld world(kRanks);
   std::atomic<int> reads = 0;
-  world.Run(60, [&](PeerFiles& peers) {
+  RunPeers(world, 60, [&](PeerFiles& peers) {
     for (int round = 0; round < kRounds; ++round) {
       const std::string own = Content(peers.rank(), round);
       const std::string path = dir / fmt::format("{}-{}", peers.rank(), round);
@@ -106,7 +66,7 @@ TEST(PeerFiles, EveryRankReadsFromEvery) {
 
 TEST(PeerFiles, WhatIsNotThereIsAnErrorOfTheReaderAlone) {
   ThreadWorld world(2);
-  world.Run(60, [&](PeerFiles& peers) {
+  RunPeers(world, 60, [&](PeerFiles& peers) {
     std::string got(10, '\0');
     const auto read = [&](const std::string& name, uint64_t offset) {
       const PeerFiles::Read one{1 - peers.rank(), name, offset, std::as_writable_bytes(std::span(got))};
@@ -131,7 +91,7 @@ TEST(PeerFiles, WhatIsNotThereIsAnErrorOfTheReaderAlone) {
 
 TEST(PeerFiles, ARankThatDoesNotAnswerEndsTheSession) {
   ThreadWorld world(2);
-  world.Run(0.2, [&](PeerFiles& peers) {
+  RunPeers(world, 0.2, [&](PeerFiles& peers) {
     if (peers.rank() == 1) return;  // never comes
     std::string got(10, '\0');
     const PeerFiles::Read one{1, "file", 0, std::as_writable_bytes(std::span(got))};
