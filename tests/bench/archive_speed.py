@@ -1,76 +1,53 @@
-"""Archiving a trained step against `tar | zstd -T0 -3`: time and size, rounds interleaved, medians.
+"""Archiving a trained step, packed and proven, against `tar | zstd -T0 -3`, which proves nothing, and against the disk: one
+O_DIRECT read of the step, one write of what we make of it and one read back (turns.py).
 
-    scripts/bench archive STEP [--rounds 5] [--scratch DIR]
+    scripts/bench archive [--bytes 600MB] [--rounds 5] [--no-peers]
 
-Both read the step past the page cache's help (its pages are dropped before each round). cairn's time includes reading the
-store back and comparing every digest; the rival's is given without and with `sync`, and it proves nothing.
+The rival is timed with the fsync that ours has, and without. A time counts once `archive verify` found the store good, or
+tar compared its archive with the step. How small the results are is told on stderr.
 """
 
-import argparse
-import json
+import glob
 import os
-import pathlib
-import resource
-import shutil
-import statistics
 import subprocess
-import tempfile
-import time
+import sys
 
-CAIRN = os.environ["CAIRN"]
-
-
-def drop(step):
-    for path in step.iterdir():
-        fd = os.open(path, os.O_RDONLY)
-        os.fdatasync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+from sources import CAIRN
+from trained_state import trained_step
+from turns import Contender, Job, Limit, main
 
 
-def timed(*command, shell=False):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.perf_counter()
-    subprocess.run(command[0] if shell else command, shell=shell, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def bytes_of(path):
+    names = glob.glob(os.path.join(path, "*")) if os.path.isdir(path) else [path]
+    return sum(map(os.path.getsize, names))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("step", type=pathlib.Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scratch", default=None)
-    options = parser.parse_args()
-    size = sum(p.stat().st_size for p in options.step.iterdir())
-    results = {name: [] for name in ("cairn", "rival", "rival_synced")}
-    cpu = {"cairn": [], "rival": []}
-    with tempfile.TemporaryDirectory(prefix="cairn-bench-", dir=options.scratch) as scratch:
-        scratch = pathlib.Path(scratch)
-        for _ in range(options.rounds):
-            drop(options.step)
-            store = scratch / "store"
-            seconds, used = timed(CAIRN, "archive", "run", options.step, "--store", store, "--pack")
-            results["cairn"].append(seconds)
-            cpu["cairn"].append(used)
-            ours = sum(p.stat().st_size for p in store.iterdir() if ".tar" in p.name)
-            shutil.rmtree(store)
-            drop(options.step)
-            tar = scratch / "rival.tar.zst"
-            seconds, used = timed(f"tar -cf - -C '{options.step.parent}' '{options.step.name}' | zstd -q -T0 -3 -o '{tar}'", shell=True)
-            results["rival"].append(seconds)
-            cpu["rival"].append(used)
-            results["rival_synced"].append(seconds + timed("sync", tar)[0])
-            theirs = tar.stat().st_size
-            tar.unlink()
-    middle = {name: statistics.median(values) for name, values in results.items()}
-    print(json.dumps({"bytes": size, "rounds": options.rounds, "seconds": results,
-                      "cpu_seconds": {name: statistics.median(v) for name, v in cpu.items()},
-                      "time_ratio": middle["cairn"] / middle["rival"], "time_ratio_synced": middle["cairn"] / middle["rival_synced"],
-                      "size_ratio": ours / size, "rival_size_ratio": theirs / size, "size_against_rival": ours / theirs,
-                      "bytes_per_second": size / middle["cairn"]}, indent=1))
+def tell_size(name, step, out):
+    print(f"{name}: {bytes_of(out) / bytes_of(step):.3f} of {bytes_of(step) / 1e6:.0f} MB", file=sys.stderr)
+
+
+def jobs(directory, size, peers):
+    (step,) = glob.glob(os.path.join(trained_step(CAIRN, size), "step-*"))
+    run, name = os.path.split(step)
+
+    def verified(store):
+        tell_size("cairn", step, store)
+        return subprocess.run([CAIRN, "archive", "verify", store], stdout=subprocess.DEVNULL).returncode == 0
+
+    def compared(archive):
+        tell_size("tar | zstd", step, archive)
+        return subprocess.run(["sh", "-c", f"zstd -dcq '{archive}' | tar -df - -C '{run}'"]).returncode == 0
+
+    pack = [CAIRN, "archive", "run", step, "--store", "OUT", "--pack"]
+    subprocess.run([part.replace("OUT", os.path.join(directory, "first")) for part in pack], check=True,
+                   stdout=subprocess.DEVNULL)
+    packed = bytes_of(os.path.join(directory, "first"))
+    rival = ["sh", "-c", f"tar -cf - -C '{run}' '{name}' | zstd -q -T0 -3 -o 'OUT'"]
+    rivals = [Contender("tar | zstd -T0 -3, fsync", step, rival, compared),
+              Contender("tar | zstd -T0 -3", step, rival, compared, synced=False)]
+    yield Job("archive", Limit(step, bytes_of(step), packed, back=True),
+              [Contender("cairn archive run --pack", step, pack, verified), *(rivals if peers else [])])
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, jobs, "600MB")

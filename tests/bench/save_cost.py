@@ -21,6 +21,8 @@ import statistics
 import subprocess
 import tempfile
 
+from save_speed import rotated
+
 CAIRN = os.environ["CAIRN"]
 MODEL = ["--num-layers", "6", "--hidden-size", "768", "--num-attention-heads", "12", "--seq-length", "128",
          "--vocab-size", "8000", "--micro-batch-size", "1", "--global-batch-size", "4", "--bf16", "--mock-data"]
@@ -53,7 +55,7 @@ def compare_codecs(args):
     durable = {codec: [] for codec in CODECS}
     size = {}
     for turn in range(args.rounds):
-        for codec in CODECS[turn % 3:] + CODECS[:turn % 3]:
+        for codec in rotated(CODECS, turn):
             with tempfile.TemporaryDirectory(prefix="cairn-", dir=args.dir) as dir:
                 stdout, _ = train(dir, 12, "--save-mode", args.mode, "--save-codec", codec)
                 durable[codec].append(statistics.median(d for _, d in saves_of(stdout)[1:]))

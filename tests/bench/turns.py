@@ -25,15 +25,16 @@ LIMIT = "one O_DIRECT read and write"
 class Contender:
     """A command that makes OUT of source; right(OUT) tells whether it is what it should be."""
 
-    def __init__(self, name, source, command, right=lambda out: True):
-        self.name, self.source, self.command, self.right = name, source, command, right
+    def __init__(self, name, source, command, right=lambda out: True, synced=True):
+        self.name, self.source, self.command, self.right, self.synced = name, source, command, right, synced
 
     def time(self, out):
         """Seconds and peak memory."""
         evict(self.source)
         start = time.perf_counter()
-        peak = run(*(out if part == "OUT" else part for part in self.command))
-        sync(out)
+        peak = run(*(part.replace("OUT", out) for part in self.command))
+        if self.synced:
+            sync(out)
         seconds = time.perf_counter() - start
         if not self.right(out):
             raise SystemExit(f"{self.name}: the result is not what the source holds")
@@ -43,12 +44,11 @@ class Contender:
 
 
 class Limit:
-    """A read of so many bytes of the source's largest files, and a write."""
+    """A read of so many bytes of the source's largest files, and a write; `back`: and a read of what was written."""
 
-    name = LIMIT
-
-    def __init__(self, source, read, write):
-        self.source, self.read, self.write = source, read, write
+    def __init__(self, source, read, write, back=False):
+        self.source, self.read, self.write, self.back = source, read, write, back
+        self.name = LIMIT + (", and one read back" if back else "")
 
     def time(self, out):
         evict(self.source)
@@ -61,6 +61,8 @@ class Limit:
                     dd(f"if={name}", "of=/dev/null", f"count={blocks}", "iflag=direct")
                     left -= blocks * BLOCK
         dd("if=/dev/zero", f"of={out}", f"count={max(1, self.write // BLOCK)}", "oflag=direct", "conv=fsync")
+        if self.back:
+            dd(f"if={out}", "of=/dev/null", "iflag=direct")
         seconds = time.perf_counter() - start
         os.remove(out)
         return seconds, 0
@@ -121,7 +123,7 @@ def measure(job, out, rounds):
             memory[contender.name] = max(memory[contender.name], peak)
         print(f"{job.name}, round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.2f} s" for name, values in times.items()),
               file=sys.stderr, flush=True)
-    limits, ours = times[LIMIT], times[job.contenders[0].name]
+    limits, ours = times[job.limit.name], times[job.contenders[0].name]
     moved = max(limits) - min(limits) > VOID * statistics.median(limits)
     rows = []
     for name, values in times.items():
@@ -139,7 +141,7 @@ def table(rows):
              "| --- | --- | ---: | ---: | ---: | ---: |"]
     for row in rows:
         cells = [row["job"], row["by"], f"{row['seconds']:.2f} ({row['seconds_from']:.2f} – {row['seconds_to']:.2f})"]
-        if row["by"] == LIMIT:
+        if row["by"].startswith(LIMIT):
             cells += ["limit moved" if row["limit_moved"] else "1", "", ""]
         else:
             cells += [f"{row['ratio']:.2f} ({row['ratio_from']:.2f} – {row['ratio_to']:.2f})",
@@ -148,10 +150,10 @@ def table(rows):
     return lines
 
 
-def main(description, jobs):
+def main(description, jobs, size="2GB"):
     """jobs(directory, bytes of the state, whether with peers) makes the sources of each job when it is asked for it."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=size_of, default=size_of("2GB"), help="of the whole state, 14 a parameter")
+    parser.add_argument("--bytes", type=size_of, default=size_of(size), help="of the whole state, 14 a parameter")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", help="on the disk to measure; default: a temporary directory")
     parser.add_argument("--no-peers", action="store_true")
