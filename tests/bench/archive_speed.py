@@ -1,5 +1,5 @@
 """Archiving a trained step, packed and proven, against `tar | zstd -T0 -3`, which proves nothing, and against the disk: one
-O_DIRECT read of the step, one write of what we make of it and one read back (turns.py).
+O_DIRECT read of the step, one write of what we make of it, and reading that back (turns.py).
 
     scripts/bench archive [--bytes 600MB] [--rounds 5] [--no-peers]
 
@@ -45,7 +45,7 @@ def jobs(directory, size, peers):
     rival = ["sh", "-c", f"tar -cf - -C '{run}' '{name}' | zstd -q -T0 -3 -o 'OUT'"]
     rivals = [Contender("tar | zstd -T0 -3, fsync", step, rival, compared),
               Contender("tar | zstd -T0 -3", step, rival, compared, synced=False)]
-    yield Job("archive", Limit(step, bytes_of(step), packed, back=True),
+    yield Job("archive", Limit(step, bytes_of(step), packed),
               [Contender("cairn archive run --pack", step, pack, verified), *(rivals if peers else [])])
 
 
