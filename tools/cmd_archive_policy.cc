@@ -215,7 +215,7 @@ class PolicyRun {
     const auto outcome = [&] {
       Progress progress("archiving " + Title(entry), 2 * entry.bytes, !quiet_);
       return Archive(fs_, policy_.store, {entry.source, weights, delete_source},
-                     {.pack = policy_.pack, .parity = policy_.parity},
+                     {.pack = policy_.pack, .parity = policy_.parity, .max_tar_bytes = policy_.bundle_max},
                      [&](uint64_t done) { progress.Update(done); });
     }();
     if (!outcome.ok()) {
@@ -229,8 +229,8 @@ class PolicyRun {
       seconds_ += outcome->seconds;
       if (!quiet_)
         fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", Title(entry),
-                   Name(outcome->record.form), TarName(outcome->record), SizeText(outcome->record.tar_bytes),
-                   HumanSeconds(outcome->seconds));
+                   Name(outcome->record.form), FilesText(outcome->record),
+                   SizeText(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
     }
     if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", entry.source.path);
     std::fflush(stdout);

@@ -7,7 +7,7 @@
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
 #include "tools/archive/bundle_settle.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
 
@@ -118,7 +118,7 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
     return status;
   }
   if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, partial));
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, PlaceOfTar(partial)));
   }
   // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
   // would.

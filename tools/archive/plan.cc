@@ -13,7 +13,9 @@
 #include "ckpt/run_dir.h"
 #include "tools/archive/archiver.h"
 #include "tools/archive/bundle_policy.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/selection.h"
+#include "tools/archive/tar_writer.h"
 
 namespace cairn {
 namespace {
@@ -41,6 +43,7 @@ struct ScratchStep {
   int64_t saved = 0;
   int64_t accessed = 0;  // of the file that was accessed longest ago
   uint64_t bytes = 0;
+  std::vector<uint64_t> file_bytes;
   uint64_t weight_bytes = 0;  // as fp16
   std::string digest;
   std::string trouble;
@@ -54,6 +57,7 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
       if (const auto info = fs.Stat(JoinPath(path, name)); info.ok()) {
         step.accessed = std::min(step.accessed, info->accessed_unix_seconds);
         step.bytes += info->bytes;
+        step.file_bytes.push_back(info->bytes);
         if (name == kManifestName) step.saved = info->modified_unix_seconds;
       }
   const auto reader = StepReader::Open(fs, path);
@@ -109,13 +113,16 @@ class Planner {
     const ArchiveRecord record = DescribeTree(directory, *files);
     PlanEntry entry{.run = record.name, .step = record.step, .source = {directory, false}, .why = {}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
+    std::vector<uint64_t> file_bytes;
     for (const TreeFile& file : *files) {
       entry.bytes += file.info.bytes;
+      file_bytes.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
     }
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
     entry.store_full = !Has(record.manifest_digest, Form::kFiles);
     entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
+    entry.inodes = CountTarPieces(file_bytes, policy_.bundle_max);
     if (!entry.store_full) entry.bytes = 0;
     plan_.entries.push_back(std::move(entry));
     return OkStatus();
@@ -183,6 +190,9 @@ class Planner {
       entry.store_weights = wanted.weights && !has_weights;
       entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
       entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
+      if (entry.store_full) entry.inodes += CountTarPieces(step.file_bytes, policy_.bundle_max);
+      if (entry.store_weights)
+        entry.inodes += policy_.bundle_max > 0 ? 1 + step.weight_bytes / policy_.bundle_max : 1;
       entry.why = entry.stores() ? "" : "stored and verified already: ";
       for (const std::string& reason : wanted.reasons)
         entry.why += (reason == wanted.reasons.front() ? "" : ", ") + reason;
@@ -195,8 +205,9 @@ class Planner {
   void Schedule(PlanEntry& entry) {
     const std::string name = fmt::format("{}@{}", entry.run, entry.step);
     if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
+    if (!entry.stores()) entry.inodes = 0;
     if (!entry.stores()) return;
-    entry.inodes = (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 3 : 2);
+    entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
     plan_.bytes += entry.bytes;
     plan_.inodes += entry.inodes;
     plan_.nearest_purge_days = std::min(plan_.nearest_purge_days, entry.purge_days);
@@ -335,28 +346,6 @@ Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<
     if (entry.remove && files.insert(entry.file).second)
       CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, entry.file));
   return OkStatus();
-}
-
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file) {
-  const std::string path = JoinPath(store, file);
-  const std::string doomed = fmt::format("{}{}", path, kDeletingSuffix);
-  CAIRN_RETURN_IF_ERROR(fs.Rename(path, doomed));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  return EndRemoval(fs, store, file);
-}
-
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file) {
-  const std::string path = JoinPath(store, file);
-  const auto remove = [&](std::string_view suffix) -> Status {
-    const Status status = fs.RemoveFile(fmt::format("{}{}", path, suffix));
-    return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
-  };
-  for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix})
-    CAIRN_RETURN_IF_ERROR(remove(suffix));
-  // The tar's new name is what tells that this has to go on: it goes once the rest is gone for good.
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  CAIRN_RETURN_IF_ERROR(remove(kDeletingSuffix));
-  return fs.SyncDir(store);
 }
 
 }  // namespace cairn

@@ -58,12 +58,7 @@ struct PruneEntry {
 };
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy);
 
-// Takes a tar or a bundle out of the store: it first steps aside, so that a killed prune is ended by the next
-// run (CleanStore). Requires the lock.
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file);
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file);
 // What `entries` say is to go, each file once.
 Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries);
-inline constexpr std::string_view kDeletingSuffix = ".deleting";
 
 }  // namespace cairn

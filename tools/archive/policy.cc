@@ -184,8 +184,8 @@ namespace {
 // Sizes that are left out follow from `bundle`.
 Status CompleteBundle(Policy& p, const std::string& origin) {
   if (p.bundle == 0) {
-    if (p.bundle_min + p.bundle_max > 0)
-      return InvalidArgument("{}: bundle_min and bundle_max mean nothing without bundle = \"100GB\"", origin);
+    if (p.bundle_min > 0)
+      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
     return OkStatus();
   }
   if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);

@@ -10,10 +10,10 @@
 //   parity = "3%"                        # blocks that repair so much damage
 //   bundle = "100GB"                     # members below that are put together once they make so much
 //   bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
-//   bundle_max = "500GB"                 # (default) no bundle is larger
-//   status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
-//   metrics = "/var/lib/node_exporter/cairn.prom"
-//   on_failure = "mail -s cairn me@site < \"$CAIRN_STATUS\""
+//   bundle_max = "500GB"                 # (default with bundle) no bundle is larger, and a larger tar lies
+//   in pieces status = "/home/me/archive.json"     # what happened, for monitoring (default
+//   STORE/status.json) metrics = "/var/lib/node_exporter/cairn.prom" on_failure = "mail -s cairn me@site <
+//   \"$CAIRN_STATUS\""
 //
 //   [[class]]                            # a step is kept in the forms that any class asks for
 //   keep = "full"                        # or "weights-fp16"
@@ -70,7 +70,7 @@ struct Policy {
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;
   double parity = 0;                                    // fraction
-  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles
+  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles, no limit
   std::string status, metrics, on_failure;
   std::vector<KeepClass> classes;
   uint64_t quota_bytes = 0;   // 0: none
