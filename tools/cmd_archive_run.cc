@@ -83,9 +83,7 @@ class Runner {
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
     const uint64_t bytes = step->manifest().bytes();
-    std::vector<uint64_t> entries;
-    for (const ManifestFile& file : step->manifest().files) entries.push_back(file.bytes);
-    const uint64_t files = CountTarPieces(entries, options_.max_tar_bytes);
+    const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
         *step, {bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, false));
     return outcome;

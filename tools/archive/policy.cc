@@ -145,7 +145,8 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& p) {
        {"delete", Table(origin, inner,
                         {{"source", Into(p.delete_source)},
                          {"weights_suffice", Into(p.weights_suffice)},
-                         {"stored", Into(p.delete_stored)}})},
+                         {"stored", Into(p.delete_stored)},
+                         {"rewrite", Percent(p.rewrite)}})},
        {"verify", Table(origin, inner,
                         {{"sample", Percent(p.verify_sample)}, {"per_night", Size(p.verify_per_night)}})},
        {"recall", Table(origin, inner, {{"stat", Into(p.recall_stat)}, {"recall", Into(p.recall)}})}}));

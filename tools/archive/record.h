@@ -4,8 +4,8 @@
 //                                               SHA256SUMS}
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: what is in it and where, so that nothing is recalled to
 //                                               list it, and one tensor is read without the rest
-//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      where one file would be too large: its next piece
-//   (tar_pieces.h) STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, where one file is too small (tar_pieces.h)
+//   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
 //   STORE/bloom-step-00000002.files.77aa.tar    files that are no native step: another system's, or anything
 //   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members in one tar; its sidecar holds
 //   all

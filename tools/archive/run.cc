@@ -314,9 +314,16 @@ Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, u
 
 }  // namespace
 
+std::vector<uint64_t> TarEntries(const Manifest& manifest) {
+  std::vector<uint64_t> entries{EncodeManifest(manifest).size()};
+  for (const ManifestFile& file : manifest.files) entries.push_back(file.bytes);
+  entries.push_back(entries.front());  // SHA256SUMS is shorter
+  return entries;
+}
+
 uint64_t TarBytesAtMost(const Manifest& manifest) {
-  uint64_t bytes = 2 * TarEntryBytes(EncodeManifest(manifest).size()) + (1 << 20);  // SHA256SUMS is shorter
-  for (const ManifestFile& file : manifest.files) bytes += TarEntryBytes(file.bytes);
+  uint64_t bytes = 1 << 20;
+  for (const uint64_t entry : TarEntries(manifest)) bytes += TarEntryBytes(entry);
   return bytes;
 }
 

@@ -19,8 +19,7 @@ struct StoreOptions {
   bool pack = false;  // files in fewer bytes (packed_file.h)
   int threads = 0;    // that encode; 0: one a processor
   double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
-  uint64_t max_tar_bytes =
-      0;  // of a file, where no entry is larger; a tar beyond lies in several; 0: no limit
+  uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
 };
 
 // A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.
@@ -35,7 +34,8 @@ class ProvenCopy {
   ArchiveRecord record_;
 };
 
-// Bytes that the tar takes at most.
+// Sizes of the tar's entries, at most, and what it takes.
+std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
 // The member of `store` with the same content, where the ledger says that it was proven.

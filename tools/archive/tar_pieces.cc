@@ -156,7 +156,7 @@ TarFilesWriter::TarFilesWriter(FileSystem& fs, WriteRing& ring, TarPlace place, 
 Status TarFilesWriter::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (!out_ || out_->bytes() == sizes_[next_ - 1]) {
-      CAIRN_RETURN_IF_ERROR(FinishFile());
+      CAIRN_RETURN_IF_ERROR(Finish());
       if (next_ == paths_.size()) return InvalidArgument("{}: more bytes than its files have", paths_.back());
       if (fs_.Stat(paths_[next_]).ok())  // of a run that was killed
         CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(paths_[next_]));
@@ -171,11 +171,9 @@ Status TarFilesWriter::Append(std::span<const std::byte> bytes) {
   return OkStatus();
 }
 
-Status TarFilesWriter::FinishFile() {
+Status TarFilesWriter::Finish() {
   const std::unique_ptr<StreamWriter> done = std::move(out_);
   return done ? done->Finish() : OkStatus();
 }
-
-Status TarFilesWriter::Finish() { return FinishFile(); }
 
 }  // namespace cairn

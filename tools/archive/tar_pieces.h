@@ -1,5 +1,4 @@
-// A tar that would be larger than a file of the store may be lies in pieces: X.tar, X.tar.2, X.tar.3 and so
-// on.
+// A tar that is too large for one file of the store lies in pieces: X.tar, X.tar.2, X.tar.3 and so on.
 //
 // It is cut between entries, so that no piece but one of a single entry exceeds the limit, and every piece
 // has the end of a tar: any tar program lists and extracts it alone (this is no multi-volume archive of tar
@@ -15,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/write_ring.h"
 #include "tools/archive/stream_writer.h"
 #include "tools/archive/tar_index.h"
 
@@ -52,11 +50,10 @@ class TarFilesWriter {
  public:
   TarFilesWriter(FileSystem& fs, WriteRing& ring, TarPlace place, uint64_t bytes);
   Status Append(std::span<const std::byte> bytes);
+  // Syncs and closes what was written last.
   Status Finish();
 
  private:
-  Status FinishFile();
-
   FileSystem& fs_;
   WriteRing& ring_;
   const std::vector<std::string> paths_;
