@@ -89,9 +89,9 @@ class PiecesTest(CliTest):
         self.archive("run", "--policy", self.policy('bundle = "500kB"', every=10), says="stored 0 members")
         self.archive("bundle", self.policy('bundle = "500kB"', every=10))
         self.assertEqual([m for m in self.json("archive", "ls", self.store) if "bundle" in m], [])
-        self.archive("prune", self.policy(), says="freed")
-        self.assertEqual(self.files(30), [])
-        self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20])
+        self.archive("prune", self.policy(every=30), says="freed")
+        self.assertEqual(self.files(20), [])
+        self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [30])
         self.archive("verify", self.store, says="whole")
 
     def test_damage_is_named_and_mended(self):

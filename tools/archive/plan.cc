@@ -123,7 +123,7 @@ class Planner {
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
     entry.store_full = !Has(record.manifest_digest, Form::kFiles);
     entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
-    entry.inodes = CountTarPieces(entries, policy_.bundle_max);
+    if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
     if (!entry.store_full) entry.bytes = 0;
     plan_.entries.push_back(std::move(entry));
     return OkStatus();
@@ -206,7 +206,6 @@ class Planner {
   void Schedule(PlanEntry& entry) {
     const std::string name = fmt::format("{}@{}", entry.run, entry.step);
     if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
-    if (!entry.stores()) entry.inodes = 0;
     if (!entry.stores()) return;
     entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
     plan_.bytes += entry.bytes;
@@ -261,10 +260,10 @@ Result<std::map<std::string, std::string>> RunsOf(const Policy& policy) {
 struct SharedFile {
   size_t members = 0, kept = 0;
   uint64_t bytes = 0, unwanted_bytes = 0;
-  bool proven = true;  // what is kept
+  bool proven = true;  // all of them
 
-  // Whether what is unwanted is worth it, and the rest can be moved: all of it was proven, and the bundle has
-  // no members besides, copies of which are elsewhere.
+  // Whether what is unwanted is worth it, and the rest can be moved: all was proven, and the bundle has no
+  // members besides, other copies of which are what counts.
   bool Rewrites(FileSystem& fs, const Policy& policy, const std::string& file) const {
     if (policy.rewrite <= 0 || !proven ||
         static_cast<double>(unwanted_bytes) < policy.rewrite * static_cast<double>(bytes))

@@ -162,9 +162,12 @@ ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::s
   const Result<TarPlace> place = record.ok() ? PlaceOf(store, *record) : FindTar(fs, JoinPath(store, tar));
   const Result<uint64_t> bytes = place.ok() ? StatTar(fs, *place) : Result<uint64_t>(place.status());
   if (bytes.ok()) member.bytes = *bytes;
-  if (!bytes.ok() || record.ok()) Judge(member, bytes, record.ok() ? record->tar_bytes : 0);
-  if (!record.ok()) return WithoutRecord(std::move(member), record.status());
+  if (!record.ok()) {
+    if (!place.ok()) member.trouble = place.status().message();  // a piece is missing
+    return WithoutRecord(std::move(member), record.status());
+  }
   member.record = std::move(record).value();
+  Judge(member, bytes, member.record->tar_bytes);
   return member;
 }
 
