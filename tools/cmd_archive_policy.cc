@@ -258,7 +258,8 @@ class PolicyRun {
     CAIRN_ASSIGN_OR_RETURN(const auto problems, PruneBy(fs_, policy_, entries, quiet_));
     report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
     for (const PruneEntry& entry : entries)
-      if (entry.remove && !quiet_) fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+      if (entry.remove && (!entry.rewrite || problems.empty()) && !quiet_)
+        fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
     return OkStatus();
   }
 

@@ -219,6 +219,8 @@ bool HasProven(FileSystem& fs, const std::string& store, int64_t step) {
          });
 }
 
+void Unheard() {}
+
 constexpr StoreOptions kInPieces{.max_tar_bytes = 1};  // every entry in a file of its own
 
 Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string& store,
@@ -259,8 +261,7 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology,
     return CleanLeftovers(fs, run_dir);
   };
   scenario.redo = [=](FileSystem& fs) -> std::string {
-    const Status again = StoreNewest(
-        fs, run_dir, store, [] {}, options);
+    const Status again = StoreNewest(fs, run_dir, store, Unheard, options);
     if (!again.ok() && again.kind() != StatusKind::kNotFound) return again.message();
     size_t proven = 0;
     const std::string trouble = CheckStore(fs, store, proven);
@@ -278,10 +279,7 @@ Scenario ScenarioOfTwo(const std::string& root, std::string name, const Topology
                     .disk = DiskWith(run_dir, {SmallRecipe(topology, kFirstStep, 1),
                                                SmallRecipe(topology, kFirstStep + 1, 2)})};
   for (int i = 0; i < 2; ++i)
-    if (!StoreNewest(
-             *scenario.disk, run_dir, store, [] {}, options)
-             .ok())
-      return {};
+    if (!StoreNewest(*scenario.disk, run_dir, store, Unheard, options).ok()) return {};
   scenario.disk = scenario.disk->Settled();
   scenario.clean = [=](FileSystem& fs) { return CleanStore(fs, store); };
   return scenario;
@@ -335,6 +333,7 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
       entries.push_back({m.tar, m.file(), m.run, m.step, m.bytes, true, m.step == kFirstStep, true, ""});
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
+    if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");
     CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {.parity = 0.05}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
@@ -351,7 +350,8 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
     return reported == 0 || proven == 1 ? "" : "what was removed is back";
   };
   scenario.redo = [=](FileSystem& fs) -> std::string {
-    if (const Status again = rewrite(fs); !again.ok()) return again.message();
+    if (HasProven(fs, store, kFirstStep))
+      if (const Status again = rewrite(fs); !again.ok()) return again.message();
     const auto bundles = ListBundles(fs, store);
     const auto members = ListStore(fs, store);
     return HasProven(fs, store, kFirstStep + 1) && bundles.ok() && bundles->size() == 1 &&
