@@ -334,7 +334,7 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
     if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {.parity = 0.05}));
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {

@@ -50,7 +50,7 @@ class BundleRewriteTest : public testing::Test {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store_));
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries_)) drafts.push_back(rewrite.draft);
-    return RewriteBundles(fs, store_, drafts, {.parity = 0.05});
+    return RewriteBundles(fs, store_, drafts, {.parity = parity_});
   }
 
   // The steps that are verified, and are what they say.
@@ -67,6 +67,7 @@ class BundleRewriteTest : public testing::Test {
   TempDir dir_{TempDir::Place::kMemory};
   const std::string store_ = dir_ / "store";
   Policy policy_;
+  double parity_ = 0.05;
   std::vector<PruneEntry> entries_;
 };
 
@@ -128,6 +129,7 @@ TEST_F(BundleRewriteTest, AMemberWithATarOfItsOwnKeepsTheBundle) {
 
 // Stops after every change in turn: what is asked for is proven somewhere, and the next run ends the work.
 TEST_F(BundleRewriteTest, NothingIsLostWhereverItStops) {
+  parity_ = 0;  // it takes most of the time, and faults has it
   stdfs::copy(store_, dir_ / "template");
   bool done = false;
   int changes = 0;
@@ -141,7 +143,7 @@ TEST_F(BundleRewriteTest, NothingIsLostWhereverItStops) {
     ASSERT_TRUE(problems.ok() && problems->empty()) << "after change " << changes;
     EXPECT_EQ(Proven(), (std::vector<int64_t>{20, 40})) << "after change " << changes;
     ASSERT_EQ(Bundles().size(), 1u) << "after change " << changes;
-    EXPECT_EQ(Posix().List(store_)->size(), 3u) << "after change " << changes;
+    EXPECT_EQ(Posix().List(store_)->size(), 2u) << "after change " << changes;
     stdfs::remove_all(store_);
     stdfs::copy(dir_ / "template", store_);
   }
