@@ -155,6 +155,7 @@ Status MakeOne(FileSystem& fs, const std::string& store, BundleDraft draft, cons
       MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
   if (!bundle.ok()) {
     const std::vector<std::string> lines = DamagedOf(fs, store, draft, settled.files);
+    if (!fs.List(store).ok()) return bundle.status();  // a disk that fails altogether is no damage
     settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
     return lines.empty() ? bundle.status() : OkStatus();
   }
