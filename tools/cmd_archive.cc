@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "ckpt/layout.h"
 #include "tools/archive/bundle_settle.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/policy.h"
@@ -12,6 +13,7 @@
 #include "tools/archive/restore_part.h"
 #include "tools/archive/run.h"
 #include "tools/archive/scrub.h"
+#include "tools/archive/tar_pieces.h"
 #include "tools/cmd_archive_bundle.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/cmd_archive_run.h"
@@ -54,6 +56,8 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state) {
   ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
                        {"state", state}, {"tar", m.tar},   {"bytes", m.bytes}};
   if (m.file() != m.tar) json["bundle"] = m.file();
+  for (size_t i = 0; m.record && i < m.record->pieces.size(); ++i)
+    json["pieces"].push_back({{"name", TarPieceName(m.tar, i + 1)}, {"bytes", m.record->pieces[i]}});
   if (!m.trouble.empty()) json["trouble"] = m.trouble;
   if (!entry.scrub.trouble.empty()) json["trouble"] = entry.scrub.trouble;
   if (m.record) {
@@ -123,7 +127,8 @@ Result<int> RunLs(const ArchiveOptions& options) {
     table.Add({MemberText(m), std::string(Name(m.form)), state,
                m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
                m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
-               trouble.empty() ? m.file() : fmt::format("{}: {}", m.file(), trouble)});
+               fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
+                           trouble)});
   }
   for (const SeenSource& source : waiting) {
     const std::string state = busy ? "archiving" : source.state;
@@ -161,7 +166,10 @@ std::vector<std::string> FilesOf(const std::string& store, const std::vector<Arc
   std::vector<std::string> paths;
   std::set<std::string> files;
   for (const ArchiveMember& member : members)
-    if (files.insert(member.file()).second) paths.push_back(JoinPath(store, member.file()));
+    if (files.insert(member.file()).second)
+      std::ranges::copy(member.record ? FilesOf(PlaceOf(store, *member.record))
+                                      : std::vector{JoinPath(store, member.file())},
+                        std::back_inserter(paths));
   return paths;
 }
 
@@ -281,6 +289,23 @@ Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member
   return kExitDone;
 }
 
+// Brings back what the part of a step needs: of one in pieces those that tell what is in it, then those that
+// hold the tensors.
+Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
+                  const ArchiveOptions& options) {
+  if (options.tensors.empty() || !member.record || member.record->pieces.empty())
+    return RecallMembers(options, name.store, {member});
+  CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
+  const ArchiveRecord& record = *member.record;
+  const TarPlace place = PlaceOf(name.store, record);
+  const std::vector<std::string> first{std::string(kManifestName), std::string(kIndexName)};
+  CAIRN_RETURN_IF_ERROR(Recall(FilesWith(place, record, first), commands).status());
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
+  return Recall(FilesWith(place, record, FilesOfTensors(step->catalog(), options.tensors)), commands)
+      .status();
+}
+
 // A part of a step: weights or tensors.
 Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
                    const ArchiveOptions& options) {
@@ -301,7 +326,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
   if (options.weights && !options.tensors.empty())
     return InvalidArgument("give --weights-only or --tensors, not both");
   if (options.dry_run) return PrintRestoreCost(name, member, options);
-  CAIRN_RETURN_IF_ERROR(RecallMembers(options, name.store, {member}));
+  CAIRN_RETURN_IF_ERROR(RecallPart(fs, name, member, options));
   const bool part = (options.weights && member.form == Form::kFull) || !options.tensors.empty();
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);

@@ -25,6 +25,24 @@ struct BundleOptions {
 
 std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
+// That tells what it does.
+BundleJob ShownJob(const Policy& policy, bool quiet) {
+  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity};
+  const auto progress = std::make_shared<std::optional<Progress>>();
+  job.progress = [=](const BundleDraft& draft) -> ByteProgress {
+    progress->emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
+    return [=](uint64_t done) { (*progress)->Update(done); };
+  };
+  job.made = [=](const BundleDraft& draft, const Bundle& bundle) {
+    progress->reset();
+    if (quiet) return;
+    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
+               bundle.name, SizeText(bundle.tar_bytes), draft.why);
+    std::fflush(stdout);
+  };
+  return job;
+}
+
 // All that waits, or says what it would do.
 Result<int> RunBundle(const BundleOptions& options) {
   FileSystem& fs = FileSystem::Posix();
@@ -57,21 +75,31 @@ Result<int> RunBundle(const BundleOptions& options) {
 
 Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet) {
   CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
-  std::optional<Progress> progress;
-  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity, .all = all};
+  BundleJob job = ShownJob(policy, quiet);
+  job.all = all;
   job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
-  job.progress = [&](const BundleDraft& draft) -> ByteProgress {
-    progress.emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
-    return [&](uint64_t done) { progress->Update(done); };
-  };
-  job.made = [&](const BundleDraft& draft, const Bundle& bundle) {
-    progress.reset();
-    if (quiet) return;
-    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
-               bundle.name, SizeText(bundle.tar_bytes), draft.why);
-    std::fflush(stdout);
-  };
   return MakeBundles(fs, policy.store, job);
+}
+
+Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
+                                           const std::vector<BundleRewrite>& rewrites, bool quiet) {
+  std::vector<BundleDraft> drafts;
+  std::vector<std::string> paths;
+  for (const BundleRewrite& rewrite : rewrites) {
+    drafts.push_back(rewrite.draft);
+    paths.push_back(JoinPath(policy.store, rewrite.draft.files.front()));
+  }
+  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  return RewriteBundles(fs, policy.store, drafts, ShownJob(policy, quiet));
+}
+
+void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
+  const std::string& file = rewrite.draft.files.front();
+  const bool taped = IsStub(JoinPath(policy.store, file));
+  fmt::print("write {} anew as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file,
+             rewrite.draft.name, rewrite.draft.members.size(), SizeText(rewrite.draft.bytes),
+             taped ? fmt::format(" ({} from tape)", SizeText(rewrite.bundle_bytes)) : "",
+             SizeText(rewrite.draft.bytes), SizeText(rewrite.unwanted_bytes), rewrite.draft.why);
 }
 
 ordered_json BundlingJson(const BundlePlan& bundling) {

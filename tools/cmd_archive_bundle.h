@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/archive/bundle_policy.h"
+#include "tools/archive/bundle_rewrite.h"
 #include "tools/verb.h"
 
 namespace cairn {
@@ -14,6 +15,12 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb);
 // Makes the bundles that are due, and tells of each unless `quiet`. Returns what went wrong, one line each.
 // Requires the store's lock.
 Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet);
+
+// The same for bundles that are written anew, brought back from tape before.
+Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
+                                           const std::vector<BundleRewrite>& rewrites, bool quiet);
+// What it reads, writes and frees.
+void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy);
 
 nlohmann::ordered_json BundlingJson(const BundlePlan& bundling);
 void PrintBundling(const BundlePlan& bundling, const Policy& policy);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "tools/archive/archiver.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
 #include "tools/archive/report.h"
@@ -26,6 +27,7 @@ using nlohmann::ordered_json;
 
 struct PolicyOptions {
   std::string policy;
+  std::string rewrite;  // of prune
   bool dry_run = false;
   bool json = false;
 };
@@ -100,6 +102,20 @@ Result<int> RunPlan(const PolicyOptions& options) {
   options.json ? PrintPlanJson(plan) : PrintPlan(plan, policy);
   for (const std::string& failure : plan.failures) PrintProblem(failure);
   return plan.failures.empty() ? kExitDone : kExitCheckFailed;
+}
+
+// Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
+Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
+                                         const std::vector<PruneEntry>& entries, bool quiet) {
+  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy.store, entries));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
+}
+
+// What is to go; what a killed run left of bundles comes first where they are to be written anew.
+Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
+  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles(fs, policy.store).status());
+  return PlanPrune(fs, policy);
 }
 
 // One run by policy.
@@ -215,7 +231,7 @@ class PolicyRun {
     const auto outcome = [&] {
       Progress progress("archiving " + Title(entry), 2 * entry.bytes, !quiet_);
       return Archive(fs_, policy_.store, {entry.source, weights, delete_source},
-                     {.pack = policy_.pack, .parity = policy_.parity},
+                     {.pack = policy_.pack, .parity = policy_.parity, .max_tar_bytes = policy_.bundle_max},
                      [&](uint64_t done) { progress.Update(done); });
     }();
     if (!outcome.ok()) {
@@ -229,8 +245,8 @@ class PolicyRun {
       seconds_ += outcome->seconds;
       if (!quiet_)
         fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", Title(entry),
-                   Name(outcome->record.form), TarName(outcome->record), SizeText(outcome->record.tar_bytes),
-                   HumanSeconds(outcome->seconds));
+                   Name(outcome->record.form), FilesText(outcome->record),
+                   SizeText(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
     }
     if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", entry.source.path);
     std::fflush(stdout);
@@ -238,10 +254,12 @@ class PolicyRun {
   }
 
   Status Prune() {
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs_, policy_));
-    CAIRN_RETURN_IF_ERROR(RemovePruned(fs_, policy_.store, entries));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, SettleAndPlanPrune(fs_, policy_));
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, PruneBy(fs_, policy_, entries, quiet_));
+    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
     for (const PruneEntry& entry : entries)
-      if (entry.remove && !quiet_) fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+      if (entry.remove && (!entry.rewrite || problems.empty()) && !quiet_)
+        fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
     return OkStatus();
   }
 
@@ -260,14 +278,20 @@ class PolicyRun {
 
 Result<int> RunPrune(const PolicyOptions& options) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  CAIRN_ASSIGN_OR_RETURN(Policy policy, ReadPolicy(options.policy));
+  if (!options.rewrite.empty()) {
+    const auto share = ParsePercent(options.rewrite);
+    if (!share) return InvalidArgument("--rewrite '{}' is no share; write 50%", options.rewrite);
+    policy.rewrite = *share;
+  }
   std::optional<RunLock> lock;
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries,
+                         options.dry_run ? PlanPrune(fs, policy) : SettleAndPlanPrune(fs, policy));
   ordered_json list = ordered_json::array();
   TextTable table({"member", "do", "size", "why", "tar"});
   uint64_t freed = 0;
@@ -280,13 +304,22 @@ Result<int> RunPrune(const PolicyOptions& options) {
                     {"tar", e.tar},
                     {"file", e.file},
                     {"remove", e.remove},
+                    {"rewrite", e.rewrite},
                     {"bytes", e.bytes},
                     {"why", e.why}});
   }
   options.json ? PrintJson(list) : table.Print();
-  if (!options.dry_run) CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy.store, entries));
-  if (!options.json) fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", SizeText(freed));
-  return kExitDone;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  if (!options.json)
+    for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
+  std::vector<std::string> problems;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(problems, PruneBy(fs, policy, entries, options.json));
+  }
+  for (const std::string& problem : problems) PrintProblem(problem);
+  if (!options.json && problems.empty())
+    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", SizeText(freed));
+  return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 
 // One of several processes, that others outlast.
@@ -325,7 +358,9 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
-  if (dry_run) return team.leads() ? RunPlan({policy_path, true, json}) : Result<int>(kExitDone);
+  if (dry_run)
+    return team.leads() ? RunPlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
+                        : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
@@ -360,11 +395,19 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
       ->footer(HelpFooter("cairn archive plan archive.toml",
                           "a deadline or a quota cannot be met, or a step that is asked for is damaged"));
   CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
+  prune
+      ->add_option(
+          "--rewrite", options->rewrite,
+          "write bundles anew of which no class asks for so much, like 50%; they are brought back from "
+          "tape for it")
+      ->option_text("PERCENT");
   prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
   prune->footer(
       "Kept whatever the classes say: trees, runs that the policy does not name, members that are not\n"
       "verified, the newest full copy of each run, and a full copy whose weights are asked for and stored\n"
-      "nowhere else. A bundle goes only when no class asks for any of its members.\n\n" +
+      "nowhere else. A bundle goes only when no class asks for any of its members, or --rewrite (or the "
+      "policy's\n"
+      "`rewrite`) makes a new one of the others, proven before the old one goes.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "tools/archive/archiver.h"
 #include "tools/archive/policy.h"
+#include "tools/archive/tar_writer.h"
 #include "tools/archive/team.h"
 #include "tools/cmd_archive_policy.h"
 #include "tools/output.h"
@@ -24,6 +25,7 @@ struct ArchiveRunOptions {
   bool weights = false;
   bool pack = false;
   double parity = 0;
+  uint64_t max_tar_bytes = 0;
   bool delete_source = false;
   bool dry_run = false;
   bool json = false;
@@ -66,8 +68,10 @@ class Runner {
       for (const TreeFile& file : files) bytes += file.info.bytes;
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
-    return cairn::Archive(fs_, options_.store, request, {.pack = options_.pack, .parity = options_.parity},
-                          [&](uint64_t done) { progress.Update(done); });
+    return cairn::Archive(
+        fs_, options_.store, request,
+        {.pack = options_.pack, .parity = options_.parity, .max_tar_bytes = options_.max_tar_bytes},
+        [&](uint64_t done) { progress.Update(done); });
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
@@ -79,13 +83,14 @@ class Runner {
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
     const uint64_t bytes = step->manifest().bytes();
-    CAIRN_RETURN_IF_ERROR(
-        PrintDryRun(*step, {bytes, TarBytesAtMost(step->manifest()), bytes, 1, kArchivePeakMemory}, false));
+    const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(
+        *step, {bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, false));
     return outcome;
   }
 
   void Print(const ArchiveOutcome& o) const {
-    const std::string tar = JoinPath(options_.store, FileOf(o.record));
+    const std::string tar = JoinPath(options_.store, FilesText(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
     else if (!options_.dry_run)
@@ -96,10 +101,15 @@ class Runner {
   }
 
   ordered_json ToJson(const ArchiveOutcome& o) const {
-    return {{"run", o.record.name},        {"step", o.record.step},
-            {"form", Name(o.record.form)}, {"tar", JoinPath(options_.store, FileOf(o.record))},
-            {"bytes", o.record.tar_bytes}, {"stored", o.stored},
-            {"source_deleted", o.deleted}, {"seconds", o.seconds},
+    return {{"run", o.record.name},
+            {"step", o.record.step},
+            {"form", Name(o.record.form)},
+            {"tar", JoinPath(options_.store, FileOf(o.record))},
+            {"files", std::max<size_t>(1, o.record.pieces.size())},
+            {"bytes", o.record.tar_bytes},
+            {"stored", o.stored},
+            {"source_deleted", o.deleted},
+            {"seconds", o.seconds},
             {"dry_run", options_.dry_run}};
   }
 
@@ -144,6 +154,11 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 
 }  // namespace
 
+std::string FilesText(const ArchiveRecord& record) {
+  const std::string file = FileOf(record);
+  return record.pieces.empty() ? file : fmt::format("{} in {} files", file, record.pieces.size());
+}
+
 ExitCode ArchiveExitCode(const Status& status) {
   const bool damage = status.kind() == StatusKind::kCorrupt || status.kind() == StatusKind::kNotFound ||
                       status.kind() == StatusKind::kNotSupported;
@@ -171,6 +186,12 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
          [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
          "blocks beside each tar that repair so much damage, like 3%")
       ->option_text("PERCENT");
+  run->add_option(
+         "--max-tar-size", options->max_tar_bytes,
+         "a larger tar goes on in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE")
+      ->excludes(policy);
   run->add_flag("--delete-source", options->delete_source,
                 "remove each step, once its copy was read back and is whole");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");

@@ -2,13 +2,18 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
+#include "tools/archive/record.h"
 #include "tools/exit_code.h"
 #include "tools/verb.h"
 
 namespace cairn {
 
 void AddArchiveRunCommand(CLI::App& archive, Verb& verb);
+
+// The file that a member lies in, and how many there are.
+std::string FilesText(const ArchiveRecord& record);
 
 // Damage is what archive's verbs look for (exit status 1); everything else is trouble.
 ExitCode ArchiveExitCode(const Status& status);

@@ -6,8 +6,11 @@
 
 #include "convert/reshape.h"
 #include "tools/archive/archiver.h"
+#include "tools/archive/bundle_rewrite.h"
+#include "tools/archive/bundle_settle.h"
 #include "tools/archive/bundler.h"
 #include "tools/archive/delete.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/source.h"
 
@@ -193,13 +196,15 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
 
 // ---- Archive ----
 
-// Wholly verified members of the store; a complaint where one pretends to be and is not.
-std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven) {
+// Wholly verified members of the store; a complaint where one pretends to be and is not. Of the step `going`
+// parts may be left.
+std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven, int64_t going = -1) {
   proven = 0;
   const auto members = ListStore(fs, store);
   if (!members.ok()) return "";
   for (const ArchiveMember& member : *members) {
     if (member.state == MemberState::kStored) continue;  // nobody said that it was
+    if (member.state == MemberState::kDamaged && member.step == going) continue;
     const VerifyReport report = VerifyMember(fs, store, member);
     if (!report.problems.empty()) return "the store: " + ToString(report.problems.front());
     ++proven;
@@ -207,27 +212,39 @@ std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven)
   return "";
 }
 
+bool HasProven(FileSystem& fs, const std::string& store, int64_t step) {
+  const auto members = ListStore(fs, store);
+  return members.ok() && std::ranges::any_of(*members, [&](const ArchiveMember& member) {
+           return member.state == MemberState::kVerified && member.step == step;
+         });
+}
+
+void Unheard() {}
+
+constexpr StoreOptions kInPieces{.max_tar_bytes = 1};  // every entry in a file of its own
+
 Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string& store,
-                   const std::function<void()>& reported) {
+                   const std::function<void()>& reported, const StoreOptions& options = {}) {
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, store));
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, store));
   CAIRN_ASSIGN_OR_RETURN(const auto step, OpenNewestStep(fs, run_dir, [](const Status&) {}));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs, store, DescribeSource(*step)));
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                         stored ? ProveMember(fs, store, *stored, {}) : StoreStep(fs, *step, store, {}));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
+                                                       : StoreStep(fs, *step, store, {}, options));
   reported();
   return DeleteSource(fs, step->directory(), store, copy);
 }
 
-Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
+Scenario ArchiveScenario(const std::string& root, const Topology& topology,
+                         const StoreOptions& options = {}) {
   const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
   const StepRecipe recipe = SmallRecipe(topology, kFirstStep, 1);
   const Content content = ContentOf(recipe);
-  Scenario scenario{.name = "archive and delete " + ToString(topology),
-                    .run_dir = run_dir,
-                    .disk = DiskWith(run_dir, {recipe})};
+  const std::string how = options.max_tar_bytes > 0 ? "archive in pieces and delete " : "archive and delete ";
+  Scenario scenario{
+      .name = how + ToString(topology), .run_dir = run_dir, .disk = DiskWith(run_dir, {recipe})};
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
-    CAIRN_RETURN_IF_ERROR(StoreNewest(fs, run_dir, store, reported));
+    CAIRN_RETURN_IF_ERROR(StoreNewest(fs, run_dir, store, reported, options));
     reported();
     return OkStatus();
   };
@@ -239,9 +256,12 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
     const bool whole = Resume(fs, run_dir, &damaged) == content;
     return whole || proven == 1 ? "" : "neither the source nor a proven copy";
   };
-  scenario.clean = [=](FileSystem& fs) { return CleanLeftovers(fs, run_dir); };
+  scenario.clean = [=](FileSystem& fs) -> Status {
+    if (fs.Stat(store).ok()) CAIRN_RETURN_IF_ERROR(CleanStore(fs, store));
+    return CleanLeftovers(fs, run_dir);
+  };
   scenario.redo = [=](FileSystem& fs) -> std::string {
-    const Status again = StoreNewest(fs, run_dir, store, [] {});
+    const Status again = StoreNewest(fs, run_dir, store, Unheard, options);
     if (!again.ok() && again.kind() != StatusKind::kNotFound) return again.message();
     size_t proven = 0;
     const std::string trouble = CheckStore(fs, store, proven);
@@ -250,16 +270,102 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology) {
   return scenario;
 }
 
-// Two archived steps become one bundle.
-Scenario BundleScenario(const std::string& root, const Topology& topology) {
+// A run of two steps that were archived.
+Scenario ScenarioOfTwo(const std::string& root, std::string name, const Topology& topology,
+                       const StoreOptions& options) {
   const std::string run_dir = JoinPath(root, "run"), store = JoinPath(root, "store");
-  Scenario scenario{.name = "bundle " + ToString(topology),
+  Scenario scenario{.name = std::move(name),
                     .run_dir = run_dir,
                     .disk = DiskWith(run_dir, {SmallRecipe(topology, kFirstStep, 1),
                                                SmallRecipe(topology, kFirstStep + 1, 2)})};
   for (int i = 0; i < 2; ++i)
-    if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
+    if (!StoreNewest(*scenario.disk, run_dir, store, Unheard, options).ok()) return {};
   scenario.disk = scenario.disk->Settled();
+  scenario.clean = [=](FileSystem& fs) { return CleanStore(fs, store); };
+  return scenario;
+}
+
+// Of two archived steps in pieces the first goes.
+Scenario PruneScenario(const std::string& root, const Topology& topology) {
+  const std::string store = JoinPath(root, "store");
+  Scenario scenario = ScenarioOfTwo(root, "prune what is in pieces", topology, kInPieces);
+  const auto prune = [=](FileSystem& fs) -> Status {
+    const auto member = FindMember(fs, store, fmt::format("run@{}", kFirstStep));
+    if (member.status().kind() == StatusKind::kNotFound) return OkStatus();
+    return member.ok() ? RemoveMember(fs, store, member->tar) : member.status();
+  };
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(prune(fs));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven, kFirstStep); !trouble.empty())
+      return trouble;
+    if (!HasProven(fs, store, kFirstStep + 1)) return "the step that stays is gone";
+    return reported == 0 || proven == 1 ? "" : "what was removed is back";
+  };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    if (const Status again = prune(fs); !again.ok()) return again.message();
+    const auto names = fs.List(store);
+    if (!names.ok()) return names.status().message();
+    for (const std::string& name : *names)
+      if (name.find(StepDirName(kFirstStep) + ".") != name.npos) return "removed again, and there is " + name;
+    return HasProven(fs, store, kFirstStep + 1) ? "" : "removed again, and the other is gone";
+  };
+  return scenario;
+}
+
+// Of a bundle of two the first is asked for no more: it is written anew without it.
+Scenario RewriteScenario(const std::string& root, const Topology& topology) {
+  constexpr uint64_t kLarge = uint64_t{1} << 40;
+  const std::string store = JoinPath(root, "store");
+  Scenario scenario = ScenarioOfTwo(root, "rewrite a bundle", topology, {});
+  const BundleJob two{.sizes = {kLarge, kLarge, kLarge}, .all = true};
+  if (!scenario.disk || !MakeBundles(*scenario.disk, store, two).ok()) return {};
+  scenario.disk = scenario.disk->Settled();
+  const auto rewrite = [=](FileSystem& fs) -> Status {
+    CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store).status());
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+    std::vector<PruneEntry> entries;
+    for (const ArchiveMember& m : members)
+      entries.push_back({m.tar, m.file(), m.run, m.step, m.bytes, true, m.step == kFirstStep, true, ""});
+    std::vector<BundleDraft> drafts;
+    for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
+    if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {}));
+    return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
+  };
+  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(rewrite(fs));
+    reported();
+    return OkStatus();
+  };
+  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven, kFirstStep); !trouble.empty())
+      return trouble;
+    if (!HasProven(fs, store, kFirstStep + 1)) return "the step that stays is gone";
+    return reported == 0 || proven == 1 ? "" : "what was removed is back";
+  };
+  scenario.redo = [=](FileSystem& fs) -> std::string {
+    if (HasProven(fs, store, kFirstStep))
+      if (const Status again = rewrite(fs); !again.ok()) return again.message();
+    const auto bundles = ListBundles(fs, store);
+    const auto members = ListStore(fs, store);
+    return HasProven(fs, store, kFirstStep + 1) && bundles.ok() && bundles->size() == 1 &&
+                   members->size() == 1
+               ? ""
+               : "rewritten again, and not in one bundle";
+  };
+  return scenario;
+}
+
+// Two archived steps become one bundle.
+Scenario BundleScenario(const std::string& root, const Topology& topology) {
+  const std::string store = JoinPath(root, "store");
+  Scenario scenario = ScenarioOfTwo(root, "bundle " + ToString(topology), topology, {});
   const auto bundle = [=](FileSystem& fs) -> Status {
     constexpr uint64_t kLarge = uint64_t{1} << 40;
     CAIRN_ASSIGN_OR_RETURN(
@@ -277,7 +383,6 @@ Scenario BundleScenario(const std::string& root, const Topology& topology) {
     if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
     return proven == 2 ? "" : fmt::format("{} of 2 members are proven", proven);
   };
-  scenario.clean = [=](FileSystem& fs) { return CleanStore(fs, store); };
   scenario.redo = [=](FileSystem& fs) -> std::string {
     if (const Status again = bundle(fs); !again.ok()) return again.message();
     size_t proven = 0;
@@ -385,6 +490,9 @@ std::vector<Scenario> AllScenarios(const std::string& lock_dir) {
   scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}));
   scenarios.push_back(RestoreScenario(root(), {2, 1, 1, 0}));
   scenarios.push_back(BundleScenario(root(), {1, 1, 1, 0}));
+  scenarios.push_back(ArchiveScenario(root(), {2, 1, 1, 0}, kInPieces));
+  scenarios.push_back(PruneScenario(root(), {1, 1, 1, 0}));
+  scenarios.push_back(RewriteScenario(root(), {1, 1, 1, 0}));
   return scenarios;
 }
 

@@ -6,7 +6,7 @@
 #include "convert/partial_dir.h"
 #include "convert/strip.h"
 #include "tools/archive/delete.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/removal.h"
 
 namespace cairn {
 namespace {

@@ -37,7 +37,7 @@ Status CheckPlaces(const Bundle& bundle) {
   std::set<std::string> directories;
   uint64_t end = 0;
   for (const ArchiveRecord& m : bundle.members) {
-    if (m.bundle != bundle.name) return Corrupt("has a member of '{}'", m.bundle);
+    if (m.bundle != bundle.name || !m.pieces.empty()) return Corrupt("has a member of '{}'", m.bundle);
     if (!directories.insert(m.directory).second) return Corrupt("has '{}' twice", m.directory);
     if (m.bundle_offset < end || m.bundle_offset > bundle.tar_bytes ||
         m.tar_bytes > bundle.tar_bytes - m.bundle_offset)

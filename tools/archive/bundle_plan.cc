@@ -34,7 +34,7 @@ std::list<Unit> UnitsOf(const std::vector<ArchiveMember>& members, const BundleS
   for (const ArchiveMember& m : members) {
     Unit& unit = units[m.file()];
     unit.file = m.file();
-    if (m.state != MemberState::kVerified) {
+    if (m.state != MemberState::kVerified || !m.record->pieces.empty()) {
       unfit.insert(m.file());
       continue;
     }

@@ -30,8 +30,8 @@ struct BundlePlan {
 };
 
 // Of proven members only, by run, form and step, so that neighbours lie together on tape. Members of the
-// target size and above stay as they are. `all`: what waits need not reach the target, since nothing more is
-// to come. `pass_over`: true for a file that is not to be touched now.
+// target size and above, and those in pieces, stay as they are. `all`: what waits need not reach the target,
+// since nothing more is to come. `pass_over`: true for a file that is not to be touched now.
 BundlePlan PlanBundles(const std::vector<ArchiveMember>& members, const BundleSizes& sizes, bool all,
                        const std::function<bool(const std::string& file)>& pass_over);
 

@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "ckpt/layout.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/removal.h"
 
 namespace cairn {
 namespace {

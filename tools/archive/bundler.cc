@@ -7,7 +7,7 @@
 #include "ckpt/layout.h"
 #include "convert/partial_dir.h"
 #include "tools/archive/bundle_settle.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
 
@@ -118,7 +118,7 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
     return status;
   }
   if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, partial));
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, PlaceOfTar(partial)));
   }
   // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
   // would.
@@ -136,42 +136,55 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
     const Status whole = ProveAt(fs, PlaceOf(store, member), member);
     if (whole.ok()) continue;
     files.insert(FileOf(member));
-    lines.push_back(fmt::format("{}; it was left out of a bundle, mend it with archive verify --repair",
-                                whole.message()));
+    lines.push_back(
+        fmt::format("{}; it was put into no bundle, mend it with archive verify --repair", whole.message()));
   }
   return lines;
+}
+
+// Makes a bundle and takes away what it replaces. Damaged members are in the way of that; `settled` gets to
+// know them.
+Status MakeOne(FileSystem& fs, const std::string& store, BundleDraft draft, const BundleJob& job,
+               SettledBundles& settled) {
+  // Never over what is there, least of all over what it is made of.
+  for (int attempt = 1;
+       fs.Stat(JoinPath(store, draft.name)).ok() || fs.Stat(JoinPath(store, draft.name + ".json")).ok();
+       ++attempt)
+    draft.name = BundleName(draft.members, attempt);
+  const Result<Bundle> bundle =
+      MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
+  if (!bundle.ok()) {
+    const std::vector<std::string> lines = DamagedOf(fs, store, draft, settled.files);
+    if (!fs.List(store).ok()) return bundle.status();  // a disk that fails altogether is no damage
+    settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
+    return lines.empty() ? bundle.status() : OkStatus();
+  }
+  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
+  if (job.made) job.made(draft, *bundle);
+  return OkStatus();
 }
 
 }  // namespace
 
 Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job) {
   CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(fs, store));
-  std::vector<std::string>& problems = settled.problems;
-  std::set<std::string>& damaged = settled.files;
   const auto pass_over = [&](const std::string& file) {
-    return damaged.contains(file) || (job.pass_over && job.pass_over(file));
+    return settled.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
   for (;;) {  // one after the other, so that each starts from what there is
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
-    if (plan.bundles.empty()) return problems;
-    BundleDraft draft = plan.bundles.front();
-    // Never over what is there, least of all over what it is made of.
-    for (int attempt = 1;
-         fs.Stat(JoinPath(store, draft.name)).ok() || fs.Stat(JoinPath(store, draft.name + ".json")).ok();
-         ++attempt)
-      draft.name = BundleName(draft.members, attempt);
-    const Result<Bundle> bundle =
-        MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
-    if (!bundle.ok()) {
-      const std::vector<std::string> lines = DamagedOf(fs, store, draft, damaged);
-      if (lines.empty()) return bundle.status();
-      problems.insert(problems.end(), lines.begin(), lines.end());
-      continue;
-    }
-    for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
-    if (job.made) job.made(draft, *bundle);
+    if (plan.bundles.empty()) return std::move(settled.problems);
+    CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, plan.bundles.front(), job, settled));
   }
+}
+
+Result<std::vector<std::string>> RewriteBundles(FileSystem& fs, const std::string& store,
+                                                const std::vector<BundleDraft>& drafts,
+                                                const BundleJob& job) {
+  SettledBundles settled;
+  for (const BundleDraft& draft : drafts) CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, draft, job, settled));
+  return std::move(settled.problems);
 }
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tools/archive/bundle.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -65,11 +66,14 @@ class Query {
   int bound_ = 0;
 };
 
-// What a row stands for: sizes and times of tar and sidecar, as they were; of a bundle's member those of the
-// bundle, behind its name.
-std::string StampOf(FileSystem& fs, const std::string& store, const std::string& tar) {
+// What a row stands for: sizes and times of tar, pieces and sidecar, as they were; of a bundle's member those
+// of the bundle, behind its name.
+std::string StampOf(FileSystem& fs, const std::string& store, const std::string& tar,
+                    const std::vector<size_t>& pieces = {}) {
   std::string stamp;
-  for (const std::string& name : {tar, tar + ".json"}) {
+  std::vector<std::string> names{tar, tar + ".json"};
+  for (const size_t number : pieces) names.push_back(TarPieceName(tar, number));
+  for (const std::string& name : names) {
     const Result<FileInfo> info = fs.Stat(JoinPath(store, name));
     stamp += info.ok() ? fmt::format("{}:{};", info->bytes, info->modified_unix_seconds) : "-;";
   }
@@ -152,6 +156,7 @@ Status Ledger::Sync(FileSystem& fs, bool all) {
 
 Status Ledger::Follow(FileSystem& fs, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store_));
+  CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(fs, store_));
   std::map<std::string, std::string> known;
   {
     Query stamps(db_.get(), "SELECT tar, stamp FROM members");
@@ -161,7 +166,7 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
   // Those of their own first; what a bundle has of them besides does not count (store.h).
   std::set<std::string> own;
   for (const std::string& tar : tars) {
-    const std::string stamp = StampOf(fs, store_, tar);
+    const std::string stamp = StampOf(fs, store_, tar, pieces[tar]);
     const auto found = known.find(tar);
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);

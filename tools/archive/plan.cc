@@ -12,8 +12,11 @@
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "tools/archive/archiver.h"
+#include "tools/archive/bundle.h"
 #include "tools/archive/bundle_policy.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/selection.h"
+#include "tools/archive/tar_writer.h"
 
 namespace cairn {
 namespace {
@@ -41,7 +44,8 @@ struct ScratchStep {
   int64_t saved = 0;
   int64_t accessed = 0;  // of the file that was accessed longest ago
   uint64_t bytes = 0;
-  uint64_t weight_bytes = 0;  // as fp16
+  std::vector<uint64_t> entries;  // of its tar
+  uint64_t weight_bytes = 0;      // as fp16
   std::string digest;
   std::string trouble;
 };
@@ -64,6 +68,7 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
   const ArchiveRecord record = DescribeSource(**reader);
   step.tokens = record.tokens;
   step.digest = record.manifest_digest;
+  step.entries = TarEntries((*reader)->manifest());
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
     if (tensor.role == Role::kWeight) step.weight_bytes += tensor.spec.shape.Volume() * 2;
   return step;
@@ -109,13 +114,16 @@ class Planner {
     const ArchiveRecord record = DescribeTree(directory, *files);
     PlanEntry entry{.run = record.name, .step = record.step, .source = {directory, false}, .why = {}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
+    std::vector<uint64_t> entries;
     for (const TreeFile& file : *files) {
       entry.bytes += file.info.bytes;
+      entries.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
     }
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
     entry.store_full = !Has(record.manifest_digest, Form::kFiles);
     entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
+    if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
     if (!entry.store_full) entry.bytes = 0;
     plan_.entries.push_back(std::move(entry));
     return OkStatus();
@@ -183,6 +191,9 @@ class Planner {
       entry.store_weights = wanted.weights && !has_weights;
       entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
       entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
+      if (entry.store_full) entry.inodes += CountTarPieces(step.entries, policy_.bundle_max);
+      if (entry.store_weights)
+        entry.inodes += policy_.bundle_max > 0 ? 1 + step.weight_bytes / policy_.bundle_max : 1;
       entry.why = entry.stores() ? "" : "stored and verified already: ";
       for (const std::string& reason : wanted.reasons)
         entry.why += (reason == wanted.reasons.front() ? "" : ", ") + reason;
@@ -196,7 +207,7 @@ class Planner {
     const std::string name = fmt::format("{}@{}", entry.run, entry.step);
     if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
     if (!entry.stores()) return;
-    entry.inodes = (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 3 : 2);
+    entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
     plan_.bytes += entry.bytes;
     plan_.inodes += entry.inodes;
     plan_.nearest_purge_days = std::min(plan_.nearest_purge_days, entry.purge_days);
@@ -245,15 +256,45 @@ Result<std::map<std::string, std::string>> RunsOf(const Policy& policy) {
   return runs;
 }
 
-// A bundle goes only as a whole.
-void KeepSharedFiles(std::vector<PruneEntry>& entries) {
-  std::map<std::string, size_t> kept;  // members of each file that stay
-  for (const PruneEntry& entry : entries) kept[entry.file] += !entry.remove;
+// What is to be done with a file of the store.
+struct SharedFile {
+  size_t members = 0, kept = 0;
+  uint64_t bytes = 0, unwanted_bytes = 0;
+  bool proven = true;  // all of them
+
+  // Whether what is unwanted is worth it, and the rest can be moved: all was proven, and the bundle has no
+  // members besides, other copies of which are what counts.
+  bool Rewrites(FileSystem& fs, const Policy& policy, const std::string& file) const {
+    if (policy.rewrite <= 0 || !proven ||
+        static_cast<double>(unwanted_bytes) < policy.rewrite * static_cast<double>(bytes))
+      return false;
+    const Result<Bundle> bundle = ReadBundle(fs, policy.store, file);
+    return bundle.ok() && bundle->members.size() == members;
+  }
+};
+
+// A bundle goes only as a whole, or is written anew.
+void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntry>& entries) {
+  std::map<std::string, SharedFile> files;
+  for (const PruneEntry& entry : entries) {
+    SharedFile& file = files[entry.file];
+    ++file.members;
+    file.kept += !entry.remove;
+    file.bytes += entry.bytes;
+    if (entry.remove) file.unwanted_bytes += entry.bytes;
+    file.proven = file.proven && entry.proven;
+  }
+  std::map<std::string, bool> rewritten;
+  for (const auto& [name, file] : files)
+    rewritten[name] = file.kept > 0 && file.kept < file.members && file.Rewrites(fs, policy, name);
   for (PruneEntry& entry : entries) {
-    if (!entry.remove || kept[entry.file] == 0) continue;
-    entry.remove = false;
-    entry.why += fmt::format(", but {} of its bundle {} {} kept", kept[entry.file], entry.file,
-                             kept[entry.file] == 1 ? "is" : "are");
+    const size_t kept = files[entry.file].kept;
+    if (!entry.remove || kept == 0) continue;
+    entry.rewrite = rewritten[entry.file];
+    entry.remove = entry.rewrite;
+    entry.why += entry.rewrite ? fmt::format("; its bundle {} is written anew without it", entry.file)
+                               : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
+                                             kept == 1 ? "is" : "are");
   }
 }
 
@@ -297,7 +338,7 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) 
         }
   std::vector<PruneEntry> entries;
   for (const ArchiveMember& m : members) {
-    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, false, ""};
+    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, m.state == MemberState::kVerified};
     std::vector<TimelineStep> timeline;
     for (const auto& [number, step] : timelines[m.run]) timeline.push_back(step);
     const auto selected = SelectSteps(timeline, policy.classes);
@@ -325,38 +366,16 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy) 
     }
     entries.push_back(std::move(entry));
   }
-  KeepSharedFiles(entries);
+  KeepSharedFiles(fs, policy, entries);
   return entries;
 }
 
 Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries) {
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
-    if (entry.remove && files.insert(entry.file).second)
+    if (entry.remove && !entry.rewrite && files.insert(entry.file).second)
       CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, entry.file));
   return OkStatus();
-}
-
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file) {
-  const std::string path = JoinPath(store, file);
-  const std::string doomed = fmt::format("{}{}", path, kDeletingSuffix);
-  CAIRN_RETURN_IF_ERROR(fs.Rename(path, doomed));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  return EndRemoval(fs, store, file);
-}
-
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file) {
-  const std::string path = JoinPath(store, file);
-  const auto remove = [&](std::string_view suffix) -> Status {
-    const Status status = fs.RemoveFile(fmt::format("{}{}", path, suffix));
-    return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
-  };
-  for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix})
-    CAIRN_RETURN_IF_ERROR(remove(suffix));
-  // The tar's new name is what tells that this has to go on: it goes once the rest is gone for good.
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  CAIRN_RETURN_IF_ERROR(remove(kDeletingSuffix));
-  return fs.SyncDir(store);
 }
 
 }  // namespace cairn

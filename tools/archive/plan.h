@@ -53,17 +53,15 @@ struct PruneEntry {
   std::string run;
   int64_t step = 0;
   uint64_t bytes = 0;
+  bool proven = false;
   bool remove = false;
+  bool rewrite =
+      false;  // with `remove`: others in its bundle stay, so that is written anew (bundle_rewrite.h)
   std::string why;
 };
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy);
 
-// Takes a tar or a bundle out of the store: it first steps aside, so that a killed prune is ended by the next
-// run (CleanStore). Requires the lock.
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file);
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file);
-// What `entries` say is to go, each file once.
+// What `entries` say is to go, each file once; not from bundles that are to be written anew.
 Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries);
-inline constexpr std::string_view kDeletingSuffix = ".deleting";
 
 }  // namespace cairn

@@ -145,7 +145,8 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& p) {
        {"delete", Table(origin, inner,
                         {{"source", Into(p.delete_source)},
                          {"weights_suffice", Into(p.weights_suffice)},
-                         {"stored", Into(p.delete_stored)}})},
+                         {"stored", Into(p.delete_stored)},
+                         {"rewrite", Percent(p.rewrite)}})},
        {"verify", Table(origin, inner,
                         {{"sample", Percent(p.verify_sample)}, {"per_night", Size(p.verify_per_night)}})},
        {"recall", Table(origin, inner, {{"stat", Into(p.recall_stat)}, {"recall", Into(p.recall)}})}}));
@@ -184,8 +185,8 @@ namespace {
 // Sizes that are left out follow from `bundle`.
 Status CompleteBundle(Policy& p, const std::string& origin) {
   if (p.bundle == 0) {
-    if (p.bundle_min + p.bundle_max > 0)
-      return InvalidArgument("{}: bundle_min and bundle_max mean nothing without bundle = \"100GB\"", origin);
+    if (p.bundle_min > 0)
+      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
     return OkStatus();
   }
   if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);

@@ -10,7 +10,7 @@
 //   parity = "3%"                        # blocks that repair so much damage
 //   bundle = "100GB"                     # members below that are put together once they make so much
 //   bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
-//   bundle_max = "500GB"                 # (default) no bundle is larger
+//   bundle_max = "500GB"                 # (default with bundle) no file is larger: more goes into another
 //   status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
 //   metrics = "/var/lib/node_exporter/cairn.prom"
 //   on_failure = "mail -s cairn me@site < \"$CAIRN_STATUS\""
@@ -33,6 +33,8 @@
 //   source = true                        # a step, once every form that is asked for was proven anew
 //   weights_suffice = true               # also where only its weights are asked for
 //   stored = true                        # prune: members that no class asks for
+//   rewrite = "50%"                      # prune: a bundle of which no class asks for so much is written anew
+//                                        # without that, once it was brought back from tape (default: never)
 //
 //   [verify]
 //   sample = "2%"                        # of the store a night, those first that were looked at longest ago
@@ -70,7 +72,7 @@ struct Policy {
   double bandwidth = 0;  // bytes a second; 0: not said
   bool pack = false;
   double parity = 0;                                    // fraction
-  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles
+  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles, no limit
   std::string status, metrics, on_failure;
   std::vector<KeepClass> classes;
   uint64_t quota_bytes = 0;   // 0: none
@@ -78,6 +80,7 @@ struct Policy {
   bool delete_source = false;
   bool weights_suffice = false;
   bool delete_stored = false;
+  double rewrite = 0;               // fraction of a bundle; 0: never
   double verify_sample = 0;         // fraction of the store; 0: no limit
   uint64_t verify_per_night = 0;    // bytes; 0: no limit
   std::string recall_stat, recall;  // commands

@@ -7,6 +7,7 @@
 #include "convert/strict_json.h"
 #include "tools/archive/sidecar.h"
 #include "tools/archive/tar_index.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRecordVersion = 2;
+constexpr int kPiecesVersion = 3;    // of a tar in pieces, which older programs would take for a damaged one
 constexpr size_t kDigestDigits = 8;  // of the manifest's digest, in a tar's name
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
@@ -41,7 +43,7 @@ json WithoutDigest(const ArchiveRecord& r) {
   json files = json::array();
   for (const ArchivedFile& file : r.files) files.push_back(ToJson(file));
   json root = {{"format", "cairn-archive"},
-               {"version", kRecordVersion},
+               {"version", r.pieces.empty() ? kRecordVersion : kPiecesVersion},
                {"name", r.name},
                {"run", r.run},
                {"step", r.step},
@@ -55,6 +57,8 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"verified_unix_seconds", r.verified_unix_seconds},
                {"files", std::move(files)}};
   if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
+  for (size_t i = 0; i < r.pieces.size(); ++i)
+    root["pieces"].push_back({{"name", TarPieceName(TarName(r), i + 1)}, {"bytes", r.pieces[i]}});
   if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
   if (!r.parity.name.empty()) root["parity"] = {{"name", r.parity.name}, {"bytes", r.parity.bytes}};
   return root;
@@ -76,6 +80,8 @@ ArchiveRecord FromJson(const json& root) {
   r.source = root.at("source");
   r.tar_bytes = root.at("tar_bytes");
   r.verified_unix_seconds = root.at("verified_unix_seconds");
+  if (root.contains("pieces"))
+    for (const json& piece : root["pieces"]) r.pieces.push_back(piece.at("bytes"));
   if (root.contains("bundle")) {
     r.bundle = root["bundle"].at("name");
     r.bundle_offset = root["bundle"].at("offset");
@@ -97,6 +103,25 @@ Status CheckNames(const ArchiveRecord& record) {
     return Corrupt("names '{}' as its bundle", record.bundle);
   if (!record.parity.name.empty() && record.parity.name != TarName(record) + std::string(kParitySuffix))
     return Corrupt("names '{}' as its parity", record.parity.name);
+  return OkStatus();
+}
+
+// Together they are the tar, and every file lies in one of them.
+Status CheckPieces(const ArchiveRecord& record) {
+  if (record.pieces.empty()) return OkStatus();
+  uint64_t left = record.tar_bytes;
+  for (const uint64_t bytes : record.pieces) {
+    if (bytes == 0 || bytes > left) return Corrupt("has pieces of other sizes than the tar");
+    left -= bytes;
+  }
+  if (left > 0 || !record.bundle.empty()) return Corrupt("has pieces of other sizes than the tar");
+  for (const ArchivedFile& file : record.files) {
+    uint64_t offset = file.offset;
+    size_t i = 0;
+    for (; i < record.pieces.size() && offset >= record.pieces[i]; ++i) offset -= record.pieces[i];
+    if (i == record.pieces.size() || file.stored_bytes > record.pieces[i] - offset)
+      return Corrupt("{} lies in no piece", file.name);
+  }
   return OkStatus();
 }
 
@@ -170,14 +195,15 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
     return Corrupt("not an archive's ledger entry; it was damaged or cut short");
   const json& root = *parsed;
   const json version = root.value("version", json());
-  if (version != kRecordVersion)
-    return NotSupported("ledger version {}, this program reads version {}; use a newer cairn", version.dump(),
-                        kRecordVersion);
+  if (version != kRecordVersion && version != kPiecesVersion)
+    return NotSupported("ledger version {}, this program reads versions {} and {}; use a newer cairn",
+                        version.dump(), kRecordVersion, kPiecesVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))
       return NotSupported("form {}; use a newer cairn", root.at("form").dump());
     if (const Status names = CheckNames(record); !names.ok()) return names;
+    CAIRN_RETURN_IF_ERROR(CheckPieces(record));
     if (EncodeRecord(record) != text)
       return Corrupt("its bytes do not match its digest; it was damaged or edited");
     return record;

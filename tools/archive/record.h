@@ -4,6 +4,7 @@
 //                                               SHA256SUMS}
 //   STORE/RUN-step-00000040.9f8e7d6c.tar.json   this: what is in it and where, so that nothing is recalled to
 //                                               list it, and one tensor is read without the rest
+//   STORE/RUN-step-00000040.9f8e7d6c.tar.2      its next piece, where one file is too small (tar_pieces.h)
 //   STORE/RUN-step-00000040.fp16.0a1b2c3d.tar   the same step's weights alone
 //   STORE/bloom-step-00000002.files.77aa.tar    files that are no native step: another system's, or anything
 //   STORE/RUN-bundle-00000040-00000900.5b6c.tar the entries of several members in one tar; its sidecar holds
@@ -72,7 +73,8 @@ struct ArchiveRecord {
   std::string derived_from;     // of weights: the manifest digest of the step that they were taken from
   std::string source;           // the step's directory, absolute, for people
   uint64_t tar_bytes = 0;       // in a bundle: of its entries there
-  std::string bundle;           // the tar that it lies in with others; empty: one of its own
+  std::vector<uint64_t> pieces = {};  // bytes of each file of the tar (tar_pieces.h); empty: it is one
+  std::string bundle;                 // the tar that it lies in with others; empty: one of its own
   uint64_t bundle_offset = 0;  // of its first header there; the files' offsets count from the tar's begin too
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity;

@@ -1,5 +1,8 @@
 #include "tools/archive/restore_part.h"
 
+#include <algorithm>
+#include <set>
+
 #include "convert/block_stream.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
@@ -21,6 +24,22 @@ Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string&
     CAIRN_RETURN_IF_ERROR(fs.Rename(stripped.path, target));
   }
   return fs.SyncDir(ParentDir(target));
+}
+
+std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs) {
+  std::set<std::string> files;
+  const auto add = [&](uint32_t tensor) {
+    const auto [begin, end] = catalog.PiecesOfTensor(tensor);
+    for (size_t i = begin; i < end; ++i) files.insert(catalog.files[catalog.pieces[i].file]);
+  };
+  for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
+    if (std::ranges::none_of(globs, [&](const auto& glob) { return FitsGlob(catalog.tensors[i], glob); }))
+      continue;
+    add(i);
+    if (const auto weight = catalog.Find(catalog.tensors[i].spec.name, Role::kWeight); weight.ok())
+      add(*weight);
+  }
+  return {files.begin(), files.end()};
 }
 
 Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,

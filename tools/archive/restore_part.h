@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/catalog.h"
 #include "tools/archive/restore.h"
 
 namespace cairn {
@@ -12,6 +13,10 @@ namespace cairn {
 // The step's weights in their stored types as the step directory `destination`. Errors: those of RestoreTar
 // and Strip.
 Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string& destination);
+
+// The step's files in which the tensors lie that any glob means, and the weights that packed ones of them are
+// completed from.
+std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs);
 
 // The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
 // Returns how many. Errors: AlreadyExists; InvalidArgument where no tensor fits a glob; Corrupt.

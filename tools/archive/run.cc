@@ -13,37 +13,45 @@
 #include "convert/sha256.h"
 #include "tools/archive/file_facts.h"
 #include "tools/archive/file_packer.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/sidecar.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_file_system.h"
 #include "tools/archive/tar_parity.h"
+#include "tools/archive/tar_pieces.h"
 #include "tools/archive/tar_writer.h"
 #include "tools/archive/verified_copy.h"
 
 namespace cairn {
 namespace {
 
-Status RemoveIfThere(FileSystem& fs, const std::string& path) {
-  return fs.Stat(path).ok() ? fs.RemoveFile(path) : OkStatus();
-}
-
-// Removes a file that was not finished.
-class PartialFile {
+// Removes the files of a tar that was not finished.
+class PartialTar {
  public:
-  PartialFile(FileSystem& fs, std::string path) : fs_(fs), path_(std::move(path)) {}
-  ~PartialFile() {
-    if (!path_.empty()) (void)fs_.RemoveFile(path_);
+  PartialTar(FileSystem& fs, std::string store, std::string tar)
+      : fs_(fs), store_(std::move(store)), tar_(std::move(tar)) {}
+  ~PartialTar() {
+    if (done_) return;
+    for (size_t i = named_; i > 0; --i) (void)fs_.RemoveFile(TarPieceName(JoinPath(store_, tar_), i));
+    for (size_t i = named_ + 1; fs_.RemoveFile(TarPieceName(path(), i)).ok(); ++i) continue;
   }
-  const std::string& path() const { return path_; }
-  Status Publish(const std::string& final_path) {
-    CAIRN_RETURN_IF_ERROR(fs_.Rename(path_, final_path));
-    path_.clear();
-    return fs_.SyncDir(std::string(std::filesystem::path(final_path).parent_path()));
+  std::string path() const { return JoinPath(store_, tar_) + std::string(kPartialSuffix); }
+  Status Publish(size_t files) {
+    CAIRN_RETURN_IF_ERROR(EndRemoval(fs_, store_, tar_));  // of one that was damaged since, or half removed
+    while (named_ < files) {
+      CAIRN_RETURN_IF_ERROR(
+          fs_.Rename(TarPieceName(path(), named_ + 1), TarPieceName(JoinPath(store_, tar_), named_ + 1)));
+      if (++named_ == 1 || named_ == files) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(store_));
+    }
+    done_ = true;
+    return OkStatus();
   }
 
  private:
   FileSystem& fs_;
-  std::string path_;
+  const std::string store_, tar_;
+  size_t named_ = 0;  // files that have their final names
+  bool done_ = false;
 };
 
 // Sizes and times of a step's files, to tell whether anyone touched them.
@@ -260,25 +268,23 @@ int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_con
 // The tar under its final name; the record gets its digests and size.
 Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRecord& record,
                 const ByteProgress& progress, const StoreOptions& options) {
-  const std::string final_path = JoinPath(store, TarName(record));
   CAIRN_ASSIGN_OR_RETURN(const auto before, SeenOfAll(fs, feed));
-  const std::string partial_path = fmt::format("{}{}", final_path, kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial_path));  // of a run that was killed
+  PartialTar partial(fs, store, TarName(record));
+  if (fs.Stat(partial.path()).ok())  // of a run that was killed
+    CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial.path()));
   WriteRing ring(fs);
-  PartialFile partial(fs, partial_path);
   std::optional<PackPool> pool;
   if (options.pack) pool.emplace(options.threads > 0 ? options.threads : PackThreads());
-  CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path()));
+  CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial.path(), options.max_tar_bytes));
   CAIRN_RETURN_IF_ERROR(MemberPacker(fs, feed, *tar, record, pool ? &*pool : nullptr, progress).Pack());
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, tar->Finish());
+  if (tar->pieces().size() > 1) record.pieces = tar->pieces();
   CAIRN_ASSIGN_OR_RETURN(const auto after, SeenOfAll(fs, feed));
   if (before != after)
     return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
                    feed.directory());
   CAIRN_RETURN_IF_ERROR(feed.CheckUnchanged(record));
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".json"));  // of a tar that was damaged since
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, final_path + ".parity"));
-  return partial.Publish(final_path);
+  return partial.Publish(tar->pieces().size());
 }
 
 Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
@@ -294,12 +300,13 @@ Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, u
     if (progress) progress(bytes + read);
   });
   if (!proof.ok()) {  // what the store gives back is not what it was given
-    (void)fs.RemoveFile(JoinPath(store, TarName(record)));
+    (void)RemoveMember(fs, store, TarName(record));
     return proof.status().WithContext("the store did not keep what was written, nothing was stored");
   }
   ArchiveRecord proven = proof->record();
   if (options.parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(proven.parity, WriteTarParity(fs, store, TarName(proven), options.parity));
+    CAIRN_ASSIGN_OR_RETURN(
+        proven.parity, WriteTarParity(fs, store, TarName(proven), options.parity, PlaceOf(store, proven)));
   }
   CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
   return proof;
@@ -307,9 +314,16 @@ Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, u
 
 }  // namespace
 
+std::vector<uint64_t> TarEntries(const Manifest& manifest) {
+  std::vector<uint64_t> entries{EncodeManifest(manifest).size()};
+  for (const ManifestFile& file : manifest.files) entries.push_back(file.bytes);
+  entries.push_back(entries.front());  // SHA256SUMS is shorter
+  return entries;
+}
+
 uint64_t TarBytesAtMost(const Manifest& manifest) {
-  uint64_t bytes = 2 * TarEntryBytes(EncodeManifest(manifest).size()) + (1 << 20);  // SHA256SUMS is shorter
-  for (const ManifestFile& file : manifest.files) bytes += TarEntryBytes(file.bytes);
+  uint64_t bytes = 1 << 20;
+  for (const uint64_t entry : TarEntries(manifest)) bytes += TarEntryBytes(entry);
   return bytes;
 }
 
@@ -388,7 +402,8 @@ Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const
   const std::string path = JoinPath(store, tar);
   const auto parts = ParseTarName(tar);
   if (!parts) return InvalidArgument("{}: not the name of a tar of this archive", path);
-  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, path, /*past_cache=*/true));
+  CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/true));
   ArchiveRecord record;
   std::vector<TreeFile> tree;
   if (parts->form != Form::kFiles) {
@@ -418,8 +433,8 @@ Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const
   CAIRN_ASSIGN_OR_RETURN(const std::string sums,
                          ReadSmallFile(*view, JoinPath(path, sums_name), kMaxRecordBytes));
   CAIRN_RETURN_IF_ERROR(TakeSums(sums, record).WithContext(path));
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  record.tar_bytes = info.bytes;
+  CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, StatTar(fs, place));
+  record.pieces = place.pieces;
   if (TarName(record) != tar)
     return Corrupt("{}: holds {}; it was renamed, or files of it are missing", path, TarName(record));
   CAIRN_ASSIGN_OR_RETURN(const ProvenCopy proof, ProveMember(fs, store, record, progress));

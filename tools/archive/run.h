@@ -1,10 +1,11 @@
 // Puts one step into a store, and proves it; only a proof allows the source to go (delete.h).
 //
 // Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
-// the store's entries; then the tar is read back past the page cache and every byte of it compared with the
-// digests that the step was committed with; then the ledger entry; then, only where asked for, the source
-// steps aside and is removed. A run that is killed anywhere leaves the source, or a proven copy of it, or
-// both.
+// the store's entries; of one in pieces (tar_pieces.h) all files are closed before the first is renamed, and
+// that is durable before the others are; then the tar is read back past the page cache and every byte of it
+// compared with the digests that the step was committed with; then the ledger entry; then, only where asked
+// for, the source steps aside and is removed. A run that is killed anywhere leaves the source, or a proven
+// copy of it, or both.
 #pragma once
 
 #include <optional>
@@ -18,6 +19,7 @@ struct StoreOptions {
   bool pack = false;  // files in fewer bytes (packed_file.h)
   int threads = 0;    // that encode; 0: one a processor
   double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
+  uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
 };
 
 // A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.
@@ -32,7 +34,8 @@ class ProvenCopy {
   ArchiveRecord record_;
 };
 
-// Bytes that the tar takes at most.
+// Sizes of the tar's entries, at most, and what it takes.
+std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
 // The member of `store` with the same content, where the ledger says that it was proven.

@@ -8,6 +8,7 @@
 #include "tools/archive/run.h"
 #include "tools/archive/source.h"
 #include "tools/archive/tar_parity.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -38,19 +39,20 @@ Status NoteProven(FileSystem& fs, const std::string& store, const std::string& n
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
 Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
-  const std::string file = FileOf(record);
-  const std::string path = JoinPath(store, file);
-  const std::string repaired = path + std::string(kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RepairTar(fs, store, file, repaired).status());
+  const TarPlace damaged = PlaceOf(store, record);
+  TarPlace repaired = damaged;
+  repaired.file += kPartialSuffix;
+  CAIRN_RETURN_IF_ERROR(RepairTar(fs, damaged, repaired).status());
   for (const ArchiveRecord& inside : records) {
     TarPlace place = PlaceOf(store, inside);
-    place.file = repaired;
+    place.file = repaired.file;
     const Status proof = ProveAt(fs, place, inside);
     if (proof.ok()) continue;
-    (void)fs.RemoveFile(repaired);
+    for (const std::string& file : FilesOf(repaired)) (void)fs.RemoveFile(file);
     return Corrupt("what its parity gives is damaged too: {}", proof.message());
   }
-  CAIRN_RETURN_IF_ERROR(fs.Rename(repaired, path));
+  const std::vector<std::string> from = FilesOf(repaired), to = FilesOf(damaged);
+  for (size_t i = 0; i < from.size(); ++i) CAIRN_RETURN_IF_ERROR(fs.Rename(from[i], to[i]));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
   return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
 }
@@ -59,15 +61,16 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
 Status StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
   if (record.source.empty() || !fs.Stat(record.source).ok())
     return NotFound("its source {} is gone", record.source);
-  const bool packed = std::ranges::any_of(record.files, &ArchivedFile::packed);
+  StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
+  if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
   if (record.form == Form::kFiles) {
     CAIRN_RETURN_IF_ERROR(CheckTreeUnchanged(fs, record.source, record.manifest_digest));
-    return StoreTree(fs, record.source, store, {}, {.pack = packed}).status();
+    return StoreTree(fs, record.source, store, {}, options).status();
   }
   if (record.form != Form::kFull) return NotFound("weights are taken from their step anew by archive run");
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  return StoreStep(fs, *step, store, {}, {.pack = packed}).status();
+  return StoreStep(fs, *step, store, {}, options).status();
 }
 
 }  // namespace

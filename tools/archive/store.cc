@@ -7,6 +7,7 @@
 
 #include "ckpt/layout.h"
 #include "tools/archive/bundle.h"
+#include "tools/archive/tar_pieces.h"
 #include "unpack_text.h"
 
 namespace cairn {
@@ -23,6 +24,9 @@ RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tel
 was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
 never proven. ledger.sqlite is made from all those and may be deleted.
 
+What is too large for one file goes on in .tar.2, .tar.3 and so on: each of them is a plain tar of its own with some of the
+files, so extract them all. Their .tar.json says how many there are.
+
 RUN-bundle-FIRST-LAST.XXXXXXXX.tar holds several of those in one plain tar, each in a directory of its own; its .tar.json
 and the last entry of the tar itself say which, and where.
 
@@ -33,6 +37,7 @@ With Cairn:
 
 Without:
   tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
+  for f in RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*; do tar -xf $f; done      of one in several files
   tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
   python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
   cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
@@ -64,13 +69,14 @@ Result<ArchiveRecord> ReadSidecar(FileSystem& fs, const std::string& store, cons
   return record;
 }
 
-// What the file that a member lies in says of its state, given the size that the sidecar has for it.
-void Judge(ArchiveMember& member, const Result<FileInfo>& file, uint64_t bytes) {
+// What the size of the tar that a member lies in says of its state, given the one that the sidecar has.
+void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes) {
   member.state = MemberState::kDamaged;
-  if (!file.ok())
-    member.trouble = "the tar is missing";
-  else if (file->bytes != bytes)
-    member.trouble = fmt::format("the tar has {} bytes, the ledger says {}", file->bytes, bytes);
+  if (!there.ok())
+    member.trouble =
+        there.status().kind() == StatusKind::kNotFound ? "the tar is missing" : there.status().message();
+  else if (*there != bytes)
+    member.trouble = fmt::format("the tar has {} bytes, the ledger says {}", *there, bytes);
   else
     member.state = MemberState::kVerified;
 }
@@ -139,9 +145,10 @@ std::string_view Name(MemberState state) {
 
 Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
-  std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left
+  std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left, or its other pieces
   for (std::string name : names) {
     if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (const auto piece = ParseTarPieceName(name)) name = piece->tar;
     if (ParseTarName(name)) tars.insert(name);
   }
   return std::vector<std::string>(tars.begin(), tars.end());
@@ -151,22 +158,26 @@ ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::s
   const TarNameParts parts = ParseTarName(tar).value_or(TarNameParts{});
   ArchiveMember member{
       .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
-  const Result<FileInfo> info = fs.Stat(JoinPath(store, tar));
-  if (info.ok()) member.bytes = info->bytes;
   Result<ArchiveRecord> record = ReadSidecar(fs, store, tar);
-  if (!record.ok()) return WithoutRecord(std::move(member), record.status());
+  const Result<TarPlace> place = record.ok() ? PlaceOf(store, *record) : FindTar(fs, JoinPath(store, tar));
+  const Result<uint64_t> bytes = place.ok() ? StatTar(fs, *place) : Result<uint64_t>(place.status());
+  if (bytes.ok()) member.bytes = *bytes;
+  if (!record.ok()) {
+    if (!place.ok()) member.trouble = place.status().message();  // a piece is missing
+    return WithoutRecord(std::move(member), record.status());
+  }
   member.record = std::move(record).value();
-  Judge(member, info, member.record->tar_bytes);
+  Judge(member, bytes, member.record->tar_bytes);
   return member;
 }
 
 std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& store, const std::string& name) {
-  const Result<FileInfo> info = fs.Stat(JoinPath(store, name));
+  const Result<uint64_t> there = StatTar(fs, PlaceOfTar(JoinPath(store, name)));
   Result<Bundle> bundle = ReadBundle(fs, store, name);
   if (!bundle.ok()) {
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
     ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
-    if (info.ok()) whole.bytes = info->bytes;
+    if (there.ok()) whole.bytes = *there;
     whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
     return {WithoutRecord(std::move(whole), bundle.status())};
   }
@@ -176,11 +187,11 @@ std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& sto
                          .step = record.step,
                          .form = record.form,
                          .tar = TarName(record),
-                         .bytes = info.ok() ? record.tar_bytes : 0,
+                         .bytes = there.ok() ? record.tar_bytes : 0,
                          .trouble = {},
                          .record = {}};
     member.record = std::move(record);
-    Judge(member, info, bundle->tar_bytes);
+    Judge(member, there, bundle->tar_bytes);
     if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
       member.state = MemberState::kDamaged;
       member.trouble = "it was not whole when the bundle's sidecar was made anew";

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tools/archive/packed_file.h"
-#include "tools/archive/past_cache_file.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -24,12 +24,6 @@ class TarMemberFile final : public ReadOnlyFile {
   const std::string path_;
   const FileRange range_;
 };
-
-Result<std::shared_ptr<File>> OpenTar(FileSystem& fs, const std::string& path, bool past_cache) {
-  auto opened = past_cache ? OpenPastCache(fs, path) : fs.OpenForRead(path);
-  if (!opened.ok()) return opened.status();
-  return std::shared_ptr<File>(std::move(opened).value());
-}
 
 }  // namespace
 
@@ -52,20 +46,26 @@ TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_p
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
                                                            bool past_cache) {
   CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, place));
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place.file, past_cache));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
   std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, std::move(index), std::move(tar)));
   CAIRN_RETURN_IF_ERROR(view->LearnSizes());
   return view;
 }
 
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+                                                           bool past_cache) {
+  CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, tar_path));
+  return Open(fs, place, past_cache);
+}
+
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
                                                            bool past_cache, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place.file));
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));
   for (const ArchivedFile& file : record.files)
-    if (file.offset > info.bytes || file.stored_bytes > info.bytes - file.offset)
+    if (file.offset > bytes || file.stored_bytes > bytes - file.offset)
       return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
-                     info.bytes, file.name);
-  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place.file, past_cache));
+                     bytes, file.name);
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
   std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, IndexOf(record), std::move(tar)));
   for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
   return view;

@@ -21,9 +21,7 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const std::string& tar_path,
-                                                     bool past_cache) {
-    return Open(fs, PlaceOfTar(tar_path), past_cache);
-  }
+                                                     bool past_cache);  // with all pieces that are there
   // The same where the sidecar says what lies where: nothing is read before it is asked for.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
                                                      const ArchiveRecord& record);

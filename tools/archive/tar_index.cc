@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "ckpt/layout.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -98,9 +99,29 @@ std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_vi
 // Builds a TarIndex from libarchive's entries.
 class Indexer {
  public:
-  Indexer(std::string path, Form form, uint64_t tar_bytes)
-      : path_(std::move(path)), tar_bytes_(tar_bytes), tree_(form == Form::kFiles) {}
+  explicit Indexer(Form form) : tree_(form == Form::kFiles) {}
 
+  // The entries of a stretch of `file`, which messages call `shown`; their offsets count from `base` bytes
+  // before the stretch.
+  Status AddFrom(FileSystem& fs, const std::string& shown, const std::string& file, uint64_t begin,
+                 uint64_t bytes, uint64_t base) {
+    path_ = shown;
+    tar_bytes_ = base + bytes;
+    const auto add = [&](archive_entry* entry, uint64_t header) { return Add(entry, base + header); };
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, shown, file, begin, bytes, add));
+    return PlaceLast(base + end);
+  }
+
+  Result<TarIndex> Finish() {
+    if (index_.entries.empty()) return Corrupt("{}: an empty tar", path_);
+    for (const TarEntry& entry : index_.entries)  // "a" and "a/b" cannot both be files
+      for (size_t at = entry.name.find('/'); at != entry.name.npos; at = entry.name.find('/', at + 1))
+        if (names_.contains(entry.name.substr(0, at)))
+          return Corrupt("{}: entry '{}' lies in a file; nothing was taken from it", path_, entry.name);
+    return std::move(index_);
+  }
+
+ private:
   Status Add(archive_entry* entry, uint64_t header_offset) {
     CAIRN_RETURN_IF_ERROR(PlaceLast(header_offset));
     const char* raw_name = archive_entry_pathname(entry);
@@ -125,23 +146,13 @@ class Indexer {
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
     index_.entries.push_back({split->second, header_offset, bytes, packed, archive_entry_mtime(entry)});
+    placed_ = false;
     return OkStatus();
   }
 
-  Result<TarIndex> Finish(uint64_t end_offset) {
-    CAIRN_RETURN_IF_ERROR(PlaceLast(end_offset));
-    if (index_.entries.empty()) return Corrupt("{}: an empty tar", path_);
-    for (const TarEntry& entry : index_.entries)  // "a" and "a/b" cannot both be files
-      for (size_t at = entry.name.find('/'); at != entry.name.npos; at = entry.name.find('/', at + 1))
-        if (names_.contains(entry.name.substr(0, at)))
-          return Corrupt("{}: entry '{}' lies in a file; nothing was taken from it", path_, entry.name);
-    return std::move(index_);
-  }
-
- private:
   // An entry's data ends, filled up to whole blocks, where the next header starts.
   Status PlaceLast(uint64_t next_header) {
-    if (index_.entries.empty()) return OkStatus();
+    if (std::exchange(placed_, true)) return OkStatus();
     TarEntry& last = index_.entries.back();
     const uint64_t blocks_bytes = BlocksBytes(last.bytes);
     const uint64_t header = last.offset;
@@ -151,9 +162,10 @@ class Indexer {
     return OkStatus();
   }
 
-  const std::string path_;
-  const uint64_t tar_bytes_;
   const bool tree_;
+  std::string path_;
+  uint64_t tar_bytes_ = 0;  // where the file ends
+  bool placed_ = true;      // the last entry has its offset
   TarIndex index_;
   std::unordered_set<std::string> names_;
 };
@@ -197,24 +209,25 @@ TarPlace PlaceOfTar(const std::string& path) {
 TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record) {
   if (record.bundle.empty()) {
     const std::string path = JoinPath(store, TarName(record));
-    return {.root = path, .file = path, .form = record.form};
+    return {.root = path, .file = path, .form = record.form, .pieces = record.pieces};
   }
   const std::string path = JoinPath(store, FileOf(record));
-  return {JoinPath(path, record.directory), path, record.form, record.bundle_offset, record.tar_bytes};
+  return {JoinPath(path, record.directory), path, record.form, record.bundle_offset, record.tar_bytes, {}};
 }
 
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(place.file));
-  if (place.begin > info.bytes) return Corrupt("{}: was cut short", place.file);
-  const uint64_t bytes = std::min(place.bytes, info.bytes - place.begin);
-  Indexer indexer(place.root, place.form, bytes);
-  CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, place.root, place.file, place.begin, bytes,
-                                                         [&](archive_entry* entry, uint64_t header_offset) {
-                                                           return indexer.Add(entry, header_offset);
-                                                         }));
-  CAIRN_ASSIGN_OR_RETURN(TarIndex index, indexer.Finish(end));
-  for (TarEntry& entry : index.entries) entry.offset += place.begin;
-  return index;
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t all, StatTar(fs, place));
+  if (place.begin > all) return Corrupt("{}: was cut short", place.file);
+  Indexer indexer(place.form);
+  if (place.pieces.empty())
+    CAIRN_RETURN_IF_ERROR(indexer.AddFrom(fs, place.root, place.file, place.begin,
+                                          std::min(place.bytes, all - place.begin), place.begin));
+  uint64_t base = 0;
+  for (size_t i = 0; i < place.pieces.size(); base += place.pieces[i++]) {
+    const std::string path = TarPieceName(place.file, i + 1);
+    CAIRN_RETURN_IF_ERROR(indexer.AddFrom(fs, path, path, 0, place.pieces[i], base));
+  }
+  return indexer.Finish();
 }
 
 Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {

@@ -31,13 +31,14 @@ struct TarIndex {
   uint64_t end_offset() const;
 };
 
-// Where a member's entries lie: in all of a tar, or in a stretch of a bundle.
+// Where a member's entries lie: in all of a tar, in the pieces of one, or in a stretch of a bundle.
 struct TarPlace {
   std::string root;  // what messages call it, and the directory that it is seen as
   std::string file;
   Form form = Form::kFull;
   uint64_t begin = 0;
-  uint64_t bytes = UINT64_MAX;  // as far as the file goes
+  uint64_t bytes = UINT64_MAX;        // as far as the file goes
+  std::vector<uint64_t> pieces = {};  // bytes of each (tar_pieces.h), `file` being the first; empty: one file
 };
 // A tar that holds one member, under any path; its name tells the form.
 TarPlace PlaceOfTar(const std::string& path);
@@ -46,8 +47,8 @@ TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record);
 // "a/b/c": no "..", nothing empty, not absolute, and not too long.
 bool IsPlainPath(std::string_view path);
 
-// Reads the headers there, skipping the data. Offsets count from the begin of the file. Errors: Corrupt
-// naming the entry and what is wrong with it.
+// Reads the headers there, skipping the data. Offsets count from the begin of the first file. Errors: Corrupt
+// naming the piece, or the entry and what is wrong with it.
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place);
 // The last entry of a tar, whatever its name. Errors: Corrupt.
 Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path);

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "ckpt/byte_codec.h"
 #include "ckpt/digest.h"
-#include "tools/archive/stream_writer.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -161,17 +162,15 @@ Result<StripeShape> ShapeFor(double fraction) {
 }
 
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction, const std::string& source_path) {
+                                      double fraction, const TarPlace& place) {
   const std::string path = JoinPath(store, tar) + std::string(kParitySuffix);
-  const std::string tar_path = source_path.empty() ? JoinPath(store, tar) : source_path;
   const std::string partial = path + std::string(kPartialSuffix);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(tar_path));
   Header header;
   CAIRN_ASSIGN_OR_RETURN(header.layout.shape, ShapeFor(fraction));
-  header.layout.tar_bytes = info.bytes;
+  CAIRN_ASSIGN_OR_RETURN(header.layout.tar_bytes, StatTar(fs, place));
   const Layout& layout = header.layout;
   CAIRN_ASSIGN_OR_RETURN(const ErasureCode code, ErasureCode::Make(layout.shape.data, layout.shape.parity));
-  CAIRN_ASSIGN_OR_RETURN(const auto source, fs.OpenForRead(tar_path));
+  CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
   CAIRN_ASSIGN_OR_RETURN(const auto out, fs.Create(partial));
   const auto write = [&]() -> Status {
@@ -179,7 +178,7 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, 
     uint64_t parity_block = 0;
     for (uint64_t number = 0; number < layout.groups(); ++number) {
       const uint64_t stripes = layout.stripes(number);
-      ReadGroup(*source, info.bytes, layout, number, group);
+      ReadGroup(*source, layout.tar_bytes, layout, number, group);
       ComputeParity(code, layout, stripes, group);
       for (uint64_t i = 0; i < layout.group_blocks(); ++i)
         if (const uint64_t block = number * layout.group_blocks() + i; block < layout.data_blocks())
@@ -218,7 +217,7 @@ class Repairer {
         code_(std::move(code)),
         group_(header_.layout) {}
 
-  Status Run(StreamWriter& out) {
+  Status Run(TarFilesWriter& out) {
     const Layout& layout = header_.layout;
     for (uint64_t number = 0; number < layout.groups(); ++number) {
       CAIRN_RETURN_IF_ERROR(RepairGroup(number));
@@ -298,27 +297,29 @@ class Repairer {
 
 }  // namespace
 
-Result<RepairReport> RepairTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                               const std::string& target) {
-  const std::string tar_path = JoinPath(store, tar), path = tar_path + std::string(kParitySuffix);
+Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
+  const std::string path = place.file + std::string(kParitySuffix);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
   CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(*parity, info.bytes));
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo tar_info, fs.Stat(tar_path));
-  CAIRN_ASSIGN_OR_RETURN(const auto source, fs.OpenForRead(tar_path));
+  const uint64_t bytes = header.layout.tar_bytes;
+  uint64_t there = bytes;  // of pieces: what cannot be read of them is repaired too
+  if (place.pieces.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
+  } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {
+    return Corrupt("{}: is of a tar of {} bytes, and the ledger tells of another", path, bytes);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
   CAIRN_ASSIGN_OR_RETURN(ErasureCode code,
                          ErasureCode::Make(header.layout.shape.data, header.layout.shape.parity));
-  if (fs.Stat(target).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(target));
-  const uint64_t bytes = header.layout.tar_bytes;
   WriteRing ring(fs);
-  Repairer repairer(*source, tar_info.bytes, *parity, std::move(header), std::move(code));
-  Status status;
-  {
-    CAIRN_ASSIGN_OR_RETURN(const auto out, StreamWriter::Create(fs, ring, target, bytes));
-    status = repairer.Run(*out);
-  }
+  Repairer repairer(*source, there, *parity, std::move(header), std::move(code));
+  const Status status = [&] {
+    TarFilesWriter out(fs, ring, target, bytes);
+    return repairer.Run(out);
+  }();
   if (!status.ok()) {
-    (void)fs.RemoveFile(target);
+    for (const std::string& file : FilesOf(target)) (void)fs.RemoveFile(file);
     return status;
   }
   RepairReport report = repairer.report();

@@ -19,6 +19,7 @@
 #include "ckpt/erasure.h"
 #include "ckpt/file_system.h"
 #include "tools/archive/record.h"
+#include "tools/archive/tar_index.h"
 
 namespace cairn {
 
@@ -32,20 +33,19 @@ struct StripeShape {
 };
 Result<StripeShape> ShapeFor(double fraction);
 
-// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: the
-// path where the tar lies until it gets its name.
+// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: where
+// the tar lies, until it gets its name.
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction, const std::string& source = "");
+                                      double fraction, const TarPlace& source);
 
 struct RepairReport {
   uint64_t damaged_blocks = 0;
   uint64_t repaired_blocks = 0;
   uint64_t bytes = 0;  // of the repaired tar
 };
-// Writes the tar anew as `target`, damaged blocks computed from the others; a tar that was cut short or
-// lengthened gets its length back. Errors: Corrupt where too much of a stripe is lost, or the parity itself
-// is; `target` is removed then.
-Result<RepairReport> RepairTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                               const std::string& target);
+// Writes the files of the tar at `place` anew as those of `target`, damaged blocks computed from the others;
+// a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt where too
+// much of a stripe is lost, or the parity itself is; what was written is removed then.
+Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);
 
 }  // namespace cairn

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "tools/archive/tar_pieces.h"
+
 namespace cairn {
 namespace {
 
@@ -21,6 +23,13 @@ struct FreeEntry {
 struct FreeWriter {
   void operator()(archive* writer) const { archive_write_free(writer); }
 };
+
+uint64_t BlocksBytes(uint64_t bytes) {
+  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+}
+
+// Of a file whose entries have so many.
+uint64_t PieceBytes(uint64_t entries) { return PageUp(entries + kEndBytes); }
 
 // What a header is written into. Then the rest is refused: closing would go on with all of the entry's bytes,
 // and archive_write_fail() before it leaks what archive_write_open() took.
@@ -60,14 +69,34 @@ Result<std::string> HeaderOf(const std::string& name, uint64_t bytes, int64_t mo
 
 }  // namespace
 
-uint64_t TarEntryBytes(uint64_t bytes) {
-  return kHeadersBytes + (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+uint64_t TarEntryBytes(uint64_t bytes) { return kHeadersBytes + BlocksBytes(bytes); }
+
+uint64_t CountTarPieces(const std::vector<uint64_t>& entry_bytes, uint64_t most) {
+  uint64_t pieces = 1, piece = 0;
+  for (const uint64_t bytes : entry_bytes) {
+    if (most > 0 && piece > 0 && PieceBytes(piece + TarEntryBytes(bytes)) > most) {
+      ++pieces;
+      piece = 0;
+    }
+    piece += TarEntryBytes(bytes);
+  }
+  return pieces;
 }
 
-Result<std::unique_ptr<TarWriter>> TarWriter::Create(FileSystem& fs, WriteRing& ring,
-                                                     const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(auto out, StreamWriter::Create(fs, ring, path, /*bytes=*/0));
-  return std::unique_ptr<TarWriter>(new TarWriter(fs, path, std::move(out)));
+Result<std::unique_ptr<TarWriter>> TarWriter::Create(FileSystem& fs, WriteRing& ring, const std::string& path,
+                                                     uint64_t most) {
+  std::unique_ptr<TarWriter> writer(new TarWriter(fs, ring, path, most));
+  CAIRN_RETURN_IF_ERROR(writer->BeginPiece());
+  return writer;
+}
+
+Status TarWriter::BeginPiece() {
+  const std::string path = TarPieceName(path_, pieces_.size() + 1);
+  if (!pieces_.empty() && fs_.Stat(path).ok())  // of a run that was killed
+    CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(path));
+  begin_ += pieces_.empty() ? 0 : pieces_.back();
+  CAIRN_ASSIGN_OR_RETURN(out_, StreamWriter::Create(fs_, ring_, path, /*bytes=*/0));
+  return OkStatus();
 }
 
 Status TarWriter::Start(Entry entry) {
@@ -75,7 +104,12 @@ Status TarWriter::Start(Entry entry) {
   const bool extended = entry.open_end && entry.most >= kUstarBytes;
   CAIRN_ASSIGN_OR_RETURN(const std::string header,
                          HeaderOf(entry.name, entry.most, entry.modified, extended));
-  entry.header_offset = offset();
+  const uint64_t with_entry = out_->bytes() + header.size() + BlocksBytes(entry.most);
+  if (most_ > 0 && out_->bytes() > 0 && PieceBytes(with_entry) > most_) {
+    CAIRN_RETURN_IF_ERROR(FinishPiece());
+    CAIRN_RETURN_IF_ERROR(BeginPiece());
+  }
+  entry.header_offset = out_->bytes();
   entry.header_bytes = header.size();
   entry_ = std::move(entry);
   return out_->Append(std::as_bytes(std::span(header)));
@@ -126,19 +160,27 @@ Status TarWriter::Zeros(uint64_t bytes) {
 
 Result<uint64_t> TarWriter::Finish() {
   CAIRN_RETURN_IF_ERROR(EndEntry());
-  const uint64_t bytes = PageUp(offset() + kEndBytes);
-  CAIRN_RETURN_IF_ERROR(Zeros(bytes - offset()));
+  CAIRN_RETURN_IF_ERROR(FinishPiece());
+  return begin_ + pieces_.back();
+}
+
+Status TarWriter::FinishPiece() {
+  const uint64_t bytes = PieceBytes(out_->bytes());
+  CAIRN_RETURN_IF_ERROR(Zeros(bytes - out_->bytes()));
   if (!patches_.empty()) {
     CAIRN_RETURN_IF_ERROR(out_->Drain());
     // Through the page cache, since headers are no whole pages.
-    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForWrite(path_, Direct::kOff));
+    CAIRN_ASSIGN_OR_RETURN(const auto file,
+                           fs_.OpenForWrite(TarPieceName(path_, pieces_.size() + 1), Direct::kOff));
     for (const Patch& patch : patches_)
       CAIRN_RETURN_IF_ERROR(file->WriteAt(patch.offset, std::as_bytes(std::span(patch.header))));
     CAIRN_RETURN_IF_ERROR(file->Sync());
     CAIRN_RETURN_IF_ERROR(file->Close());
+    patches_.clear();
   }
   CAIRN_RETURN_IF_ERROR(out_->Finish());
-  return bytes;
+  pieces_.push_back(bytes);
+  return OkStatus();
 }
 
 }  // namespace cairn

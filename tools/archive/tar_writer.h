@@ -4,7 +4,8 @@
 // its first byte and a packed file's is known after its last (packed_file.h). Such an entry gets a header for
 // the largest size it can have, and the true one is put in its place, equally long, before the file is
 // synced. The file is padded with zeros to whole pages, as a tar may be, so that it can be written and read
-// back past the page cache.
+// back past the page cache. Where that makes it larger than it may be, it goes on in a next piece
+// (tar_pieces.h).
 #pragma once
 
 #include <memory>
@@ -18,7 +19,9 @@ namespace cairn {
 
 class TarWriter {
  public:
-  static Result<std::unique_ptr<TarWriter>> Create(FileSystem& fs, WriteRing& ring, const std::string& path);
+  // `most`: bytes of a file; 0: no limit.
+  static Result<std::unique_ptr<TarWriter>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
+                                                   uint64_t most = 0);
 
   // Starts an entry; the one before it must be whole. Errors: InvalidArgument where bytes of it are missing.
   Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
@@ -28,18 +31,20 @@ class TarWriter {
   Status Write(std::span<const std::byte> bytes);
   // Whole entries of another tar, as they are there.
   Status Append(std::span<const std::byte> blocks);
-  // End marker, padding, true headers, sync and close. Returns the bytes of the whole file.
+  // End marker, padding, true headers, sync and close. Returns the bytes of the whole tar.
   Result<uint64_t> Finish();
 
   // Where the next byte goes: after Begin(), of the entry's data.
-  uint64_t offset() const { return out_->bytes(); }
+  uint64_t offset() const { return begin_ + out_->bytes(); }
   // Of the entry so far.
   uint64_t entry_bytes() const { return entry_.written; }
+  // Once finished: bytes of each file.
+  const std::vector<uint64_t>& pieces() const { return pieces_; }
 
  private:
   struct Entry {
     std::string name;
-    uint64_t header_offset = 0;
+    uint64_t header_offset = 0;  // in its piece
     size_t header_bytes = 0;
     uint64_t most = 0;  // bytes that it may have
     uint64_t written = 0;
@@ -51,14 +56,20 @@ class TarWriter {
     std::string header;
   };
 
-  TarWriter(FileSystem& fs, std::string path, std::unique_ptr<StreamWriter> out)
-      : fs_(fs), path_(std::move(path)), out_(std::move(out)) {}
+  TarWriter(FileSystem& fs, WriteRing& ring, std::string path, uint64_t most)
+      : fs_(fs), ring_(ring), path_(std::move(path)), most_(most) {}
   Status Start(Entry entry);
   Status EndEntry();
+  Status BeginPiece();
+  Status FinishPiece();
   Status Zeros(uint64_t bytes);
 
   FileSystem& fs_;
+  WriteRing& ring_;
   const std::string path_;
+  const uint64_t most_;
+  std::vector<uint64_t> pieces_;  // that are finished
+  uint64_t begin_ = 0;            // of the one that is not
   std::unique_ptr<StreamWriter> out_;
   Entry entry_;
   std::vector<Patch> patches_;
@@ -66,5 +77,7 @@ class TarWriter {
 
 // Bytes that an entry of this size takes at most: header and padding included.
 uint64_t TarEntryBytes(uint64_t bytes);
+// Files of at most `most` bytes (0: no limit) that a tar of entries of these sizes takes.
+uint64_t CountTarPieces(const std::vector<uint64_t>& entry_bytes, uint64_t most);
 
 }  // namespace cairn

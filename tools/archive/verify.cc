@@ -5,6 +5,7 @@
 #include "convert/sha256.h"
 #include "tools/archive/bundle.h"
 #include "tools/archive/tar_file_system.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -22,12 +23,24 @@ Status CheckAgainstRecord(FileSystem& view, const TarIndex& index, const std::st
     const TarEntry* entry = index.Find(file.name);
     if (entry == nullptr || entry->offset != file.offset || entry->bytes != file.stored_bytes ||
         entry->packed != file.packed)
-      return Corrupt("its entry {} is not where the ledger says", file.name);
+      return Corrupt("its entry {} is not where the ledger says{}", file.name,
+                     record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string sums,
                          ReadSmallFile(view, JoinPath(root, SumsName(record)), kMaxRecordBytes));
   if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
   return OkStatus();
+}
+
+// In which of the tar's pieces what is damaged lies.
+void NamePieces(VerifyReport& report, const TarPlace& place, const ArchiveRecord& record) {
+  if (place.pieces.empty()) return;
+  const std::string prefix = JoinPath(place.root, "");
+  for (Problem& problem : report.problems) {
+    if (!problem.file.starts_with(prefix)) continue;
+    for (const std::string& path : FilesWith(place, record, {problem.file.substr(prefix.size())}))
+      problem.what += fmt::format(", in {}", path);
+  }
 }
 
 // Of a tree: every file against its SHA-256.
@@ -65,9 +78,10 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
 
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress) {
-  const bool bundled = record != nullptr && !record->bundle.empty();
-  return VerifyTarAt(fs, bundled ? PlaceOf(store, *record) : PlaceOfTar(JoinPath(store, tar)), record,
-                     progress);
+  const std::string path = JoinPath(store, tar);
+  const Result<TarPlace> place = record != nullptr ? PlaceOf(store, *record) : FindTar(fs, path);
+  if (!place.ok()) return {.problems = {{path, 0, "", place.status().message()}}};
+  return VerifyTarAt(fs, *place, record, progress);
 }
 
 VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
@@ -102,6 +116,7 @@ VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRec
   if (record != nullptr)
     if (const Status status = CheckAgainstRecord(**view, (*view)->index(), path, *record); !status.ok())
       problem(status);
+  if (record != nullptr) NamePieces(report, place, *record);
   return report;
 }
 

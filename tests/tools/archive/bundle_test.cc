@@ -14,7 +14,7 @@
 #include "tools/archive/bundle_settle.h"
 #include "tools/archive/bundler.h"
 #include "tools/archive/ledger.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/removal.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/scrub.h"
 
