@@ -64,7 +64,7 @@ void MakeTrained(const std::string& run, const TinyGpt& model, Dtype weights, ui
   StepRecipe recipe = seed % 2 == 0 ? RecipeOf(model, {}) : LlamaRecipe(model);
   recipe.weights = weights;
   recipe.seed = seed;
-  recipe.packed = recipe.split_master = weights == Dtype::kBF16;
+  recipe.packed = recipe.split_master = weights != Dtype::kF32;
   ASSERT_TRUE(MakeStep(Fs(), run, recipe).ok());
 }
 
