@@ -156,6 +156,10 @@ def read_piece(file, piece, size, seed, other):
     return elements, extents
 
 
+def cairn(*args):
+    return subprocess.run([os.environ["CAIRN"], *args], check=True, capture_output=True, text=True).stdout
+
+
 class NativeFormat:
     flags = ["--tp", "2", "--pp", "2", "--dp", "3"]
 
@@ -283,9 +287,6 @@ class PackedShards(NativeFormat, unittest.TestCase):
                 self.assertEqual(dataset.size % dataset.chunks[0], 0)
 
     def test_the_verbs_take_it(self):
-        def cairn(*args):
-            return subprocess.run([os.environ["CAIRN"], *args], check=True, capture_output=True, text=True).stdout
-
         cairn("verify", self.step)
         cairn("reshape", self.step, self.temp.name + "/wide", "--tp", "1", "--dp", "4")
         (wide,) = glob.glob(self.temp.name + "/wide/step-*")
@@ -315,18 +316,29 @@ class SplitMasters(PackedShards):
         self.assertGreater(self.joined, 50)
         self.assertGreater(self.exceptions, 0)
 
-    def test_a_reshape_is_that_of_the_step_stored_whole(self):
-        subprocess.run([os.environ["CAIRN_MAKE_STEP"], self.temp.name + "/whole", *self.whole], check=True)
-        steps = []
-        for run in ("run", "whole"):
-            subprocess.run([os.environ["CAIRN"], "reshape", f"{self.temp.name}/{run}", f"{self.temp.name}/{run}-tp1", "--tp", "1"],
-                           check=True, capture_output=True)
-            (step,) = glob.glob(f"{self.temp.name}/{run}-tp1/step-*")
-            steps.append(step)
-        self.assertEqual(*map(sorted, map(os.listdir, steps)))
-        for name in os.listdir(steps[0]):
-            with open(os.path.join(steps[0], name), "rb") as a, open(os.path.join(steps[1], name), "rb") as b:
+    def same_files(self, one, other):
+        self.assertEqual(sorted(os.listdir(one)), sorted(os.listdir(other)))
+        for name in os.listdir(one):
+            with open(os.path.join(one, name), "rb") as a, open(os.path.join(other, name), "rb") as b:
                 self.assertTrue(a.read() == b.read(), name)
+
+    def test_what_becomes_of_it_is_what_becomes_of_the_step_stored_whole(self):
+        run, whole = self.temp.name + "/run", self.temp.name + "/whole"
+        subprocess.run([os.environ["CAIRN_MAKE_STEP"], whole, *self.whole], check=True)
+        cairn("diff", run, whole)
+        cairn("reshape", run, run + "-virtual", "--tp", "1", "--virtual")
+        for source in (run, run + "-virtual", whole):
+            cairn("reshape", source, source + "-tp1", "--tp", "1")
+            cairn("convert", source, source + "-hf", "--to", "hf")
+        for source in (run, run + "-virtual"):
+            self.same_files(source + "-tp1/step-00000100", whole + "-tp1/step-00000100")
+            self.same_files(source + "-hf", whole + "-hf")
+
+    def test_the_archive_gives_it_back(self):
+        store, back = self.temp.name + "/store", self.temp.name + "/back"
+        cairn("archive", "run", self.step, "--store", store, "--pack")
+        cairn("archive", "restore", store + ":run@100", back)
+        self.same_files(back, self.step)
 
 
 class DerivedWeights(SplitMasters):
