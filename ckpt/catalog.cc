@@ -86,6 +86,8 @@ std::string_view Name(Codec codec) {
       return "shuffle+zstd";
     case Codec::kMasterLow:
       return "master-low";
+    case Codec::kDerived:
+      return "derived";
   }
   return "?";
 }

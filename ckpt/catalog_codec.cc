@@ -16,6 +16,7 @@ constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
 constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
 constexpr uint64_t kMinPieceBytes = 4 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
 constexpr uint64_t kStoredChunkBytes = 8 + 4 + sizeof(Digest);
+constexpr uint64_t kExceptionCountBytes = 4;
 constexpr uint64_t kExceptionBytes = 4 + 2;
 static_assert(kChunkBytes < kEncodedBit);
 
@@ -63,10 +64,12 @@ void PutPiece(ByteWriter& out, const Piece& piece) {
   out.Put(static_cast<uint32_t>(piece.chunks.size()));
   for (const Digest& digest : piece.chunks) PutDigest(out, digest);
   for (const StoredChunk& chunk : piece.stored) {
-    out.Put(chunk.file_offset);
-    out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
-    PutDigest(out, chunk.digest);
-    if (piece.codec == Codec::kMasterLow) PutExceptions(out, ExceptionsOf(piece, chunk));
+    if (piece.codec != Codec::kDerived) {
+      out.Put(chunk.file_offset);
+      out.Put(chunk.bytes | (chunk.encoded ? kEncodedBit : 0));
+      PutDigest(out, chunk.digest);
+    }
+    if (IsJoined(piece.codec)) PutExceptions(out, ExceptionsOf(piece, chunk));
   }
 }
 
@@ -202,9 +205,14 @@ class Decoder {
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
     if (piece.codec == Codec::kMasterLow && (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32))
       return Bad("low halves of what is no fp32 master");
+    if (piece.codec == Codec::kDerived && (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16))
+      return Bad("derived piece of what is no fp16 weight");
     piece.stored.clear();
     piece.exceptions.clear();
-    if (piece.codec != Codec::kNone) CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
+    if (piece.codec == Codec::kDerived)
+      CAIRN_RETURN_IF_ERROR(DerivedChunks(piece, decoded_bytes));
+    else if (piece.codec != Codec::kNone)
+      CAIRN_RETURN_IF_ERROR(StoredChunks(piece, decoded_bytes));
     if (last_tensor > piece.tensor) return Bad("pieces out of order");
     NotePiece(catalog_, piece);
     catalog_.pieces.push_back(piece);
@@ -239,6 +247,16 @@ class Decoder {
     }
     if (sum != piece.stored_bytes || piece.stored[0].file_offset != piece.file_offset)
       return Bad("piece that is not its chunks");
+    return OkStatus();
+  }
+
+  Status DerivedChunks(Piece& piece, uint64_t decoded_bytes) {
+    if (piece.file_offset != 0 || piece.stored_bytes != 0) return Bad("derived piece with bytes of its own");
+    if (piece.chunks.size() > in_.left() / kExceptionCountBytes) return Bad("truncated chunk table");
+    piece.stored.assign(piece.chunks.size(), {.encoded = true});
+    for (uint64_t i = 0; i < piece.stored.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(
+          Exceptions(DecodedChunkBytes(decoded_bytes, i) / 2, piece.exceptions, piece.stored[i]));
     return OkStatus();
   }
 
@@ -301,9 +319,10 @@ uint64_t EncodedCatalogBytes(const Catalog& catalog) {
     bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank();
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
   for (const Piece& p : catalog.pieces) {
-    bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size() +
-             kStoredChunkBytes * p.stored.size();
-    if (p.codec == Codec::kMasterLow) bytes += 4 * p.stored.size() + kExceptionBytes * p.exceptions.size();
+    bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size();
+    if (p.codec != Codec::kDerived) bytes += kStoredChunkBytes * p.stored.size();
+    if (IsJoined(p.codec))
+      bytes += kExceptionCountBytes * p.stored.size() + kExceptionBytes * p.exceptions.size();
   }
   return bytes;
 }

@@ -39,7 +39,7 @@ void ChunkAhead::PlanBox(const TensorBox& next) {
   for (size_t i = first; i < last; ++i) {
     const Piece piece = catalog_.pieces[i];
     const std::optional<Box> common = Intersect(piece.box, next.box);
-    if (!common) continue;
+    if (!common || piece.codec == Codec::kDerived) continue;  // of which nothing is stored
     const uint64_t at = FlatIndex(piece.box, common->offset);
     const uint64_t begin = std::max(at, piece.range.begin);
     const uint64_t end = std::min(at + common->Volume(), piece.range.end);

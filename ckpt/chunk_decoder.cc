@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ckpt/derived_weight.h"
 #include "ckpt/file_system.h"
 #include "ckpt/plane_codec.h"
 
@@ -33,20 +34,25 @@ Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, u
     return DigestOf(out, seed) == piece.chunks[chunk] ? OkStatus() : Corrupt("does not match its digest");
   }
   if (DigestOf(stored, seed) != piece.stored[chunk].digest) return Corrupt("does not match its digest");
-  if (piece.codec == Codec::kMasterLow) return OkStatus();
+  if (IsJoined(piece.codec)) return OkStatus();
   thread_local PlaneDecoder decoder;
   CAIRN_RETURN_IF_ERROR(decoder.Decode(stored, element_bytes, out).WithContext("was stored damaged"));
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
   return Corrupt("does not decode to what its digest says");
 }
 
-Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
-                       std::span<const std::byte> weight, std::span<std::byte> out) {
+Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
+                 std::span<const std::byte> other, std::span<std::byte> out) {
   const StoredChunk& place = piece.stored[chunk];
-  if (DigestOf(stored, seed) != place.digest) return Corrupt("does not match its digest");
-  JoinMaster(weight, stored, ExceptionsOf(piece, place), out);
+  const bool derived = piece.codec == Codec::kDerived;
+  if (derived) {
+    DeriveWeight(other, ExceptionsOf(piece, place), out);
+  } else {
+    if (DigestOf(stored, seed) != place.digest) return Corrupt("does not match its digest");
+    JoinMaster(other, stored, ExceptionsOf(piece, place), out);
+  }
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
-  return Corrupt("does not join with its weight to what its digest says");
+  return Corrupt("does not join with its {} to what its digest says", derived ? "master" : "weight");
 }
 
 uint64_t ChunkDecoder::SeedOf(const Piece& piece, uint64_t chunk) const {
@@ -67,8 +73,8 @@ Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const 
                             const Sink& sink) const {
   const uint64_t seed = SeedOf(piece, chunk), element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const ChunkPlace place = PlaceOfChunk(piece, chunk, element_bytes);
-  if (piece.codec == Codec::kMasterLow && sink)
-    return NotSupported("tensor {} must be joined with its weight",
+  if (IsJoined(piece.codec) && sink)
+    return NotSupported("tensor {} must be joined with its weight or master",
                         DisplayName(catalog_.tensors[piece.tensor]));
   thread_local std::vector<std::byte> decoded;
   if (place.encoded) {
@@ -89,8 +95,8 @@ Status ChunkDecoder::Decode(const Piece& piece, uint64_t chunk, std::span<const 
 }
 
 Status ChunkDecoder::Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
-                          std::span<const std::byte> weight, std::span<std::byte> out) const {
-  return Named(piece, chunk, JoinMasterChunk(piece, chunk, SeedOf(piece, chunk), stored, weight, out));
+                          std::span<const std::byte> other, std::span<std::byte> out) const {
+  return Named(piece, chunk, JoinChunk(piece, chunk, SeedOf(piece, chunk), stored, other, out));
 }
 
 }  // namespace cairn

@@ -24,12 +24,13 @@ ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_byt
 // match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
 // that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
 // threads. Errors: Corrupt with a message that goes on from "tensor NAME".
-// Low halves of a master are no elements: DecodeChunk() checks what is stored and leaves `out` alone.
+// Of a piece that must be joined, DecodeChunk() checks what is stored and leaves `out` alone.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);
-// A chunk of low halves and the bf16 weights of the same elements become the master, verified.
-Status JoinMasterChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
-                       std::span<const std::byte> weight, std::span<std::byte> out);
+// A chunk of low halves and the bf16 weights of the same elements become the master, the fp32 masters of a
+// derived chunk, of which nothing is stored, the weights; verified.
+Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
+                 std::span<const std::byte> other, std::span<std::byte> out);
 
 // Verifies chunks of one step. Safe from several threads.
 class ChunkDecoder {
@@ -44,12 +45,12 @@ class ChunkDecoder {
   using Sink = std::function<void(uint64_t offset, std::span<const std::byte> bytes)>;
 
   // Decodes and verifies a chunk. An empty `sink`: only verifies.
-  // Errors: Corrupt naming file, offset and tensor; NotSupported for low halves of a master.
+  // Errors: Corrupt naming file, offset and tensor; NotSupported for what must be joined.
   Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
                 const Sink& sink) const;
-  // JoinMasterChunk() with messages that name all.
+  // JoinChunk() with messages that name all.
   Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
-              std::span<const std::byte> weight, std::span<std::byte> out) const;
+              std::span<const std::byte> other, std::span<std::byte> out) const;
 
  private:
   uint64_t SeedOf(const Piece& piece, uint64_t chunk) const;

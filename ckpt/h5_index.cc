@@ -60,6 +60,10 @@ bool MapPiece(const Catalog& catalog, const Files& files, const Piece& piece, co
   return AddSource(files, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
 }
 
+// Derived pieces are in no dataset.
+bool IsWhole(const Piece& piece) { return !IsJoined(piece.codec); }
+bool IsLow(const Piece& piece) { return piece.codec == Codec::kMasterLow; }
+
 // A dataset over those pieces of a tensor that hold whole elements, or over those that hold low halves.
 Status AddView(int64_t file, const Catalog& catalog, const Files& files, uint32_t index, bool low_halves) {
   const TensorEntry& tensor = catalog.tensors[index];
@@ -72,7 +76,7 @@ Status AddView(int64_t file, const Catalog& catalog, const Files& files, uint32_
   const bool is_virtual = tensor.spec.shape.rank() > 0;  // HDF5 has no virtual scalars
   for (size_t i = first; is_virtual && i < last; ++i) {
     const Piece& piece = catalog.pieces[i];
-    if ((piece.codec == Codec::kMasterLow) != low_halves) continue;
+    if (!(low_halves ? IsLow(piece) : IsWhole(piece))) continue;
     if (!MapPiece(catalog, files, piece, create_list, whole)) return H5Error("map " + path);
   }
   if (is_virtual) H5Sselect_all(whole.get());
@@ -86,9 +90,8 @@ Status AddView(int64_t file, const Catalog& catalog, const Files& files, uint32_
 Status AddTensor(int64_t file, const Catalog& catalog, const Files& files, uint32_t index) {
   const auto [first, last] = catalog.PiecesOfTensor(index);
   const auto pieces = std::span(catalog.pieces).subspan(first, last - first);
-  const auto is_low = [](const Piece& piece) { return piece.codec == Codec::kMasterLow; };
-  if (std::ranges::any_of(pieces, is_low)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, files, index, true));
-  if (!pieces.empty() && std::ranges::all_of(pieces, is_low)) return OkStatus();
+  if (std::ranges::any_of(pieces, IsLow)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, files, index, true));
+  if (!pieces.empty() && std::ranges::none_of(pieces, IsWhole)) return OkStatus();
   return AddView(file, catalog, files, index, false);
 }
 

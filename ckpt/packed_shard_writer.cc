@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "ckpt/derived_weight.h"
 #include "ckpt/layout.h"
 #include "ckpt/plane_codec.h"
 
@@ -34,7 +35,7 @@ PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, co
       cursors_(contents_.piece_count()) {
   for (Piece& piece : contents_.catalog().pieces) {
     piece.codec = Codec::kShuffleZstd;
-    piece.stored_bytes = 0;
+    piece.file_offset = piece.stored_bytes = 0;
     piece.stored.assign(piece.chunks.size(), {});
   }
 }
@@ -118,6 +119,34 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
     Enqueue({.piece = master, .chunk = chunk, .bytes = part, .weight = weight_of(chunk, part.size())});
     cursors_[master].appended += part.size();
   }
+  return OkStatus();
+}
+
+// All or nothing here too: a derived piece has no bytes of its own.
+Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte> master,
+                                        std::span<const std::byte> bytes) {
+  Piece& piece = contents_.piece(weight);
+  const TensorEntry& tensor = contents_.tensor(weight);
+  if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || cursors_[weight].appended != 0 ||
+      bytes.size() != DecodedBytes(piece, tensor.dtype) || master.size() != bytes.size() * 2)
+    return InvalidArgument("{}: tensor {} is no whole fp16 weight", file_->path(), DisplayName(tensor));
+  std::vector<StoredChunk> stored;
+  std::vector<MasterException> all, exceptions;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    if (!FindUnderived(master.subspan(chunk * kChunkBytes * 2, part.size() * 2), part,
+                       MaxMasterExceptions(part.size() / 2), exceptions))
+      return AppendStable(weight, bytes);
+    stored.push_back({.encoded = true,
+                      .first_exception = static_cast<uint32_t>(all.size()),
+                      .exceptions = static_cast<uint32_t>(exceptions.size())});
+    all.insert(all.end(), exceptions.begin(), exceptions.end());
+    piece.chunks[chunk] = DigestOf(part, contents_.ChunkSeed(weight, chunk));
+  }
+  piece.codec = Codec::kDerived;
+  piece.stored = std::move(stored);
+  piece.exceptions = std::move(all);
+  cursors_[weight].appended = bytes.size();
   return OkStatus();
 }
 
@@ -216,6 +245,7 @@ Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t cat
   const Catalog& catalog = contents_.catalog();
   std::vector<H5PackedDataset> datasets;
   for (const Piece& piece : catalog.pieces) {
+    if (piece.codec == Codec::kDerived) continue;
     const TensorEntry& tensor = catalog.tensors[piece.tensor];
     const bool low = piece.codec == Codec::kMasterLow;
     const std::string base = low ? LowHalvesPath(tensor) : TensorPath(tensor);
@@ -262,18 +292,21 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
 
 namespace {
 
-// Of each fp32 master of the plan, the piece that holds the bf16 weight of the same elements.
-std::map<size_t, size_t> WeightsOfMasters(const ShardPlan& plan) {
+// Of each piece that need not be stored whole, the one of the same elements that says the rest: of an fp32
+// master its bf16 weight, of an fp16 weight its fp32 master.
+std::map<size_t, size_t> OthersOfPieces(const ShardPlan& plan) {
   std::map<std::string_view, std::vector<size_t>> weights;  // by parameter
   for (size_t i = 0; i < plan.piece_count(); ++i)
-    if (plan.tensor(i).role == Role::kWeight && plan.tensor(i).dtype == Dtype::kBF16)
-      weights[plan.tensor(i).spec.name].push_back(i);
+    if (plan.tensor(i).role == Role::kWeight) weights[plan.tensor(i).spec.name].push_back(i);
   std::map<size_t, size_t> found;
   for (size_t i = 0; i < plan.piece_count(); ++i) {
     if (plan.tensor(i).role != Role::kMaster || plan.tensor(i).dtype != Dtype::kF32) continue;
-    for (const size_t weight : weights[plan.tensor(i).spec.name])
-      if (plan.piece(weight).box == plan.piece(i).box && plan.piece(weight).range == plan.piece(i).range)
-        found.emplace(i, weight);
+    for (const size_t weight : weights[plan.tensor(i).spec.name]) {
+      if (plan.piece(weight).box != plan.piece(i).box || plan.piece(weight).range != plan.piece(i).range)
+        continue;
+      if (plan.tensor(weight).dtype == Dtype::kBF16) found.emplace(i, weight);
+      if (plan.tensor(weight).dtype == Dtype::kF16) found.emplace(weight, i);
+    }
   }
   return found;
 }
@@ -291,17 +324,19 @@ Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directo
   const auto wait_for = [&](std::span<const std::byte> bytes) {
     if (options.wait_for) options.wait_for(bytes.data() + bytes.size() - image.data());
   };
-  const std::map<size_t, size_t> weights =
-      options.split_master ? WeightsOfMasters(plan) : std::map<size_t, size_t>();
+  const std::map<size_t, size_t> others =
+      options.split_master ? OthersOfPieces(plan) : std::map<size_t, size_t>();
   std::vector<size_t> order(plan.piece_count());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](size_t i) { return plan.OffsetOf(i); });
   for (const size_t i : order) {
     const std::span<const std::byte> bytes = bytes_of(i);
-    if (const auto weight = weights.find(i); weight != weights.end()) {
+    if (const auto found = others.find(i); found != others.end()) {
+      const std::span<const std::byte> other = bytes_of(found->second);
       wait_for(bytes);
-      wait_for(bytes_of(weight->second));
-      CAIRN_RETURN_IF_ERROR(writer->AppendSplit(i, bytes_of(weight->second), bytes));
+      wait_for(other);
+      CAIRN_RETURN_IF_ERROR(plan.tensor(i).role == Role::kMaster ? writer->AppendSplit(i, other, bytes)
+                                                                 : writer->AppendDerived(i, other, bytes));
       continue;
     }
     for (uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {

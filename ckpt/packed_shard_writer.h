@@ -48,6 +48,10 @@ class PackedShardWriter {
   // the low halves where the weight says the rest (split_master.h), else the master whole.
   Status AppendSplit(size_t master, std::span<const std::byte> weight, std::span<const std::byte> bytes);
 
+  // A whole fp16 weight, given with its fp32 master of the same elements; it stays until Finish(). Stores
+  // nothing where the master says it (derived_weight.h), else the weight whole.
+  Status AppendDerived(size_t weight, std::span<const std::byte> master, std::span<const std::byte> bytes);
+
   // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
   // those of the disk and of HDF5. After an error the file is condemned: remove the whole partial directory.
   Result<ShardReceipt> Finish();
@@ -102,7 +106,7 @@ class PackedShardWriter {
 struct PackImageOptions {
   PackOptions pack;
   WriteRingOptions ring;
-  bool split_master = false;  // AppendSplit() for masters whose weight lies in the image too
+  bool split_master = false;  // AppendSplit() and AppendDerived() where weight and master lie in the image
   // See ImageWriteOptions.
   std::function<void(uint64_t end)> wait_for;
 };

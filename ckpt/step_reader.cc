@@ -13,6 +13,9 @@ constexpr uint64_t kMinAheadBytes = 2 * kChunkBytes;
 constexpr uint64_t kMaxAheadBytes = 8 * kChunkBytes;
 constexpr size_t kWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
 
+// Of the elements that a piece is joined with.
+Dtype OtherDtype(Codec joined) { return joined == Codec::kDerived ? Dtype::kF32 : Dtype::kBF16; }
+
 // The catalog's bytes, digested as they come. They are never in memory as a whole.
 class CatalogSource final : public ByteSource {
  public:
@@ -177,6 +180,7 @@ ChunkPlace StepReader::PlaceOf(size_t piece, uint64_t chunk) const {
 Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<std::byte> out) {
   const Piece piece = catalog_.pieces[index_of_piece];
   const ChunkPlace place = PlaceOf(index_of_piece, index);
+  if (piece.codec == Codec::kDerived) return DecodeStored(piece, index, {}, out);
   bytes_read_ += place.stored_bytes;
   if (ahead_) {
     CAIRN_ASSIGN_OR_RETURN(std::optional<ChunkAhead::Stored> stored, ahead_->Take(index_of_piece, index));
@@ -193,7 +197,7 @@ Status StepReader::ReadChunk(size_t index_of_piece, uint64_t index, std::span<st
   }
   stored_.resize(place.stored_bytes);
   CAIRN_RETURN_IF_ERROR(file->ReadAt(place.offset, stored_));
-  const std::vector<std::byte> stored = std::move(stored_);  // a split master reads weights meanwhile
+  const std::vector<std::byte> stored = std::move(stored_);  // a join reads other chunks meanwhile
   return DecodeStored(piece, index, stored, out);
 }
 
@@ -201,11 +205,12 @@ Status StepReader::DecodeStored(const Piece& piece, uint64_t index, std::span<co
                                 std::span<std::byte> out) {
   const ChunkDecoder decoder(files_->directory(), manifest_.run, manifest_.step, catalog_);
   if (stored.data() == out.data()) return decoder.Decode(piece, index, stored, {});
-  if (piece.codec == Codec::kMasterLow) {
-    std::vector<std::byte> weight(out.size() / 2);
-    const uint64_t size = SizeOf(catalog_.tensors[piece.tensor].dtype);
-    CAIRN_RETURN_IF_ERROR(ReadWeights(piece, PlaceOfChunk(piece, index, size).elements, weight));
-    return decoder.Join(piece, index, stored, weight, out);
+  if (IsJoined(piece.codec)) {
+    const FlatRange elements =
+        PlaceOfChunk(piece, index, SizeOf(catalog_.tensors[piece.tensor].dtype)).elements;
+    std::vector<std::byte> other(elements.size() * SizeOf(OtherDtype(piece.codec)));
+    CAIRN_RETURN_IF_ERROR(ReadOther(piece, elements, other));
+    return decoder.Join(piece, index, stored, other, out);
   }
   return decoder.Decode(piece, index, stored, [&](uint64_t offset, std::span<const std::byte> bytes) {
     std::memcpy(out.data() + offset, bytes.data(), bytes.size());
@@ -229,28 +234,34 @@ Status StepReader::FillChunk(Chunk& chunk) {
   return ReadChunk(chunk.piece, chunk.index, chunk.bytes);
 }
 
-// The bf16 weights of some elements of a master's box.
-Status StepReader::ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out) {
-  const std::string& name = catalog_.tensors[master.tensor].spec.name;
-  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, catalog_.Find(name, Role::kWeight));
-  const TensorEntry& weight = catalog_.tensors[tensor];
-  if (weight.dtype != Dtype::kBF16 || !(weight.spec.shape == catalog_.tensors[master.tensor].spec.shape))
-    return Corrupt("{}: the master of tensor {} was split from a weight that is not here", directory_, name);
-  for (const Segment& segment : Decompose(master.box, elements))
+// Of some elements of a split master's box the bf16 weights, of a derived weight's the fp32 masters. Those
+// are never joined themselves: a master is with a bf16 weight only, and a bf16 weight never.
+Status StepReader::ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out) {
+  const TensorEntry& tensor = catalog_.tensors[joined.tensor];
+  const Role role = joined.codec == Codec::kDerived ? Role::kMaster : Role::kWeight;
+  const Result<uint32_t> found = catalog_.Find(tensor.spec.name, role);
+  const Dtype dtype = OtherDtype(joined.codec);
+  if (!found.ok() || catalog_.tensors[*found].dtype != dtype ||
+      !(catalog_.tensors[*found].spec.shape == tensor.spec.shape))
+    return Corrupt("{}: tensor {} must be joined with a {} {} that is not here", directory_,
+                   DisplayName(tensor), Name(dtype), Name(role));
+  const uint64_t size = SizeOf(dtype);
+  for (const Segment& segment : Decompose(joined.box, elements))
     CAIRN_RETURN_IF_ERROR(
-        ReadBox(tensor, segment.box, out.subspan(segment.begin * 2, segment.box.Volume() * 2)));
+        ReadBox(*found, segment.box, out.subspan(segment.begin * size, segment.box.Volume() * size)));
   return OkStatus();
 }
 
-// The loader's threads decode chunks one by one, so masters that must be joined with weights are read here.
+// The loader's threads decode chunks one by one, so what must be joined is read here.
 Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions& options) {
-  std::vector<ReadRequest> plain, split;
-  for (const ReadRequest& request : requests) (IsSplit(request.tensor) ? split : plain).push_back(request);
+  std::vector<ReadRequest> plain, joined;
+  for (const ReadRequest& request : requests)
+    (IsJoinedTensor(request.tensor) ? joined : plain).push_back(request);
   StepLoader loader(manifest_, catalog_, *files_, options);
   const Status status = loader.Load(plain);
   bytes_read_ += loader.bytes_read();
   CAIRN_RETURN_IF_ERROR(status);
-  for (const auto& [tensor, box, out] : split) {
+  for (const auto& [tensor, box, out] : joined) {
     if (!Contains(Box::Whole(catalog_.tensors[tensor].spec.shape), box) ||
         out.size() != box.Volume() * SizeOf(catalog_.tensors[tensor].dtype))
       return InvalidArgument("tensor {}: cannot read box {} into {} bytes",
@@ -260,19 +271,19 @@ Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions
   return OkStatus();
 }
 
-bool StepReader::SplitsMasters() const {
+bool StepReader::JoinsTensors() const {
   for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
-    if (IsSplit(i)) return true;
+    if (IsJoinedTensor(i)) return true;
   return false;
 }
 
 // False for a number that is no tensor's: whoever asks for that is told elsewhere.
-bool StepReader::IsSplit(uint32_t tensor) const {
+bool StepReader::IsJoinedTensor(uint32_t tensor) const {
   if (tensor >= catalog_.tensors.size()) return false;
   const auto [first, last] = catalog_.PiecesOfTensor(tensor);
-  bool split = false;
-  for (size_t i = first; i < last && !split; ++i) split = catalog_.pieces[i].codec == Codec::kMasterLow;
-  return split;
+  bool joined = false;
+  for (size_t i = first; i < last && !joined; ++i) joined = IsJoined(catalog_.pieces[i].codec);
+  return joined;
 }
 
 void StepReader::SetCacheBytes(uint64_t bytes) {
@@ -284,7 +295,7 @@ void StepReader::ReadAhead(BoxSequence next) {
   const uint64_t ahead_bytes = std::clamp(cache_bytes_ / 4, kMinAheadBytes, kMaxAheadBytes);
   SetCacheBytes(cache_bytes_);
   if (next && kept_limit_ > ahead_bytes + kChunkBytes) kept_limit_ -= ahead_bytes;
-  each_once_ = next && !SplitsMasters();
+  each_once_ = next && !JoinsTensors();
   ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, *files_, std::move(next), ahead_bytes) : nullptr;
 }
 
@@ -301,7 +312,7 @@ Result<StepReader::Chunk*> StepReader::CachedChunk(size_t piece, uint64_t index)
     const uint64_t bytes = PageUp(PlaceOf(piece, index).bytes);
     while (!cache_.empty() && kept_bytes_ + bytes > kept_limit_) DropChunk(std::prev(cache_.end()));
     Chunk chunk{.piece = piece, .index = index};
-    CAIRN_RETURN_IF_ERROR(FillChunk(chunk));  // a split master reads weights through the same cache
+    CAIRN_RETURN_IF_ERROR(FillChunk(chunk));  // a join reads through the same cache
     kept_bytes_ += chunk.memory->capacity;
     cache_.push_front(std::move(chunk));
     while (cache_.size() > 1 && kept_bytes_ > kept_limit_) DropChunk(std::prev(cache_.end()));

@@ -68,9 +68,9 @@ class StepReader final : public CheckpointSource {
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
-  Status ReadWeights(const Piece& master, FlatRange elements, std::span<std::byte> out);
-  bool IsSplit(uint32_t tensor) const;
-  bool SplitsMasters() const;
+  Status ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out);
+  bool IsJoinedTensor(uint32_t tensor) const;
+  bool JoinsTensors() const;
   ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
   // Chunk `index` of a piece into `out`, verified.
   Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);

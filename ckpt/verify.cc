@@ -33,6 +33,7 @@ std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piec
   for (const Piece& piece : pieces) {
     for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
       const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
+      if (place.stored_bytes == 0) continue;  // derived
       chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
     }
   }

@@ -25,7 +25,7 @@ struct SaverOptions {
   Direct direct = Direct::kAuto;
   CodecMode codec = CodecMode::kNone;
   int codec_threads = 2;      // of each rank, that compress
-  bool split_master = false;  // of a bf16 weight's master, store the low half (ckpt/split_master.h)
+  bool split_master = false;  // of a weight and its master, store what the other does not say
 };
 
 // One save on its way. The saver's until Finish().
@@ -71,7 +71,7 @@ class Saver {
 
   void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
   // Whether local steps can be copied on as they are; else saves are compressed from their snapshots.
-  bool copies_local_steps() const { return options_.codec == CodecMode::kNone; }
+  bool copies_local_steps() const { return options_.codec == CodecMode::kNone && !options_.split_master; }
 
  private:
   Status Flush(Save& save);

@@ -121,7 +121,8 @@ const Flag kFlags[] = {
      "the disk is what a save waits for",
      &C::save_codec},
     {kCheckpoints, "split-master",
-     "Store of a bf16 weight's fp32 master only what the weight does not say (12 bytes a parameter, not 14)",
+     "Store of a bf16 weight's fp32 master only what the weight does not say, of an fp16 weight nothing that "
+     "its master says (12 bytes a parameter, not 14)",
      &C::split_master},
     {kCheckpoints, "save-codec-threads", "Threads of each rank that compress", &C::save_codec_threads},
     {kCheckpoints, "keep-last", "Checkpoints to keep, newest first; 0 keeps all", &C::keep_last},

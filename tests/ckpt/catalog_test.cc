@@ -56,8 +56,20 @@ Catalog PackedExample() {
   return catalog;
 }
 
+// The first piece, of an fp16 weight, derived from its master.
+Catalog DerivedExample() {
+  Catalog catalog = Example();
+  catalog.tensors[0].dtype = Dtype::kF16;
+  Piece& piece = catalog.pieces[0];
+  piece.codec = Codec::kDerived;
+  piece.stored_bytes = 0;
+  piece.stored = {{.encoded = true, .exceptions = 2}};
+  piece.exceptions = {{3, 0x3f80}, {11, 0xffff}};
+  return catalog;
+}
+
 TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
-  for (const Catalog& catalog : {Example(), PackedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     EXPECT_EQ(bytes.size(), EncodedCatalogBytes(catalog));
     const auto decoded = DecodeCatalog(bytes);
@@ -123,7 +135,7 @@ TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
 }
 
 TEST(CatalogTest, EveryTruncationIsCorrupt) {
-  for (const Catalog& catalog : {Example(), PackedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t size = 0; size < bytes.size(); ++size)
       EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
@@ -132,7 +144,7 @@ TEST(CatalogTest, EveryTruncationIsCorrupt) {
 }
 
 TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
-  for (const Catalog& catalog : {Example(), PackedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       std::string flipped = bytes;
@@ -180,6 +192,28 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].encoded = false; }), StatusKind::kCorrupt);
   EXPECT_EQ(decode([](Catalog& c) { c.pieces[3].stored[0].bytes += 2, c.pieces[3].stored_bytes += 2; }),
             StatusKind::kCorrupt);
+}
+
+TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
+  const auto decode = [](auto change) {
+    Catalog catalog = DerivedExample();
+    change(catalog);
+    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
+  };
+  const auto with = [&](std::vector<MasterException> exceptions) {
+    return decode([&](Catalog& c) {
+      c.pieces[0].exceptions = exceptions, c.pieces[0].stored[0].exceptions = exceptions.size();
+    });
+  };
+  EXPECT_EQ(with({}), StatusKind::kOk);
+  EXPECT_EQ(with({{11, 1}}), StatusKind::kOk);
+  EXPECT_EQ(with({{12, 1}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with({{5, 1}, {5, 1}}), StatusKind::kCorrupt);
+  EXPECT_EQ(with(std::vector<MasterException>(MaxMasterExceptions(12) + 1)), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.tensors[0].dtype = Dtype::kBF16; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.tensors[0].role = Role::kExpAvg; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.pieces[0].stored_bytes = 24; }), StatusKind::kCorrupt);
+  EXPECT_EQ(decode([](Catalog& c) { c.pieces[0].file_offset = 4096; }), StatusKind::kCorrupt);
 }
 
 TEST(CatalogTest, CountsBeyondTheBytesAreRefusedBeforeAllocation) {

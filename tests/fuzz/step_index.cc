@@ -56,6 +56,18 @@ Catalog Packed() {
   return catalog;
 }
 
+// An fp16 weight, half of it derived from its master.
+Catalog Derived() {
+  Catalog catalog = Plain();
+  catalog.tensors[0].dtype = Dtype::kF16;
+  Piece& derived = catalog.pieces[1];
+  derived.codec = Codec::kDerived;
+  derived.stored_bytes = 0;
+  derived.stored = {{.encoded = true, .exceptions = 2}};
+  derived.exceptions = {{3, 0x3c00}, {11, 0xffff}};
+  return catalog;
+}
+
 // Pieces of several chunks, one with exceptions.
 Catalog Large() {
   Catalog catalog = Packed();
@@ -139,8 +151,8 @@ void ReadStep(const Catalog& catalog, std::string_view encoded, std::string_view
 }  // namespace
 
 std::vector<std::string> FuzzSeeds() {
-  return {EncodeCatalog({}), EncodeCatalog(Plain()), EncodeCatalog(Packed()), EncodeCatalog(Large()),
-          ExceptionsTakeAll()};
+  return {EncodeCatalog({}),      EncodeCatalog(Plain()),   EncodeCatalog(Packed()),
+          EncodeCatalog(Large()), EncodeCatalog(Derived()), ExceptionsTakeAll()};
 }
 
 std::vector<std::string> FuzzWords() {

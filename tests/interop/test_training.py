@@ -152,6 +152,25 @@ class Interruptions(Case):
         self.assertEqual(min(resumed), newest + 1)
         self.assertFalse([name for name in os.listdir(run) if ".partial-" in name])
 
+    def test_fp16_weights_that_are_not_stored_come_back_after_kill_9(self):
+        mesh, run = (1, 1, 2, 1), self.path("run")
+        flags = ["--fp16", "--initial-loss-scale", "1024", "--train-iters", "60", "--save-interval", "6"]
+        expected = self.train("whole", mesh, *flags, "--save", self.path("whole"))
+        process = self.start(*flags, "--split-master", mesh=mesh)
+        self.wait_for(process, lambda: os.path.isdir(run) and len(steps(run)) >= 2)
+        self.kill_all(process)
+        resumed = self.train("resumed", mesh, *flags, "--split-master", "--save", run)
+        self.assertGreater(min(resumed), 6)
+        self.assertEqual(resumed, {step: loss for step, loss in expected.items() if step in resumed})
+        newest = steps(run)[-1]
+        self.assertEqual(fingerprint(newest), fingerprint(steps(self.path("whole"))[-1]))
+        cairn("verify", newest, "--values")
+        tensors = json.loads(cairn("inspect", newest, "--slices", "--json").stdout)["tensors"]
+        self.assertEqual({(piece["codec"], piece["bytes"]) for tensor in tensors if tensor["role"] == "weight"
+                          for piece in tensor["slices"]}, {("derived", 0)})
+        more = ["--fp16", "--train-iters", "62"]
+        self.assertEqual(*(self.train("more-" + name, (2, 1, 1, 0), *more, "--load", self.path(name)) for name in ("run", "whole")))
+
     def test_sigterm_commits_the_current_step(self):
         process = self.start()
         time.sleep(4)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/cast.h"
 #include "ckpt/commit.h"
 #include "ckpt/layout.h"
 #include "ckpt/packed_shard_writer.h"
@@ -98,6 +99,7 @@ struct StepRecipe {
   int64_t step = 100;
   bool packed = false;         // by PackedShardWriter
   bool split_master = false;   // packed; weights are then their masters rounded
+  std::string unrounded;       // with split_master: display name of a weight whose last element is not
   std::string nonce = "test";  // of this saver's names
 };
 
@@ -179,15 +181,10 @@ inline std::vector<std::byte> GatherPiece(const Piece& piece, const TensorEntry&
   return bytes;
 }
 
-// fp32 to bf16, to nearest even.
-inline std::vector<std::byte> Rounded(const std::vector<std::byte>& master) {
+// fp32 to a type of 16 bits.
+inline std::vector<std::byte> Rounded(const std::vector<std::byte>& master, Dtype dtype) {
   std::vector<std::byte> weight(master.size() / 2);
-  for (size_t i = 0; i < weight.size() / 2; ++i) {
-    uint32_t m;
-    std::memcpy(&m, master.data() + i * 4, 4);
-    const auto w = static_cast<uint16_t>((m + 0x7fff + (m >> 16 & 1)) >> 16);
-    std::memcpy(weight.data() + i * 2, &w, 2);
-  }
+  Cast(Dtype::kF32, master, dtype, weight, OnOverflow::kInfinity);
   return weight;
 }
 
@@ -198,8 +195,10 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
   const std::vector<TensorEntry> tensors = TensorsOf(recipe);
   std::vector<std::vector<std::byte>> values;
   for (const TensorEntry& tensor : tensors) values.push_back(ValuesOf(tensor, recipe.seed));
-  for (size_t t = 0; recipe.split_master && t + 1 < tensors.size(); ++t)
-    if (tensors[t].role == Role::kWeight) values[t] = Rounded(values[t + 1]);
+  for (size_t t = 0; recipe.split_master && t + 1 < tensors.size(); ++t) {
+    if (tensors[t].role == Role::kWeight) values[t] = Rounded(values[t + 1], recipe.weights);
+    if (DisplayName(tensors[t]) == recipe.unrounded) *(values[t].end() - 2) ^= std::byte{1};
+  }
   WriteRing ring(fs, {.buffer_bytes = 64 << 10});
   const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
   std::vector<ShardReceipt> receipts;
@@ -221,10 +220,13 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
                                     ShardContents(ShardName(rank), info.identity, tensors, pieces),
                                     {.direct = Direct::kOff}));
       CAIRN_RETURN_IF_ERROR(write(*writer, [&](size_t i) {
-        const bool split = recipe.split_master && tensors[pieces[i].tensor].role == Role::kMaster;
-        if (!split) return writer->Append(i, bytes[i]);
-        const auto weight = std::ranges::find(pieces, pieces[i].tensor - 1, &Piece::tensor);
-        return writer->AppendSplit(i, bytes[weight - pieces.begin()], bytes[i]);
+        const Role role = tensors[pieces[i].tensor].role;
+        const bool f16 = recipe.weights == Dtype::kF16;
+        if (!recipe.split_master || role != (f16 ? Role::kWeight : Role::kMaster))
+          return writer->Append(i, bytes[i]);
+        // A piece's master follows it.
+        return f16 ? writer->AppendDerived(i, bytes[i + 1], bytes[i])
+                   : writer->AppendSplit(i, bytes[i - 1], bytes[i]);
       }));
     } else {
       CAIRN_ASSIGN_OR_RETURN(const auto writer,

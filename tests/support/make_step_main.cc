@@ -45,7 +45,7 @@ Status Write(const Flags& flags) {
   if (flags.packed) {
     recipe.topology = flags.topology;
     recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run, recipe.packed = true;
-    recipe.split_master = flags.split_master;
+    recipe.split_master = flags.split_master, recipe.unrounded = flags.unrounded;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
   }
   const StepInfo info{{flags.run, flags.step},
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   app.add_option("--run", flags.run);
   app.add_option("--nan", flags.nan);
   app.add_flag("--packed", flags.packed, "compressed, of random values only");
-  app.add_flag("--split-master", flags.split_master, "with --packed");
+  app.add_flag("--split-master", flags.split_master, "with --packed: weights are then their masters rounded");
   app.add_option("--unrounded", flags.unrounded);
   CLI11_PARSE(app, argc, argv);
   const cairn::Status status = cairn::Write(flags);
