@@ -43,6 +43,11 @@ Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint6
   return bytes;
 }
 
+Status RemoveIfThere(FileSystem& fs, const std::string& path) {
+  const Status status = fs.RemoveFile(path);
+  return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
+}
+
 Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes) {
   CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path));
   Status status = file->WriteAt(0, std::as_bytes(std::span(bytes)));

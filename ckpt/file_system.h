@@ -97,6 +97,8 @@ std::string JoinPath(std::string_view directory, std::string_view name);
 Status MakeDirs(FileSystem& fs, const std::string& path);
 // Removes a directory and what is in it, files first; links are removed, not followed.
 Status RemoveTree(FileSystem& fs, const std::string& path);
+// What a killed run left, say. Errors: those of RemoveFile but NotFound.
+Status RemoveIfThere(FileSystem& fs, const std::string& path);
 // The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
 Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);
 // Creates `path` with these bytes, synced; a failure removes it again.

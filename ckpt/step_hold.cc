@@ -21,7 +21,7 @@ Status HoldStep(FileSystem& fs, const std::string& step_dir, const std::string& 
   const std::string holds = JoinPath(path.parent_path().string(), kHeldName);
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, holds));
   const std::string hold = JoinPath(holds, HoldName(*step, ToHex(DigestOf(holder)).substr(0, 8)));
-  if (fs.Stat(hold).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(hold));  // its age counts
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, hold));  // its age counts
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, hold, holder + "\n"));
   return fs.SyncDir(holds);
 }

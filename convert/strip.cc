@@ -10,6 +10,7 @@
 #include "convert/formats/safetensors.h"
 #include "convert/native_sink.h"
 #include "convert/safetensors_sink.h"
+#include "convert/shared_parameters.h"
 
 namespace cairn {
 namespace {
@@ -92,6 +93,10 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     plan.model = CanonicalModel(parameters);
   }
   CAIRN_RETURN_IF_ERROR(CheckAgainst(plan.model, parameters).WithContext(source.directory()));
+  if (options.format == StripFormat::kSafetensors)
+    for (const auto& [spec, first] : SecondNames(source))
+      plan.model.tensors.push_back(
+          {spec.name, spec.shape, {{first, Box::Whole(spec.shape), Box::Whole(spec.shape), false}}});
   CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
   for (size_t i = 0; i < plan.weights.size(); ++i) {
     const TensorEntry& tensor = catalog.tensors[plan.sources[i]];
@@ -122,7 +127,9 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   if (!history.empty()) metadata["cairn.history"] = history.dump();
   if (options.format != StripFormat::kSafetensors) return metadata;
   metadata["cairn.model"] = manifest.model.dump();
-  metadata["cairn.parameters"] = EncodeParameters(source.catalog().Parameters());
+  std::vector<ParameterSpec> parameters = source.catalog().Parameters();
+  for (const SecondName& name : SecondNames(source)) parameters.push_back(name.spec);
+  metadata["cairn.parameters"] = EncodeParameters(parameters);
   return metadata;
 }
 

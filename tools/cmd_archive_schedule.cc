@@ -33,7 +33,7 @@ Status Replace(const std::string& path, const std::string& text) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, std::filesystem::path(path).parent_path().string()));
   const std::string next = path + ".new";
-  if (fs.Stat(next).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(next));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
   return fs.Rename(next, path);
 }

@@ -319,7 +319,14 @@ class Opener {
     std::set<std::string> weights;
     for (const auto& [tp, slice] : slices_)
       if (slice.role == Role::kWeight) weights.insert(slice.place.name);
+    const nlohmann::json shared = MegatronState(root()).value("shared_params", nlohmann::json::object());
+    std::vector<std::pair<std::string, const StoredArray*>> again;  // under a second name
     for (auto& [tp, slice] : slices_) {
+      const auto first = shared.find(slice.place.name);
+      if (first != shared.end() && weights.contains(first->get<std::string>())) {
+        again.emplace_back(first->get<std::string>(), &slice.tensor.array);
+        continue;
+      }
       // A master without a weight is what the training would round to one.
       const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
       const Role role = alone ? Role::kWeight : slice.role;
@@ -331,6 +338,26 @@ class Opener {
                              builder_.Tensor({.name = slice.place.name, .shape = shape}, role, array.dtype));
       if (tensor == known) builder_.AddPart(tensor, Box::Whole(shape), slice.tensor);
     }
+    for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
+    return OkStatus();
+  }
+
+  // What is stored under a second name is the same stretch of the file, or else must hold the same.
+  Status AddAgain(const std::string& first, const StoredArray& array) {
+    const auto& parts = builder_.catalog.parts;
+    const auto part = std::ranges::find_if(parts, [&](const StoredPart& p) {
+      const TensorEntry& tensor = builder_.catalog.tensors[p.tensor];
+      return tensor.role == Role::kWeight && tensor.spec.name == first;
+    });
+    const StoredArray& same = builder_.catalog.arrays[part->array];
+    if (same.dtype != array.dtype || !(same.shape == array.shape))
+      return Corrupt("{}: {} is to share the memory of {}, which has another shape or type", files_.directory,
+                     array.name, first);
+    const auto place = [](const StoredArray& a) {
+      return std::pair(a.extents[0].file, a.extents[0].file_offset);
+    };
+    if (array.extents.empty() || place(array) == place(same)) return OkStatus();
+    replicas_.push_back({part->tensor, builder_.AddArray(array), part->array});
     return OkStatus();
   }
 

@@ -25,6 +25,20 @@ void AddSchedule(const PyValue& schedule, nlohmann::json& state) {
   }
 }
 
+void AddSharedParams(const PyValue& shared, nlohmann::json& state) {
+  for (size_t i = 0; i + 1 < shared.items.size(); i += 2)
+    if (const auto first = AsText(shared.items[i + 1]))
+      state["shared_params"][KeyText(*shared.items[i])] = std::string(*first);
+}
+
+// Of ZeRO-3 and universal checkpoints nothing else tells: they hold the fp32 masters alone.
+void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
+  for (const auto& [key, dtype] :
+       {std::pair("bf16", Dtype::kBF16), std::pair("bfloat16", Dtype::kBF16), std::pair("fp16", Dtype::kF16)})
+    if (const PyValue* section = FindKind(config, key, PyKind::kDict))
+      if (AsInt(Find(*section, "enabled")).value_or(0) != 0) state["params_dtype"] = Name(dtype);
+}
+
 }  // namespace
 
 nlohmann::json MegatronState(const PyValue& root) {
@@ -38,6 +52,8 @@ nlohmann::json MegatronState(const PyValue& root) {
   Copy(&root, "skipped_steps", "skipped_steps", state);
   for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
     if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
+  if (const PyValue* config = FindKind(root, "ds_config", PyKind::kDict)) AddParamsDtype(*config, state);
+  if (const PyValue* shared = FindKind(root, "shared_params", PyKind::kDict)) AddSharedParams(*shared, state);
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
   const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
   if (!inner) inner = optimizer;  // of fp32

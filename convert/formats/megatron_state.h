@@ -7,8 +7,8 @@
 
 namespace cairn {
 
-// iteration, consumed_samples, the schedule of the learning rate, the loss scale, out of a checkpoint's top
-// level and its args.
+// iteration, consumed_samples, the schedule of the learning rate, the loss scale, parameters that share
+// their memory, out of a checkpoint's top level and its args.
 nlohmann::json MegatronState(const PyValue& root);
 
 // Adds hyper-parameters and step of what torch's optimizers call their state dict.

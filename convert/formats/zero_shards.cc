@@ -292,6 +292,8 @@ Status ReadState(FileSystem& fs, const ZeroShard& shard, int stage, nlohmann::js
   CAIRN_ASSIGN_OR_RETURN(const auto step,
                          ScalarOf(fs, shard.path, shard.contents, first ? Find(*first, "step") : nullptr));
   if (step) state["optimizer_step"] = *step;
+  // DeepSpeed takes it for its own again, whatever its configuration says.
+  if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
   const PyValue* scaler = Find(optimizer, "loss_scaler");
   const auto dynamic = AsInt(Find(optimizer, "dynamic_loss_scale"));
   if (const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt) {

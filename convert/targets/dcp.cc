@@ -13,7 +13,7 @@ namespace {
 class Planner {
  public:
   Planner(const CheckpointSource& source, const TargetOptions& options)
-      : source_(source), options_(options), state_(TrainingStateOf(source.manifest())) {}
+      : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
   Result<TargetPlanned> Plan() {
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
@@ -48,6 +48,8 @@ class Planner {
   Status AddParameter(const TrainingParameter& parameter) {
     const std::string& name = parameter.spec.name;
     AddTensor(parameter.weight, {"model", name});
+    for (const auto& [second, first] : state_.shared_params.items())
+      if (first == name) AddAgain(parameter.weight, second);
     if (!parameter.exp_avg) return OkStatus();
     AddTensor(*parameter.exp_avg, {"optimizer", "state", name, "exp_avg"});
     AddTensor(*parameter.exp_avg_sq, {"optimizer", "state", name, "exp_avg_sq"});
@@ -58,6 +60,15 @@ class Planner {
     builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
     step.chunks.emplace_back(Box{}, zip);
     return OkStatus();
+  }
+
+  // A weight under a second name, which whoever reads the file takes for a tensor of its own.
+  void AddAgain(uint32_t weight, const std::string& name) {
+    TargetTensor again = tensors_.tensors[weight];
+    again.entry.spec.name = name;
+    tensors_.tensors.push_back(again);
+    builder_.target.tensors.push_back(std::move(again));
+    AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), {"model", name});
   }
 
   DcpEntry& Add(std::vector<nlohmann::json> path) {

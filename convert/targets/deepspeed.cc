@@ -12,12 +12,16 @@ namespace {
 class Planner {
  public:
   Planner(const CheckpointSource& source, const TargetOptions& options)
-      : source_(source), options_(options), state_(TrainingStateOf(source.manifest())) {}
+      : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
  protected:
   Status Choose(std::optional<Dtype> dtype) {
     topology_ = options_.topology;
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), dtype));
+    // Masters alone, as ZeRO-3 leaves them: the training looks for files of the type that it computes in.
+    if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
+      CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), state_.params_dtype));
+    }
     for (const TrainingParameter& parameter : tensors_.parameters)
       if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
         return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",
@@ -126,6 +130,12 @@ class ShardedPlanner : public Planner {
     for (const LocalTensor& local : held) {
       p.Text(local.name);
       EmitWeight(zip, local, topology_.zero == 3);
+    }
+    for (const auto& [second, first] : state_.shared_params.items()) {
+      const auto local = std::ranges::find(held, first.get<std::string>(), &LocalTensor::name);
+      if (local == held.end()) continue;  // Megatron has names of its own
+      p.Text(second);
+      EmitWeight(zip, *local, topology_.zero == 3);
     }
     p.EndDict();
   }

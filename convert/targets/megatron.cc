@@ -23,10 +23,7 @@ using Chunk = std::vector<Held>;
 class Planner {
  public:
   Planner(const CheckpointSource& source, const TargetOptions& options)
-      : source_(source),
-        options_(options),
-        state_(TrainingStateOf(source.manifest())),
-        topology_(options.topology) {}
+      : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
   Result<TargetPlanned> Plan() {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));

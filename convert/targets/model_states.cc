@@ -33,6 +33,12 @@ nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) 
           {"parameter_with_2_sub_params_cat_dim_0", halves}};
 }
 
+nlohmann::json DeepSpeedConfig(const ZeroJob& job) {
+  nlohmann::json config = {{"zero_optimization", {{"stage", job.topology.zero}}}};
+  if (job.state.params_dtype) config[Name(*job.state.params_dtype)] = {{"enabled", true}};
+  return config;
+}
+
 }  // namespace
 
 void EmitNamespace(PickleEmitter& pickle, const nlohmann::json& attributes, Dtype params_dtype) {
@@ -55,7 +61,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                                   {"optimizer", nullptr},
                                   {"frozen_param_shapes", nlohmann::json::object()},
                                   {"frozen_param_fragments", nlohmann::json::object()},
-                                  {"shared_params", nlohmann::json::object()},
+                                  {"shared_params", state.shared_params},
                                   {"lr_scheduler", schedule},
                                   {"data_sampler", nullptr},
                                   {"random_ltd", nullptr},
@@ -65,7 +71,7 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                                   {"global_samples", state.consumed_samples},
                                   {"dp_world_size", job.topology.dp},
                                   {"mp_world_size", job.topology.tp * job.topology.pp},
-                                  {"ds_config", {{"zero_optimization", {{"stage", job.topology.zero}}}}},
+                                  {"ds_config", DeepSpeedConfig(job)},
                                   {"ds_version", kDeepSpeedVersion},
                                   {"iteration", state.iteration},
                                   {"tokens", state.consumed_tokens}};

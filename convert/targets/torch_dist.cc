@@ -51,10 +51,7 @@ std::vector<Slice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
 class Planner {
  public:
   Planner(const CheckpointSource& source, const TargetOptions& options)
-      : source_(source),
-        options_(options),
-        state_(TrainingStateOf(source.manifest())),
-        topology_(options.topology) {}
+      : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
   Result<TargetPlanned> Plan() {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));

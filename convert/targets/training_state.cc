@@ -1,5 +1,9 @@
 #include "convert/targets/training_state.h"
 
+#include <algorithm>
+
+#include "convert/shared_parameters.h"
+
 namespace cairn {
 namespace {
 
@@ -31,7 +35,8 @@ int64_t FirstOf(const nlohmann::json& state, std::initializer_list<const char*> 
 
 }  // namespace
 
-TrainingState TrainingStateOf(const Manifest& manifest) {
+TrainingState TrainingStateOf(const CheckpointSource& source) {
+  const Manifest& manifest = source.manifest();
   const nlohmann::json& from = manifest.state;
   TrainingState state;
   state.iteration = FirstOf(from, {"iteration", "global_step", "step"}, manifest.step);
@@ -44,11 +49,20 @@ TrainingState TrainingStateOf(const Manifest& manifest) {
     state.loss_scale = scale->get<double>();
   if (const auto dynamic = from.find("dynamic_loss_scale"); dynamic != from.end() && dynamic->is_boolean())
     state.dynamic_loss_scale = dynamic->get<bool>();
+  if (const auto clip = from.find("clip_grad"); clip != from.end() && clip->is_number())
+    state.clip_grad = clip->get<double>();
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    const auto is_it = [&](const TensorEntry& t) { return t.role == Role::kWeight && t.dtype == dtype; };
+    if (from.value("params_dtype", nlohmann::json()) == Name(dtype) ||
+        std::ranges::any_of(source.catalog().tensors, is_it))
+      state.params_dtype = dtype;
+  }
   for (const auto& [key, value] : from.items())
     if (key.starts_with(kSchedule)) state.schedule[key.substr(kSchedule.size())] = value;
   if (const auto groups = from.find("param_groups"); groups != from.end() && groups->is_array())
     for (const auto& group : *groups)
       if (group.is_object()) state.param_groups.push_back(group);
+  for (const auto& [spec, first] : SecondNames(source)) state.shared_params[spec.name] = first;
   return state;
 }
 

@@ -156,7 +156,7 @@ class Shards {
   }
 
   void EmitZero12(uint64_t d, PickleEmitter& p) {
-    p.Entry("clip_grad", 0.0);
+    if (job_.state.clip_grad) p.Entry("clip_grad", *job_.state.clip_grad);  // else the configuration's counts
     p.Text("base_optimizer_state");
     EmitMoments(d);
     p.Text("single_partition_of_fp32_groups");

@@ -2,7 +2,7 @@
 
     deepspeed_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain", "config": {...deepspeed...}}}. Writes DIR/NAME
+JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
 (save_checkpoint) and DIR/NAME-known-RANK.pt, with "load": DIRECTORY instead of a training from the start only the latter.
 "more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
 "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
@@ -181,7 +181,27 @@ class Plain(torch.nn.Module):
         return loss_fn(self.norm(x), None)
 
 
+class Tied(torch.nn.Module):
+    """A model with names of its own, one of them the second name of its embedding."""
+
+    def __init__(self):
+        import transformers
+        super().__init__()
+        config = transformers.GPT2Config(n_embd=16, n_layer=LAYERS, n_head=HEADS, vocab_size=VOCAB, n_positions=POSITIONS,
+                                         attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, initializer_range=0.2)
+        self.model = transformers.GPT2LMHeadModel(config)
+
+    def forward(self, x):
+        ids = torch.arange(POSITIONS).repeat(len(x), 1) * 5 % VOCAB
+        return self.model(input_ids=ids, labels=ids).loss
+
+
 def known_parameters(model):
+    if isinstance(model, Tied):
+        for name, p in model.named_parameters():
+            shape = list(getattr(p, "ds_shape", p.shape))
+            yield name, shape, [0] * len(shape), p
+        return
     for module in model.modules():
         if isinstance(module, Part):
             parameters = dict(module.named_parameters())
@@ -195,7 +215,7 @@ def main():
     deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
     torch.manual_seed(1)
     pipe = SPEC["engine"] == "pipe"
-    model = pipe_model() if pipe else Plain()
+    model = pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
     optimizer = torch.optim.AdamW(groups(model.parameters()), lr=1e-2)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
     batch = SPEC["config"]["train_micro_batch_size_per_gpu"]

@@ -61,7 +61,7 @@ Status RemoveUnborn(FileSystem& fs, const std::string& store) {
     if (m.state != MemberState::kVerified) unborn.erase(m.file());
   for (const std::string& name : unborn)
     for (const std::string& path : {JoinPath(store, name + ".json"), JoinPath(store, name) + ".parity"})
-      if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
   return fs.SyncDir(store);
 }
 

@@ -104,7 +104,7 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
   const std::string path = JoinPath(store, draft.name), partial = path + std::string(kPartialSuffix);
   CAIRN_RETURN_IF_ERROR(
       CheckFreeSpace(fs, store, static_cast<uint64_t>(static_cast<double>(draft.bytes) * (1 + parity))));
-  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   Bundle bundle{.name = draft.name};
   Tally tally(progress);
   const auto write = [&]() -> Status {

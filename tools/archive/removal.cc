@@ -4,14 +4,6 @@
 #include "tools/archive/tar_pieces.h"
 
 namespace cairn {
-namespace {
-
-Status RemoveIfThere(FileSystem& fs, const std::string& path) {
-  const Status status = fs.RemoveFile(path);
-  return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
-}
-
-}  // namespace
 
 Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file) {
   const std::string path = JoinPath(store, file);

@@ -270,8 +270,7 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
                 const ByteProgress& progress, const StoreOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const auto before, SeenOfAll(fs, feed));
   PartialTar partial(fs, store, TarName(record));
-  if (fs.Stat(partial.path()).ok())  // of a run that was killed
-    CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial.path()));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial.path()));  // of a run that was killed
   WriteRing ring(fs);
   std::optional<PackPool> pool;
   if (options.pack) pool.emplace(options.threads > 0 ? options.threads : PackThreads());

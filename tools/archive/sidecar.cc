@@ -17,7 +17,7 @@ std::string SignedSidecarText(nlohmann::json root) {
 
 Status WriteSidecar(FileSystem& fs, const std::string& path, const std::string& text) {
   const std::string partial = path + std::string(kPartialSuffix);
-  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));  // of a run that was killed
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));  // of a run that was killed
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, partial, text));
   if (const Status status = fs.Rename(partial, path); !status.ok()) {
     (void)fs.RemoveFile(partial);

@@ -52,7 +52,7 @@ Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view
   const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
   if (there.ok() && *there == text) return OkStatus();
   const std::string next = fmt::format("{}{}", path, kPartialSuffix);
-  if (fs.Stat(next).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(next));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
   return fs.Rename(next, path);
 }

@@ -171,7 +171,7 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, 
   const Layout& layout = header.layout;
   CAIRN_ASSIGN_OR_RETURN(const ErasureCode code, ErasureCode::Make(layout.shape.data, layout.shape.parity));
   CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
-  if (fs.Stat(partial).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(partial));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   CAIRN_ASSIGN_OR_RETURN(const auto out, fs.Create(partial));
   const auto write = [&]() -> Status {
     Group group(layout);

@@ -158,8 +158,7 @@ Status TarFilesWriter::Append(std::span<const std::byte> bytes) {
     if (!out_ || out_->bytes() == sizes_[next_ - 1]) {
       CAIRN_RETURN_IF_ERROR(Finish());
       if (next_ == paths_.size()) return InvalidArgument("{}: more bytes than its files have", paths_.back());
-      if (fs_.Stat(paths_[next_]).ok())  // of a run that was killed
-        CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(paths_[next_]));
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs_, paths_[next_]));  // of a run that was killed
       CAIRN_ASSIGN_OR_RETURN(out_, StreamWriter::Create(fs_, ring_, paths_[next_], sizes_[next_]));
       ++next_;
     }

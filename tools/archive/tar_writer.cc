@@ -92,8 +92,7 @@ Result<std::unique_ptr<TarWriter>> TarWriter::Create(FileSystem& fs, WriteRing& 
 
 Status TarWriter::BeginPiece() {
   const std::string path = TarPieceName(path_, pieces_.size() + 1);
-  if (!pieces_.empty() && fs_.Stat(path).ok())  // of a run that was killed
-    CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(path));
+  if (!pieces_.empty()) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs_, path));  // of a run that was killed
   begin_ += pieces_.empty() ? 0 : pieces_.back();
   CAIRN_ASSIGN_OR_RETURN(out_, StreamWriter::Create(fs_, ring_, path, /*bytes=*/0));
   return OkStatus();

@@ -70,7 +70,7 @@ json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launc
 
 Status WriteTeam(FileSystem& fs, const std::string& store, const json& team) {
   const std::string path = JoinPath(store, kTeamName), next = path + std::string(kPartialSuffix);
-  if (fs.Stat(next).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(next));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, team.dump(-1, ' ', false, json::error_handler_t::replace)));
   return fs.Rename(next, path);
 }
@@ -102,7 +102,7 @@ Status StartTeam(FileSystem& fs, const std::string& store, const RankTeam& team)
   const std::string path = JoinPath(store, kTeamName);
   if (team.alone() || !TeamOf(fs, store, team.launch)) {
     CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
-    if (fs.Stat(path).ok()) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+    CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
     if (team.alone()) return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const json known, Gather(fs, store, team.launch));
