@@ -349,6 +349,9 @@ class Opener {
       const TensorEntry& tensor = builder_.catalog.tensors[p.tensor];
       return tensor.role == Role::kWeight && tensor.spec.name == first;
     });
+    if (part == parts.end())
+      return Corrupt("{}: {} is to share the memory of {}, which is not there", files_.directory, array.name,
+                     first);
     const StoredArray& same = builder_.catalog.arrays[part->array];
     if (same.dtype != array.dtype || !(same.shape == array.shape))
       return Corrupt("{}: {} is to share the memory of {}, which has another shape or type", files_.directory,

@@ -166,6 +166,7 @@ class DeepSpeedTest(Case):
         self.check_their_own_conversion()
         for source in ("tied2", "tied3"):
             self.check_all_names(source)
+        self.check_names_that_cannot_be()
 
     def check_all_names(self, source):
         """Released weights have all names that DeepSpeed's own script gives, and its values."""
@@ -216,6 +217,17 @@ class DeepSpeedTest(Case):
                             "--num_merge_workers", "1"], check=True, capture_output=True, timeout=300,
                            env=os.environ | {"DS_ACCELERATOR": "cpu"})
             self.assertEqual(fingerprint(os.path.join(shards, "theirs")), fingerprint(self.path("universal-in")))
+
+
+    def check_names_that_cannot_be(self):
+        """Two names that are each said to be the other's, and two tensors that are said to be one and differ."""
+        path = self.path("tied2", "global_step2", "mp_rank_00_model_states.pt")
+        state = torch.load(path, weights_only=False)
+        first, second = "model.transformer.wte.weight", "model.lm_head.weight"
+        state["module"][second] = state["module"][first] + 1
+        for shared, told in (({first: second, second: first}, "which is not there"), ({second: first}, "differ")):
+            torch.save(state | {"shared_params": shared}, path)
+            self.assertIn(told, cairn("fingerprint", self.path("tied2"), status=2).stderr)
 
 
 class MegatronTest(Case):

@@ -29,27 +29,28 @@ std::vector<std::byte> AfterSteps(std::vector<std::byte> values, int64_t steps) 
 }
 
 // The whole tensor of that role after so many steps.
-std::vector<std::byte> Expected(const ParameterSpec& spec, Role role, int64_t steps) {
+std::vector<std::byte> Expected(const ParameterSpec& spec, Role role, int64_t steps, Dtype weights) {
   const Role stored = role == Role::kWeight ? Role::kMaster : role;
   auto values = AfterSteps(ValuesOf({spec, stored, Dtype::kF32}, 1), steps);
-  return role == Role::kWeight ? Rounded(values) : values;
+  return role == Role::kWeight ? Rounded(values, weights) : values;
 }
 
-// A rank's state: bf16 weights, and this data parallel rank's partition of masters and moments.
+// A rank's state: 16-bit weights, and this data parallel rank's partition of masters and moments.
 class RankState {
  public:
-  RankState(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank)
-      : specs_(specs), at_(topology.At(rank)) {
-    auto layout = LayoutOf(specs, topology, at_.tp, at_.pp);
+  RankState(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank, Dtype dtype)
+      : specs_(specs), topology_(topology), rank_(rank), dtype_(dtype) {
+    const Coordinates at = topology.At(rank);
+    auto layout = LayoutOf(specs, topology, at.tp, at.pp);
     EXPECT_TRUE(layout.ok());
     layout_ = *std::move(layout);
     const uint64_t all = layout_.partition_size * topology.dp;
     weights_.resize(all * 2);
     states_.assign(3, std::vector<std::byte>(layout_.partition_size * 4));
     buffers_.emplace(specs_, layout_);
-    buffers_->parts.push_back({Role::kWeight, Dtype::kBF16, weights_.data(), {0, all}});
+    buffers_->parts.push_back({Role::kWeight, dtype_, weights_.data(), {0, all}});
     for (size_t i = 0; i < states_.size(); ++i)
-      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(), layout_.Partition(at_.dp)});
+      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(), layout_.Partition(at.dp)});
     buffers_->rng_state = std::string(40, static_cast<char>('a' + rank));
   }
 
@@ -60,33 +61,20 @@ class RankState {
     Visit([&](Role role, const LocalParameter& p, std::span<std::byte> to, uint64_t skip) {
       const ParameterSpec& spec = specs_[p.index];
       const Piece piece{.tensor = 0, .file = 0, .box = p.box, .range = {0, p.box.Volume()}, .chunks = {}};
-      const Dtype dtype = role == Role::kWeight ? Dtype::kBF16 : Dtype::kF32;
-      const auto bytes = GatherPiece(piece, {spec, role, dtype}, Expected(spec, role, steps));
+      const Dtype dtype = role == Role::kWeight ? dtype_ : Dtype::kF32;
+      const auto bytes = GatherPiece(piece, {spec, role, dtype}, Expected(spec, role, steps, dtype_));
       std::memcpy(to.data(), bytes.data() + skip, to.size());
     });
   }
 
   // Whether it is that, bit for bit.
   bool Is(int64_t steps) {
-    RankState other(specs_, at_, layout_, weights_.size(), buffers_->parts[1].covers);
+    RankState other(specs_, topology_, rank_, dtype_);
     other.Fill(steps);
-    bool same = true;
-    auto expected = other.states_.begin();
-    for (const auto& states : states_) same = same && states == *expected++;
-    return same && weights_ == other.weights_;
+    return states_ == other.states_ && weights_ == other.weights_;
   }
 
  private:
-  RankState(const std::vector<ParameterSpec>& specs, Coordinates at, const RankLayout& layout,
-            size_t weight_bytes, FlatRange covers)
-      : specs_(specs), at_(at), layout_(layout), weights_(weight_bytes) {
-    states_.assign(3, std::vector<std::byte>(covers.size() * 4));
-    buffers_.emplace(specs_, layout_);
-    buffers_->parts.push_back({Role::kWeight, Dtype::kBF16, weights_.data(), {0, weight_bytes / 2}});
-    for (size_t i = 0; i < states_.size(); ++i)
-      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(), covers});
-  }
-
   // Calls back for what each part has of each parameter: where it lies, and how many of its bytes are before.
   template <typename Visitor>
   void Visit(const Visitor& visit) {
@@ -102,7 +90,9 @@ class RankState {
   }
 
   const std::vector<ParameterSpec>& specs_;
-  const Coordinates at_;
+  const Topology topology_;
+  const int rank_;
+  const Dtype dtype_;
   RankLayout layout_;
   std::vector<std::byte> weights_;
   std::vector<std::vector<std::byte>> states_;
@@ -120,7 +110,7 @@ class CheckpointerTest : public testing::Test {
     ThreadWorld world(topology.world());
     world.Run([&](const std::shared_ptr<Mailbox>& mailbox) {
       ControlPlane votes(mailbox->Duplicate("votes"), kTimeout);
-      RankState state(specs_, topology, mailbox->rank());
+      RankState state(specs_, topology, mailbox->rank(), weights_);
       auto made = Checkpointer::Create(options, std::make_unique<ControlPlane>(mailbox, kTimeout));
       ASSERT_TRUE(made.ok()) << made.status().message();
       Checkpointer& checkpointer = **made;
@@ -154,11 +144,12 @@ class CheckpointerTest : public testing::Test {
       if (tensor.role == Role::kRng) continue;
       std::vector<std::byte> bytes(tensor.bytes());
       ASSERT_TRUE((*reader)->ReadBox(t, Box::Whole(tensor.spec.shape), bytes).ok());
-      EXPECT_EQ(bytes, Expected(tensor.spec, tensor.role, step)) << DisplayName(tensor);
+      EXPECT_EQ(bytes, Expected(tensor.spec, tensor.role, step, weights_)) << DisplayName(tensor);
     }
   }
 
   static constexpr double kTimeout = 120;
+  Dtype weights_ = Dtype::kBF16;
   const std::vector<ParameterSpec> specs_ = SpecsOf({});
   const TempDir dir_;
   const std::string run_ = dir_ / "run";
@@ -186,6 +177,14 @@ TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
   ExpectStep(6);
   Train(topology, 6, 12, {.codec = CodecMode::kAuto});
   ExpectStep(12);
+}
+
+TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
+  weights_ = Dtype::kF16;
+  Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.split_master = true});
+  ExpectStep(4);
+  Train({.tp = 1, .pp = 1, .dp = 1}, 4, 6, {.split_master = true});
+  ExpectStep(6);
 }
 
 TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
