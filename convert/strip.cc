@@ -73,11 +73,30 @@ Dtype MainType(const std::vector<StrippedWeight>& weights) {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
+// Where a file of torch.save holds optimizers beside its weights (formats/torch.h).
+std::vector<std::string> OptimizersOf(const Manifest& manifest) {
+  std::vector<std::string> paths;
+  for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
+    if (path.is_string()) paths.push_back(path.get<std::string>());
+  return paths;
+}
+
+// What is released.
+std::vector<ParameterSpec> ParametersOf(const CheckpointSource& source) {
+  std::vector<ParameterSpec> parameters = source.catalog().Parameters();
+  for (const std::string& path : OptimizersOf(source.manifest()))
+    std::erase_if(parameters, [&](const ParameterSpec& spec) {
+      return path.empty() || spec.name.starts_with(path + ".");
+    });
+  return parameters;
+}
+
 Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& options) {
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
-  const std::vector<ParameterSpec> parameters = catalog.Parameters();
+  const std::vector<ParameterSpec> parameters = ParametersOf(source);
+  if (parameters.empty()) return NotFound("{}: there are no weights in it", source.directory());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
   const Role second = options.dtype ? Role::kWeight : Role::kMaster;
   for (const ParameterSpec& spec : parameters) {
@@ -111,6 +130,8 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
 // What was allowed on the way here, and now.
 nlohmann::json HistoryOf(const Manifest& manifest, const StripOptions& options) {
   nlohmann::json history = manifest.history;
+  for (const std::string& path : OptimizersOf(manifest))
+    history.push_back(fmt::format("left out {}, an optimizer's state", path));
   if (options.dtype && options.on_overflow == OnOverflow::kSaturate)
     history.push_back(fmt::format(
         "values beyond the range of {} became its largest finite number (--saturate)", Name(*options.dtype)));
@@ -127,7 +148,7 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   if (!history.empty()) metadata["cairn.history"] = history.dump();
   if (options.format != StripFormat::kSafetensors) return metadata;
   metadata["cairn.model"] = manifest.model.dump();
-  std::vector<ParameterSpec> parameters = source.catalog().Parameters();
+  std::vector<ParameterSpec> parameters = ParametersOf(source);
   for (const SecondName& name : SecondNames(source)) parameters.push_back(name.spec);
   metadata["cairn.parameters"] = EncodeParameters(parameters);
   return metadata;

@@ -14,6 +14,16 @@ std::pair<std::string, std::string> SplitPath(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
+// Paths of what torch.optim calls its state dict, which its keys tell, at the top and one level below.
+void FindOptimizers(const PyValue& value, const std::string& path, int depth, nlohmann::json& found) {
+  if (!value.is(PyKind::kDict)) return;
+  if (FindKind(value, "state", PyKind::kDict) && FindKind(value, "param_groups", PyKind::kList))
+    return found.push_back(path);
+  for (size_t i = 0; depth > 0 && i + 1 < value.items.size(); i += 2)
+    FindOptimizers(*value.items[i + 1], (path.empty() ? "" : path + ".") + KeyText(*value.items[i]),
+                   depth - 1, found);
+}
+
 }  // namespace
 
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
@@ -55,6 +65,9 @@ Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::s
   for (const char* key : {"iteration", "step", "global_step", "global_steps", "epoch"})
     if (const auto value = AsInt(Find(file.root(), key))) manifest.state[key] = *value;
   manifest.step = IntField(manifest.state, "iteration");
+  nlohmann::json optimizers = nlohmann::json::array();
+  FindOptimizers(file.root(), "", 2, optimizers);
+  if (!optimizers.empty()) manifest.state["optimizers"] = std::move(optimizers);
   return builder.Open(fs, directory, std::move(manifest));
 }
 

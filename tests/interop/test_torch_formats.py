@@ -117,6 +117,18 @@ class TorchFilesTest(Case):
             with self.subTest(seed=seed), open(path, "rb") as file:
                 self.check(value, read["tree"], bytearray(file.read()))
 
+    def test_an_optimizer_beside_the_weights_is_stripped(self):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "train": {"optim": optimizer.state_dict()}}, self.path("both.pt"))
+        cairn("strip", self.path("both.pt"), self.path("out"), "--format", "safetensors", "--dtype", "fp16")
+        self.assertEqual({key for key, _ in Dump(self.path("out")).tensors}, {"model.weight", "model.bias"})
+        torch.save(optimizer.state_dict(), self.path("optim.pt"))
+        told = cairn("strip", self.path("optim.pt"), self.path("none"), "--format", "safetensors", "--dtype", "fp16", status=2)
+        self.assertIn("there are no weights in it", told.stderr)
+
     def test_values_of_any_layout(self):
         rng = random.Random(7)
         state = {f"t{i}": random_tensor(rng) for i in range(80)}
