@@ -5,6 +5,11 @@
 #include "tools/plan/formulas.h"
 
 namespace cairn {
+namespace {
+
+constexpr double kTarBytes = 500e9;  // of the archive at most, by default (bundle_max)
+
+}  // namespace
 
 TrainingCost CostOf(const PlanRequest& request, const RunSetup& setup, const TimeConstants& constants,
                     double samples) {
@@ -38,7 +43,7 @@ CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, d
   const double nodes = std::ceil(static_cast<double>(setup.gpus) / request.cluster.gpus_per_node);
   cost.save_seconds = cost.bytes / (nodes * node_gbps * 1e9);
   cost.archive_bytes = cost.bytes;
-  cost.archive_inodes = 2;
+  cost.archive_inodes = 1 + static_cast<int64_t>(std::ceil(cost.bytes / kTarBytes));
   return cost;
 }
 

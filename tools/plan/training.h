@@ -24,7 +24,7 @@ struct CheckpointCost {
   int64_t files = 0;        // one a rank, the index and the manifest
   double save_seconds = 0;  // until durable
   double archive_bytes = 0;
-  int64_t archive_inodes = 0;  // a tar and its record
+  int64_t archive_inodes = 0;  // tars and their record
 };
 
 // `node_gbps`: GB/s that one node writes to the file system.
