@@ -297,7 +297,9 @@ void Checkpointer::Collect(Slot& slot) {
   slot.save->Wait();
   const std::shared_ptr<Save> save = std::move(slot.save);
   Report(*save);
-  if (save->drain) drains_.push_back(save->drain);
+  if (!save->drain) return;
+  save->drain->stall_seconds = save->stall_seconds;  // the trainer's own, which no other thread touches
+  drains_.push_back(save->drain);
 }
 
 // A save that is on its way on from a local step is reported as such, and again when it is in save_dir. How

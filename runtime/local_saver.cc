@@ -125,7 +125,6 @@ std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
   drain->nonce = save.nonce;
   drain->tensors = save.tensors;
   drain->started = save.started;
-  drain->stall_seconds = save.stall_seconds;
   drain->local_step = save.local_step;
   drain->receipt = save.receipt;
   return drain;

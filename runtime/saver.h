@@ -45,7 +45,7 @@ struct Save {
   ShardReceipt receipt;
   std::shared_ptr<Save> drain;  // goes on from the local step that this save has become
   Clock::time_point started;
-  double stall_seconds = 0;  // the trainer's
+  double stall_seconds = 0;  // the trainer's, and its thread's alone
   std::atomic<bool> done = false;
   double written_seconds = 0;  // this rank's shard, from the start
   double durable_seconds = 0;  // the step, from the start
