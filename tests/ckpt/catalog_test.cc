@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 
 namespace cairn {
@@ -66,6 +67,20 @@ Catalog DerivedExample() {
   piece.stored = {{.encoded = true, .exceptions = 2}};
   piece.exceptions = {{3, 0x3f80}, {11, 0xffff}};
   return catalog;
+}
+
+// What a decoder says of a changed catalog.
+StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) {
+  change(catalog);
+  return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
+}
+
+// Of one where the first chunk of a piece has other exceptions.
+StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> exceptions) {
+  return KindOf(std::move(catalog), [&](Catalog& c) {
+    c.pieces[piece].stored[0].exceptions = static_cast<uint32_t>(exceptions.size());
+    c.pieces[piece].exceptions = std::move(exceptions);
+  });
 }
 
 TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
@@ -158,9 +173,7 @@ TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
 // What a decoder would have to read or fill is held to the chunk's size before anything is allocated.
 TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
   const auto decode = [](auto change) {
-    Catalog catalog = PackedExample();
-    change(catalog.pieces[1]);
-    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
+    return KindOf(PackedExample(), [&](Catalog& c) { change(c.pieces[1]); });
   };
   EXPECT_EQ(decode([](Piece&) {}), StatusKind::kOk);
   for (const uint32_t bytes : {0u, 24u, 1u << 30})
@@ -173,15 +186,9 @@ TEST(CatalogTest, ChunksOfImpossibleSizesAreCorrupt) {
 }
 
 TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
-  const auto decode = [](auto change) {
-    Catalog catalog = PackedExample();
-    change(catalog);
-    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
-  };
-  const auto with = [&](std::vector<MasterException> exceptions) {
-    return decode([&](Catalog& c) {
-      c.pieces[3].exceptions = exceptions, c.pieces[3].stored[0].exceptions = exceptions.size();
-    });
+  const auto decode = [](auto change) { return KindOf(PackedExample(), change); };
+  const auto with = [](std::vector<MasterException> exceptions) {
+    return KindWith(PackedExample(), 3, std::move(exceptions));
   };
   EXPECT_EQ(with({}), StatusKind::kOk);
   EXPECT_EQ(with({{10, 1}}), StatusKind::kOk);
@@ -195,15 +202,9 @@ TEST(CatalogTest, LowHalvesBelongToAMasterAndTheirExceptionsToAChunk) {
 }
 
 TEST(CatalogTest, DerivedPiecesBelongToAnFp16WeightAndHaveNoBytes) {
-  const auto decode = [](auto change) {
-    Catalog catalog = DerivedExample();
-    change(catalog);
-    return DecodeCatalog(EncodeCatalog(catalog)).status().kind();
-  };
-  const auto with = [&](std::vector<MasterException> exceptions) {
-    return decode([&](Catalog& c) {
-      c.pieces[0].exceptions = exceptions, c.pieces[0].stored[0].exceptions = exceptions.size();
-    });
+  const auto decode = [](auto change) { return KindOf(DerivedExample(), change); };
+  const auto with = [](std::vector<MasterException> exceptions) {
+    return KindWith(DerivedExample(), 0, std::move(exceptions));
   };
   EXPECT_EQ(with({}), StatusKind::kOk);
   EXPECT_EQ(with({{11, 1}}), StatusKind::kOk);

@@ -9,18 +9,11 @@
 #include <random>
 
 #include "ckpt/cast.h"
+#include "tests/support/byte_spans.h"
+#include "tests/support/sanitized.h"
 
 namespace cairn {
 namespace {
-
-template <typename T>
-std::span<const std::byte> In(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-template <typename T>
-std::span<std::byte> Out(std::vector<T>& values) {
-  return std::as_writable_bytes(std::span(values));
-}
 
 // By the processor where it can, which knows nothing of ours.
 [[gnu::target("f16c")]] void RoundByProcessor(const std::vector<uint32_t>& master,
@@ -35,11 +28,7 @@ void Round(const std::vector<uint32_t>& master, std::vector<uint16_t>& weight) {
 }
 
 // Sanitizers make it slow and what they look for is the same in every part.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kOneBatchIn = 61;
-#else
-constexpr uint64_t kOneBatchIn = 1;
-#endif
+constexpr uint64_t kOneBatchIn = kSanitized ? 61 : 1;
 
 // The proof: of every fp32 pattern the derived half is the rounded one, and needs no exception.
 TEST(DerivedWeight, HoldsForEveryMaster) {

@@ -25,6 +25,14 @@ struct Shard {
   std::vector<std::vector<std::byte>> bytes;  // of each piece
 };
 
+// As a snapshot holds it.
+std::vector<std::byte> ImageOf(const Shard& shard, const ShardPlan& plan) {
+  std::vector<std::byte> image(plan.file_bytes());
+  for (size_t i = 0; i < shard.bytes.size(); ++i)
+    std::ranges::copy(shard.bytes[i], image.data() + plan.OffsetOf(i));
+  return image;
+}
+
 Shard ShardOf(const StepRecipe& recipe, int rank) {
   Shard shard;
   shard.tensors = TensorsOf(recipe);
@@ -84,9 +92,7 @@ TEST(PackedShard, DependsOnItsPiecesOnly) {
 
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
-  std::vector<std::byte> image(plan->file_bytes());
-  for (size_t i = 0; i < shard.bytes.size(); ++i)
-    std::ranges::copy(shard.bytes[i], image.data() + plan->OffsetOf(i));
+  const std::vector<std::byte> image = ImageOf(shard, *plan);
   ASSERT_TRUE(fs.MakeDir(temp / "image").ok());
   uint64_t waited = 0;
   const auto receipt = WritePackedImage(fs, temp / "image", *plan, image, {.wait_for = [&](uint64_t end) {
@@ -210,9 +216,7 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
   RoundWeights(shard);
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
-  std::vector<std::byte> image(plan->file_bytes());
-  for (size_t i = 0; i < shard.bytes.size(); ++i)
-    std::ranges::copy(shard.bytes[i], image.data() + plan->OffsetOf(i));
+  const std::vector<std::byte> image = ImageOf(shard, *plan);
   for (const bool encode : {false, true}) {
     const std::string directory = temp / (encode ? "encoded" : "plain");
     ASSERT_TRUE(fs.MakeDir(directory).ok());
@@ -267,9 +271,7 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
   RoundWeights(shard);
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
-  std::vector<std::byte> image(plan->file_bytes());
-  for (size_t i = 0; i < shard.bytes.size(); ++i)
-    std::ranges::copy(shard.bytes[i], image.data() + plan->OffsetOf(i));
+  const std::vector<std::byte> image = ImageOf(shard, *plan);
   auto receipt = WritePackedImage(fs, temp / "", *plan, image, {.split_master = true});
   ASSERT_TRUE(receipt.ok()) << receipt.status().message();
   for (Piece& piece : receipt->catalog.pieces) {

@@ -6,18 +6,11 @@
 #include <random>
 
 #include "ckpt/simd.h"
+#include "tests/support/byte_spans.h"
+#include "tests/support/sanitized.h"
 
 namespace cairn {
 namespace {
-
-template <typename T>
-std::span<const std::byte> In(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-template <typename T>
-std::span<std::byte> Out(std::vector<T>& values) {
-  return std::as_writable_bytes(std::span(values));
-}
 
 bool IsNan(uint32_t x) { return (x & 0x7fffffff) > 0x7f800000; }
 
@@ -31,11 +24,7 @@ CAIRN_SIMD_CLONES void Round(const uint32_t* master, size_t count, uint16_t* wei
 }
 
 // Sanitizers make it slow and what they look for is the same in every part.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kOneBatchIn = 61;
-#else
-constexpr uint64_t kOneBatchIn = 1;
-#endif
+constexpr uint64_t kOneBatchIn = kSanitized ? 61 : 1;
 
 // The proof: every fp32 pattern comes back, and the list of exceptions is exactly the ties below an odd high
 // half, and NaNs.

@@ -285,6 +285,27 @@ Scenario ScenarioOfTwo(const std::string& root, std::string name, const Topology
   return scenario;
 }
 
+// What a scenario does, and then reports.
+std::function<Status(FileSystem&, const std::function<void()>&)> Reporting(
+    std::function<Status(FileSystem&)> work) {
+  return [work = std::move(work)](FileSystem& fs, const std::function<void()>& reported) {
+    CAIRN_RETURN_IF_ERROR(work(fs));
+    reported();
+    return OkStatus();
+  };
+}
+
+// Of two archived steps the first may be gone, and is once that was reported.
+std::function<std::string(FileSystem&, size_t)> OnlyTheFirstGoes(const std::string& store) {
+  return [=](FileSystem& fs, size_t reported) -> std::string {
+    size_t proven = 0;
+    if (const std::string trouble = CheckStore(fs, store, proven, kFirstStep); !trouble.empty())
+      return trouble;
+    if (!HasProven(fs, store, kFirstStep + 1)) return "the step that stays is gone";
+    return reported == 0 || proven == 1 ? "" : "what was removed is back";
+  };
+}
+
 // Of two archived steps in pieces the first goes.
 Scenario PruneScenario(const std::string& root, const Topology& topology) {
   const std::string store = JoinPath(root, "store");
@@ -294,18 +315,8 @@ Scenario PruneScenario(const std::string& root, const Topology& topology) {
     if (member.status().kind() == StatusKind::kNotFound) return OkStatus();
     return member.ok() ? RemoveMember(fs, store, member->tar) : member.status();
   };
-  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
-    CAIRN_RETURN_IF_ERROR(prune(fs));
-    reported();
-    return OkStatus();
-  };
-  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
-    size_t proven = 0;
-    if (const std::string trouble = CheckStore(fs, store, proven, kFirstStep); !trouble.empty())
-      return trouble;
-    if (!HasProven(fs, store, kFirstStep + 1)) return "the step that stays is gone";
-    return reported == 0 || proven == 1 ? "" : "what was removed is back";
-  };
+  scenario.act = Reporting(prune);
+  scenario.check = OnlyTheFirstGoes(store);
   scenario.redo = [=](FileSystem& fs) -> std::string {
     if (const Status again = prune(fs); !again.ok()) return again.message();
     const auto names = fs.List(store);
@@ -337,18 +348,8 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
     CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
-  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
-    CAIRN_RETURN_IF_ERROR(rewrite(fs));
-    reported();
-    return OkStatus();
-  };
-  scenario.check = [=](FileSystem& fs, size_t reported) -> std::string {
-    size_t proven = 0;
-    if (const std::string trouble = CheckStore(fs, store, proven, kFirstStep); !trouble.empty())
-      return trouble;
-    if (!HasProven(fs, store, kFirstStep + 1)) return "the step that stays is gone";
-    return reported == 0 || proven == 1 ? "" : "what was removed is back";
-  };
+  scenario.act = Reporting(rewrite);
+  scenario.check = OnlyTheFirstGoes(store);
   scenario.redo = [=](FileSystem& fs) -> std::string {
     if (HasProven(fs, store, kFirstStep))
       if (const Status again = rewrite(fs); !again.ok()) return again.message();
@@ -373,11 +374,7 @@ Scenario BundleScenario(const std::string& root, const Topology& topology) {
         MakeBundles(fs, store, {.sizes = {kLarge, kLarge, kLarge}, .parity = 0.05, .all = true}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
-  scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
-    CAIRN_RETURN_IF_ERROR(bundle(fs));
-    reported();
-    return OkStatus();
-  };
+  scenario.act = Reporting(bundle);
   scenario.check = [=](FileSystem& fs, size_t) -> std::string {
     size_t proven = 0;
     if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
