@@ -19,15 +19,15 @@ Status MakeDirs(FileSystem& fs, const std::string& path) {
 }
 
 Status RemoveTree(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo root, fs.LinkStat(path));
+  if (!root.is_directory())
+    return NotSupported("{} is not a directory but a {}; Cairn leaves it alone, remove it by hand", path,
+                        root.kind == FileKind::kLink ? "link" : "file");
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
   for (const std::string& name : names) {
     const std::string entry = JoinPath(path, name);
-    Status status = fs.RemoveFile(entry);  // first, so that a link to a directory is removed, never followed
-    if (!status.ok()) {
-      const Result<FileInfo> info = fs.Stat(entry);
-      if (info.ok() && info->is_directory) status = RemoveTree(fs, entry);
-    }
-    CAIRN_RETURN_IF_ERROR(status);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(entry));
+    CAIRN_RETURN_IF_ERROR(info.is_directory() ? RemoveTree(fs, entry) : fs.RemoveFile(entry));
   }
   return fs.RemoveDir(path);
 }

@@ -53,16 +53,26 @@ inline size_t WholeTransfer(const File& file, size_t bytes) {
   return file.direct() ? PageDown(bytes) : bytes;
 }
 
+enum class FileKind {
+  kFile,
+  kDirectory,
+  kLink,   // symbolic; only LinkStat sees one
+  kOther,  // FIFO, socket, device
+};
+
 struct FileInfo {
-  bool is_directory = false;
+  FileKind kind = FileKind::kFile;
   uint64_t bytes = 0;
   int64_t modified_unix_seconds = 0;
   int64_t accessed_unix_seconds = 0;
+
+  bool is_directory() const { return kind == FileKind::kDirectory; }
 };
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
+  // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place blocks nobody.
   virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
                                                     Direct direct = Direct::kOff) = 0;
   // A new file; AlreadyExists where one is there.
@@ -72,6 +82,8 @@ class FileSystem {
     return NotSupported("{}: this file system cannot write into a file that is there", path);
   }
   virtual Result<FileInfo> Stat(const std::string& path) = 0;
+  // Of the name itself: a symbolic link is not followed.
+  virtual Result<FileInfo> LinkStat(const std::string& path) { return Stat(path); }
   virtual Result<std::vector<std::string>> List(
       const std::string& directory) = 0;                // names, sorted, without . and ..
   virtual Status MakeDir(const std::string& path) = 0;  // fine where the directory is there already
@@ -95,7 +107,8 @@ std::string JoinPath(std::string_view directory, std::string_view name);
 // Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
 // loss takes away again is lost.
 Status MakeDirs(FileSystem& fs, const std::string& path);
-// Removes a directory and what is in it, files first; links are removed, not followed.
+// Removes a directory and what is in it, files first. Links in it are removed, not followed. Errors:
+// NotSupported where `path` itself is a link or no directory.
 Status RemoveTree(FileSystem& fs, const std::string& path);
 // What a killed run left, say. Errors: those of RemoveFile but NotFound.
 Status RemoveIfThere(FileSystem& fs, const std::string& path);

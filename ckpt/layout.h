@@ -16,7 +16,9 @@ inline constexpr std::string_view kIndexName = "index.h5";
 inline constexpr std::string_view kLatestName = "latest";
 inline constexpr std::string_view kRunName = ".run";
 inline constexpr std::string_view kLockName = ".lock";
+inline constexpr std::string_view kDeletionLockName = ".deletion.lock";  // deletion.h
 inline constexpr std::string_view kHeldName = "held";
+inline constexpr std::string_view kVerifiedName = "verified";
 
 // "step-00001000"
 std::string StepDirName(int64_t step);

@@ -108,10 +108,33 @@ Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, in
   return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
 }
 
+FileInfo InfoOf(const struct stat& st) {
+  const FileKind kind = S_ISREG(st.st_mode)   ? FileKind::kFile
+                        : S_ISDIR(st.st_mode) ? FileKind::kDirectory
+                        : S_ISLNK(st.st_mode) ? FileKind::kLink
+                                              : FileKind::kOther;
+  return {kind, static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec, st.st_atim.tv_sec};
+}
+
+// O_NONBLOCK, so that a FIFO does not wait for a writer; taken off again, because io_uring would take it for
+// a wish not to wait for the disk.
+Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file, Open("open", path, O_RDONLY | O_NONBLOCK, direct));
+  struct stat st;
+  if (::fstat(file->descriptor(), &st) != 0) return PosixError("find", path, errno);
+  if (S_ISDIR(st.st_mode)) return PosixError("read", path, EISDIR);
+  if (!S_ISREG(st.st_mode))
+    return NotSupported("{} is not a regular file but a FIFO, socket or device; move it away", path);
+  const int flags = ::fcntl(file->descriptor(), F_GETFL);
+  if (flags < 0 || ::fcntl(file->descriptor(), F_SETFL, flags & ~O_NONBLOCK) != 0)
+    return PosixError("open", path, errno);
+  return file;
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
-    return Open("open", path, O_RDONLY, direct);
+    return OpenRegular(path, direct);
   }
 
   Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct) override {
@@ -125,8 +148,13 @@ class PosixFileSystem final : public FileSystem {
   Result<FileInfo> Stat(const std::string& path) override {
     struct stat st;
     if (::stat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
-    return FileInfo{S_ISDIR(st.st_mode), static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec,
-                    st.st_atim.tv_sec};
+    return InfoOf(st);
+  }
+
+  Result<FileInfo> LinkStat(const std::string& path) override {
+    struct stat st;
+    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    return InfoOf(st);
   }
 
   Result<std::vector<std::string>> List(const std::string& directory) override {
@@ -146,8 +174,8 @@ class PosixFileSystem final : public FileSystem {
     if (::mkdir(path.c_str(), 0777) == 0) return OkStatus();
     const int error = errno;
     const Result<FileInfo> info = Stat(path);
-    return error == EEXIST && info.ok() && info->is_directory ? OkStatus()
-                                                              : PosixError("make directory", path, error);
+    return error == EEXIST && info.ok() && info->is_directory() ? OkStatus()
+                                                                : PosixError("make directory", path, error);
   }
 
   Status Rename(const std::string& from, const std::string& to) override {

@@ -46,7 +46,7 @@ Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::st
 Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::string& path,
                                                    const std::function<void(const Status&)>& skipped) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (!info.is_directory)
+  if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
   if (fs.Stat(JoinPath(path, kManifestName)).ok()) return StepReader::Open(fs, path);
   return OpenNewestStep(fs, path, skipped);

@@ -153,7 +153,7 @@ std::string LocalSteps::FactsOfThisRank() const {
     if (!names.ok()) continue;
     for (const std::string& name : *names) {
       const auto info = fs_.Stat(JoinPath(directory, name));
-      if (!info.ok() || info->is_directory) continue;
+      if (!info.ok() || info->is_directory()) continue;
       Digest digest{};
       if (name == kManifestName) {
         const auto text = ReadSmallFile(fs_, JoinPath(directory, name), kMaxManifestBytes);

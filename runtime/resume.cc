@@ -79,7 +79,7 @@ Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
   if (has_steps || places_.load.empty()) return candidates;
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
-  if (!info.is_directory)
+  if (!info.is_directory())
     return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
   if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
     candidates.push_back({.directory = places_.load, .weights_only = places_.finetune});

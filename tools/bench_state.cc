@@ -190,7 +190,7 @@ Status RemoveRun(const std::string& run_dir) {
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-    CAIRN_RETURN_IF_ERROR(info.is_directory ? RemoveTree(fs, path) : fs.RemoveFile(path));
+    CAIRN_RETURN_IF_ERROR(info.is_directory() ? RemoveTree(fs, path) : fs.RemoveFile(path));
   }
   return fs.RemoveDir(run_dir);
 }

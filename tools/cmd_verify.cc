@@ -51,7 +51,7 @@ struct VerifyOptions {
 // Errors: NotFound where there is nothing that a check could be about.
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (!info.is_directory)
+  if (!info.is_directory())
     return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
   const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))

@@ -114,7 +114,7 @@ Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) 
     if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
     const std::string path = JoinPath(directory, name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-    if (!info.is_directory) files[name] = {&fs, path};
+    if (!info.is_directory()) files[name] = {&fs, path};
   }
   if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
   return files;

@@ -200,7 +200,7 @@ class Reader {
 
 bool MatchesDcp(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
-  if (!info.ok() || !info->is_directory) return false;
+  if (!info.ok() || !info->is_directory()) return false;
   if (fs.Stat(JoinPath(path, ".metadata")).ok()) return true;
   const auto names = fs.List(path);
   return names.ok() &&

@@ -75,7 +75,7 @@ bool IsTagDirectory(FileSystem& fs, const std::string& path) {
 
 bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
-  if (!info.ok() || !info->is_directory) return false;
+  if (!info.ok() || !info->is_directory()) return false;
   if (IsTagDirectory(fs, path)) return true;
   const auto names = fs.List(path);
   return names.ok() && std::ranges::find(*names, "latest") != names->end() &&

@@ -23,7 +23,7 @@ bool HasAny(FileSystem& fs, const std::string& directory, std::span<const char* 
 bool IsHuggingFace(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
-  if (info->is_directory)
+  if (info->is_directory())
     return fs.Stat(JoinPath(path, "config.json")).ok() &&
            (HasAny(fs, path, kSafetensors) || HasAny(fs, path, kPickles));
   return std::ranges::any_of(kSuffixes, [&](const char* suffix) { return path.ends_with(suffix); }) &&

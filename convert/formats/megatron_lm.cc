@@ -248,7 +248,7 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
 
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
-  if (!info.ok() || !info->is_directory) return false;
+  if (!info.ok() || !info->is_directory()) return false;
   return fs.Stat(JoinPath(path, kTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
 }
 

@@ -83,7 +83,7 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
 bool IsSafetensors(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
-  if (!info->is_directory) return path.ends_with(".safetensors");
+  if (!info->is_directory()) return path.ends_with(".safetensors");
   return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok();
 }
 

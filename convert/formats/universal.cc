@@ -138,7 +138,7 @@ class Opener {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> entries, fs_.List(zero));
     for (const std::string& name : entries) {
       CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(zero, name)));
-      if (info.is_directory) names_.push_back(name);
+      if (info.is_directory()) names_.push_back(name);
     }
     if (names_.empty()) return NotFound("{}: there are no parameters in it", zero);
     return OkStatus();

@@ -57,9 +57,9 @@ Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, co
 Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const char* one, const char* index,
                               ReadFile read) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-  if (info.is_directory && !fs.Stat(JoinPath(path, one)).ok()) return ReadIndexed(fs, path, index, read);
-  WeightFiles files{info.is_directory ? path : ParentDir(path), {}, {}, {}};
-  files.names = {info.is_directory ? one : path.substr(path.find_last_of('/') + 1)};
+  if (info.is_directory() && !fs.Stat(JoinPath(path, one)).ok()) return ReadIndexed(fs, path, index, read);
+  WeightFiles files{info.is_directory() ? path : ParentDir(path), {}, {}, {}};
+  files.names = {info.is_directory() ? one : path.substr(path.find_last_of('/') + 1)};
   CAIRN_RETURN_IF_ERROR(read(fs, files, 0));
   return files;
 }

@@ -80,7 +80,7 @@ class StreamReader {
 
 bool TorchFile::Matches(FileSystem& fs, const std::string& path) {
   const auto info = fs.Stat(path);
-  if (!info.ok() || info->is_directory || info->bytes < kStreamMagic.size()) return false;
+  if (!info.ok() || info->is_directory() || info->bytes < kStreamMagic.size()) return false;
   const auto file = fs.OpenForRead(path);
   if (!file.ok()) return false;
   FirstBytes head;

@@ -320,7 +320,8 @@ Result<FileInfo> SimDisk::Stat(const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const Place place, Find(path));
   if (place.inode < 0) return NoFile(path);
   const Node& node = tree_[place.inode];
-  return FileInfo{.is_directory = node.directory, .bytes = node.directory ? 0 : node.bytes->size()};
+  return FileInfo{.kind = node.directory ? FileKind::kDirectory : FileKind::kFile,
+                  .bytes = node.directory ? 0 : node.bytes->size()};
 }
 
 Result<std::vector<std::string>> SimDisk::List(const std::string& directory) {

@@ -46,11 +46,11 @@ class MemoryFileSystem : public FileSystem {
   }
   Result<FileInfo> Stat(const std::string& path) override {
     if (const auto found = files.find(path); found != files.end())
-      return FileInfo{.is_directory = false, .bytes = found->second.size()};
+      return FileInfo{.bytes = found->second.size()};
     const auto below = files.lower_bound(path + "/");
     if (below == files.end() || !below->first.starts_with(path + "/"))
       return NotFound("{}: no such file", path);
-    return FileInfo{.is_directory = true};
+    return FileInfo{.kind = FileKind::kDirectory};
   }
   Result<std::vector<std::string>> List(const std::string& directory) override {
     std::vector<std::string> names;

@@ -59,6 +59,9 @@ class WrappedFileSystem : public FileSystem {
   Result<FileInfo> Stat(const std::string& path) override {
     return Get<FileInfo>({FsCall::Kind::kStat, path}, [&] { return base_.Stat(path); });
   }
+  Result<FileInfo> LinkStat(const std::string& path) override {
+    return Get<FileInfo>({FsCall::Kind::kStat, path}, [&] { return base_.LinkStat(path); });
+  }
   Result<std::vector<std::string>> List(const std::string& path) override {
     return Get<std::vector<std::string>>({FsCall::Kind::kList, path}, [&] { return base_.List(path); });
   }

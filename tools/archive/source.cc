@@ -41,7 +41,7 @@ Status ListBelow(FileSystem& fs, const std::string& root, const std::string& bel
   for (const std::string& name : names) {
     const std::string path = below.empty() ? name : JoinPath(below, name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(JoinPath(root, path)));
-    if (info.is_directory) {
+    if (info.is_directory()) {
       CAIRN_RETURN_IF_ERROR(ListBelow(fs, root, path, depth + 1, files));
       continue;
     }
@@ -65,7 +65,7 @@ bool LooksLikeRun(const std::vector<std::string>& names) {
 
 Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSource>& sources) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
-  if (!info.is_directory) return NotSupported("{} is a file; give the directory that it is in", argument);
+  if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
   if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
     sources.push_back({argument, true});
     return OkStatus();
@@ -80,7 +80,7 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
   for (const std::string& name : names) {
     const std::string path = JoinPath(argument, name);
     const Result<FileInfo> entry = fs.Stat(path);
-    if (ForeignStepOf(name) && entry.ok() && entry->is_directory) sources.push_back({path, false});
+    if (ForeignStepOf(name) && entry.ok() && entry->is_directory()) sources.push_back({path, false});
   }
   if (sources.size() == before) sources.push_back({argument, false});
   return OkStatus();
@@ -151,14 +151,6 @@ Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::
                          ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
   if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: was saved anew meanwhile; run again", step_dir);
   return OkStatus();
-}
-
-std::string CanonicalPath(const std::string& path) {
-  std::error_code error;
-  const stdfs::path canonical = stdfs::weakly_canonical(path, error);
-  std::string text = error ? path : canonical.string();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
-  return text;
 }
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ckpt/canonical_path.h"
 #include "ckpt/step_reader.h"
 #include "tools/archive/record.h"
 
@@ -41,8 +42,5 @@ std::optional<int64_t> ForeignStepOf(std::string_view directory_name);
 
 // Errors: Corrupt where the manifest in `step_dir` is another than the one of this digest (hex).
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);
-
-// Absolute, without links and without a slash at its end.
-std::string CanonicalPath(const std::string& path);
 
 }  // namespace cairn

@@ -126,9 +126,9 @@ Status TarFileSystem::ReadSibling(const std::string& name, uint64_t offset, std:
 Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
   const std::string prefix = JoinPath(tar_path_, "");
   if (path == tar_path_ || (path.starts_with(prefix) && directories_.contains(path.substr(prefix.size()))))
-    return FileInfo{.is_directory = true};
+    return FileInfo{.kind = FileKind::kDirectory};
   CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
-  return FileInfo{false, BytesOf(*entry), entry->modified_unix_seconds, entry->modified_unix_seconds};
+  return FileInfo{FileKind::kFile, BytesOf(*entry), entry->modified_unix_seconds, entry->modified_unix_seconds};
 }
 
 Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {

@@ -38,6 +38,7 @@ class PrankFileSystem final : public ReadOnlyFileSystem {
     return Posix().Create(p, d);
   }
   Result<FileInfo> Stat(const std::string& path) override { return Posix().Stat(path); }
+  Result<FileInfo> LinkStat(const std::string& path) override { return Posix().LinkStat(path); }
   Result<std::vector<std::string>> List(const std::string& path) override { return Posix().List(path); }
   Status Rename(const std::string& a, const std::string& b) override { return Posix().Rename(a, b); }
   Status RemoveFile(const std::string& path) override { return Posix().RemoveFile(path); }
