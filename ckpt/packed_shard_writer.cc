@@ -7,6 +7,7 @@
 
 #include "ckpt/derived_weight.h"
 #include "ckpt/layout.h"
+#include "ckpt/nonfinite.h"
 #include "ckpt/plane_codec.h"
 
 namespace cairn {
@@ -130,6 +131,7 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
   if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || cursors_[weight].appended != 0 ||
       bytes.size() != DecodedBytes(piece, tensor.dtype) || master.size() != bytes.size() * 2)
     return InvalidArgument("{}: tensor {} is no whole fp16 weight", file_->path(), DisplayName(tensor));
+  uint64_t nonfinite = 0;
   std::vector<StoredChunk> stored;
   std::vector<MasterException> all, exceptions;
   for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
@@ -142,6 +144,11 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
                       .exceptions = static_cast<uint32_t>(exceptions.size())});
     all.insert(all.end(), exceptions.begin(), exceptions.end());
     piece.chunks[chunk] = DigestOf(part, contents_.ChunkSeed(weight, chunk));
+    nonfinite += CountNonFinite(tensor.dtype, part);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    nonfinite_ += nonfinite;
   }
   piece.codec = Codec::kDerived;
   piece.stored = std::move(stored);
@@ -172,6 +179,7 @@ void PackedShardWriter::Work() {
     lock.unlock();
     const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
     const Digest digest = DigestOf(job.bytes, seed);
+    const uint64_t nonfinite = CountNonFinite(contents_.tensor(job.piece).dtype, job.bytes);
     StoredChunk place;
     std::span<const std::byte> stored;
     if (!job.weight.empty()) {
@@ -186,6 +194,7 @@ void PackedShardWriter::Work() {
     place.digest = place.encoded ? DigestOf(stored, seed) : digest;
     lock.lock();
     contents_.piece(job.piece).chunks[job.chunk] = digest;
+    nonfinite_ += nonfinite;
     changed_.wait(lock, [&] { return next_placed_ == job.number; });
     Place(job, place, stored);
     if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
@@ -287,7 +296,7 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   CAIRN_RETURN_IF_ERROR(file_->Close());
   const Digest frame = FrameDigest(contents_.catalog(), *layout, catalog_offset, own_catalog);
-  return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog()};
+  return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog(), nonfinite_};
 }
 
 namespace {

@@ -96,6 +96,7 @@ class PackedShardWriter {
   std::deque<Job> jobs_;
   std::vector<Buffer> free_;
   uint64_t next_number_ = 0;
+  uint64_t nonfinite_ = 0;    // values so far
   uint64_t next_placed_ = 0;  // the job whose turn it is to be written
   bool stop_ = false;
   uint64_t at_ = kH5HeadBytes;  // end of the stream so far

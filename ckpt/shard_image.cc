@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "ckpt/nonfinite.h"
+
 namespace cairn {
 namespace {
 
@@ -79,17 +81,19 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   const std::vector<ImageChunk> chunks = ChunksOf(plan);
   FillFrame(plan, chunks, image);
   ImageWriter writer(fs, *file, image, options);
+  uint64_t nonfinite = 0;
   auto next = chunks.begin();
   const uint64_t data_end = plan.catalog_offset();
   for (uint64_t at = 0; at < data_end;) {
     const uint64_t end = std::min(data_end, at + options.write_bytes);
     if (options.wait_for) CAIRN_RETURN_IF_ERROR(options.wait_for(end));
     CAIRN_RETURN_IF_ERROR(writer.Write(at, end));
-    for (; next != chunks.end() && next->end <= end; ++next)
+    for (; next != chunks.end() && next->end <= end; ++next) {
+      const std::span<const std::byte> bytes = image.subspan(next->begin, next->end - next->begin);
+      nonfinite += CountNonFinite(plan.tensor(next->piece).dtype, bytes);
       if (options.take_digests)
-        plan.SetDigest(next->piece, next->chunk,
-                       DigestOf(image.subspan(next->begin, next->end - next->begin),
-                                plan.ChunkSeed(next->piece, next->chunk)));
+        plan.SetDigest(next->piece, next->chunk, DigestOf(bytes, plan.ChunkSeed(next->piece, next->chunk)));
+    }
     at = end;
   }
   const std::string own_catalog = plan.EncodeOwnCatalog();
@@ -98,7 +102,9 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   CAIRN_RETURN_IF_ERROR(writer.Drain());
   CAIRN_RETURN_IF_ERROR(file->Sync());
   CAIRN_RETURN_IF_ERROR(file->Close());
-  return plan.Receipt(own_catalog);
+  ShardReceipt receipt = plan.Receipt(own_catalog);
+  receipt.nonfinite = nonfinite;
+  return receipt;
 }
 
 }  // namespace cairn

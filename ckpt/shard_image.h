@@ -2,7 +2,8 @@
 //
 // A snapshot copies each piece to its place in the image (ShardPlan::OffsetOf), so that the file is written
 // in large direct writes straight from there, one after the other, without another copy and without small
-// writes. Digests are taken while writes are in flight, unless whoever filled the image took them.
+// writes. Digests are taken while writes are in flight, unless whoever filled the image took them; then, too,
+// values that are not finite are counted.
 #pragma once
 
 #include <functional>

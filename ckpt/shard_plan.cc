@@ -44,6 +44,7 @@ std::string ShardReceipt::Encode() const {
   out.PutText(file.name);
   out.Put(file.bytes);
   out.PutRaw({reinterpret_cast<const char*>(file.digest.data()), file.digest.size()});
+  out.Put(nonfinite);
   out.PutRaw(EncodeCatalog(catalog));
   return std::move(out).Take();
 }
@@ -54,6 +55,7 @@ Result<ShardReceipt> ShardReceipt::Decode(std::string_view bytes) {
   receipt.file.name = in.GetText();
   receipt.file.bytes = in.Get<uint64_t>();
   const std::string_view digest = in.GetRaw(sizeof(cairn::Digest));
+  receipt.nonfinite = in.Get<uint64_t>();
   if (!in.ok()) return Corrupt("truncated shard receipt");
   std::memcpy(receipt.file.digest.data(), digest.data(), digest.size());
   CAIRN_ASSIGN_OR_RETURN(receipt.catalog, DecodeCatalog(in.GetRaw(in.left())));
@@ -142,7 +144,7 @@ std::string ShardPlan::EncodeOwnCatalog() const {
 
 ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
   const Catalog& catalog = contents_.catalog();
-  return {{name(), file_bytes(), FrameDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog};
+  return {{name(), file_bytes(), FrameDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog, 0};
 }
 
 }  // namespace cairn

@@ -28,7 +28,8 @@ struct StepIdentity {
 // digests.
 struct ShardReceipt {
   ManifestFile file;
-  Catalog catalog;  // files = {file.name}
+  Catalog catalog;         // files = {file.name}
+  uint64_t nonfinite = 0;  // values that are infinite or NaN, where the writer counts them
 
   // For the way from the writers to the committer.
   std::string Encode() const;

@@ -93,5 +93,42 @@ TEST(ShardImage, IsTheFileThatTheStreamingWriterMakes) {
   }
 }
 
+// By every way of writing an image: values of a weight of two chunks and of its master, both ends of each.
+TEST(ShardImage, CountsValuesThatAreNotFinite) {
+  FileSystem& fs = FileSystem::Posix();
+  const StepIdentity identity{"0123456789abcdef0123456789abcdef", 7};
+  for (const Dtype weights : {Dtype::kBF16, Dtype::kF16}) {
+    StepRecipe recipe = RecipeOf({.layers = 1, .hidden = 64, .vocab = 40'000}, {});
+    recipe.weights = weights;
+    const Shard shard = ShardOf(recipe, 0);
+    auto plan = ShardPlan::Make("shard-00000.h5", identity, shard.tensors, shard.pieces);
+    ASSERT_TRUE(plan.ok());
+    const std::unique_ptr<std::byte, void (*)(std::byte*)> memory(
+        static_cast<std::byte*>(::operator new (plan->file_bytes(), std::align_val_t{kPageBytes})),
+        FreeAligned);
+    const std::span image(memory.get(), plan->file_bytes());
+    for (size_t i = 0; i < shard.pieces.size(); ++i) {
+      std::vector<std::byte> bytes = shard.bytes[i];
+      const TensorEntry& tensor = shard.tensors[shard.pieces[i].tensor];
+      if (tensor.spec.name == "embedding.word.weight" && tensor.role <= Role::kMaster) {
+        std::fill_n(bytes.begin(), SizeOf(tensor.dtype), std::byte{0x7f});  // a NaN in these types
+        std::fill_n(bytes.end() - 4, 4, std::byte{0xff});
+      }
+      std::ranges::copy(bytes, image.begin() + static_cast<ptrdiff_t>(plan->OffsetOf(i)));
+    }
+    const uint64_t expected = weights == Dtype::kF16 ? 1 + 2 + 0 + 1 : 0 + 2 + 0 + 1;
+    const TempDir temp;
+    for (const char* name : {"plain", "encoded", "split"}) ASSERT_TRUE(fs.MakeDir(temp / name).ok());
+    const auto encoded = WritePackedImage(fs, temp / "encoded", *plan, image);
+    const auto split = WritePackedImage(fs, temp / "split", *plan, image, {.split_master = true});
+    const auto plain = WriteShardImage(fs, temp / "plain", *plan, image);
+    ASSERT_TRUE(plain.ok() && encoded.ok() && split.ok());
+    EXPECT_EQ(plain->nonfinite, expected);
+    EXPECT_EQ(encoded->nonfinite, expected);
+    EXPECT_EQ(split->nonfinite, expected);
+    EXPECT_EQ(ShardReceipt::Decode(plain->Encode())->nonfinite, expected);
+  }
+}
+
 }  // namespace
 }  // namespace cairn
