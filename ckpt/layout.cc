@@ -11,6 +11,10 @@ std::string Marked(int64_t step, std::string_view mark, std::string_view nonce) 
   return fmt::format("{}.{}-{}", StepDirName(step), mark, nonce);
 }
 
+bool IsNonce(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
 }  // namespace
 
 std::string StepDirName(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -37,9 +41,12 @@ std::string DeletingDirName(int64_t step, std::string_view nonce) { return Marke
 std::optional<std::string> ParseMarkedDirName(std::string_view name) {
   const size_t dot = name.find('.');
   const size_t dash = name.rfind('-');
-  if (dot == std::string_view::npos || dash < dot || !ParseStepDirName(name.substr(0, dot)))
+  if (dot == std::string_view::npos || dash == std::string_view::npos || dash < dot ||
+      !ParseStepDirName(name.substr(0, dot)) || !IsNonce(name.substr(dash + 1)))
     return std::nullopt;
-  return std::string(name.substr(dot + 1, dash - dot - 1));
+  const std::string_view mark = name.substr(dot + 1, dash - dot - 1);
+  if (mark != "partial" && mark != "superseded" && mark != "deleting") return std::nullopt;
+  return std::string(mark);
 }
 
 std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}", kLatestName, nonce); }

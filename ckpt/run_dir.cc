@@ -13,6 +13,25 @@
 #include "ckpt/step_hold.h"
 
 namespace cairn {
+namespace {
+
+// "latest.<hex digits>"
+bool IsLatestTempName(std::string_view name) {
+  const std::string prefix = LatestTempName("");
+  return name.starts_with(prefix) && name.size() > prefix.size() &&
+         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos;
+}
+
+// A refusal is told and is no failure; what the disk refuses is one.
+Status LeaveRefused(const Status& removed, const Complain& left) {
+  if (removed.ok() || removed.kind() == StatusKind::kIoError || removed.kind() == StatusKind::kNoSpace ||
+      removed.kind() == StatusKind::kAborted)
+    return removed;
+  left(removed);
+  return OkStatus();
+}
+
+}  // namespace
 
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir) {
   Result<std::vector<std::string>> names = fs.List(run_dir);
@@ -68,11 +87,11 @@ RunLock::~RunLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Status CleanLeftovers(FileSystem& fs, const std::string& run_dir) {
+Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain& left) {
   CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(run_dir));
   std::erase_if(names, [](const std::string& name) {
     const std::optional<std::string> mark = ParseMarkedDirName(name);
-    return mark != "partial" && mark != "deleting" && !name.starts_with(LatestTempName(""));
+    return mark != "partial" && mark != "deleting" && !IsLatestTempName(name);
   });
   if (names.empty()) return OkStatus();
   // The names first: what a process renamed just before it was killed may bear its old name again after a
@@ -80,7 +99,8 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir) {
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);
-    CAIRN_RETURN_IF_ERROR(ParseMarkedDirName(name) ? RemoveTree(fs, path) : fs.RemoveFile(path));
+    const Status removed = ParseMarkedDirName(name) ? FinishDeletion(fs, path) : fs.RemoveFile(path);
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(removed, left));
   }
   return OkStatus();
 }
@@ -101,24 +121,31 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
   return retire;
 }
 
-// The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
-Status RetireStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
-  const std::string doomed = JoinPath(run_dir, DeletingDirName(step, nonce));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(run_dir, StepDirName(step)), doomed));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  return RemoveTree(fs, doomed);
+Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                  const std::string& nonce, Shards shards) {
+  const std::string manifest = JoinPath(JoinPath(run_dir, name), kManifestName);
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, manifest, kMaxManifestBytes));
+  const std::optional<int64_t> step = ParseStepDirName(name.substr(0, name.find('.')));
+  if (!step) return InvalidArgument("{}: not the name of a step", JoinPath(run_dir, name));
+  CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
+                         HealthySuccessor::Find(fs, run_dir, *step, shards));
+  return DeleteStep(
+      fs, {.run_dir = run_dir, .name = name, .manifest = DigestOf(text), .nonce = nonce, .shards = shards},
+      successor);
 }
 
-Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir) {
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
+                        const Complain& left) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
-  for (const std::string& name : names)
-    if (ParseMarkedDirName(name) == "superseded")
-      CAIRN_RETURN_IF_ERROR(RemoveTree(fs, JoinPath(run_dir, name)));
+  for (const std::string& name : names) {
+    if (ParseMarkedDirName(name) != "superseded") continue;
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards), left));
+  }
   return OkStatus();
 }
 
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
-                      const std::string& nonce) {
+                      const std::string& nonce, const Complain& left) {
   if (!policy.enabled()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
   std::vector<StepFacts> facts;
@@ -131,9 +158,10 @@ Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const Retentio
   }
   for (int64_t step : StepsToRetire(facts, policy)) {
     CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
-    if (holder.empty()) CAIRN_RETURN_IF_ERROR(RetireStep(fs, run_dir, step, nonce));
+    if (!holder.empty()) continue;
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, StepDirName(step), nonce), left));
   }
-  return RemoveSuperseded(fs, run_dir);
+  return RemoveSuperseded(fs, run_dir, nonce, Shards::kHere, left);
 }
 
 }  // namespace cairn

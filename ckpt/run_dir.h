@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/deletion.h"
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
 #include "ckpt/step_reader.h"
@@ -37,10 +38,15 @@ class RunLock {
   int fd_ = -1;
 };
 
+// Told of each thing that a clean-up leaves where it is, and why.
+using Complain = std::function<void(const Status&)>;
+
 // Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
-// `latest` files; once what they were renamed from is durable. Call with the lock held. A directory without a
-// mark is never touched, whatever it lacks.
-Status CleanLeftovers(FileSystem& fs, const std::string& run_dir);
+// `latest` files; once what they were renamed from is durable. Call with the lock held. Only names that Cairn
+// gives go, and nothing through a link: what else such a directory holds stays, with the directory, and
+// `left` is told. A directory without a mark is never touched, whatever it lacks.
+Status CleanLeftovers(
+    FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
 
 struct RetentionPolicy {
   int64_t keep_last = 0;    // the newest K; 0: no rule
@@ -58,16 +64,20 @@ struct StepFacts {
 // `steps` is ascending.
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
 
-// Removes a committed step, for good and whole.
-Status RetireStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce);
-// Removes superseded steps.
-Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir);
+// Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
+// those of DeleteStep, and NotFound where there is no such successor; then nothing has changed.
+Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                  const std::string& nonce, Shards shards = Shards::kHere);
+// Retires superseded steps.
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
+                        const Complain& left);
 
 // Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
 // and verified. A step that does not open is not counted and never deleted, nor is one
-// that a virtual step uses (step_hold.h).
-Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
-                      const std::string& nonce);
+// that a virtual step uses (step_hold.h). `left` is told of what was to go and stays.
+Status ApplyRetention(
+    FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
+    const Complain& left = [](const Status&) {});
 
 // The directory of a CKPT argument: a step directory itself, or a run directory's newest step that opens.
 // Errors: NotFound naming the path.

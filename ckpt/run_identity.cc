@@ -62,6 +62,7 @@ bool StillThere(FileSystem& fs, const Owner& owner, const DirectoryFacts& here) 
 Ownership Judge(FileSystem& fs, const Owner& owner, const std::string& path, const DirectoryFacts& here) {
   if (!(owner.facts == here)) return Ownership::kCopied;
   if (owner.path == path) return Ownership::kOwned;
+  if (here.born_unix_nanoseconds != 0) return Ownership::kRenamed;
   // Another disk may have the same inode; without birth times only the old place tells a copy from a rename.
   return StillThere(fs, owner, here) ? Ownership::kCopied : Ownership::kRenamed;
 }

@@ -1,23 +1,12 @@
 #include "runtime/checkpointer.h"
 
-#include <sys/random.h>
-
 #include "ckpt/layout.h"
+#include "ckpt/run_identity.h"
 #include "runtime/rank_message.h"
 #include "runtime/resume.h"
 
 namespace cairn {
 namespace {
-
-std::string RandomHex(int bytes) {
-  std::string hex;
-  for (int i = 0; i < bytes; ++i) {
-    unsigned char byte = 0;
-    (void)!::getrandom(&byte, 1, 0);
-    hex += fmt::format("{:02x}", byte);
-  }
-  return hex;
-}
 
 double SecondsSince(Save::Clock::time_point start) {
   return std::chrono::duration<double>(Save::Clock::now() - start).count();
@@ -39,10 +28,10 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   Status status;
   std::string names;
   if (checkpointer->control_->rank() == 0) {
+    checkpointer->run_ = NewRunId();
     status = checkpointer->Open();
-    const Result<std::string> run = status.ok() ? checkpointer->RunOfDirectory(RandomHex(16)) : status;
-    status = run.status();
-    if (run.ok()) names = *run + RandomHex(4);  // the latter: of this session's partial directories
+    names =
+        checkpointer->run_ + NewRunId().substr(0, 8);  // the latter: of this session's partial directories
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
                                                      EncodeOutcome(status, names), "run directory"));
@@ -60,27 +49,6 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
                                                    checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
-}
-
-// Local steps lie under their run's identity, so it must be known before there is any step.
-Result<std::string> Checkpointer::RunOfDirectory(const std::string& fresh) {
-  if (options_.local.dir.empty()) return fresh;
-  const std::string path = JoinPath(options_.save_dir, kRunName);
-  const Result<std::string> known = ReadSmallFile(fs_, path, fresh.size() + 1);
-  if (known.ok()) {
-    const std::string run = known->substr(0, fresh.size());
-    if (*known == run + "\n" && run.find_first_not_of("0123456789abcdef") == std::string::npos &&
-        run.size() == fresh.size())
-      return run;
-    return Corrupt("{}: not the identity of a run; remove it, and local checkpoints are not resumed from",
-                   path);
-  }
-  if (known.status().kind() != StatusKind::kNotFound) return known.status();
-  const auto newest = OpenNewestStep(fs_, options_.save_dir, [](const Status&) {});
-  const std::string run = newest.ok() ? (*newest)->manifest().run : fresh;
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs_, path, run + "\n"));
-  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(options_.save_dir));
-  return run;
 }
 
 // A missing local directory costs the local level, not the training.
@@ -105,7 +73,14 @@ Status Checkpointer::Open() {
   if (options_.save_dir.empty()) return OkStatus();
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, options_.save_dir));
   CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(options_.save_dir));
-  return CleanLeftovers(fs_, options_.save_dir);
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
+      fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
+  if (owned.before.ownership == Ownership::kCopied)
+    Say(fmt::format("{} is a copy of {}: from here on it is a run of its own, {}", options_.save_dir,
+                    owned.before.owner, owned.run.substr(0, 8)));
+  run_ = owned.run;
+  return OkStatus();
 }
 
 Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
@@ -122,12 +97,9 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
   // Newer ones were found wanting; this training goes on without them.
   if (local)
     CAIRN_RETURN_IF_ERROR(
-        local->SetAsideNewerThan(resumed && !resumed->run.empty() ? resumed->state.iteration : -1));
+        local->SetAsideNewerThan(resumed && resumed->continues ? resumed->state.iteration : -1));
   if (!resumed || resumed->weights_only) return std::optional<TrainState>();
-  if (!resumed->run.empty()) {
-    run_ = resumed->run;
-    newest_saved_ = resumed->state.iteration;
-  }
+  if (resumed->continues) newest_saved_ = resumed->state.iteration;
   if (!resumed->durable) undrained_ = resumed->state;
   return std::optional(resumed->state);
 }

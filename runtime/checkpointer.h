@@ -78,7 +78,6 @@ class Checkpointer : public CheckpointHooks {
 
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
   Status Open();
-  Result<std::string> RunOfDirectory(const std::string& fresh);
   Status OpenLocal();
 
   Status Reserve(const StateBuffers& buffers);

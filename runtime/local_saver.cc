@@ -140,9 +140,12 @@ Status LocalSaver::Retire(const Save& save) {
   for (int64_t step : steps) {
     const bool read =
         std::ranges::any_of(drains_, [&](const auto& drain) { return drain->info.identity.step == step; });
-    if (!read) CAIRN_RETURN_IF_ERROR(RetireStep(fs_, place_.run_dir, step, save.nonce));
+    if (read) continue;
+    const Status retired = RetireStep(fs_, place_.run_dir, StepDirName(step), save.nonce, Shards::kSpread);
+    if (!retired.ok()) leftovers_.Add(retired);
   }
-  return RemoveSuperseded(fs_, place_.run_dir);
+  return RemoveSuperseded(fs_, place_.run_dir, save.nonce, Shards::kSpread,
+                          [this](const Status& why) { leftovers_.Add(why); });
 }
 
 // Says when local saves begin to fail and when they work again, not each time.

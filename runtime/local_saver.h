@@ -44,6 +44,7 @@ class LocalSaver {
   PeerFiles& peers_;
   FileSystem& fs_ = FileSystem::Posix();
   std::vector<std::shared_ptr<Save>> drains_;  // that still read from local steps
+  SaidOnce leftovers_{"old local step not removed: "};
   bool failing_ = false;
   SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };

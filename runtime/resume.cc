@@ -165,10 +165,9 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = *loaded;
-  const bool goes_on =
+  resumed.continues =
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
-  if (goes_on) resumed.run = step->manifest().run;  // another run directory, or none yet, is a run of its own
   return OkStatus();
 }
 

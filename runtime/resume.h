@@ -24,8 +24,8 @@ struct Resumed {
   TrainState state;           // with weights_only: of a training that has not begun
   bool weights_only = false;  // --finetune
   bool from_local = false;
-  bool durable = true;  // false: a local step that is not in save_dir
-  std::string run;      // of the step; empty where this training becomes a run of its own
+  bool durable = true;     // false: a local step that is not in save_dir
+  bool continues = false;  // the step is one of save_dir's own, or a local one of them
 };
 
 class Resumer {

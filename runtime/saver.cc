@@ -144,7 +144,8 @@ void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) c
 void Saver::Retire(const Save& save, bool read) {
   const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
   if (!all_read.ok() || !*all_read || control_->rank() != 0) return;
-  const Status retired = ApplyRetention(fs_, options_.save_dir, options_.retention, save.nonce);
+  const Status retired = ApplyRetention(fs_, options_.save_dir, options_.retention, save.nonce,
+                                        [this](const Status& why) { leftovers_.Add(why); });
   if (!retired.ok()) Say("old steps not removed: " + retired.message());
 }
 

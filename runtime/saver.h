@@ -13,6 +13,7 @@
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
 #include "runtime/control_plane.h"
+#include "runtime/said_once.h"
 #include "runtime/save_codec.h"
 #include "runtime/save_queue.h"
 #include "runtime/snapshot.h"
@@ -86,6 +87,7 @@ class Saver {
   const std::unique_ptr<ControlPlane> control_;
   FileSystem& fs_ = FileSystem::Posix();
   SaveCodec codec_;
+  SaidOnce leftovers_{"old step not removed: "};
   SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };
 

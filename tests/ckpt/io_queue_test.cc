@@ -91,7 +91,7 @@ TEST_P(IoQueueTest, AShortWriteGoesOnAndTheErrorBehindItIsToldOnce) {
 }
 
 TEST_P(IoQueueTest, ARefusedWriteIsAnError) {
-  auto file = fs_.OpenForRead("/dev/zero");
+  auto file = fs_.OpenForRead("/proc/self/exe");
   ASSERT_TRUE(file.ok());
   const auto queue = Queue();
   const std::vector<std::byte> bytes(4096);

@@ -195,9 +195,9 @@ TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
   again.seed = 2;
   ASSERT_TRUE(MakeStep(fs_, run_, again).ok());
   EXPECT_FALSE(Detected(fs_, StepPath()));
-  EXPECT_FALSE(Detected(fs_, JoinPath(run_, SupersededDirName(100, "test"))));
-  ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "test").ok());
-  EXPECT_FALSE(filesystem::exists(JoinPath(run_, SupersededDirName(100, "test"))));
+  EXPECT_FALSE(Detected(fs_, JoinPath(run_, SupersededDirName(100, "7e57"))));
+  ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "7e57").ok());
+  EXPECT_FALSE(filesystem::exists(JoinPath(run_, SupersededDirName(100, "7e57"))));
   EXPECT_TRUE(filesystem::exists(StepPath()));
 }
 
@@ -212,7 +212,7 @@ TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
     const int64_t before = faulty.operations();
     faulty.SetBudget(before + budget);
     const Status saved = MakeStep(faulty, run, Recipe(120));
-    const Status retired = saved.ok() ? ApplyRetention(faulty, run, {.keep_last = 1}, "test") : saved;
+    const Status retired = saved.ok() ? ApplyRetention(faulty, run, {.keep_last = 1}, "7e57") : saved;
     const bool stopped = faulty.operations() > before + budget;
     faulty.SetBudget(-1);
 

@@ -265,7 +265,7 @@ class StripOverflowTest : public StripTest {
     recipe_.optimizer = false;
     recipe_.rng_bytes = 0;
     const std::vector<TensorEntry> tensors = TensorsOf(recipe_);
-    const std::string partial = dir_ / "run/step-00000100.partial-test";
+    const std::string partial = dir_ / "run/step-00000100.partial-7e57";
     ASSERT_TRUE(MakeDirs(Fs(), partial).ok());
     WriteRing ring(Fs(), {.buffer_bytes = 64 << 10});
     const StepInfo info{{recipe_.run, recipe_.step}, recipe_.topology, recipe_.model, recipe_.state};
@@ -284,7 +284,7 @@ class StripOverflowTest : public StripTest {
     auto receipt = (*writer)->Finish();
     ASSERT_TRUE(receipt.ok());
     ASSERT_TRUE(SealStep(Fs(), partial, info, tensors, {*receipt}).ok());
-    ASSERT_TRUE(PublishStep(Fs(), dir_ / "run", recipe_.step, "test").ok());
+    ASSERT_TRUE(PublishStep(Fs(), dir_ / "run", recipe_.step, "7e57").ok());
   }
   static const StrippedTensor& Find(const StripResult& result, const std::string& name) {
     return *std::ranges::find(result.tensors, name, &StrippedTensor::name);

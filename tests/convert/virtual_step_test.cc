@@ -66,7 +66,7 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
   const auto result = ReshapeVirtually(Fs(), *Open(old), temp_ / "new", {.target = {.tp = 1}});
   ASSERT_TRUE(result.ok() && result->held.ok()) << result.status().message();
   EXPECT_EQ(*HolderOf(Fs(), temp_ / "run", 100), result->directory);
-  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "n").ok());
+  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
   EXPECT_TRUE(StepReader::Open(Fs(), result->directory).ok());
 
   std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
@@ -74,7 +74,7 @@ TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
   for (const auto& hold : std::filesystem::directory_iterator(holds))
     std::filesystem::last_write_time(hold,
                                      std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
-  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "n").ok());
+  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
   EXPECT_FALSE(Fs().Stat(old).ok());
 }
 

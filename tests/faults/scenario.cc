@@ -148,7 +148,7 @@ Scenario SaveScenario(std::string name, Session session) {
     StepRecipe next = session.saves.back();
     next.step += 1000;
     next.seed += 1000;
-    next.nonce = "again";
+    next.nonce = "a9a1";
     const Session again{.run_dir = session.run_dir, .saves = {next}, .keep_last = 1};
     if (const Status saved = SaveAll(fs, again, [] {}); !saved.ok()) return saved.message();
     const auto found = Resume(fs, session.run_dir);
