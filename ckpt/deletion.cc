@@ -13,10 +13,10 @@
 #include <set>
 #include <thread>
 
-#include "ckpt/health.h"
 #include "ckpt/layout.h"
 #include "ckpt/posix_error.h"
 #include "ckpt/run_dir.h"
+#include "ckpt/run_health.h"
 #include "ckpt/step_hold.h"
 
 namespace cairn {
@@ -99,9 +99,9 @@ Result<std::optional<int64_t>> NewestHealthy(FileSystem& fs, const std::string& 
   std::vector<JudgedStep> judged;
   for (const int64_t step : steps) {
     const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
-    if (manifest.ok()) judged.push_back({step, HealthOf(manifest->state)});
+    if (manifest.ok()) judged.push_back({step, HealthOf(manifest->state), manifest->run});
   }
-  const std::vector<std::string> verdicts = Verdicts(judged);
+  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
   for (size_t i = judged.size(); i > 0; --i)
     if (verdicts[i - 1].empty() && Opens(fs, JoinPath(run_dir, StepDirName(judged[i - 1].step)), shards).ok())
       return std::optional(judged[i - 1].step);

@@ -117,9 +117,10 @@ std::vector<std::string> Verdicts(std::span<const JudgedStep> steps,
 
   using Name = std::pair<int64_t, std::string>;  // of a step: its number and session
   std::map<Name, std::string> accused;
+  std::map<std::pair<std::string, Name>, std::string> on_disk;  // by run, too
   for (const Condemnation& c : condemned)
-    accused[{c.step, c.session}] = fmt::format("{} after it {} bad", Plural(c.bad_iterations, "iteration"),
-                                               c.bad_iterations == 1 ? "was" : "were");
+    on_disk[{c.run, {c.step, c.session}}] = fmt::format(
+        "{} after it {} bad", Plural(c.bad_iterations, "iteration"), c.bad_iterations == 1 ? "was" : "were");
   std::vector<std::string> verdicts(steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const JudgedStep& step = steps[i];
@@ -130,9 +131,11 @@ std::vector<std::string> Verdicts(std::span<const JudgedStep> steps,
                           fmt::format("the iteration after it was bad, as step {} says", step.step));
   }
   for (size_t i = 0; i < steps.size(); ++i) {
-    const std::string session = steps[i].health ? steps[i].health->session : std::string();
-    const auto found = accused.find({steps[i].step, session});
-    if (verdicts[i].empty() && found != accused.end()) verdicts[i] = found->second;
+    if (!verdicts[i].empty()) continue;
+    const Name name{steps[i].step, steps[i].health ? steps[i].health->session : std::string()};
+    if (const auto found = accused.find(name); found != accused.end()) verdicts[i] = found->second;
+    if (const auto found = on_disk.find({steps[i].run, name}); found != on_disk.end())
+      verdicts[i] = found->second;
   }
   return verdicts;
 }

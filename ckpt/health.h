@@ -46,6 +46,7 @@ bool Healthy(const Manifest& manifest);
 struct JudgedStep {
   int64_t step = 0;
   std::optional<Health> health;  // nothing: unknown
+  std::string run;
 };
 
 // What a training that stopped for bad iterations left on the step before them (run_health.h).

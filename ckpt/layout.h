@@ -19,6 +19,7 @@ inline constexpr std::string_view kLockName = ".lock";
 inline constexpr std::string_view kDeletionLockName = ".deletion.lock";  // deletion.h
 inline constexpr std::string_view kHeldName = "held";
 inline constexpr std::string_view kVerifiedName = "verified";
+inline constexpr std::string_view kHealthName = "health";
 
 // "step-00001000"
 std::string StepDirName(int64_t step);

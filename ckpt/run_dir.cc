@@ -105,9 +105,11 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
   return OkStatus();
 }
 
-std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
-  if (!policy.enabled() || steps.empty()) return {};
-  std::set<int64_t> keep{steps.back().step};
+namespace {
+
+// Of healthy steps. Requires at least one.
+std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  std::set<int64_t> keep;
   for (size_t i = 0; i < steps.size(); ++i) {
     if (static_cast<int64_t>(steps.size() - i) <= policy.keep_last) keep.insert(steps[i].step);
     if (policy.keep_every > 0 && steps[i].step % policy.keep_every == 0) keep.insert(steps[i].step);
@@ -115,9 +117,23 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
     if (policy.keep_tokens > 0 && steps[i].tokens / policy.keep_tokens > before / policy.keep_tokens)
       keep.insert(steps[i].step);
   }
+  return keep;
+}
+
+}  // namespace
+
+std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  std::vector<StepFacts> healthy;
+  for (const StepFacts& step : steps)
+    if (step.unhealthy.empty()) healthy.push_back(step);
+  if (!policy.enabled() || healthy.empty()) return {};
+  std::set<int64_t> keep = KeptByRules(healthy, policy);
+  keep.insert(healthy.back().step);
+  const bool unconfirmed = healthy.back().step == steps.back().step;
+  if (unconfirmed && healthy.size() > 1) keep.insert(healthy[healthy.size() - 2].step);
   std::vector<int64_t> retire;
   for (const StepFacts& step : steps)
-    if (!keep.contains(step.step)) retire.push_back(step.step);
+    if (step.step <= healthy.back().step && !keep.contains(step.step)) retire.push_back(step.step);
   return retire;
 }
 
@@ -147,15 +163,7 @@ Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::s
 Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
                       const std::string& nonce, const Complain& left) {
   if (!policy.enabled()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  std::vector<StepFacts> facts;
-  for (int64_t step : steps) {
-    const auto text =
-        ReadSmallFile(fs, JoinPath(JoinPath(run_dir, StepDirName(step)), kManifestName), kMaxManifestBytes);
-    if (!text.ok()) continue;
-    const Result<Manifest> manifest = DecodeManifest(*text);
-    if (manifest.ok()) facts.push_back({step, IntField(manifest->state, "consumed_tokens")});
-  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
   for (int64_t step : StepsToRetire(facts, policy)) {
     CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
     if (!holder.empty()) continue;

@@ -8,6 +8,7 @@
 #include "ckpt/deletion.h"
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
+#include "ckpt/run_health.h"
 #include "ckpt/step_reader.h"
 
 namespace cairn {
@@ -49,19 +50,18 @@ Status CleanLeftovers(
     FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
 
 struct RetentionPolicy {
-  int64_t keep_last = 0;    // the newest K; 0: no rule
+  int64_t keep_last = 0;    // the newest K healthy ones; 0: no rule
   int64_t keep_every = 0;   // steps that N divides
   int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
   bool enabled() const { return keep_last > 0 || keep_every > 0 || keep_tokens > 0; }
 };
 
-struct StepFacts {
-  int64_t step = 0;
-  int64_t tokens = 0;
-};
-
-// Steps that no rule keeps, ascending. The newest is always kept; a disabled policy retires nothing. Pure.
-// `steps` is ascending.
+// Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure. `steps` is ascending.
+//
+// The rules count healthy steps alone, and where there is none nothing is retired. Two are kept whatever the
+// rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
+// iteration after a step shows whether its weights are good, so the newest step is not known to be.
+// Unhealthy steps are evidence: they stay until there is a newer healthy step.
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:

@@ -136,10 +136,10 @@ INSTANTIATE_TEST_SUITE_P(
                     {},
                     {6, 7}},
         VerdictCase{"values_that_are_not_finite", {{6, Infinite("a")}, {8, Good("a")}}, {}, {6}},
-        VerdictCase{"condemned_on_disk", {{6, Good("a")}, {8, Good("a")}}, {{"run", 8, "a", 20}}, {8}},
-        VerdictCase{
-            "another_step_was_condemned", {{6, Good("a")}, {8, Good("b")}}, {{"run", 8, "a", 20}}, {}},
-        VerdictCase{"an_older_step_condemned_on_disk", {{6, {}}, {8, {}}}, {{"run", 8, "", 20}}, {8}}),
+        VerdictCase{"condemned_on_disk", {{6, Good("a")}, {8, Good("a")}}, {{"", 8, "a", 20}}, {8}},
+        VerdictCase{"another_step_was_condemned", {{6, Good("a")}, {8, Good("b")}}, {{"", 8, "a", 20}}, {}},
+        VerdictCase{"a_step_of_another_run", {{8, {}, "copy"}}, {{"run", 8, "", 20}}, {}},
+        VerdictCase{"an_older_step_condemned_on_disk", {{6, {}}, {8, {}}}, {{"", 8, "", 20}}, {8}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

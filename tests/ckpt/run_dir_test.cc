@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ckpt/layout.h"
 
 namespace cairn {
@@ -15,10 +17,50 @@ TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
   EXPECT_EQ(StepsToRetire(steps, {.keep_last = 1, .keep_every = 30}),
             (std::vector<int64_t>{10, 20, 40, 50, 70, 80}));
   EXPECT_EQ(StepsToRetire(steps, {.keep_every = 1000}),
-            (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80, 90}));
+            (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80}));
   // Token milestones at 2500, 5000, 7500, 10000: the first steps at or after them are 30, 50, 80, 100.
-  EXPECT_EQ(StepsToRetire(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70, 90}));
+  EXPECT_EQ(StepsToRetire(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
 }
+
+struct RetentionCase {
+  const char* name;
+  std::vector<int64_t> steps;
+  std::vector<int64_t> unhealthy;
+  RetentionPolicy policy;
+  std::vector<int64_t> retired;
+};
+
+class HealthyRetentionTest : public testing::TestWithParam<RetentionCase> {};
+
+TEST_P(HealthyRetentionTest, Retires) {
+  const RetentionCase& c = GetParam();
+  std::vector<StepFacts> steps;
+  for (const int64_t step : c.steps)
+    steps.push_back({step, step * 100, std::ranges::count(c.unhealthy, step) > 0 ? "bad" : ""});
+  EXPECT_EQ(StepsToRetire(steps, c.policy), c.retired);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, HealthyRetentionTest,
+    testing::Values(
+        RetentionCase{"none", {}, {}, {.keep_last = 1}, {}},
+        RetentionCase{"only_one", {2}, {}, {.keep_last = 1}, {}},
+        RetentionCase{
+            "the_one_before_the_newest_stays_until_it_is_confirmed", {2, 4, 6}, {}, {.keep_last = 1}, {2}},
+        RetentionCase{"confirmed_by_a_later_step", {2, 4, 6, 8}, {8}, {.keep_last = 1}, {2, 4}},
+        RetentionCase{"unhealthy_steps_push_nothing_out", {2, 4, 6, 8}, {6, 8}, {.keep_last = 2}, {}},
+        RetentionCase{"evidence_stays", {2, 4, 6, 8, 10}, {6, 8, 10}, {.keep_last = 1}, {2}},
+        RetentionCase{
+            "evidence_goes_with_a_newer_healthy_step", {2, 4, 6, 8, 10}, {4, 6}, {.keep_last = 2}, {2, 4, 6}},
+        RetentionCase{"no_healthy_step", {2, 4, 6, 8}, {2, 4, 6, 8}, {.keep_last = 1}, {}},
+        RetentionCase{"keep_every_counts_healthy_ones", {2, 4, 6, 8, 10}, {4}, {.keep_every = 4}, {2, 4, 6}},
+        RetentionCase{"a_milestone_passes_on_to_the_next_healthy_step",
+                      {10, 30, 40, 60, 70},
+                      {30},
+                      {.keep_tokens = 2500},
+                      {10, 30}},
+        RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {
   EXPECT_EQ(StepDirName(1000), "step-00001000");
