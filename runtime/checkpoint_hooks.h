@@ -58,6 +58,11 @@ class CheckpointHooks {
   // ranks. One call a step. An error ends the run, so a failed save is reported, not returned.
   virtual Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) = 0;
 
+  // Called instead of Finish() where training gives up on `state`, whose iterations were bad in a row: what
+  // is being saved becomes durable, and the step before the first bad one is marked so that no start resumes
+  // from it. Says for people what is left to resume from.
+  virtual Result<std::string> GiveUp(const TrainState& state) = 0;
+
   // Called once after the last step: returns when everything is durable.
   virtual Status Finish() = 0;
 };

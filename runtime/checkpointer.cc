@@ -30,14 +30,14 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   if (checkpointer->control_->rank() == 0) {
     checkpointer->run_ = NewRunId();
     status = checkpointer->Open();
-    names =
-        checkpointer->run_ + NewRunId().substr(0, 8);  // the latter: of this session's partial directories
+    names = checkpointer->run_ + NewRunId().substr(0, 16);  // the latter: of this session
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
                                                      EncodeOutcome(status, names), "run directory"));
   CAIRN_ASSIGN_OR_RETURN(names, DecodeOutcome(told));
   checkpointer->run_ = names.substr(0, 32);
-  checkpointer->nonce_ = names.substr(32);
+  checkpointer->session_ = names.substr(32);
+  checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
   const CheckpointerOptions& o = checkpointer->options_;
   if (!o.save_dir.empty())
     checkpointer->saver_ = std::make_unique<Saver>(SaverOptions{.save_dir = o.save_dir,
@@ -90,7 +90,14 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     CAIRN_RETURN_IF_ERROR(local->Survey());
   }
   Resumer resumer(
-      {options_.save_dir, options_.load, options_.finetune, local ? &*local : nullptr}, options_.topology,
+      {.save_dir = options_.save_dir,
+       .run = run_,
+       .load = options_.load,
+       .finetune = options_.finetune,
+       .load_unhealthy = options_.load_unhealthy,
+       .start_anew = options_.start_anew,
+       .local = local ? &*local : nullptr},
+      options_.topology,
       [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
       *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
@@ -99,6 +106,10 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     CAIRN_RETURN_IF_ERROR(
         local->SetAsideNewerThan(resumed && resumed->continues ? resumed->state.iteration : -1));
   if (!resumed || resumed->weights_only) return std::optional<TrainState>();
+  origin_ = {.iteration = resumed->state.iteration,
+             .run = resumed->step_run,
+             .session = resumed->state.health.session,
+             .own = resumed->continues};
   if (resumed->continues) newest_saved_ = resumed->state.iteration;
   if (!resumed->durable) undrained_ = resumed->state;
   return std::optional(resumed->state);
@@ -195,7 +206,8 @@ Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, b
   CollectDone();
   const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
   const bool durable = force || is_due(options_.save_interval);
-  const bool local = local_saver_ && is_due(options_.local_interval);
+  const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, for the run directory alone
+  const bool local = local_saver_ && worth_it && is_due(options_.local_interval);
   if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
   if (busy && !force && options_.overlap == SaveOverlap::kSkip) {
     if (control_->rank() == 0)
@@ -225,6 +237,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .model = options_.model,
                 .state = state.ToJson(),
                 .history = nlohmann::json::array()};
+  save->info.state["health"] = ToJson(HealthAt(state));
   if (!options_.param_groups.empty()) save->info.state["param_groups"] = options_.param_groups;
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
@@ -247,6 +260,15 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
     local_saver_->Start(std::move(save));
   else
     saver_->Start(std::move(save));
+}
+
+// What the trainer knows, with whose step the iteration before the first bad one was.
+Health Checkpointer::HealthAt(const TrainState& state) const {
+  Health health = state.health;
+  health.session = session_;
+  if (health.bad_iterations > 0 && health.first_bad_iteration > origin_.iteration)
+    health.accused = health.first_bad_iteration - 1 == origin_.iteration ? origin_.session : session_;
+  return health;
 }
 
 Status Checkpointer::BeforeOptimizerStep() {
@@ -298,6 +320,43 @@ void Checkpointer::Report(const Save& save) {
         save.durable_seconds);
     fflush(stdout);
   }
+}
+
+// Nothing is saved: it would be bad. But the step before the first bad iteration is good by its own record,
+// and would be resumed from for ever.
+Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
+  if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
+  (void)Finish();  // what failed was reported
+  std::string left = "it saves nothing";
+  Status status;
+  if (!options_.save_dir.empty() && control_->rank() == 0) {
+    status = Condemn(state);
+    Result<std::string> found = status.ok() ? WhatIsLeft() : status;
+    status = found.status();
+    if (found.ok()) left = *std::move(found);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control_->BroadcastFromRoot(EncodeOutcome(status, left), "the end of the training"));
+  return DecodeOutcome(told);
+}
+
+Status Checkpointer::Condemn(const TrainState& state) {
+  const Health health = HealthAt(state);
+  const int64_t step = health.first_bad_iteration - 1;
+  if (step < 0 || step < origin_.iteration || (step == origin_.iteration && !origin_.own)) return OkStatus();
+  return WriteCondemnation(fs_, options_.save_dir,
+                           {.run = step == origin_.iteration ? origin_.run : run_,
+                            .step = step,
+                            .session = health.accused,
+                            .bad_iterations = health.bad_iterations});
+}
+
+Result<std::string> Checkpointer::WhatIsLeft() const {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, options_.save_dir));
+  for (auto step = facts.rbegin(); step != facts.rend(); ++step)
+    if (step->unhealthy.empty())
+      return fmt::format("the next start resumes from step {} of {}", step->step, options_.save_dir);
+  return fmt::format("{} has no healthy step", options_.save_dir);
 }
 
 Status Checkpointer::Finish() {

@@ -29,9 +29,11 @@ enum class SaveOverlap {
 };
 
 struct CheckpointerOptions {
-  std::string save_dir;        // run directory; empty: never saves
-  std::string load;            // CKPT to start from where save_dir has no step yet; may be empty
-  bool finetune = false;       // of `load` the weights alone count
+  std::string save_dir;         // run directory; empty: never saves
+  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;        // of `load` the weights alone count
+  bool load_unhealthy = false;  // see ResumePlaces
+  bool start_anew = false;
   int64_t save_interval = 0;   // steps; 0: only when forced
   LocalOptions local;          // node-local steps, which every save goes through
   int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
@@ -64,6 +66,7 @@ class Checkpointer : public CheckpointHooks {
   bool Busy() const override;
   Status BeforeOptimizerStep() override;
   Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) override;
+  Result<std::string> GiveUp(const TrainState& state) override;
   Status Finish() override;
 
   int64_t failed_saves() const { return failed_saves_; }
@@ -84,6 +87,9 @@ class Checkpointer : public CheckpointHooks {
   Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
   void TellPlan() const;
   Slot& FreeSlot();
+  Health HealthAt(const TrainState& state) const;
+  Status Condemn(const TrainState& state);
+  Result<std::string> WhatIsLeft() const;
   void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
   void Collect(Slot& slot);  // waits for its save, reports how it went
   void Report(const Save& save);
@@ -95,6 +101,14 @@ class Checkpointer : public CheckpointHooks {
   std::optional<RunLock> lock_;
   std::string run_;
   std::string nonce_;
+  std::string session_;  // of this start, in the health of all that it saves
+  // What was resumed from.
+  struct Origin {
+    int64_t iteration = -1;  // -1: nothing
+    std::string run;
+    std::string session;
+    bool own = false;  // in save_dir or local
+  } origin_;
   int64_t saves_ = 0;
   int64_t failed_saves_ = 0;
   int64_t newest_saved_ = -1;            // iteration of the last save begun

@@ -8,6 +8,18 @@
 
 namespace cairn {
 
+std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last) {
+  std::vector<int64_t> retire;
+  int64_t healthy = 0;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const bool evidence = !step->unhealthy.empty() && healthy == 0;
+    const bool counts = step->unhealthy.empty() && healthy++ < keep_last;
+    if (!counts && !evidence) retire.push_back(step->step);
+  }
+  std::ranges::reverse(retire);
+  return retire;
+}
+
 LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
                        std::unique_ptr<ControlPlane> control, PeerFiles& peers)
     : place_(place),
@@ -70,7 +82,8 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
     CAIRN_RETURN_IF_ERROR(blobs.status());
     if (control_->rank() != 0) return std::string();
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
-    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(save.info, written.tensors, written.receipts));
+    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
+                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
     ByteWriter out;
     out.Put(static_cast<uint64_t>(seal.index.size()));
     out.PutRaw(seal.index);
@@ -130,14 +143,13 @@ std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
   return drain;
 }
 
-// Keeps the newest, and what a drain still reads from. A drain ends on all ranks at once, so the leader's
-// knowledge is that of all who share its directory.
+// Keeps what a drain still reads from, too. A drain ends on all ranks at once, so the leader's knowledge is
+// that of all who share its directory.
 Status LocalSaver::Retire(const Save& save) {
   std::erase_if(drains_, [](const auto& drain) { return drain->done.load(); });
   if (!place_.leader) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, place_.run_dir));
-  steps.resize(std::max<int64_t>(0, static_cast<int64_t>(steps.size()) - place_.keep_last));
-  for (int64_t step : steps) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, place_.run_dir));
+  for (int64_t step : LocalStepsToRetire(facts, place_.keep_last)) {
     const bool read =
         std::ranges::any_of(drains_, [&](const auto& drain) { return drain->info.identity.step == step; });
     if (read) continue;

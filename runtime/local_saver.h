@@ -20,6 +20,11 @@
 
 namespace cairn {
 
+// Steps of a local directory that are older than the newest healthy one and not among the newest `keep_last`
+// healthy ones. A bound on the node's memory, so nothing more is kept: --save has more. `steps` is ascending.
+// Pure.
+std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last);
+
 class LocalSaver {
  public:
   // `peers` is this object's from now on.

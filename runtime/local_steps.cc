@@ -155,17 +155,20 @@ std::string LocalSteps::FactsOfThisRank() const {
       const auto info = fs_.Stat(JoinPath(directory, name));
       if (!info.ok() || info->is_directory()) continue;
       Digest digest{};
+      std::optional<Health> health;
       if (name == kManifestName) {
         const auto text = ReadSmallFile(fs_, JoinPath(directory, name), kMaxManifestBytes);
         if (!text.ok()) continue;
         const Result<Manifest> manifest = DecodeManifest(*text);
         if (!manifest.ok() || manifest->step != step) continue;
         digest = DigestOf(*text);
+        health = HealthOf(manifest->state);
       }
       out.Put(step);
       out.PutText(name);
       out.Put(info->bytes);
       out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+      out.PutText(health ? nlohmann::json{{"health", ToJson(*health)}}.dump() : "{}");
     }
   }
   return std::move(out).Take();
@@ -177,6 +180,7 @@ Status LocalSteps::Survey() {
   CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(FactsOfThisRank(), "local steps"));
   steps_.clear();
   std::map<int64_t, std::map<Digest, std::vector<Holder>>> manifests;
+  std::map<Digest, std::optional<Health>> healths;  // by manifest
   for (int rank = 0; rank < static_cast<int>(facts.size()); ++rank) {
     for (ByteReader in(facts[rank]); in.left() > 0 && in.ok();) {
       const auto step = in.Get<int64_t>();
@@ -184,12 +188,15 @@ Status LocalSteps::Survey() {
       const Holder holder{rank, in.Get<uint64_t>()};
       Digest digest{};
       const std::string_view raw = in.GetRaw(digest.size());
+      const std::string state(in.GetText());
       if (!in.ok()) return Corrupt("truncated message between ranks");
       std::copy_n(reinterpret_cast<const std::byte*>(raw.data()), digest.size(), digest.begin());
-      if (name == kManifestName)
+      if (name == kManifestName) {
         manifests[step][digest].push_back(holder);
-      else
+        healths[digest] = HealthOf(nlohmann::json::parse(state, nullptr, /*allow_exceptions=*/false));
+      } else {
         steps_[step].files[name].push_back(holder);
+      }
     }
   }
   std::erase_if(steps_, [&](const auto& entry) { return !manifests.contains(entry.first); });
@@ -197,6 +204,7 @@ Status LocalSteps::Survey() {
     const auto most =
         std::ranges::max_element(versions, {}, [](const auto& version) { return version.second.size(); });
     steps_[step].manifest = most->first;
+    steps_[step].health = healths[most->first];
     steps_[step].files[std::string(kManifestName)] = most->second;
   }
   return OkStatus();

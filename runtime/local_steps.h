@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ckpt/catalog.h"
+#include "ckpt/health.h"
 #include "ckpt/manifest.h"
 #include "runtime/local_place.h"
 #include "runtime/peer_files.h"
@@ -30,6 +31,8 @@ class LocalSteps {
   Status Survey();
   // Steps of which somebody has the manifest, ascending; the same on all ranks.
   std::vector<int64_t> steps() const;
+  // What the step's manifest says; nothing where it says nothing.
+  std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
 
   // Runs `load`; where files are lost, or some rank's `load` meets damage, everything is verified, rebuilt
   // and published first. This rank's outcome.
@@ -46,6 +49,7 @@ class LocalSteps {
   using Holders = std::map<std::string, std::vector<Holder>>;  // by file name
   struct Known {
     Digest manifest{};  // of its bytes
+    std::optional<Health> health;
     Holders files;
   };
   // What everybody knows of the step at hand.

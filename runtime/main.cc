@@ -1,4 +1,5 @@
-// cairn-train: one rank of a training. Errors end as one line on stderr and status 2.
+// cairn-train: one rank of a training. Errors end as one line on stderr and status 2, a training that
+// diverged as one line and status 1.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 namespace cairn {
 namespace {
 
+constexpr int kExitDiverged = 1;
 constexpr int kExitTrouble = 2;
 
 // For the systems that a step may be converted to, in the names of torch.optim.AdamW: matrices, then vectors.
@@ -32,6 +34,8 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.save_dir = config.save;
   options.load = config.load;
   options.finetune = config.finetune;
+  options.load_unhealthy = config.load_unhealthy;
+  options.start_anew = config.start_anew;
   options.save_interval = config.save_interval;
   options.local = {.dir = config.save_local,
                    .redundancy = ParseRedundancy(config.redundancy).value(),  // validated
@@ -64,8 +68,8 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   return options;
 }
 
-Status Train(const TrainConfig& config, const Topology& topology, Transport& transport,
-             std::chrono::steady_clock::time_point start) {
+Result<TrainingEnd> Train(const TrainConfig& config, const Topology& topology, Transport& transport,
+                          std::chrono::steady_clock::time_point start) {
   const ParallelDims dims = MakeParallelDims(topology, transport);
   std::unique_ptr<Checkpointer> checkpointer;
   if (!config.save.empty() || !config.load.empty()) {
@@ -126,8 +130,12 @@ int Main(int argc, char** argv) {
     if (transport->rank() == 0) Complain(0, topology.status());
     return kExitTrouble;
   }
-  const Status trained = Guard([&] { return Train(config, *topology, *transport, start); });
-  if (trained.ok()) return 0;
+  TrainingEnd end = TrainingEnd::kDone;
+  const Status trained = Guard([&]() -> Status {
+    CAIRN_ASSIGN_OR_RETURN(end, Train(config, *topology, *transport, start));
+    return OkStatus();
+  });
+  if (trained.ok()) return end == TrainingEnd::kDone ? 0 : kExitDiverged;
   Complain(transport->rank(), trained);
   Watchdog::StopAllRanks(kExitTrouble);
 }

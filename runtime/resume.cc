@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
+#include "ckpt/canonical_path.h"
 #include "ckpt/cast.h"
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
@@ -43,6 +45,17 @@ Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, cons
       ToString(spec.shape), hint);
 }
 
+std::string NameOf(int64_t local_step, const std::string& directory) {
+  return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
+}
+
+// The step that `latest` names.
+std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir) {
+  if (run_dir.empty()) return std::nullopt;
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(run_dir, kLatestName), 64);
+  return text.ok() ? ParseStepDirName(text->substr(0, text->find('\n'))) : std::nullopt;
+}
+
 }  // namespace
 
 TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
@@ -54,42 +67,97 @@ TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
   return entry;
 }
 
-// Steps to try, best first: the newest, and of equals the local one. They win over --load, so that the same
-// command line goes on where it was when it is started again.
-Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
-  std::vector<Candidate> candidates;
-  const auto add_steps = [&](const std::string& run_dir) {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
-    std::vector<int64_t> local = places_.local != nullptr && run_dir == places_.save_dir
-                                     ? places_.local->steps()
-                                     : std::vector<int64_t>();
-    while (!steps.empty() || !local.empty()) {
-      if (steps.empty() || (!local.empty() && local.back() >= steps.back())) {
-        const bool drained = !steps.empty() && local.back() == steps.back();
-        candidates.push_back({.local_step = local.back(), .drained = drained});
-        local.pop_back();
-      } else {
-        candidates.push_back({.directory = JoinPath(run_dir, StepDirName(steps.back()))});
-        steps.pop_back();
-      }
+// Steps of a run directory, newest first, and of equals the local one.
+Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
+  std::vector<int64_t> local;
+  if (places_.local != nullptr && run_dir == places_.save_dir) local = places_.local->steps();
+  std::vector<JudgedStep> judged;
+  for (const int64_t step : local) judged.push_back({step, places_.local->HealthAt(step), places_.run});
+  for (const StepFacts& fact : facts) judged.push_back({fact.step, fact.health, fact.run});
+  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
+  std::map<int64_t, std::string> of_step;  // of those that open
+  for (size_t i = local.size(); i < judged.size(); ++i) of_step[judged[i].step] = verdicts[i];
+  while (!steps.empty() || !local.empty()) {
+    if (steps.empty() || (!local.empty() && local.back() >= steps.back())) {
+      const bool drained = !steps.empty() && local.back() == steps.back();
+      candidates.push_back(
+          {.local_step = local.back(), .drained = drained, .unhealthy = verdicts[local.size() - 1]});
+      local.pop_back();
+    } else {
+      candidates.push_back(
+          {.directory = JoinPath(run_dir, StepDirName(steps.back())), .unhealthy = of_step[steps.back()]});
+      steps.pop_back();
     }
-    return OkStatus();
-  };
-  if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(add_steps(places_.save_dir));
-  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
-  if (has_steps || places_.load.empty()) return candidates;
+  }
+  return OkStatus();
+}
+
+Status Resumer::AddLoad(std::vector<Candidate>& candidates) const {
+  const size_t before = candidates.size();
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
   if (!info.is_directory())
     return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
   if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
-    candidates.push_back({.directory = places_.load, .weights_only = places_.finetune});
-    return candidates;
+    const auto step = StepReader::Open(fs_, places_.load);
+    const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
+    candidates.push_back({.directory = places_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});
+  } else {
+    CAIRN_RETURN_IF_ERROR(AddSteps(places_.load, candidates));
   }
-  const size_t before = candidates.size();
-  CAIRN_RETURN_IF_ERROR(add_steps(places_.load));
   if (candidates.size() == before) return NotFound("{}: no committed step here", places_.load);
   for (size_t i = before; i < candidates.size(); ++i) candidates[i].weights_only = places_.finetune;
+  return OkStatus();
+}
+
+// Steps to try, best first. Those of save_dir win over --load, so that the same command line continues where
+// it was when it is started again; where --load is the same directory, the first start has none.
+Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
+  std::vector<Candidate> candidates;
+  if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(places_.save_dir, candidates));
+  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
+  if (!has_steps) {
+    if (candidates.empty()) CAIRN_RETURN_IF_ERROR(StepsAreGone());
+    const bool own = CanonicalPath(places_.load) == CanonicalPath(places_.save_dir);
+    if (!places_.load.empty() && !own) CAIRN_RETURN_IF_ERROR(AddLoad(candidates));
+  }
+  CAIRN_RETURN_IF_ERROR(LeaveOutUnhealthy(candidates));
   return candidates;
+}
+
+Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
+  if (places_.load_unhealthy) return OkStatus();
+  std::vector<Candidate> healthy;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.unhealthy.empty()) healthy.push_back(candidate);
+    if (!candidate.unhealthy.empty() && healthy.empty())
+      Say(fmt::format("skipping {}: unhealthy ({})", NameOf(candidate.local_step, candidate.directory),
+                      candidate.unhealthy));
+  }
+  if (healthy.empty() && !candidates.empty())
+    return InvalidArgument(
+        "{}: none of its steps is healthy; --load-unhealthy resumes from the newest all the same",
+        places_.save_dir.empty() ? places_.load : places_.save_dir);
+  candidates = std::move(healthy);
+  return OkStatus();
+}
+
+// An error where save_dir had steps once: to start again at iteration 0 is for the user to say.
+Status Resumer::StepsAreGone() const {
+  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
+  if (!latest || places_.start_anew) return OkStatus();
+  return NotFound(
+      "{}: 'latest' names step {}, but no step is here any more; bring it back (cairn archive restore), or "
+      "start at iteration 0 with --start-anew",
+      places_.save_dir, *latest);
+}
+
+void Resumer::SayWhatIsGone(const Resumed& resumed) const {
+  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
+  if (!latest || resumed.state.iteration >= *latest) return;
+  if (fs_.Stat(JoinPath(places_.save_dir, StepDirName(*latest))).ok()) return;
+  Say(fmt::format("{}: 'latest' names step {}, which is not here any more", places_.save_dir, *latest));
 }
 
 // Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
@@ -122,6 +190,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
   const bool only_local =
       std::ranges::all_of(candidates, [](const Candidate& c) { return c.local_step >= 0; });
   for (size_t i = 0;; ++i) {
+    if (root && failure.ok() && only_local && i == candidates.size()) failure = StepsAreGone();
     if (failure.ok() && !only_local && i == candidates.size())
       failure = Corrupt(
           "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
@@ -132,9 +201,9 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     if (candidate.local_step < 0 && candidate.directory.empty()) return std::optional<Resumed>();
     Resumed resumed;
     const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
-    const std::string what =
-        candidate.local_step >= 0 ? fmt::format("local step {}", candidate.local_step) : candidate.directory;
+    const std::string what = NameOf(candidate.local_step, candidate.directory);
     if (agreed.ok()) {
+      if (root && !resumed.weights_only) SayWhatIsGone(resumed);
       if (root)
         Say(resumed.weights_only
                 ? fmt::format("starts with the weights of {}", what)
@@ -165,6 +234,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
   LoadRng(*step, buffers);
   resumed.state = *loaded;
+  resumed.step_run = step->manifest().run;
   resumed.continues =
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));

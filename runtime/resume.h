@@ -1,4 +1,5 @@
-// Loads the newest good step into a training's memory, on any topology.
+// Loads the newest good step into a training's memory, on any topology: the newest healthy one
+// (ckpt/health.h) that is whole.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,11 @@ namespace cairn {
 
 struct ResumePlaces {
   std::string save_dir;         // run directory of this training; empty: it saves nothing
+  std::string run;              // of the local steps
   std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
   bool finetune = false;        // of `load` the weights alone
+  bool load_unhealthy = false;  // the newest step counts, healthy or not
+  bool start_anew = false;      // also where save_dir had steps and has none any more
   LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
 };
 
@@ -26,6 +30,7 @@ struct Resumed {
   bool from_local = false;
   bool durable = true;     // false: a local step that is not in save_dir
   bool continues = false;  // the step is one of save_dir's own, or a local one of them
+  std::string step_run;    // the run that saved it
 };
 
 class Resumer {
@@ -47,9 +52,15 @@ class Resumer {
     bool drained = false;     // (which is in save_dir, too)
     std::string directory;
     bool weights_only = false;  // of the directory
+    std::string unhealthy;      // why; such a one is tried only where the user insists
   };
 
   Result<std::vector<Candidate>> Candidates();
+  Status AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const;
+  Status AddLoad(std::vector<Candidate>& candidates) const;
+  Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
+  Status StepsAreGone() const;
+  void SayWhatIsGone(const Resumed& resumed) const;
   Result<Candidate> Agreed(const Result<Candidate>& proposal);
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);

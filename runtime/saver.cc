@@ -116,13 +116,23 @@ Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::str
   return written;
 }
 
+StepInfo InfoOf(const Save& save, const WrittenShards& written) {
+  StepInfo info = save.info;
+  const auto health = info.state.find("health");
+  if (health == info.state.end() || !health->is_object()) return info;
+  uint64_t nonfinite = 0;
+  for (const ShardReceipt& receipt : written.receipts) nonfinite += receipt.nonfinite;
+  (*health)["nonfinite"] = nonfinite;
+  return info;
+}
+
 Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
   const std::string directory = StagingDir(options_, save);
   const Status status = [&]() -> Status {
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
-    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, save.info, written.tensors, written.receipts));
+    CAIRN_RETURN_IF_ERROR(SealStep(fs_, directory, InfoOf(save, written), written.tensors, written.receipts));
     return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
   }();
   if (!status.ok()) AbandonPartial(fs_, directory);

@@ -62,6 +62,8 @@ struct WrittenShards {
   std::vector<ShardReceipt> receipts;
   std::vector<double> seconds;
 };
+// What the manifest is to say, with the values that all ranks found not to be finite.
+StepInfo InfoOf(const Save& save, const WrittenShards& written);
 std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt);
 // Blobs by rank. Errors: that of a rank, named.
 Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs);

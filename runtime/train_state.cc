@@ -25,6 +25,7 @@ void ForEachField(State& state, Visit&& visit) {
 nlohmann::json TrainState::ToJson() const {
   nlohmann::json json = nlohmann::json::object();
   ForEachField(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  json["health"] = cairn::ToJson(health);
   return json;
 }
 
@@ -40,6 +41,7 @@ Result<TrainState> TrainState::FromJson(const nlohmann::json& json) {
     if (!fits || (value < 0 && std::string_view(name) != "seed")) bad = name;
   });
   if (!bad.empty()) return Corrupt("training state: '{}' is missing or not a valid number", bad);
+  if (const std::optional<Health> health = HealthOf(json)) state.health = *health;
   return state;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
-#include "ckpt/status.h"
+#include "ckpt/health.h"
 
 namespace cairn {
 
@@ -19,11 +19,13 @@ struct TrainState {
   double loss_scale = 1;
   int64_t loss_scale_good_steps = 0;  // since the last overflow or growth
   int64_t loss_scale_hysteresis = 0;  // overflows still tolerated
+  Health health;                      // up to `iteration`
   bool operator==(const TrainState&) const = default;
 
   nlohmann::json ToJson() const;
 
-  // Errors: Corrupt naming the key that is missing, of the wrong type or negative.
+  // Health may be missing: steps of other programs have none. Errors: Corrupt naming the key that is missing,
+  // of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
 };
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "runtime/rank_message.h"
 #include "runtime/stop_signal.h"
 #include "runtime/watchdog.h"
 
@@ -68,7 +69,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, cons
   return trainer;
 }
 
-Status Trainer::Run() {
+Result<TrainingEnd> Trainer::Run() {
   DeferStopSignals();
   log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
                             engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
@@ -77,11 +78,40 @@ Status Trainer::Run() {
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Prepare(engine_.Buffers()));
   while (!Finished()) {
     CAIRN_RETURN_IF_ERROR(Step());
+    if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
     if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0)
       CAIRN_RETURN_IF_ERROR(Evaluate());
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
   }
-  return hooks_ ? hooks_->Finish() : OkStatus();
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
+  return TrainingEnd::kDone;
+}
+
+// All ranks see the same losses, so all come here at the same iteration.
+Result<TrainingEnd> Trainer::GiveUp() {
+  std::string rest = "; nothing was to be saved";
+  if (hooks_) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string left, hooks_->GiveUp(state_));
+    rest = "; " + left;
+  }
+  if (dims_.world_rank == 0)
+    Say(fmt::format("training stops at iteration {}: {} (--max-bad-iterations {}){}", state_.iteration,
+                    WhyUnhealthy(state_.health), config_.max_bad_iterations, rest));
+  return TrainingEnd::kDiverged;
+}
+
+// A loss that is not finite judges the weights; a skipped update that the search of the loss scale does not
+// explain judges them too, or the data. Either leaves the weights as they are.
+void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
+  Health& health = state_.health;
+  health.loss = outcome.loss;
+  health.grad_norm = outcome.grad_norm;
+  health.skipped_iterations = outcome.overflow ? health.skipped_iterations + 1 : 0;
+  const bool bad = !std::isfinite(outcome.loss) || (outcome.overflow && !explained);
+  bad_in_row_ = bad ? bad_in_row_ + 1 : 0;
+  health.bad_iterations = bad ? health.bad_iterations + 1 : 0;
+  if (health.bad_iterations == 1) health.first_bad_iteration = state_.iteration;
+  if (!bad) health.first_bad_iteration = 0;
 }
 
 Status Trainer::Resume() {
@@ -120,6 +150,7 @@ Status Trainer::Step() {
   state_.consumed_tokens += batch * config_.seq_length;
   state_.skipped_iterations += outcome.overflow;
   state_.nan_iterations += !std::isfinite(outcome.loss);
+  NoteHealth(outcome, scaler_.Explains(state_));
   const double lr = lr_.At(state_.consumed_samples);
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->BeforeOptimizerStep());
   if (!outcome.overflow) engine_.Update(outcome, lr, ++state_.optimizer_steps);

@@ -13,6 +13,11 @@
 
 namespace cairn {
 
+enum class TrainingEnd {
+  kDone,
+  kDiverged,  // too many bad iterations in a row (ckpt/health.h); a line on stderr says so
+};
+
 class Trainer {
  public:
   // Builds the model and opens data and logs. Requires a validated config. `hooks` may be null: nothing is
@@ -23,7 +28,7 @@ class Trainer {
                                                  std::chrono::steady_clock::time_point start);
 
   // Resumes where there is something to resume from, and trains to the end or until it is told to stop.
-  Status Run();
+  Result<TrainingEnd> Run();
 
  private:
   Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device, CheckpointHooks* hooks,
@@ -34,6 +39,8 @@ class Trainer {
   Status Evaluate();
   Status Save(bool last);
   double Vote() const;
+  void NoteHealth(const StepOutcome& outcome, bool explained);
+  Result<TrainingEnd> GiveUp();
   bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
 
   const TrainConfig config_;
@@ -47,6 +54,7 @@ class Trainer {
   Engine engine_;
   DataLoaders data_;
   std::unique_ptr<TrainLog> log_;
+  int64_t bad_in_row_ = 0;   // iterations, of this start alone
   bool stop_ = false;        // agreed by all ranks
   bool save_now_ = false;    // agreed by all ranks
   bool saver_busy_ = false;  // agreed by all ranks

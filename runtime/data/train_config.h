@@ -58,6 +58,7 @@ struct TrainConfig {
   int64_t train_iters = 0;
   int64_t train_samples = 0;
   double exit_duration_in_mins = 0;  // 0: never
+  int64_t max_bad_iterations = 20;   // in a row; 0: any number
   int64_t exit_interval = 0;         // stop after an iteration that this divides; 0: never
 
   // Optimizer.
@@ -90,7 +91,9 @@ struct TrainConfig {
   // Checkpoints.
   std::string save;
   std::string load;
-  bool finetune = false;  // of `load` the weights alone
+  bool finetune = false;        // of `load` the weights alone
+  bool load_unhealthy = false;  // resume from the newest step, healthy or not
+  bool start_anew = false;      // where the steps of `save` are gone
   int64_t save_interval = 0;
   std::string save_local;           // "{rank}" stands for the rank; empty: no local level
   int64_t save_local_interval = 0;  // 0: only saves that are due for `save` too

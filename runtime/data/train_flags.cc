@@ -63,6 +63,11 @@ const Flag kFlags[] = {
     {kBatches, "train-iters", "Steps to train", &C::train_iters},
     {kBatches, "train-samples", "Samples to train, instead of train-iters", &C::train_samples},
     {kBatches, "exit-duration-in-mins", "Save and exit after so many minutes", &C::exit_duration_in_mins},
+    {kBatches, "max-bad-iterations",
+     "Stop with status 1 after so many iterations in a row whose loss is not finite, or whose update is "
+     "skipped "
+     "though no loss scale explains it; 0 never stops",
+     &C::max_bad_iterations},
     {kBatches, "exit-interval", "Save and exit after an iteration that this divides", &C::exit_interval},
 
     {kOptimizer, "lr", "Highest learning rate", &C::lr},
@@ -93,11 +98,20 @@ const Flag kFlags[] = {
     {kData, "eval-iters", "Batches of an evaluation", &C::eval_iters},
 
     {kCheckpoints, "save", "Run directory to write checkpoints to", &C::save},
-    {kCheckpoints, "load", "Run directory or step to resume from; a run directory without steps starts anew",
+    {kCheckpoints, "load",
+     "Run directory or step to resume from where --save has none yet; may be the same as --save, which "
+     "starts "
+     "anew the first time",
      &C::load},
     {kCheckpoints, "finetune",
      "Of --load take the weights alone, in any float type; optimizer, learning rate and data start anew",
      &C::finetune},
+    {kCheckpoints, "load-unhealthy",
+     "Resume from the newest checkpoint even where it, or the iteration after it, was bad; else the newest "
+     "healthy one",
+     &C::load_unhealthy},
+    {kCheckpoints, "start-anew", "Start at iteration 0 though --save once had checkpoints, which are gone",
+     &C::start_anew},
     {kCheckpoints, "save-interval", "Steps between checkpoints; 0 saves at the end only", &C::save_interval},
     {kCheckpoints, "save-local",
      "Node-local directory (NVMe, /dev/shm) that takes each checkpoint first; {rank} in it stands for the "
@@ -109,7 +123,7 @@ const Flag kFlags[] = {
     {kCheckpoints, "redundancy",
      "xor:K or rs:K,M: of each group of K ranks, any 1 or any M may lose their local checkpoints",
      &C::redundancy},
-    {kCheckpoints, "keep-last-local", "Local checkpoints to keep, newest first", &C::keep_last_local},
+    {kCheckpoints, "keep-last-local", "Healthy local checkpoints to keep, newest first", &C::keep_last_local},
     {kCheckpoints, "save-mode",
      "lazy: the snapshot is copied under the next forward and backward; copy: at once", &C::save_mode},
     {kCheckpoints, "save-overlap",
@@ -125,7 +139,11 @@ const Flag kFlags[] = {
      "its master says (12 bytes a parameter, not 14)",
      &C::split_master},
     {kCheckpoints, "save-codec-threads", "Threads of each rank that compress", &C::save_codec_threads},
-    {kCheckpoints, "keep-last", "Checkpoints to keep, newest first; 0 keeps all", &C::keep_last},
+    {kCheckpoints, "keep-last",
+     "Healthy checkpoints to keep, newest first; 0 keeps all. The newest two always stay: only what follows "
+     "shows "
+     "whether the newest is good",
+     &C::keep_last},
     {kCheckpoints, "keep-every", "Also keep steps that this divides", &C::keep_every},
     {kCheckpoints, "keep-tokens", "Also keep one step for each so many tokens", &C::keep_tokens},
     {kCheckpoints, "save-now-file", "When this file appears, save and delete it", &C::save_now_file},

@@ -40,6 +40,7 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"save-local-interval", double(c.save_local_interval), 0},
       Bound{"keep-last-local", double(c.keep_last_local), 1},
       Bound{"save-codec-threads", double(c.save_codec_threads), 1},
+      Bound{"max-bad-iterations", double(c.max_bad_iterations), 0},
       Bound{"exit-interval", double(c.exit_interval), 0},
       Bound{"exit-duration-in-mins", c.exit_duration_in_mins, 0},
       Bound{"hidden-dropout", c.hidden_dropout, 0},

@@ -226,7 +226,7 @@ class Retention(Case):
     def test_keeps_the_last_and_every_nth(self):
         self.train("run", (1, 1, 2, 1), "--train-iters", "12", "--save", self.path("run"), "--save-interval", "2",
                    "--keep-last", "1", "--keep-every", "6")
-        self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [6, 12])
+        self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [6, 10, 12])  # 12 is not confirmed
 
 
 class FullDisk(Case):

@@ -208,5 +208,21 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   ExpectStep(8);
 }
 
+TEST(LocalRetentionTest, CountsHealthySteps) {
+  const auto steps = [](const std::vector<int64_t>& numbers, const std::vector<int64_t>& bad) {
+    std::vector<StepFacts> facts;
+    for (const int64_t step : numbers)
+      facts.push_back({.step = step, .unhealthy = std::ranges::count(bad, step) > 0 ? "bad" : ""});
+    return facts;
+  };
+  using Steps = std::vector<int64_t>;
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6}, {}), 2), Steps({2}));
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6, 8}), 2), Steps());
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6}), 2), Steps({2, 6}));
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4}, {2, 4}), 1), Steps());
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8, 10}, {4, 10}), 1), Steps({2, 4, 6}));
+  EXPECT_EQ(LocalStepsToRetire({}, 1), Steps());
+}
+
 }  // namespace
 }  // namespace cairn

@@ -107,6 +107,19 @@ TEST(GradScalerTest, ResumeKeepsTheScaleOnlyBetweenFp16Runs) {
   EXPECT_EQ(saved.loss_scale, fp16.initial_loss_scale);
 }
 
+TEST(GradScalerTest, AnOverflowIsExplainedWhileTheScaleCanFall) {
+  TrainConfig config = Base();
+  TrainState state;
+  EXPECT_FALSE(GradScaler(config).Explains(state));
+  config.fp16 = true;
+  config.min_loss_scale = 4;
+  const GradScaler scaler(config);
+  scaler.Start(state);
+  EXPECT_TRUE(scaler.Explains(state));
+  state.loss_scale = 4;
+  EXPECT_FALSE(scaler.Explains(state));
+}
+
 TEST(TrainStateTest, JsonRoundTrip) {
   TrainState state{.iteration = 3,
                    .consumed_samples = 24,
@@ -114,10 +127,17 @@ TEST(TrainStateTest, JsonRoundTrip) {
                    .optimizer_steps = 2,
                    .skipped_iterations = 1,
                    .seed = -5,
-                   .loss_scale = 65536};
+                   .loss_scale = 65536,
+                   .health = {.loss = 2.5, .bad_iterations = 2, .first_bad_iteration = 2, .accused = "a"}};
   auto back = TrainState::FromJson(state.ToJson());
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(*back, state);
+}
+
+TEST(TrainStateTest, StepsWithoutHealthAreTaken) {
+  nlohmann::json json = TrainState{.iteration = 3}.ToJson();
+  json.erase("health");
+  EXPECT_EQ(*TrainState::FromJson(json), TrainState{.iteration = 3});
 }
 
 TEST(TrainStateTest, MissingOrNegativeKeyIsCorrupt) {
