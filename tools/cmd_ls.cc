@@ -81,6 +81,8 @@ class Lister {
     for (const StepListing& step : run.steps)
       if (!step.trouble.empty()) fmt::print("step {}: {}\n", step.step, step.trouble);
     for (const StepListing& step : run.steps)
+      if (!step.unhealthy.empty()) fmt::print("step {}: unhealthy: {}\n", step.step, step.unhealthy);
+    for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
         fmt::print("step {}: virtual, its shards are in {}\n", step.step,
                    step.manifest->DirectoryOf(step.directory, ShardName(0)));
@@ -88,7 +90,10 @@ class Lister {
   }
 
   std::vector<std::string> Row(const StepListing& step) const {
-    std::vector<std::string> row = {std::to_string(step.step), Archived(step) ? "archived" : step.state};
+    const bool whole = step.state == "committed" || step.state == "verified";
+    std::vector<std::string> row = {std::to_string(step.step), whole && !step.unhealthy.empty() ? "unhealthy"
+                                                               : Archived(step)                 ? "archived"
+                                                                                                : step.state};
     if (step.manifest) {
       row.push_back(std::to_string(IntField(step.manifest->state, "consumed_tokens")));
       row.push_back(ToString(step.manifest->topology));
@@ -128,6 +133,9 @@ class Lister {
                           {"bytes", step.checked->bytes},
                           {"problems", step.checked->problems}};
     if (const auto tar = Archived(step)) json["archived"] = *tar;
+    if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
+    if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
+      json["health"] = cairn::ToJson(*health);
     json["bytes"] = step.bytes;
     json["age_seconds"] = now_ - step.modified_unix_seconds;
     json["days_until_purge"] = Days(step);
@@ -165,6 +173,7 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "damaged (it "
       "does not open, or verify found it so); partial (being "
       "written, or left by a killed save);\n"
+      "unhealthy (its loss, or that of the iteration after it, was bad; resume and retention pass it over); "
       "superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
   ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });

@@ -1,6 +1,7 @@
 #include "tools/run_listing.h"
 
 #include <algorithm>
+#include <map>
 
 #include "ckpt/layout.h"
 
@@ -44,6 +45,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
   }
   step.manifest = (*reader)->manifest();
   step.step = step.manifest->step;
+  if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
   step.checked = ReadVerifyRecord(fs, step.directory, *step.manifest);
   if (step.checked && step.checked->problems > 0) {
     step.state = "damaged";
@@ -59,12 +61,25 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
 
 // Times come first: opening a step accesses its files.
 StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
-  StepListing step{.directory = directory, .state = {}, .trouble = {}, .manifest = {}, .checked = {}};
+  StepListing step{
+      .directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}, .checked = {}};
   step.step = StepOfName(name).value_or(0);
   step.state = ParseMarkedDirName(name).value_or("committed");
   ReadTimes(fs, step);
   if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
   return step;
+}
+
+// A step is judged by those that followed it, too.
+void AddVerdicts(FileSystem& fs, RunListing& run) {
+  const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run.directory);
+  if (!facts.ok()) return;
+  std::map<std::string, std::string> verdicts;  // by directory
+  for (const StepFacts& fact : *facts)
+    verdicts[JoinPath(run.directory, StepDirName(fact.step))] = fact.unhealthy;
+  for (StepListing& step : run.steps)
+    if (const auto found = verdicts.find(step.directory); found != verdicts.end())
+      step.unhealthy = found->second;
 }
 
 // Nothing where `directory` is no run directory.
@@ -76,6 +91,7 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
     if (StepOfName(name)) run.steps.push_back(ListStep(fs, JoinPath(directory, name), name));
   if (run.steps.empty()) return std::nullopt;
   std::ranges::stable_sort(run.steps, {}, &StepListing::step);
+  AddVerdicts(fs, run);
   return run;
 }
 

@@ -19,6 +19,7 @@ struct StepListing {
   int64_t step = 0;
   std::string state;                  // committed, verified, damaged, partial, superseded, deleting
   std::string trouble;                // why it is damaged
+  std::string unhealthy;              // why (ckpt/health.h); empty where it is healthy or nothing is known
   uint64_t bytes = 0;                 // of all files
   int64_t modified_unix_seconds = 0;  // of the newest file
   int64_t accessed_unix_seconds =

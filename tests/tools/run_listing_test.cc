@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "tests/support/make_step.h"
@@ -49,6 +50,34 @@ TEST(EditDistanceTest, CountsLettersToChange) {
   EXPECT_EQ(EditDistance("inspct", "inspect"), 1u);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
   EXPECT_EQ(EditDistance("ls", "ls"), 0u);
+}
+
+// By its own record, or by that of the step that followed it.
+TEST(RunListingTest, TellsUnhealthySteps) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir;
+  StepRecipe recipe = RecipeOf({}, {});
+  const nlohmann::json state = recipe.state;
+  Health health{.session = "a"};
+  const auto make = [&](int64_t step) {
+    recipe.step = step;
+    recipe.state = state;
+    recipe.state["health"] = ToJson(health);
+    ASSERT_TRUE(MakeStep(fs, dir / "gpt", recipe).ok());
+  };
+  make(10);
+  make(20);
+  health = {
+      .loss = std::nan(""), .bad_iterations = 10, .first_bad_iteration = 21, .session = "a", .accused = "a"};
+  make(30);
+  const auto runs = ListRuns(fs, dir / "gpt");
+  ASSERT_TRUE(runs.ok()) << runs.status().message();
+  const std::vector<StepListing>& steps = runs->front().steps;
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].unhealthy, "");
+  EXPECT_EQ(steps[1].unhealthy, "the iteration after it was bad, as step 30 says");
+  EXPECT_EQ(steps[2].unhealthy, "loss nan, 10 bad iterations in a row from iteration 21");
+  EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000030")->front().steps[0].unhealthy, steps[2].unhealthy);
 }
 
 }  // namespace
