@@ -15,9 +15,10 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/posix_error.h"
-#include "ckpt/run_dir.h"
+#include "ckpt/run_health.h"
 #include "ckpt/run_health.h"
 #include "ckpt/step_hold.h"
+#include "ckpt/step_reader.h"
 
 namespace cairn {
 namespace {
@@ -95,16 +96,10 @@ Status Opens(FileSystem& fs, const std::string& directory, Shards shards) {
 
 // Of the committed steps, the newest that is healthy and opens; nothing where there is none.
 Result<std::optional<int64_t>> NewestHealthy(FileSystem& fs, const std::string& run_dir, Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  std::vector<JudgedStep> judged;
-  for (const int64_t step : steps) {
-    const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
-    if (manifest.ok()) judged.push_back({step, HealthOf(manifest->state), manifest->run});
-  }
-  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
-  for (size_t i = judged.size(); i > 0; --i)
-    if (verdicts[i - 1].empty() && Opens(fs, JoinPath(run_dir, StepDirName(judged[i - 1].step)), shards).ok())
-      return std::optional(judged[i - 1].step);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
+      return std::optional(step->step);
   return std::optional<int64_t>();
 }
 

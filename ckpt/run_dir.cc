@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -75,12 +76,22 @@ Result<RunLock> RunLock::Take(const std::string& run_dir) {
   const std::string path = JoinPath(run_dir, kLockName);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
-  RunLock lock(fd);
+  RunLock lock(fd, path);
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno == EWOULDBLOCK)
     return AlreadyExists(
         "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
   return IoError("lock {}: {}", path, strerror(errno));
+}
+
+Status RunLock::CheckPlace() const {
+  struct stat ours, there;
+  if (::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+      ours.st_dev == there.st_dev)
+    return OkStatus();
+  return AlreadyExists(
+      "{}: the run directory was renamed, removed or replaced while a training writes into it; put it back",
+      path_);
 }
 
 RunLock::~RunLock() {

@@ -27,16 +27,21 @@ class RunLock {
  public:
   // Errors: AlreadyExists where another process holds it.
   static Result<RunLock> Take(const std::string& run_dir);
-  RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
+  // renamed or removed, or another took its name.
+  Status CheckPlace() const;
+  RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
   RunLock& operator=(RunLock&& other) noexcept {
     std::swap(fd_, other.fd_);
+    std::swap(path_, other.path_);
     return *this;
   }
   ~RunLock();
 
  private:
-  explicit RunLock(int fd) : fd_(fd) {}
+  RunLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_ = -1;
+  std::string path_;  // of the lock file
 };
 
 // Told of each thing that a clean-up leaves where it is, and why.

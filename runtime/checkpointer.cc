@@ -40,13 +40,15 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
   checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
   const CheckpointerOptions& o = checkpointer->options_;
   if (!o.save_dir.empty())
-    checkpointer->saver_ = std::make_unique<Saver>(SaverOptions{.save_dir = o.save_dir,
-                                                                .retention = o.retention,
-                                                                .direct = o.direct,
-                                                                .codec = o.codec,
-                                                                .codec_threads = o.codec_threads,
-                                                                .split_master = o.split_master},
-                                                   checkpointer->control_->Create("saves"));
+    checkpointer->saver_ = std::make_unique<Saver>(
+        SaverOptions{.save_dir = o.save_dir,
+                     .check_place = [c = checkpointer.get()] { return c->lock_->CheckPlace(); },
+                     .retention = o.retention,
+                     .direct = o.direct,
+                     .codec = o.codec,
+                     .codec_threads = o.codec_threads,
+                     .split_master = o.split_master},
+        checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
 }

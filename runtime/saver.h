@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,8 @@
 namespace cairn {
 
 struct SaverOptions {
-  std::string save_dir;  // run directory
+  std::string save_dir;                                             // run directory
+  std::function<Status()> check_place = [] { return OkStatus(); };  // of rank 0, before a step is published
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
   CodecMode codec = CodecMode::kNone;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "ckpt/layout.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
@@ -80,6 +82,21 @@ TEST(LayoutTest, PieceNamesTellBoxAndRange) {
   tensor.spec.name = "w";
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {0, 6}), "/weight/w@4,0");
   EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {2, 6}), "/weight/w@4,0+2");
+}
+
+TEST(RunLockTest, ARunDirectoryThatAnotherTookTheNameOfIsNoticed) {
+  const TempDir temp(TempDir::Place::kMemory);
+  std::filesystem::create_directory(temp / "a");
+  const auto lock = RunLock::Take(temp / "a");
+  ASSERT_TRUE(lock.ok());
+  EXPECT_TRUE(lock->CheckPlace().ok());
+  std::filesystem::rename(temp / "a", temp / "b");
+  EXPECT_FALSE(lock->CheckPlace().ok());
+  std::filesystem::create_directory(temp / "a");
+  const auto second = RunLock::Take(temp / "a");
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(lock->CheckPlace().ok());
+  EXPECT_TRUE(second->CheckPlace().ok());
 }
 
 }  // namespace
