@@ -8,6 +8,7 @@
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
 #include "tools/text_table.h"
@@ -69,8 +70,8 @@ class Inspector {
 
   void PrintAsText() const {
     const Manifest& manifest = source_.manifest();
-    fmt::print("{}: step {}, {}, run {}\n", source_.directory(), manifest.step, ToString(manifest.topology),
-               manifest.run);
+    PrintLine("{}: step {}, {}, run {}", source_.directory(), manifest.step, ToString(manifest.topology),
+              manifest.run);
     std::vector<std::string> header = {"tensor", "role", "dtype", "shape", "size"};
     if (options_.stats) header.insert(header.end(), {"NaN", "Inf", "zeros", "min", "max", "norm"});
     TextTable table(header);

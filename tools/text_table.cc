@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/printable.h"
+
 namespace cairn {
 
 void TextTable::Print() const {
@@ -17,7 +19,7 @@ void TextTable::Print() const {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i)
       line += i + 1 == row.size() ? row[i] : fmt::format("{:<{}}  ", row[i], widths[i]);
-    fmt::print("{}\n", line);
+    PrintLine("{}", line);
   }
 }
 
