@@ -22,6 +22,7 @@
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/text_table.h"
 #include "tools/writer_flags.h"
@@ -51,11 +52,12 @@ std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}"
 
 std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
-ordered_json ToJson(const LedgerMember& entry, const std::string& state) {
+ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on_tape) {
   const ArchiveMember& m = entry.member;
   ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
                        {"state", state}, {"tar", m.tar},   {"bytes", m.bytes}};
   if (m.file() != m.tar) json["bundle"] = m.file();
+  if (on_tape) json["on_tape"] = true;
   for (size_t i = 0; m.record && i < m.record->pieces.size(); ++i)
     json["pieces"].push_back({{"name", TarPieceName(m.tar, i + 1)}, {"bytes", m.record->pieces[i]}});
   if (!m.trouble.empty()) json["trouble"] = m.trouble;
@@ -77,6 +79,23 @@ std::string DateText(int64_t unix_seconds) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
 }
 
+// Each once, however many members lie in it.
+std::vector<std::string> FilesOf(const std::string& store, const std::vector<ArchiveMember>& members) {
+  std::vector<std::string> paths;
+  std::set<std::string> files;
+  for (const ArchiveMember& member : members)
+    if (files.insert(member.file()).second)
+      std::ranges::copy(member.record ? FilesOf(PlaceOf(store, *member.record))
+                                      : std::vector{JoinPath(store, member.file())},
+                        std::back_inserter(paths));
+  return paths;
+}
+
+// All of it, or one of its files.
+bool IsOnTape(const std::string& store, const ArchiveMember& member) {
+  return std::ranges::any_of(FilesOf(store, {member}), IsStub);
+}
+
 // Makes the sidecars of tars that lost theirs, by reading those.
 Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
   CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
@@ -88,6 +107,11 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
     const bool unproven = member.record && member.record->verified_unix_seconds == 0;
     if (member.record && !unproven) continue;  // readable: its tar is what is wrong
     if (!done.insert(member.file()).second) continue;
+    if (const std::string file = JoinPath(store, member.file()); IsStub(file)) {
+      PrintProblem(NeedsRecall(file).message());
+      code = kExitCheckFailed;
+      continue;
+    }
     const std::string sidecar = JoinPath(store, member.file() + ".json");
     if (fs.Stat(sidecar).ok() && !unproven) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
     std::vector<std::string> problems;
@@ -123,8 +147,9 @@ Result<int> RunLs(const ArchiveOptions& options) {
     const ArchiveMember& m = entry.member;
     const std::string state = StateText(fs, entry);
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
-    list.push_back(ToJson(entry, state));
-    table.Add({MemberText(m), std::string(Name(m.form)), state,
+    const bool on_tape = IsOnTape(options.store, m);
+    list.push_back(ToJson(entry, state, on_tape));
+    table.Add({MemberText(m), std::string(Name(m.form)), on_tape ? state + ", on tape" : state,
                m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
                m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
                fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
@@ -161,18 +186,6 @@ Result<RecallCommands> RecallOf(const ArchiveOptions& options) {
   return RecallCommands{policy.recall_stat, policy.recall};
 }
 
-// Each once, however many members lie in it.
-std::vector<std::string> FilesOf(const std::string& store, const std::vector<ArchiveMember>& members) {
-  std::vector<std::string> paths;
-  std::set<std::string> files;
-  for (const ArchiveMember& member : members)
-    if (files.insert(member.file()).second)
-      std::ranges::copy(member.record ? FilesOf(PlaceOf(store, *member.record))
-                                      : std::vector{JoinPath(store, member.file())},
-                        std::back_inserter(paths));
-  return paths;
-}
-
 // Brings the members' tars back from tape, all at once.
 Status RecallMembers(const ArchiveOptions& options, const std::string& store,
                      const std::vector<ArchiveMember>& members) {
@@ -181,23 +194,21 @@ Status RecallMembers(const ArchiveOptions& options, const std::string& store,
 }
 
 void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
-  for (const Problem& problem : report.problems)
-    fmt::print("{}: {}\n", MemberText(member), ToString(problem));
+  for (const Problem& problem : report.problems) PrintLine("{}: {}", MemberText(member), ToString(problem));
   if (report.problems.empty())
-    fmt::print("{}: whole, {} read back{}\n", MemberText(member), SizeText(report.bytes_checked),
-               member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
+    PrintLine("{}: whole, {} read back{}", MemberText(member), SizeText(report.bytes_checked),
+              member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
 }
 
-// The members to read back: those that are named, or on a budget those looked at longest ago.
-Result<std::vector<ArchiveMember>> MembersToVerify(FileSystem& fs, const ArchiveOptions& options,
-                                                   const MemberName& name) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ChosenMembers(fs, name));
-  if (options.sample.empty() && options.per_night.empty()) return members;
+// On a budget: those that were looked at longest ago.
+Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveOptions& options,
+                                                  const std::string& store,
+                                                  const std::vector<ArchiveMember>& members) {
   const auto fraction = options.sample.empty() ? std::optional(0.0) : ParsePercent(options.sample);
   const auto bytes = options.per_night.empty() ? std::optional(0.0) : ParseSize(options.per_night);
   if (!fraction) return InvalidArgument("--sample '{}' is no share; write 2%", options.sample);
   if (!bytes) return InvalidArgument("--per-night '{}' is no size; write 200GB", options.per_night);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, name.store, false));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, store, false));
   std::erase_if(all, [&](const LedgerMember& entry) {
     return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
   });
@@ -205,6 +216,27 @@ Result<std::vector<ArchiveMember>> MembersToVerify(FileSystem& fs, const Archive
   for (const LedgerMember& entry : ChooseToScrub(std::move(all), *fraction, static_cast<uint64_t>(*bytes)))
     chosen.push_back(*std::ranges::find(members, entry.member.tar, &ArchiveMember::tar));
   return chosen;
+}
+
+struct VerifyPlan {
+  std::vector<ArchiveMember> members;  // to read back
+  std::vector<ArchiveMember> on_tape;  // that are not looked at: nobody says how to ask for them
+};
+
+// What is on tape without a recall command does not use up the budget, night after night.
+Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, const MemberName& name,
+                              const RecallCommands& commands) {
+  VerifyPlan plan;
+  CAIRN_ASSIGN_OR_RETURN(plan.members, ChosenMembers(fs, name));
+  if (commands.recall.empty()) {
+    const auto taped = std::ranges::stable_partition(
+        plan.members, [&](const ArchiveMember& member) { return !IsOnTape(name.store, member); });
+    plan.on_tape.assign(taped.begin(), taped.end());
+    plan.members.erase(taped.begin(), taped.end());
+  }
+  if (options.sample.empty() && options.per_night.empty()) return plan;
+  CAIRN_ASSIGN_OR_RETURN(plan.members, ChooseByBudget(fs, options, name.store, plan.members));
+  return plan;
 }
 
 // Repairs a member; the report becomes that of the repaired one.
@@ -217,20 +249,49 @@ Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, Ver
   return OkStatus();
 }
 
+// What a recall did not bring back is not read, which might wait for ever.
+VerifyReport LookAtMember(FileSystem& fs, const std::string& store, const ArchiveMember& member, bool quiet) {
+  for (const std::string& path : FilesOf(store, {member}))
+    if (IsStub(path))
+      return {
+          .problems = {{path, 0, "",
+                        "still on tape after the recall command, or lost: it has fewer blocks than bytes"}}};
+  Progress progress("verifying " + MemberText(member), member.bytes, !quiet);
+  return VerifyMember(fs, store, member, [&](uint64_t done) { progress.Update(done); });
+}
+
+// What was not looked at is said, and is no failure unless it was asked for by name.
+int FinishVerify(const VerifyPlan& plan, const MemberName& name, const ArchiveOptions& options,
+                 ordered_json list, int code) {
+  for (const ArchiveMember& m : plan.on_tape) {
+    list.push_back({{"run", m.run}, {"step", m.step}, {"tar", m.tar}, {"ok", nullptr}, {"on_tape", true}});
+    if (!options.json) PrintLine("{}: on tape, needs recall; not looked at", MemberText(m));
+  }
+  if (options.json) PrintJson(list);
+  if (plan.on_tape.empty()) return code;
+  const std::string how = "give --recall CMD, or --policy with [recall] commands";
+  if (!name.selector.empty()) {
+    PrintProblem(fmt::format("{}: on tape, needs recall; {}", options.store, how));
+    return std::max<int>(code, kExitTrouble);
+  }
+  PrintProblem(fmt::format("note: {} member{} on tape and not looked at ({} looked at); {}",
+                           plan.on_tape.size(), plan.on_tape.size() == 1 ? " is" : "s are",
+                           plan.members.size(), how));
+  return code;
+}
+
 Result<int> RunVerify(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, MembersToVerify(fs, options, name));
-  CAIRN_RETURN_IF_ERROR(RecallMembers(options, name.store, members));
+  CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
+  CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(fs, options, name, commands));
+  CAIRN_RETURN_IF_ERROR(TryRecall(FilesOf(name.store, plan.members), commands).status());
   Result<Ledger> ledger = Ledger::Open(name.store);  // of a store that is read-only there is none
   if (ledger.ok()) (void)ledger->Sync(fs);
   int code = kExitDone;
   ordered_json list = ordered_json::array();
-  for (ArchiveMember& m : members) {
-    VerifyReport report = [&] {
-      Progress progress("verifying " + MemberText(m), m.bytes, !options.json);
-      return VerifyMember(fs, name.store, m, [&](uint64_t done) { progress.Update(done); });
-    }();
+  for (ArchiveMember& m : plan.members) {
+    VerifyReport report = LookAtMember(fs, name.store, m, options.json);
     if (!report.problems.empty() && options.repair)
       if (const Status mended = Mend(fs, name.store, m, report); !mended.ok()) PrintProblem(mended.message());
     if (!report.problems.empty()) code = kExitCheckFailed;
@@ -247,8 +308,7 @@ Result<int> RunVerify(const ArchiveOptions& options) {
                     {"problems", ToJson(report.problems)}});
     if (!options.json) PrintReport(m, report);
   }
-  if (options.json) PrintJson(list);
-  return code;
+  return FinishVerify(plan, name, options, std::move(list), code);
 }
 
 Result<int> RunRecall(const ArchiveOptions& options) {
@@ -325,7 +385,11 @@ Result<int> RunRestore(const ArchiveOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
   if (options.weights && !options.tensors.empty())
     return InvalidArgument("give --weights-only or --tensors, not both");
-  if (options.dry_run) return PrintRestoreCost(name, member, options);
+  if (options.dry_run) {
+    for (const std::string& path : FilesOf(name.store, {member}))
+      if (IsStub(path)) return NeedsRecall(path);
+    return PrintRestoreCost(name, member, options);
+  }
   CAIRN_RETURN_IF_ERROR(RecallPart(fs, name, member, options));
   const bool part = (options.weights && member.form == Form::kFull) || !options.tensors.empty();
   const Status status = [&] {
@@ -396,7 +460,10 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
                    "mend what is damaged, from its parity or else from its source");
   add_recall(verify);
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
-  verify->footer(HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
+  verify->footer(
+      "Members on tape are not read unless a recall command is given; they are listed and counted, and are\n"
+      "no failure unless one was named.\n\n" +
+      HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
 
   CLI::App* restore = add("restore", "get a step back", RunRestore);
   restore->add_option("STORE", options->store, "STORE:RUN@STEP; of STORE alone the newest step")->required();

@@ -86,8 +86,14 @@ Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
   std::vector<BundleDraft> drafts;
   std::vector<std::string> paths;
   for (const BundleRewrite& rewrite : rewrites) {
+    const std::string path = JoinPath(policy.store, rewrite.draft.files.front());
+    if (policy.recall.empty() && IsStub(path)) {  // it stays as it is: nobody says how to ask for it
+      PrintProblem(
+          fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not written anew", path));
+      continue;
+    }
     drafts.push_back(rewrite.draft);
-    paths.push_back(JoinPath(policy.store, rewrite.draft.files.front()));
+    paths.push_back(path);
   }
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
   return RewriteBundles(fs, policy.store, drafts, ShownJob(policy, quiet));
@@ -139,7 +145,8 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
       "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
       "this does not wait. A small tar goes once its bundle was read back and every member in it verified,\n"
       "so the store needs room for one bundle more meanwhile. Members on tape are brought back first\n"
-      "([recall] of the policy); those that no class asks for stay, since a bundle is pruned as a "
+      "([recall] of the policy; without it they stay there); those that no class asks for stay, since a "
+      "bundle is pruned as a "
       "whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
   bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });

@@ -469,6 +469,17 @@ class RecallTest(CliTest):
         flags = ["--recall", f"sh {recall} {{paths}}", "--recall-stat", f"sh {stat} {{path}}"]
         self.cairn("archive", "ls", self.store, says="verified")
         self.assertFalse((tape / "log").exists())  # listing recalls nothing
+        self.cairn("archive", "ls", self.store, says="on tape")
+        done = self.cairn("archive", "verify", self.store, "--repair", says=["gpt@10: on tape, needs recall", "3 members are on tape and not looked at (0 looked at)"])
+        self.assertNotIn("whole", done.stdout)
+        self.assertEqual([m["ok"] for m in self.json("archive", "verify", self.store, "--per-night", "1kB")], [None] * 3)
+        self.cairn("archive", "verify", f"{self.store}:gpt@20", code=2, says="needs recall")
+        self.cairn("verify", f"{self.store}:gpt@20", code=2, says="needs recall")
+        for dry in ([], ["--dry-run"]):
+            self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *dry, code=2, says="on tape, needs recall")
+        self.cairn("archive", "recall", self.store, code=2, says="needs recall")
+        self.assertEqual([m.get("on_tape") for m in self.json("archive", "ls", self.store)], [True] * 3)
+        self.assertTrue(all(p.stat().st_blocks < 8 for p in self.store.glob("*.tar")))  # nobody wrote there
         self.cairn("archive", "restore", f"{self.store}:gpt@20", "back", *flags, says="restored")
         done = self.cairn("archive", "recall", self.store, *flags, says="2 of 3 members were on tape")
         order = [line.split("-")[2].split(".")[0] for line in (tape / "log").read_text().split()]
@@ -481,6 +492,8 @@ class RecallTest(CliTest):
         os.truncate(tar, size)
         self.cairn("archive", "recall", self.store, "gpt@10", "--recall", "true", code=2, says="still on tape")
         self.cairn("archive", "recall", self.store, "gpt@10", "--recall", "false", code=2, says="failed")
+        self.cairn("archive", "verify", self.store, "--recall", "true", code=1, says=["gpt@10", "still on tape after", "whole"])
+        self.cairn("archive", "verify", self.store, "--recall", "true", "--repair", says=["stored again from", "whole"])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "ckpt/layout.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/removal.h"
 
 namespace cairn {
@@ -68,6 +69,11 @@ Status RemoveUnborn(FileSystem& fs, const std::string& store) {
 // `home` goes, or `other` gives up what is damaged in it.
 Status Settle(FileSystem& fs, const std::string& store, const Home& home, const Home& other,
               SettledBundles& settled) {
+  // Neither proves nor refutes anything; both stay until it is back from tape.
+  if (IsStub(JoinPath(store, other.file))) {
+    settled.files.insert({home.file, other.file});
+    return OkStatus();
+  }
   bool whole = true;
   for (const ArchiveRecord& member : home.members) {
     const auto same = std::ranges::find(other.members, TarName(member), TarName);

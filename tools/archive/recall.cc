@@ -60,9 +60,15 @@ bool NaturallyLess(const std::string& a, const std::string& b) {
   return a.size() - i < b.size() - j;
 }
 
-bool IsStub(const std::string& path) {
-  const FileFacts facts = FactsOf(path);
+bool LooksLikeStub(const FileFacts& facts) {
   return facts.bytes >= kMinStubBytes && facts.allocated_bytes < facts.bytes / kStubShare;
+}
+
+bool IsStub(const std::string& path) { return LooksLikeStub(FactsOf(path)); }
+
+Status NeedsRecall(const std::string& path) {
+  return IoError(
+      "{}: on tape, needs recall; give cairn archive --recall CMD, or --policy with [recall] commands", path);
 }
 
 Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
@@ -83,9 +89,10 @@ Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>
   return ordered;
 }
 
-Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> stubs, StubsInTapeOrder(paths, commands));
-  if (commands.recall.empty()) return stubs.size();  // reading them is all that can be done
+Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths,
+                                           const RecallCommands& commands) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> stubs, StubsInTapeOrder(paths, commands));
+  if (commands.recall.empty()) return stubs;
   for (size_t at = 0; at < stubs.size(); at += kBatch) {
     std::string words;
     for (size_t i = at; i < std::min(stubs.size(), at + kBatch); ++i)
@@ -94,9 +101,16 @@ Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommand
     const int result = std::system(command.c_str());
     if (!WIFEXITED(result) || WEXITSTATUS(result) != 0) return IoError("'{}' failed", command);
   }
-  for (const std::string& path : stubs)
-    if (IsStub(path)) return IoError("{}: still on tape after the recall command", path);
-  return stubs.size();
+  std::erase_if(stubs, [](const std::string& path) { return !IsStub(path); });
+  return stubs;
+}
+
+Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands) {
+  const auto on_tape = static_cast<size_t>(std::ranges::count_if(paths, IsStub));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> left, TryRecall(paths, commands));
+  if (left.empty()) return on_tape;
+  if (commands.recall.empty()) return NeedsRecall(left.front());
+  return IoError("{}: still on tape after the recall command", left.front());
 }
 
 }  // namespace cairn
