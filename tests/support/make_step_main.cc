@@ -44,6 +44,7 @@ Status Write(const Flags& flags) {
   recipe.weights = ParseDtype(flags.dtype).value();
   if (flags.packed) {
     recipe.topology = flags.topology;
+    recipe.state["iteration"] = flags.step;
     recipe.seed = flags.seed, recipe.step = flags.step, recipe.run = flags.run, recipe.packed = true;
     recipe.split_master = flags.split_master, recipe.unrounded = flags.unrounded;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
