@@ -1,12 +1,16 @@
 #include "tools/cmd_archive_touch.h"
 
 #include <ctime>
+#include <filesystem>
+#include <map>
 #include <memory>
 
+#include "ckpt/layout.h"
 #include "tools/archive/touch.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/verify_record.h"
 
 namespace cairn {
 namespace {
@@ -46,14 +50,27 @@ ordered_json ToJson(const std::string& path, const TouchReport& report, int64_t 
   return root;
 }
 
+// By run directory, for what is known of its steps' bytes.
+using MovedByRun = std::map<std::string, std::map<uint64_t, MovedChange>>;
+
+void Note(MovedByRun& moved, const Touched& touched) {
+  const std::filesystem::path step = std::filesystem::path(touched.path).parent_path();
+  const std::filesystem::path run = step.parent_path();
+  if (!ParseStepDirName(step.filename().string())) return;
+  moved[run.empty() ? "." : run.string()][touched.inode] = {touched.changed_before_unix_nanoseconds,
+                                                            touched.changed_after_unix_nanoseconds};
+}
+
 Result<int> RunTouch(const TouchOptions& options) {
   const int64_t now = std::time(nullptr);
   const auto older_than = static_cast<int64_t>(options.older_than_days * kDaySeconds);
   ordered_json reports = ordered_json::array();
   uint64_t failures = 0;
+  MovedByRun moved;
   for (const std::string& path : options.paths) {
     CAIRN_ASSIGN_OR_RETURN(const TouchReport report,
-                           TouchAccessTimes(path, now, older_than, options.dry_run));
+                           TouchAccessTimes(path, now, older_than, options.dry_run,
+                                            [&](const Touched& touched) { Note(moved, touched); }));
     if (options.json)
       reports.push_back(ToJson(path, report, now));
     else
@@ -63,6 +80,7 @@ Result<int> RunTouch(const TouchOptions& options) {
       PrintProblem(fmt::format("{}: and {} more", path, report.failures - report.problems.size()));
     failures += report.failures;
   }
+  for (const auto& [run, changes] : moved) FollowMovedChanges(FileSystem::Posix(), run, changes);
   if (options.json) PrintJson(reports);
   return failures == 0 ? kExitDone : kExitCheckFailed;
 }

@@ -3,12 +3,14 @@
 #include <ctime>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "ckpt/layout.h"
 #include "tools/archive/purge_clock.h"
 #include "tools/archive/store.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/reshape_run.h"
 #include "tools/run_listing.h"
@@ -35,6 +37,12 @@ std::string AgeText(int64_t seconds) {
 
 std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
+// "2%"; never 0 or 100 where it is not.
+std::string ShareText(double share) {
+  if (share < 0.01) return "under 1%";
+  return fmt::format("{}%", std::min(99, static_cast<int>(share * 100)));
+}
+
 std::string SizeText(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(static_cast<double>(bytes)); }
 
 class Lister {
@@ -53,12 +61,16 @@ class Lister {
   Status List(const std::string& directory) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<RunListing> runs, ListRuns(FileSystem::Posix(), directory));
     CAIRN_ASSIGN_OR_RETURN(const AccessTimes times, AccessTimesAt(directory));
-    for (const RunListing& run : runs)
-      options_.json ? json_.push_back(ToJson(run, times)) : Print(run, times);
+    for (const RunListing& run : runs) options_.json ? json_.push_back(ToJson(run, times)) : Print(run);
+    if (!Caveat(times).empty()) caveats_.insert(Caveat(times));
     return OkStatus();
   }
 
-  const ordered_json& json() const { return json_; }
+  // Once, after all runs.
+  void Finish() const {
+    if (options_.json) return PrintJson(json_);
+    for (const std::string_view caveat : caveats_) fmt::print("{}\n", caveat);
+  }
 
  private:
   double Days(const StepListing& step) const {
@@ -72,28 +84,35 @@ class Lister {
     return found == archived_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  void Print(const RunListing& run, AccessTimes times) const {
-    fmt::print("{}\n", run.directory);
+  void Print(const RunListing& run) const {
+    PrintLine("{}", run.directory);
     TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
                      "rng", "files", "age", "purge in"});
     for (const StepListing& step : run.steps) table.Add(Row(step));
     table.Print();
     for (const StepListing& step : run.steps)
-      if (!step.trouble.empty()) fmt::print("step {}: {}\n", step.step, step.trouble);
+      if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
     for (const StepListing& step : run.steps)
-      if (!step.unhealthy.empty()) fmt::print("step {}: unhealthy: {}\n", step.step, step.unhealthy);
+      if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", step.step, step.unhealthy);
     for (const StepListing& step : run.steps)
       if (step.manifest && !step.manifest->shards.empty())
-        fmt::print("step {}: virtual, its shards are in {}\n", step.step,
-                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
-    if (!Caveat(times).empty()) fmt::print("{}\n", Caveat(times));
+        PrintLine("step {}: virtual, its shards are in {}", step.step,
+                  step.manifest->DirectoryOf(step.directory, ShardName(0)));
+  }
+
+  std::string StateText(const StepListing& step) const {
+    const Trust trust = step.standing.trust;
+    const bool suspect = trust == Trust::kDamaged || trust == Trust::kChanged;
+    const bool whole = step.state == "committed" || step.state == cairn::Name(trust);
+    if (whole && !suspect && !step.unhealthy.empty()) return "unhealthy";
+    if (Archived(step) && !suspect) return "archived";
+    if (trust == Trust::kPartlyVerified)
+      return fmt::format("{} ({})", step.state, ShareText(step.standing.share));
+    return step.state;
   }
 
   std::vector<std::string> Row(const StepListing& step) const {
-    const bool whole = step.state == "committed" || step.state == "verified";
-    std::vector<std::string> row = {std::to_string(step.step), whole && !step.unhealthy.empty() ? "unhealthy"
-                                                               : Archived(step)                 ? "archived"
-                                                                                                : step.state};
+    std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
     if (step.manifest) {
       row.push_back(std::to_string(IntField(step.manifest->state, "consumed_tokens")));
       row.push_back(ToString(step.manifest->topology));
@@ -116,6 +135,15 @@ class Lister {
             {"steps", steps}};
   }
 
+  static ordered_json ToJson(const Check& check) {
+    return {{"checked", cairn::Name(check.kind)},
+            {"unix_seconds", check.unix_seconds},
+            {"bytes", check.bytes},
+            {"of_bytes", check.of_bytes},
+            {"problems", check.problems},
+            {"first_problems", check.first_problems}};
+  }
+
   ordered_json ToJson(const StepListing& step) const {
     ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
     if (!step.trouble.empty()) json["trouble"] = step.trouble;
@@ -127,11 +155,8 @@ class Lister {
       for (size_t i = 0; i < std::size(kAllRoles); ++i)
         json["bytes_by_role"][std::string(cairn::Name(kAllRoles[i]))] = step.role_bytes[i];
     }
-    if (step.checked)
-      json["verified"] = {{"unix_seconds", step.checked->unix_seconds},
-                          {"checked", step.checked->checked},
-                          {"bytes", step.checked->bytes},
-                          {"problems", step.checked->problems}};
+    for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
+    if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;
     if (const auto tar = Archived(step)) json["archived"] = *tar;
     if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
     if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
@@ -146,13 +171,14 @@ class Lister {
   std::map<std::string, std::string> archived_;  // manifest digest -> tar
   const int64_t now_ = std::time(nullptr);
   ordered_json json_ = ordered_json::array();
+  std::set<std::string_view> caveats_;
 };
 
 Result<int> RunLs(const LsOptions& options) {
   Lister lister(options);
   if (!options.store.empty()) CAIRN_RETURN_IF_ERROR(lister.ReadStore());
   for (const std::string& directory : options.directories) CAIRN_RETURN_IF_ERROR(lister.List(directory));
-  if (options.json) PrintJson(lister.json());
+  lister.Finish();
   return kExitDone;
 }
 
@@ -169,12 +195,13 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
   ls->add_option("--store", options->store, "tell which steps this archive store holds, verified");
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->footer(
-      "States: committed; verified (cairn verify found it good); archived (committed, and in --store); "
-      "damaged (it "
-      "does not open, or verify found it so); partial (being "
-      "written, or left by a killed save);\n"
-      "unhealthy (its loss, or that of the iteration after it, was bad; resume and retention pass it over); "
-      "superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
+      "States: committed (nobody has looked at its bytes since); partly verified (a sample of them was "
+      "good);\n"
+      "verified (cairn verify found every byte good); changed since verified (a file looks otherwise than\n"
+      "then); damaged (it does not open, or verify found it so and no check as strong has passed since);\n"
+      "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
+      "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention pass it\n"
+      "over); superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
   ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
 }

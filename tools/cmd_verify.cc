@@ -1,15 +1,21 @@
 #include "tools/cmd_verify.h"
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/store.h"
+#include "tools/archive/tar_pieces.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
 #include "tools/step_check.h"
@@ -70,13 +76,17 @@ class Verifier {
       : options_(options), checks_(std::move(checks)) {}
 
   void Check(FileSystem& fs, const std::string& directory) {
-    VerifyReport report;
+    const std::optional<Manifest> manifest = ManifestOf(fs, directory);
+    // As they look before they are read: whoever changes one meanwhile is noticed later.
+    std::vector<CheckedFile> files;
+    if (manifest) files = LookAtFiles(directory, *manifest);
+    StepReport report;
     {
       Progress progress("verifying", BytesOf(fs, directory), !options_.json);
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
-    if (options_.record) Record(fs, directory, report);
     Tell(directory, report, What());
+    if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
   }
 
   // Another system's: that it opens is all there is to its structure, and it keeps no digests.
@@ -107,13 +117,13 @@ class Verifier {
                        {"problems", ToJson(report.problems)}});
       return;
     }
-    for (const Problem& problem : report.problems) fmt::print("{}\n", ToString(problem));
+    for (const Problem& problem : report.problems) PrintLine("{}", ToString(problem));
     if (report.problems.empty())
-      fmt::print("{}: good, {} checked ({})\n", checkpoint,
-                 HumanBytes(static_cast<double>(report.bytes_checked)), what);
+      PrintLine("{}: good, {} checked ({})", checkpoint,
+                HumanBytes(static_cast<double>(report.bytes_checked)), what);
     else
-      fmt::print("{}: {} problem{}\n", checkpoint, report.problems.size(),
-                 report.problems.size() == 1 ? "" : "s");
+      PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
+                report.problems.size() == 1 ? "" : "s");
   }
 
   // What the checks will read; 0 where the step does not open.
@@ -123,16 +133,36 @@ class Verifier {
     return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
   }
 
-  // A directory that nobody may write into is no trouble: the check was made all the same.
-  void Record(FileSystem& fs, const std::string& directory, const VerifyReport& report) const {
+  // Nothing where there is none that can be read.
+  static std::optional<Manifest> ManifestOf(FileSystem& fs, const std::string& directory) {
     const auto text = ReadSmallFile(fs, JoinPath(directory, kManifestName), kMaxManifestBytes);
-    const Result<Manifest> manifest = text.ok() ? DecodeManifest(*text) : text.status();
-    if (!manifest.ok()) return;
-    (void)WriteVerifyRecord(fs, directory, *manifest,
-                            {.unix_seconds = std::time(nullptr),
-                             .checked = What(),
-                             .bytes = report.bytes_checked,
-                             .problems = report.problems.size()});
+    Result<Manifest> manifest = text.ok() ? DecodeManifest(*text) : text.status();
+    return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
+  }
+
+  // A directory that this user may not write into is worth a note: the check was made all the same.
+  void Record(FileSystem& fs, const std::string& directory, const Manifest& manifest,
+              const std::vector<CheckedFile>& files, std::vector<cairn::Check> checks) {
+    for (cairn::Check& check : checks) {
+      check.unix_seconds = std::time(nullptr);
+      check.of_bytes = manifest.bytes();
+      check.files = files;
+    }
+    const auto record = AddToVerifyRecord(fs, directory, manifest, checks);
+    if (!record.ok()) {
+      if (!std::exchange(noted_, true))
+        PrintProblem(
+            fmt::format("note: what was found is not kept for cairn ls: {}", record.status().message()));
+      return;
+    }
+    // What passed today may be less than what failed before.
+    const bool passed =
+        std::ranges::all_of(checks, [](const cairn::Check& check) { return check.problems == 0; });
+    const Standing standing = StandingOf(*record, LookAtFiles(directory, manifest));
+    if (passed && standing.trust == Trust::kDamaged)
+      PrintProblem(
+          fmt::format("note: {} is still held to be damaged: {}; only a check as strong settles that",
+                      directory, standing.why));
   }
 
   std::string What() const {
@@ -149,6 +179,7 @@ class Verifier {
   const VerifyOptions& options_;
   const CheckOptions checks_;
   int code_ = kExitDone;
+  bool noted_ = false;  // that nothing can be recorded
   ordered_json list_ = ordered_json::array();
 };
 
@@ -159,6 +190,9 @@ Result<int> RunVerify(const VerifyOptions& options) {
   const MemberName name = SplitMemberName(fs, options.checkpoint);
   if (!name.selector.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+    if (member.record)
+      for (const std::string& path : FilesOf(PlaceOf(name.store, *member.record)))
+        if (IsStub(path)) return NeedsRecall(path);
     if (member.form == Form::kFiles) {
       CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
       return verifier.Finish();

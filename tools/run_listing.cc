@@ -46,14 +46,12 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
   step.manifest = (*reader)->manifest();
   step.step = step.manifest->step;
   if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
-  step.checked = ReadVerifyRecord(fs, step.directory, *step.manifest);
-  if (step.checked && step.checked->problems > 0) {
-    step.state = "damaged";
-    step.trouble = fmt::format("cairn verify found {} problem{}", step.checked->problems,
-                               step.checked->problems == 1 ? "" : "s");
-  } else if (step.checked && step.state == "committed") {
-    step.state = "verified";
-  }
+  step.checks = ReadVerifyRecord(fs, step.directory, *step.manifest);
+  step.standing = StandingOf(step.checks, LookAtFiles(step.directory, *step.manifest));
+  step.trouble = step.standing.why;
+  const Trust trust = step.standing.trust;
+  if (trust == Trust::kDamaged || (trust != Trust::kUnverified && step.state == "committed"))
+    step.state = Name(trust);
   if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step);
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
     step.role_bytes[std::ranges::find(kAllRoles, tensor.role) - std::begin(kAllRoles)] += tensor.bytes();
@@ -61,8 +59,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
 
 // Times come first: opening a step accesses its files.
 StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
-  StepListing step{
-      .directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}, .checked = {}};
+  StepListing step{.directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}};
   step.step = StepOfName(name).value_or(0);
   step.state = ParseMarkedDirName(name).value_or("committed");
   ReadTimes(fs, step);

@@ -17,15 +17,17 @@ inline constexpr Role kAllRoles[] = {Role::kWeight, Role::kMaster, Role::kExpAvg
 struct StepListing {
   std::string directory;
   int64_t step = 0;
-  std::string state;                  // committed, verified, damaged, partial, superseded, deleting
-  std::string trouble;                // why it is damaged
-  std::string unhealthy;              // why (ckpt/health.h); empty where it is healthy or nothing is known
-  uint64_t bytes = 0;                 // of all files
+  std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
+                          // superseded, deleting
+  std::string trouble;    // why it is damaged, or what has changed
+  std::string unhealthy;  // why (ckpt/health.h); empty where it is healthy or nothing is known
+  uint64_t bytes = 0;     // of all files
   int64_t modified_unix_seconds = 0;  // of the newest file
   int64_t accessed_unix_seconds =
       0;  // of the file that was accessed longest ago: the first that a purge takes
   std::optional<Manifest> manifest;                         // of a step that opens
-  std::optional<VerifyRecord> checked;                      // the last time that it was verified
+  std::vector<Check> checks;                                // what cairn verify looked at, oldest first
+  Standing standing;                                        // what that says today
   std::array<uint64_t, std::size(kAllRoles)> role_bytes{};  // in the order of kAllRoles
 };
 

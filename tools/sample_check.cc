@@ -16,14 +16,16 @@ struct ChunkAt {
   uint64_t chunk;
 };
 
-std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_bytes) {
+// The shuffle is spelt out, so that a seed means the same chunks with every standard library.
+std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_bytes, uint64_t seed) {
   std::vector<ChunkAt> chunks;
   for (size_t i = 0; i < catalog.pieces.size(); ++i)
     for (uint64_t chunk = 0; chunk < catalog.pieces[i].chunks.size(); ++chunk) chunks.push_back({i, chunk});
-  std::shuffle(chunks.begin(), chunks.end(), std::mt19937_64(std::random_device{}()));
+  std::mt19937_64 random(seed);
   uint64_t bytes = 0;
   size_t count = 0;
   while (count < chunks.size() && (count == 0 || bytes < budget_bytes)) {
+    std::swap(chunks[count], chunks[count + random() % (chunks.size() - count)]);
     const Piece& piece = catalog.pieces[chunks[count].piece];
     bytes +=
         PlaceOfChunk(piece, chunks[count].chunk, SizeOf(catalog.tensors[piece.tensor].dtype)).stored_bytes;
@@ -47,6 +49,15 @@ Box ElementAt(const Box& box, uint64_t index) {
   return element;
 }
 
+// Ranges next to each other become one.
+void AddRange(std::vector<CheckedRange>& ranges, CheckedRange range) {
+  if (range.begin == range.end) return;  // stored as another tensor's bytes
+  if (!ranges.empty() && ranges.back().file == range.file && ranges.back().end == range.begin)
+    ranges.back().end = range.end;
+  else
+    ranges.push_back(std::move(range));
+}
+
 }  // namespace
 
 Result<SampleSize> ParseSampleSize(std::string_view text) {
@@ -66,13 +77,16 @@ Result<SampleSize> ParseSampleSize(std::string_view text) {
 }
 
 // Reading one element reads and verifies the whole chunk that it lies in.
-VerifyReport CheckSample(StepReader& step, const SampleSize& size,
+SampleReport CheckSample(StepReader& step, const SampleSize& size,
                          const std::function<void(uint64_t)>& progress) {
   const StepCatalog& catalog = step.catalog();
   const auto budget =
       std::min(size.max_bytes, static_cast<uint64_t>(size.fraction * static_cast<double>(catalog.bytes())));
-  VerifyReport report;
-  for (const ChunkAt& at : ChooseChunks(catalog, budget)) {
+  SampleReport report;
+  report.seed = std::random_device{}();
+  std::vector<CheckedRange> wrong;
+  bool known = true;  // where all that is wrong lies
+  for (const ChunkAt& at : ChooseChunks(catalog, budget, report.seed)) {
     const Piece& piece = catalog.pieces[at.piece];
     const TensorEntry& tensor = catalog.tensors[piece.tensor];
     const uint64_t element_bytes = SizeOf(tensor.dtype);
@@ -82,13 +96,21 @@ VerifyReport CheckSample(StepReader& step, const SampleSize& size,
     const Status status =
         step.ReadBox(piece.tensor, ElementAt(piece.box, first), std::span(element, element_bytes));
     report.bytes_checked += step.bytes_read() - before;
-    if (!status.ok())
+    ++report.chunks;
+    const ChunkPlace place = PlaceOfChunk(piece, at.chunk, element_bytes);
+    const CheckedRange range{catalog.files[piece.file], place.offset, place.offset + place.stored_bytes};
+    AddRange(report.ranges, range);
+    if (!status.ok()) {
+      known &= place.stored_bytes > 0;
+      AddRange(wrong, range);
       report.problems.push_back(
-          {JoinPath(step.DirectoryOf(catalog.files[piece.file]), catalog.files[piece.file]),
-           PlaceOfChunk(piece, at.chunk, element_bytes).offset, DisplayName(tensor),
+          {JoinPath(step.DirectoryOf(catalog.files[piece.file]), catalog.files[piece.file]), place.offset,
+           DisplayName(tensor),
            status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
+    }
     if (progress) progress(report.bytes_checked);
   }
+  if (!report.problems.empty()) report.ranges = known ? std::move(wrong) : std::vector<CheckedRange>{};
   return report;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ckpt/verify.h"
+#include "tools/verify_standing.h"
 
 namespace cairn {
 
@@ -17,8 +18,15 @@ struct SampleSize {
 // Errors: InvalidArgument.
 Result<SampleSize> ParseSampleSize(std::string_view text);
 
+// What was found, and which bytes were looked at.
+struct SampleReport : VerifyReport {
+  uint64_t seed = 0;                 // chooses the same chunks of this step again
+  uint64_t chunks = 0;               // looked at
+  std::vector<CheckedRange> ranges;  // looked at; where there are problems, only those that have them
+};
+
 // Chunks chosen by chance, in order of file and offset; at least one where there is any.
-VerifyReport CheckSample(StepReader& step, const SampleSize& size,
+SampleReport CheckSample(StepReader& step, const SampleSize& size,
                          const std::function<void(uint64_t)>& progress = {});
 
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include "ckpt/verify.h"
 #include "convert/block_stream.h"
 #include "tools/sample_check.h"
+#include "tools/verify_standing.h"
 
 namespace cairn {
 
@@ -20,8 +21,14 @@ struct CheckOptions {
   int jobs = 2;  // threads that read; `fs` is used by as many
 };
 
-// Problems of the step in `directory`, a step that does not open included. `progress` is told the bytes done.
-VerifyReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOptions& options,
-                       const std::function<void(uint64_t)>& progress = {});
+// All problems, and what each kind of check found on its own.
+struct StepReport : VerifyReport {
+  std::vector<Check> checks;  // without time, files and the bytes of the whole
+};
+
+// Problems of the step in `directory`, a step that does not open included: then every check that was asked
+// for has failed. Checking every byte checks the structure too. `progress` is told the bytes done.
+StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOptions& options,
+                     const std::function<void(uint64_t)>& progress = {});
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 """The command as a user runs it: exit status, message, and what is left behind. Archives have a file of their own."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -254,6 +255,59 @@ class VerifyTest(CliTest):
         self.cairn("verify", self.run_dir, says="step-00000020")
         reports = self.json("verify", self.run_dir, "--all", code=1)
         self.assertEqual([r["ok"] for r in reports], [False, True])
+
+    def state(self, step):
+        (listed,) = self.json("ls", step)[0]["steps"]
+        return listed["state"]
+
+    def test_a_weaker_check_hides_neither_a_failure_nor_a_change(self):
+        step = self.make_step("--tp", 2)
+        shard = step / "shard-00001.h5"
+        self.cairn("verify", step, "--sample", "1B", says="a sample")
+        self.assertEqual(self.state(step), "partly verified")
+        self.cairn("ls", step, says="partly verified (")
+        self.cairn("verify", step)
+        self.assertEqual(self.state(step), "verified")
+        before = shard.stat()
+        flip(shard, before.st_size // 2)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+        self.assertEqual(self.state(step), "changed since verified")
+        self.cairn("ls", step, says=["changed since verified", "shard-00001.h5 has changed"])
+        self.cairn("verify", step, code=1)
+        note = self.cairn("verify", step, "--structure", says="good").stderr
+        self.assertIn("still held to be damaged", note)
+        self.assertEqual(self.state(step), "damaged")
+        flip(shard, before.st_size // 2)
+        self.assertEqual(self.state(step), "damaged")
+        self.cairn("verify", step)
+        self.assertEqual(self.state(step), "verified")
+        self.cairn("archive", "touch", step)
+        self.assertEqual(self.state(step), "verified")
+        checks = self.json("ls", step)[0]["steps"][0]["checks"]
+        self.assertEqual(checks[-1]["checked"], "every byte")
+        self.assertEqual(checks[-1]["bytes"], checks[-1]["of_bytes"])
+
+    def test_a_record_that_cannot_be_kept_is_a_note(self):
+        step = self.make_step()
+        (self.run_dir / "verified").write_text("in the way")
+        done = self.cairn("verify", self.run_dir, says="good")
+        self.assertEqual(len(re.findall("not kept", done.stderr)), 1)
+        self.assertEqual(self.state(step), "committed")
+
+    def test_a_name_does_not_reach_the_terminal_raw(self):
+        step = self.make_step().rename(self.run_dir / "s\x1b[31m\nx: good")
+        for args in (["verify", step], ["ls", step], ["inspect", step]):
+            text = self.cairn(*args).stdout
+            self.assertNotIn("\x1b", text)
+            self.assertIn("s?[31m?x", text)
+
+    def test_the_note_on_access_times_comes_once(self):
+        for run in ("a", "b"):
+            self.run_dir = self.dir / "runs" / run
+            self.make_step()
+        lines = self.cairn("ls", self.dir / "runs").stdout.splitlines()
+        notes = [line for line in lines if "atime" in line]
+        self.assertEqual(len(notes), len(set(notes)))
 
     def test_values_that_make_no_sense_are_named(self):
         self.make_step("--nan", "layers.0.mlp.up.weight/exp_avg", step=10)

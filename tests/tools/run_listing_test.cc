@@ -4,11 +4,14 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/purge_clock.h"
+#include "tools/archive/touch.h"
 #include "tools/edit_distance.h"
+#include "tools/step_check.h"
 
 namespace cairn {
 namespace {
@@ -38,6 +41,123 @@ TEST(RunListingTest, TellsTheStateOfEveryStep) {
   EXPECT_EQ(steps[3].step, 40);
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000010")->front().steps.size(), 1u);
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000040.partial-ab").status().kind(), StatusKind::kNotFound);
+}
+
+class VerifiedStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeStep(fs_, dir_ / "gpt", RecipeOf({}, {.tp = 2})).ok());
+    manifest_ = (*StepReader::Open(fs_, step_))->manifest();
+  }
+
+  // As cairn verify does.
+  void Look(const CheckOptions& options) {
+    std::vector<Check> checks = CheckStep(fs_, step_, options).checks;
+    for (Check& check : checks) {
+      check.of_bytes = manifest_.bytes();
+      check.files = LookAtFiles(step_, manifest_);
+    }
+    ASSERT_TRUE(AddToVerifyRecord(fs_, step_, manifest_, checks).ok());
+  }
+
+  StepListing Listed() { return ListRuns(fs_, step_)->front().steps.front(); }
+
+  // One byte of the shard's end, which is its own structure, or of the middle, which is a tensor's.
+  void Flip(uint64_t offset) {
+    std::fstream file(step_ + "/shard-00001.h5", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(offset);
+    file.put(byte);
+  }
+
+  FileSystem& fs_ = FileSystem::Posix();
+  TempDir dir_;
+  const std::string step_ = dir_ / "gpt/step-00000100";
+  Manifest manifest_;
+};
+
+TEST_F(VerifiedStepTest, AWeakerCheckHidesNoFailureAndAddsNothing) {
+  EXPECT_EQ(Listed().state, "committed");
+  Look({.structure = true, .hash = false});
+  EXPECT_EQ(Listed().state, "committed");
+  Look({.sample = SampleSize{.max_bytes = 1}});
+  EXPECT_EQ(Listed().state, "partly verified");
+  Look({});
+  EXPECT_EQ(Listed().state, "verified");
+  const uint64_t middle = std::filesystem::file_size(step_ + "/shard-00001.h5") / 2;
+  Flip(middle);
+  EXPECT_EQ(Listed().state, "changed since verified");
+  EXPECT_NE(Listed().trouble.find("shard-00001.h5"), std::string::npos);
+  Look({.structure = true, .hash = false});
+  EXPECT_EQ(Listed().state, "changed since verified");
+  Look({});
+  EXPECT_EQ(Listed().state, "damaged");
+  EXPECT_NE(Listed().trouble.find("shard-00001.h5"), std::string::npos) << Listed().trouble;
+  Look({.structure = true, .hash = false});
+  Flip(middle);  // mended, but nobody has looked
+  Look({.sample = SampleSize{.max_bytes = 1}});
+  EXPECT_EQ(Listed().state, "damaged");
+  Look({});
+  EXPECT_EQ(Listed().state, "verified");
+}
+
+TEST_F(VerifiedStepTest, AnotherFileOfTheSameBytesSizeAndTimeIsAChange) {
+  Look({});
+  const std::string shard = step_ + "/shard-00000.h5";
+  const auto time = std::filesystem::last_write_time(shard);
+  std::filesystem::copy_file(shard, step_ + "/copy");
+  std::filesystem::rename(step_ + "/copy", shard);
+  std::filesystem::last_write_time(shard, time);
+  EXPECT_EQ(Listed().state, "changed since verified");
+}
+
+TEST_F(VerifiedStepTest, AccessTimesOfNowTakeNothingFromWhatWasVerified) {
+  Look({});
+  std::map<uint64_t, MovedChange> moved;
+  ASSERT_TRUE(TouchAccessTimes(step_, INT32_MAX, 0, false, [&](const Touched& touched) {
+                moved[touched.inode] = {touched.changed_before_unix_nanoseconds,
+                                        touched.changed_after_unix_nanoseconds};
+              }).ok());
+  EXPECT_EQ(Listed().state, "changed since verified");
+  FollowMovedChanges(fs_, dir_ / "gpt", moved);
+  EXPECT_EQ(Listed().state, "verified");
+}
+
+TEST_F(VerifiedStepTest, ARecordSaysWhatItSaidWhenItIsReadAgain) {
+  Look({.values = true});  // MakeStep draws weights and masters apart: these fail
+  Look({.structure = false, .sample = SampleSize{.fraction = 0.3}});
+  const std::vector<Check> checks = ReadVerifyRecord(fs_, step_, manifest_);
+  ASSERT_EQ(checks.size(), 4u);
+  EXPECT_EQ(checks[2].kind, CheckKind::kValues);
+  EXPECT_GT(checks[2].problems, 0u);
+  EXPECT_FALSE(checks[2].first_problems.empty());
+  EXPECT_EQ(checks[3].kind, CheckKind::kSample);
+  EXPECT_FALSE(checks[3].ranges.empty());
+  EXPECT_EQ(checks[3].files, LookAtFiles(step_, manifest_));
+  EXPECT_EQ(*AddToVerifyRecord(fs_, step_, manifest_, {}), checks);
+  Manifest other = manifest_;
+  other.step = 101;
+  EXPECT_TRUE(ReadVerifyRecord(fs_, step_, other).empty());
+}
+
+TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
+  std::filesystem::create_directory(dir_ / "gpt/verified");
+  const auto write = [&](const std::string& fields) {
+    std::ofstream(dir_ / "gpt/verified/step-00000100.json")
+        << fmt::format(R"({{"manifest": "{}", "unix_seconds": 9999999999, "bytes": 5, {}}})",
+                       ToHex(DigestOf(EncodeManifest(manifest_))), fields);
+  };
+  write(R"("checked": "structure, every byte", "problems": 0)");
+  EXPECT_EQ(Listed().state, "verified");
+  write(R"("checked": "structure", "problems": 0)");
+  EXPECT_EQ(Listed().state, "committed");
+  write(R"("checked": "structure, every byte", "problems": 3)");
+  EXPECT_EQ(Listed().state, "damaged");
+  Look({});
+  EXPECT_EQ(Listed().state, "verified");
+  std::ofstream(dir_ / "gpt/verified/step-00000100.json") << R"({"version": 99, "checks": [7]})";
+  EXPECT_EQ(Listed().state, "committed");
 }
 
 TEST(PurgeClockTest, DaysCountFromTheLastAccess) {

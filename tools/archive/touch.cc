@@ -17,8 +17,8 @@ constexpr size_t kMaxProblems = 16;
 
 class Toucher {
  public:
-  Toucher(int64_t now, int64_t older_than, bool dry_run)
-      : last_access_(now - older_than), dry_run_(dry_run) {}
+  Toucher(int64_t now, int64_t older_than, bool dry_run, const std::function<void(const Touched&)>& touched)
+      : last_access_(now - older_than), dry_run_(dry_run), touched_(touched) {}
 
   void Touch(const stdfs::path& path) {
     struct stat st;
@@ -28,6 +28,7 @@ class Toucher {
     constexpr timespec kAccessNow[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
     if (!dry_run_ && ::utimensat(AT_FDCWD, path.c_str(), kAccessNow, AT_SYMLINK_NOFOLLOW) != 0)
       return Fail(path, errno);
+    if (!dry_run_ && touched_) Tell(path, st);
     ++report_.files;
     report_.bytes += static_cast<uint64_t>(st.st_size);
     report_.oldest_access_unix_seconds =
@@ -52,6 +53,16 @@ class Toucher {
   TouchReport Take() { return std::move(report_); }
 
  private:
+  void Tell(const stdfs::path& path, const struct stat& before) {
+    struct stat after;
+    if (::lstat(path.c_str(), &after) != 0 || after.st_ino != before.st_ino ||
+        after.st_size != before.st_size || Nanoseconds(after.st_mtim) != Nanoseconds(before.st_mtim))
+      return;  // somebody else was there too
+    touched_({path.string(), before.st_ino, Nanoseconds(before.st_ctim), Nanoseconds(after.st_ctim)});
+  }
+
+  static int64_t Nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+
   void Fail(const stdfs::path& path, int error) {
     ++report_.failures;
     if (report_.problems.size() < kMaxProblems)
@@ -61,17 +72,19 @@ class Toucher {
 
   const int64_t last_access_;
   const bool dry_run_;
+  const std::function<void(const Touched&)>& touched_;
   TouchReport report_;
 };
 
 }  // namespace
 
 Result<TouchReport> TouchAccessTimes(const std::string& path, int64_t now_unix_seconds,
-                                     int64_t older_than_seconds, bool dry_run) {
+                                     int64_t older_than_seconds, bool dry_run,
+                                     const std::function<void(const Touched&)>& touched) {
   std::error_code error;
   const stdfs::file_status status = stdfs::status(path, error);
   if (!stdfs::exists(status)) return NotFound("{}: {}", path, strerror(error ? error.value() : ENOENT));
-  Toucher toucher(now_unix_seconds, older_than_seconds, dry_run);
+  Toucher toucher(now_unix_seconds, older_than_seconds, dry_run, touched);
   if (stdfs::is_directory(status))
     toucher.TouchBelow(path);
   else

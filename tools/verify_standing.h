@@ -1,0 +1,79 @@
+// What is known of a step's bytes from the checks that were made of it, as pure functions.
+//
+// A step has a list of checks, oldest first. Each says what was looked at, when, how much of how much, and
+// how the files looked at that moment. The rules that turn the list into one word:
+//   - A failure stays until an equally strong or stronger check of the same bytes passes. "Every byte" is
+//     stronger than a sample and than the structure; a sample is as strong as an earlier one where it covers
+//     the same ranges; values are a question of their own, which only another check of values answers.
+//   - Only every byte makes a step verified. A weaker check that passes takes nothing from that, nor adds to
+//   it.
+//   - A file that looks otherwise than it did (size, time of modification or of change, inode) was not
+//   checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cairn {
+
+enum class CheckKind { kStructure, kSample, kValues, kEveryByte };
+inline constexpr CheckKind kAllCheckKinds[] = {CheckKind::kStructure, CheckKind::kSample, CheckKind::kValues,
+                                               CheckKind::kEveryByte};
+std::string_view Name(CheckKind kind);  // "structure", "sample", "values", "every byte"
+
+// A file as it looked when it was checked, or as it looks now.
+struct CheckedFile {
+  std::string name;
+  uint64_t bytes = 0;
+  int64_t modified_unix_nanoseconds = 0;
+  int64_t changed_unix_nanoseconds = 0;  // of the inode
+  uint64_t inode = 0;
+  bool operator==(const CheckedFile&) const = default;
+};
+
+// Bytes [begin, end) of a file.
+struct CheckedRange {
+  std::string file;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  bool operator==(const CheckedRange&) const = default;
+};
+
+struct Check {
+  CheckKind kind = CheckKind::kStructure;
+  int64_t unix_seconds = 0;
+  uint64_t bytes = 0;     // that were read
+  uint64_t of_bytes = 0;  // of the step's files
+  // Of a sample: where it looked or, once it failed, where the bytes are wrong; empty where that is too long
+  // a list. The seed and the number of chunks choose the same ones again (sample_check.h).
+  std::vector<CheckedRange> ranges;
+  uint64_t seed = 0;
+  uint64_t chunks = 0;
+  uint64_t problems = 0;
+  std::vector<std::string> first_problems;
+  std::vector<CheckedFile> files;  // empty: an old record, which did not say
+  bool operator==(const Check&) const = default;
+};
+
+// Whether the pass `check` answers the earlier failure `failure`.
+bool Settles(const Check& check, const Check& failure);
+
+// Appends a check, and forgets those that no longer say anything: `checks` stays short however many are made.
+void AddCheck(std::vector<Check>& checks, Check check);
+
+enum class Trust { kUnverified, kPartlyVerified, kVerified, kChanged, kDamaged };
+// "unverified", "partly verified", "verified", "changed since verified", "damaged"
+std::string_view Name(Trust trust);
+
+struct Standing {
+  Trust trust = Trust::kUnverified;
+  double share = 0;  // of the step's bytes, where it is partly verified
+  std::string why;   // one line: what is wrong, or what has changed; empty otherwise
+};
+
+// `now`: the step's files as they look.
+Standing StandingOf(const std::vector<Check>& checks, const std::vector<CheckedFile>& now);
+
+}  // namespace cairn
