@@ -10,11 +10,18 @@ namespace {
 std::atomic<bool> deferred = false;
 std::atomic<bool> requested = false;
 
+// nohup has the program ignore SIGHUP; waiting for it would undo that.
+bool IsHeeded(int signal) {
+  struct sigaction action;
+  return sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN;
+}
+
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGUSR1);
+  if (IsHeeded(SIGHUP)) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
@@ -36,6 +43,7 @@ void WaitForSignals() {
 }  // namespace
 
 void WatchStopSignals() {
+  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // threads started from here on inherit it
   std::thread(WaitForSignals).detach();

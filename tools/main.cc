@@ -1,6 +1,7 @@
 // The `cairn` command: one row a verb. A Status becomes one line on stderr and an exit status here, nowhere
 // else.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -98,6 +99,7 @@ int Run(int argc, char** argv) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is the error of a write
   int code = cairn::kExitTrouble;
   try {
     code = cairn::Run(argc, argv);

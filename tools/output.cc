@@ -11,7 +11,7 @@ void PrintJson(const nlohmann::ordered_json& value) {
 
 void PrintProblem(const std::string& message) {
   std::fflush(stdout);  // so that lines come in order where both go to one place
-  fmt::print(stderr, "cairn: {}\n", Printable(message));
+  std::fputs(fmt::format("cairn: {}\n", Printable(message)).c_str(), stderr);  // fmt::print might throw
 }
 
 nlohmann::ordered_json ToJson(const std::vector<Problem>& problems) {

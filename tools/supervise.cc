@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tools/output.h"
+
 namespace cairn {
 namespace {
 
@@ -32,18 +34,20 @@ Result<int> Supervise(const std::vector<std::string>& command) {
   sigset_t watched, original;
   sigemptyset(&watched);
   for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
+  struct sigaction hang_up;  // ignored under nohup, and to stay so
+  if (::sigaction(SIGHUP, nullptr, &hang_up) != 0 || hang_up.sa_handler != SIG_IGN)
+    sigaddset(&watched, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &watched, &original);
   const pid_t child = ::fork();
   if (child < 0) return IoError("fork: {}", strerror(errno));
   if (child == 0) BecomeChild(command, original);
+  ::signal(SIGPIPE, SIG_IGN);  // its own few lines have a reader or not
 
   for (bool asked = false; true;) {
     const int signal = ::sigwaitinfo(&watched, nullptr);
     if (signal == SIGUSR1 || signal == SIGUSR2) ::kill(child, signal);
-    if (signal == SIGTERM || signal == SIGINT) {
-      if (!asked)
-        fmt::print(stderr,
-                   "cairn: asked to stop: the ranks finish their step, save and exit (again: at once)\n");
+    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
+      if (!asked) PrintProblem("asked to stop: the ranks finish their step, save and exit (again: at once)");
       ::kill(child, asked ? SIGTERM : SIGUSR1);
       asked = true;
     }

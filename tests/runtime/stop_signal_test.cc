@@ -1,8 +1,12 @@
 #include "runtime/stop_signal.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -21,7 +25,7 @@ void SendAndWait(int signal) {
 }
 
 TEST(StopSignalDeathTest, EndsTheProcessUntilItIsDeferred) {
-  for (int signal : {SIGTERM, SIGUSR1})
+  for (int signal : {SIGTERM, SIGUSR1, SIGHUP})
     EXPECT_EXIT(
         {
           WatchStopSignals();
@@ -31,7 +35,7 @@ TEST(StopSignalDeathTest, EndsTheProcessUntilItIsDeferred) {
 }
 
 TEST(StopSignalDeathTest, IsAFlagOnceDeferred) {
-  for (int signal : {SIGTERM, SIGUSR1})
+  for (int signal : {SIGTERM, SIGUSR1, SIGHUP})
     EXPECT_EXIT(
         {
           WatchStopSignals();
@@ -48,9 +52,37 @@ TEST(StopSignalDeathTest, ReachesNoOtherThread) {
   EXPECT_EXIT(
       {
         WatchStopSignals();
-        bool blocked = IsBlocked(SIGTERM) && IsBlocked(SIGUSR1);
-        std::thread([&] { blocked &= IsBlocked(SIGTERM) && IsBlocked(SIGUSR1); }).join();
+        const auto all = [] { return IsBlocked(SIGTERM) && IsBlocked(SIGUSR1) && IsBlocked(SIGHUP); };
+        bool blocked = all();
+        std::thread([&] { blocked &= all(); }).join();
         std::exit(blocked ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+// As nohup leaves it.
+TEST(StopSignalDeathTest, LeavesAnIgnoredHangUpIgnored) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_IGN);
+        WatchStopSignals();
+        kill(getpid(), SIGHUP);
+        DeferStopSignals();
+        std::exit(IsBlocked(SIGHUP) || StopRequested() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignalDeathTest, AWriteThatCannotGoOnIsAnErrorAndNoSignal) {
+  EXPECT_EXIT(
+      {
+        WatchStopSignals();
+        int ends[2];
+        bool told = pipe(ends) == 0 && close(ends[0]) == 0 && write(ends[1], "x", 1) < 0 && errno == EPIPE;
+        std::FILE* file = std::tmpfile();
+        const rlimit limit{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+        told &= setrlimit(RLIMIT_FSIZE, &limit) == 0 && write(fileno(file), "x", 1) < 0 && errno == EFBIG;
+        std::exit(told ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
 }
