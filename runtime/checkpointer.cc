@@ -185,17 +185,16 @@ Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers&
 void Checkpointer::TellPlan() const {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : *tensors_) bytes += tensor.bytes();
-  fmt::print(
+  Print(fmt::format(
       " checkpoints to {}: {:.3f} GB each; {} snapshot{} of {:.3f} GB of memory on rank 0; {} copies; {}\n",
       options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
       static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9,
-      options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine());
+      options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine()));
   if (local_saver_)
-    fmt::print(" each first to {} on its node{}\n", options_.local.dir,
-               place_->group.empty() ? ", without redundancy"
-                                     : fmt::format(", where any {} of {} ranks may lose theirs",
-                                                   place_->parity, place_->group.size()));
-  fflush(stdout);
+    Print(fmt::format(" each first to {} on its node{}\n", options_.local.dir,
+                      place_->group.empty() ? ", without redundancy"
+                                            : fmt::format(", where any {} of {} ranks may lose theirs",
+                                                          place_->parity, place_->group.size())));
 }
 
 bool Checkpointer::Busy() const {
@@ -316,11 +315,10 @@ void Checkpointer::Report(const Save& save) {
                       step, failed_saves_, save.status.message()));
   } else if (control_->rank() == 0) {
     const bool local = save.drain || !save.durable;
-    fmt::print(
+    Print(fmt::format(
         " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, {} after {:.3f} s)\n",
         step, local ? options_.local.dir : options_.save_dir, save.stall_seconds, local ? "safe" : "durable",
-        save.durable_seconds);
-    fflush(stdout);
+        save.durable_seconds));
   }
 }
 

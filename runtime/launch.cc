@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "runtime/console.h"
 #include "runtime/mailbox.h"
 #include "runtime/nccl_backend.h"
 #include "runtime/process_info.h"
@@ -151,7 +152,7 @@ Transport::~Transport() {
   Status left = plane_->Barrier("end of the run");
   if (left.ok()) left = plane_->GatherToRoot("", "farewell").status();
   if (!left.ok()) {
-    fmt::print(stderr, "cairn: rank {}: {}; stopping all ranks\n", rank(), left.message());
+    Say(fmt::format("rank {}: {}; stopping all ranks", rank(), left.message()));
     Watchdog::StopAllRanks();
   }
   Watchdog::Stop();

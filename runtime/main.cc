@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "runtime/checkpointer.h"
+#include "runtime/console.h"
 #include "runtime/cpu_settings.h"
 #include "runtime/data/model_spec.h"
 #include "runtime/launch.h"
@@ -98,18 +99,18 @@ Status Guard(Function&& function) {
 void Complain(int rank, const Status& status) {
   std::string line = status.message();
   if (const size_t end = line.find('\n'); end != std::string::npos) line.resize(end);
-  fmt::print(stderr, "cairn-train: rank {}: {}\n", rank, line);
+  Say(fmt::format("rank {}: {}", rank, line));
 }
 
 int Main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   auto parsed = ParseCommandLine(argc, argv);
   if (!parsed.ok()) {
-    fmt::print(stderr, "cairn-train: {}\n", parsed.status().message());
+    Say(parsed.status().message());
     return kExitTrouble;
   }
   if (!parsed->text.empty()) {
-    fmt::print("{}", parsed->text);
+    Print(parsed->text);
     return 0;
   }
   TrainConfig& config = parsed->config;
@@ -122,7 +123,7 @@ int Main(int argc, char** argv) {
     return OkStatus();
   });
   if (!launched.ok()) {  // before there are ranks
-    fmt::print(stderr, "cairn-train: {}\n", launched.message());
+    Say(launched.message());
     return kExitTrouble;
   }
   const auto topology = Validate(config, transport->size());

@@ -37,6 +37,4 @@ Status Agree(ControlPlane& control, const Status& mine, std::string_view what) {
   return DecodeOutcome(told).status();
 }
 
-void Say(const std::string& line) { fmt::print(stderr, "cairn-train: {}\n", line); }
-
 }  // namespace cairn

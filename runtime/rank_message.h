@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ckpt/status.h"
+#include "runtime/console.h"
 
 namespace cairn {
 
@@ -21,8 +22,5 @@ bool IsDamage(StatusKind kind);
 // Collective: OK on all ranks where `mine` is on all, else on all of them the failure of one rank, named; one
 // that is no damage where there is such.
 Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
-
-// A line on stderr under the program's name.
-void Say(const std::string& line);
 
 }  // namespace cairn

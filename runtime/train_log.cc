@@ -1,8 +1,6 @@
 #include "runtime/train_log.h"
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 
 namespace cairn {
 namespace {
@@ -30,7 +28,11 @@ TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t 
   padded_vocabulary_ = (config.vocab_size + multiple - 1) / multiple * multiple;
 }
 
-TrainLog::~TrainLog() = default;
+// What waits for room may find some by now.
+TrainLog::~TrainLog() {
+  if (json_) FlushJson();
+  if (events_) FlushEvents();
+}
 
 Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, const Topology& topology,
                                                  int rank, int64_t total_iterations) {
@@ -38,19 +40,21 @@ Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, cons
   log->writes_ = rank == topology.world() - 1;
   if (!log->writes_) return log;
   if (!config.log_json.empty()) {
-    log->json_.reset(std::fopen(config.log_json.c_str(), "ae"));
-    if (!log->json_) return IoError("--log-json {}: {}", config.log_json, std::strerror(errno));
+    Result<LogFile> file = LogFile::Open(config.log_json);
+    if (!file.ok()) return file.status().WithContext("--log-json");
+    log->json_.reset(new JsonLog{std::move(file).value(), OutputHealth("--log-json " + config.log_json)});
   }
   if (!config.tensorboard_dir.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(log->events_, EventWriter::Open(FileSystem::Posix(), config.tensorboard_dir));
+    Result<EventWriter> writer = EventWriter::Open(FileSystem::Posix(), config.tensorboard_dir);
+    if (!writer.ok()) return writer.status().WithContext("--tensorboard-dir");
+    log->events_.reset(
+        new Events{std::move(writer).value(), OutputHealth("--tensorboard-dir " + config.tensorboard_dir)});
   }
   return log;
 }
 
 void TrainLog::Message(const std::string& line) {
-  if (!writes_) return;
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  if (writes_) Print(line + "\n");
 }
 
 void TrainLog::Add(const StepReport& report) {
@@ -65,15 +69,15 @@ void TrainLog::Add(const StepReport& report) {
   interval_.flops += StepFlops(config_, padded_vocabulary_, report.global_batch);
 }
 
-Status TrainLog::Step(const StepReport& report) {
-  if (!writes_) return OkStatus();
+void TrainLog::Step(const StepReport& report) {
+  if (!writes_) return;
   Add(report);
-  CAIRN_RETURN_IF_ERROR(WriteJson(report));
-  if (report.state.iteration % config_.log_interval != 0) return OkStatus();
+  const bool interval_ends = report.state.iteration % config_.log_interval == 0;
+  WriteJson(report, interval_ends);
+  if (!interval_ends) return;
   Message(Line(report));
-  CAIRN_RETURN_IF_ERROR(WriteScalars(report));
+  WriteScalars(report);
   interval_ = {};
-  return OkStatus();
 }
 
 std::string TrainLog::Line(const StepReport& report) const {
@@ -94,24 +98,26 @@ std::string TrainLog::Line(const StepReport& report) const {
       i.flops / i.seconds / world_ / 1e12);
 }
 
-Status TrainLog::WriteJson(const StepReport& report) {
-  if (!json_) return OkStatus();
-  fmt::print(json_.get(),
-             "{{\"iteration\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"loss_scale\": {}, "
-             "\"consumed_samples\": {}, "
-             "\"skipped\": {}, \"seconds\": {}}}\n",
-             report.state.iteration, JsonNumber(report.loss, 9), JsonNumber(report.grad_norm, 9),
-             JsonNumber(report.lr, 9), JsonNumber(report.loss_scale, 17), report.state.consumed_samples,
-             report.skipped, JsonNumber(report.seconds, 6));
-  if (std::fflush(json_.get()) != 0)
-    return IoError("--log-json {}: {}", config_.log_json, std::strerror(errno));
-  return OkStatus();
+void TrainLog::WriteJson(const StepReport& report, bool interval_ends) {
+  if (!json_) return;
+  json_->file.Add(
+      fmt::format("{{\"iteration\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"loss_scale\": {}, "
+                  "\"consumed_samples\": {}, "
+                  "\"skipped\": {}, \"seconds\": {}}}\n",
+                  report.state.iteration, JsonNumber(report.loss, 9), JsonNumber(report.grad_norm, 9),
+                  JsonNumber(report.lr, 9), JsonNumber(report.loss_scale, 17), report.state.consumed_samples,
+                  report.skipped, JsonNumber(report.seconds, 6)));
+  if (!json_->health.failing() || interval_ends) FlushJson();
 }
 
-Status TrainLog::WriteScalars(const StepReport& report) {
-  if (!events_) return OkStatus();
+void TrainLog::FlushJson() { json_->health.Note(json_->file.Flush(), json_->file.lost()); }
+
+void TrainLog::FlushEvents() { events_->health.Note(events_->writer.Flush(), events_->writer.lost()); }
+
+void TrainLog::WriteScalars(const StepReport& report) {
+  if (!events_) return;
   const auto add = [&](const char* tag, double value) {
-    events_->AddScalar(tag, report.state.iteration, static_cast<float>(value));
+    events_->writer.AddScalar(tag, report.state.iteration, static_cast<float>(value));
   };
   add("lm loss", report.loss);
   add("learning rate", report.lr);
@@ -120,19 +126,19 @@ Status TrainLog::WriteScalars(const StepReport& report) {
   add("loss scale", report.loss_scale);
   add("iteration time", interval_.seconds / static_cast<double>(interval_.steps));
   add("samples per second", static_cast<double>(interval_.samples) / interval_.seconds);
-  return events_->Flush();
+  FlushEvents();
 }
 
-Status TrainLog::Evaluation(int64_t iteration, double loss) {
-  if (!writes_) return OkStatus();
+void TrainLog::Evaluation(int64_t iteration, double loss) {
+  if (!writes_) return;
   const std::string line =
       fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
                   iteration, loss, std::exp(std::min(20.0, loss)));
   const std::string dashes(line.size(), '-');
   Message(fmt::format("{}\n{}\n{}", dashes, line, dashes));
-  if (!events_) return OkStatus();
-  events_->AddScalar("lm loss validation", iteration, static_cast<float>(loss));
-  return events_->Flush();
+  if (!events_) return;
+  events_->writer.AddScalar("lm loss validation", iteration, static_cast<float>(loss));
+  FlushEvents();
 }
 
 }  // namespace cairn

@@ -2,12 +2,12 @@
 // step, and TensorBoard scalars. Only the last rank writes, as it has the loss.
 #pragma once
 
-#include <cstdio>
 #include <memory>
-#include <optional>
 
+#include "runtime/console.h"
 #include "runtime/data/event_writer.h"
 #include "runtime/data/train_config.h"
+#include "runtime/log_file.h"
 #include "runtime/train_state.h"
 
 namespace cairn {
@@ -35,8 +35,10 @@ class TrainLog {
                                                 int64_t total_iterations);
   ~TrainLog();
 
-  Status Step(const StepReport& report);
-  Status Evaluation(int64_t iteration, double loss);
+  // No output of these fails the training: one that cannot be written is reported, once, and is tried again
+  // each log interval (console.h).
+  void Step(const StepReport& report);
+  void Evaluation(int64_t iteration, double loss);
   void Message(const std::string& line);  // on stdout
 
  private:
@@ -51,15 +53,22 @@ class TrainLog {
     double seconds = 0;
     double flops = 0;
   };
-  struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
+  struct JsonLog {
+    LogFile file;
+    OutputHealth health;
+  };
+  struct Events {
+    EventWriter writer;
+    OutputHealth health;
   };
 
   TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations);
   void Add(const StepReport& report);
   std::string Line(const StepReport& report) const;
-  Status WriteJson(const StepReport& report);
-  Status WriteScalars(const StepReport& report);
+  void WriteJson(const StepReport& report, bool interval_ends);
+  void WriteScalars(const StepReport& report);
+  void FlushJson();
+  void FlushEvents();
 
   TrainConfig config_;
   int world_;
@@ -67,8 +76,8 @@ class TrainLog {
   int64_t total_iterations_;
   bool writes_ = false;
   Interval interval_;
-  std::unique_ptr<std::FILE, CloseFile> json_;
-  std::optional<EventWriter> events_;
+  std::unique_ptr<JsonLog> json_;
+  std::unique_ptr<Events> events_;
 };
 
 }  // namespace cairn

@@ -79,8 +79,7 @@ Result<TrainingEnd> Trainer::Run() {
   while (!Finished()) {
     CAIRN_RETURN_IF_ERROR(Step());
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
-    if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0)
-      CAIRN_RETURN_IF_ERROR(Evaluate());
+    if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
   }
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
@@ -156,15 +155,16 @@ Status Trainer::Step() {
   if (!outcome.overflow) engine_.Update(outcome, lr, ++state_.optimizer_steps);
   scaler_.Update(outcome.overflow, state_);
   if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
-  return log_->Step({.state = state_,
-                     .global_batch = batch,
-                     .lr = lr,
-                     .loss = outcome.loss,
-                     .loss_scale = loss_scale,
-                     .grad_norm = outcome.grad_norm,
-                     .zeros = outcome.zeros,
-                     .skipped = outcome.overflow,
-                     .seconds = SecondsSince(begin)});
+  log_->Step({.state = state_,
+              .global_batch = batch,
+              .lr = lr,
+              .loss = outcome.loss,
+              .loss_scale = loss_scale,
+              .grad_norm = outcome.grad_norm,
+              .zeros = outcome.zeros,
+              .skipped = outcome.overflow,
+              .seconds = SecondsSince(begin)});
+  return OkStatus();
 }
 
 // What this rank wants to happen after the step. Ranks see signals and clocks at different times, so the sum
@@ -178,13 +178,13 @@ double Trainer::Vote() const {
       .Encode(dims_.topology.world());
 }
 
-Status Trainer::Evaluate() {
+void Trainer::Evaluate() {
   const int64_t per_batch =
       config_.global_batch_size / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
   const int64_t before =
       (state_.iteration / config_.eval_interval - 1) * config_.eval_iters * config_.global_batch_size;
   const auto batches = [&](int64_t i) { return data_.validation->Get(before, i); };
-  return log_->Evaluation(state_.iteration, engine_.Evaluate(batches, config_.eval_iters * per_batch));
+  log_->Evaluation(state_.iteration, engine_.Evaluate(batches, config_.eval_iters * per_batch));
 }
 
 Status Trainer::Save(bool last) {

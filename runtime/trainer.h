@@ -36,7 +36,7 @@ class Trainer {
 
   Status Resume();
   Status Step();
-  Status Evaluate();
+  void Evaluate();
   Status Save(bool last);
   double Vote() const;
   void NoteHealth(const StepOutcome& outcome, bool explained);

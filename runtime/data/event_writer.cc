@@ -104,7 +104,12 @@ void EventWriter::AddScalar(std::string_view tag, int64_t step, float value) {
 }
 
 void EventWriter::AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds) {
-  PutRecord(EncodeEvent(wall_time_seconds, step, kEventSummary, EncodeScalar(tag, value)), pending_);
+  std::string record;
+  PutRecord(EncodeEvent(wall_time_seconds, step, kEventSummary, EncodeScalar(tag, value)), record);
+  if (pending_.size() + record.size() > kMaxPendingBytes)
+    ++lost_;
+  else
+    pending_ += record;
 }
 
 Status EventWriter::Flush() {
