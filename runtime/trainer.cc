@@ -1,7 +1,6 @@
 #include "runtime/trainer.h"
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cmath>
 
@@ -49,6 +48,7 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
       dims_(dims),
       hooks_(hooks),
       start_(start),
+      save_now_file_(config.save_now_file),
       schedule_(config),
       lr_(config, schedule_.total_samples()),
       scaler_(config),
@@ -169,11 +169,10 @@ Status Trainer::Step() {
 
 // What this rank wants to happen after the step. Ranks see signals and clocks at different times, so the sum
 // decides.
-double Trainer::Vote() const {
+double Trainer::Vote() {
   const bool out_of_time =
       config_.exit_duration_in_mins > 0 && SecondsSince(start_) > config_.exit_duration_in_mins * 60;
-  const bool asked = !config_.save_now_file.empty() && dims_.world_rank == 0 &&
-                     access(config_.save_now_file.c_str(), F_OK) == 0;
+  const bool asked = dims_.world_rank == 0 && save_now_file_.Asks();
   return Votes{.stop = StopRequested() || out_of_time, .save_now = asked, .busy = hooks_ && hooks_->Busy()}
       .Encode(dims_.topology.world());
 }
@@ -191,7 +190,7 @@ Status Trainer::Save(bool last) {
   if (!hooks_) return OkStatus();
   StateBuffers buffers = engine_.Buffers();
   CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_, saver_busy_));
-  if (save_now_ && dims_.world_rank == 0) unlink(config_.save_now_file.c_str());
+  if (save_now_ && dims_.world_rank == 0) save_now_file_.Served();
   return OkStatus();
 }
 

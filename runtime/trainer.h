@@ -9,6 +9,7 @@
 #include "runtime/engine.h"
 #include "runtime/grad_scaler.h"
 #include "runtime/lr_schedule.h"
+#include "runtime/save_now_file.h"
 #include "runtime/train_log.h"
 
 namespace cairn {
@@ -38,7 +39,7 @@ class Trainer {
   Status Step();
   void Evaluate();
   Status Save(bool last);
-  double Vote() const;
+  double Vote();
   void NoteHealth(const StepOutcome& outcome, bool explained);
   Result<TrainingEnd> GiveUp();
   bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
@@ -47,6 +48,7 @@ class Trainer {
   const ParallelDims& dims_;
   CheckpointHooks* hooks_;
   std::chrono::steady_clock::time_point start_;
+  SaveNowFile save_now_file_;
   TrainState state_;
   BatchSchedule schedule_;
   LrSchedule lr_;
