@@ -56,17 +56,24 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
       source_(std::move(source)),
       sampler_(MakeSampler(config, dims, total_samples)) {}
 
-MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) const {
+Status DataLoader::Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const {
+  CAIRN_ASSIGN_OR_RETURN(const auto range, sampler_.MicroBatch(consumed_samples, micro_batch));
+  for (int64_t i = 0; i < micro_batch_size_; ++i)
+    CAIRN_RETURN_IF_ERROR(source_(range.begin + i, out.subspan(i * (seq_length_ + 1), seq_length_ + 1)));
+  const auto [least, most] = std::minmax_element(out.begin(), out.end());
+  if (*least < 0 || *most >= vocab_size_)
+    return Corrupt("samples from {}: token {} is outside --vocab-size {}", range.begin,
+                   *least < 0 ? *least : *most, vocab_size_);
+  return OkStatus();
+}
+
+MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) {
   if (!needs_data_) return {};
-  const auto range = sampler_.MicroBatch(consumed_samples, micro_batch);
-  CheckOk(range.status());
   const at::Tensor samples = at::empty({micro_batch_size_, seq_length_ + 1}, at::kLong);
   const std::span<int64_t> all(samples.mutable_data_ptr<int64_t>(), samples.numel());
-  for (int64_t i = 0; i < micro_batch_size_; ++i)
-    CheckOk(source_(range->begin + i, all.subspan(i * (seq_length_ + 1), seq_length_ + 1)));
-  const auto [least, most] = std::minmax_element(all.begin(), all.end());
-  TORCH_CHECK(*least >= 0 && *most < vocab_size_, "samples from ", range->begin, ": token ",
-              *least < 0 ? *least : *most, " is outside --vocab-size ", vocab_size_);
+  const Status read = Read(consumed_samples, micro_batch, all);
+  if (!read.ok()) std::ranges::fill(all, 0);
+  if (status_.ok()) status_ = read;
   return {samples.narrow(1, 0, seq_length_).contiguous().to(device_),
           samples.narrow(1, 1, seq_length_).contiguous().to(device_)};
 }

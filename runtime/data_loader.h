@@ -32,10 +32,16 @@ class DataLoader {
              uint64_t total_samples);
 
   // Micro-batch number `micro_batch` of the step that begins after `consumed_samples`. On a stage that needs
-  // no data: undefined tensors. Errors: c10::Error when the data ends, or a token is outside the vocabulary.
-  MicroBatch Get(int64_t consumed_samples, int64_t micro_batch) const;
+  // no data: undefined tensors. Where the data cannot be read: tokens of 0, and status() says why from then
+  // on, as ranks that compute together must all come to the end of the step.
+  MicroBatch Get(int64_t consumed_samples, int64_t micro_batch);
+
+  // The first failure so far: of the data's files, their end, a token outside the vocabulary.
+  const Status& status() const { return status_; }
 
  private:
+  Status Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const;
+
   int64_t micro_batch_size_;
   int64_t seq_length_;
   int64_t vocab_size_;
@@ -43,6 +49,7 @@ class DataLoader {
   bool needs_data_;
   SampleFunction source_;
   Sampler sampler_;
+  Status status_;
 };
 
 // The loaders of a training. `validation` is null where nothing is evaluated.

@@ -37,7 +37,8 @@ Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device d
 }
 
 StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches,
-                                     double loss_scale, double vote) {
+                                     double loss_scale, double vote,
+                                     const std::function<bool()>& data_failed) {
   Tensor(parameters_.grads()).zero_();
   const double loss_sum = pipeline_.Train(batches, micro_batches, loss_scale);
   ReduceTiedGradients(parameters_, dims_);
@@ -47,7 +48,8 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
   grad_divisor_ = loss_scale * count;
   const bool has_loss = stage_.is_last() && dims_.at.tp == 0;
   Tensor sums = at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
-                            config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, vote},
+                            config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, vote,
+                            data_failed() ? 1.0 : 0.0},
                            at::kDouble)
                     .to(parameters_.grads().device());
   dims_.world.AllReduceSum(sums, "gradient norm and loss");
@@ -57,7 +59,8 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
           .grad_norm = std::sqrt(sum[0]) / grad_divisor_,
           .zeros = sum[2],
           .overflow = !std::isfinite(sum[0]),
-          .votes = sum[3]};
+          .votes = sum[3],
+          .unread = sum[4] > 0};
 }
 
 void Engine::Update(const StepOutcome& outcome, double lr, int64_t step) {

@@ -19,6 +19,7 @@ struct StepOutcome {
   double zeros = 0;       // elements of the gradient, when counted
   bool overflow = false;  // a gradient is infinite or NaN: not to be applied
   double votes = 0;       // sum of the ranks' votes
+  bool unread = false;    // some rank could not read its data: not to be applied either
 };
 
 class Engine {
@@ -27,9 +28,10 @@ class Engine {
   Engine(const TrainConfig& config, const ParallelDims& dims, at::Device device);
 
   // Forward, backward and reduction of `micro_batches` on each data parallel rank. `vote` is added up over
-  // the world in the collective that carries the norm, so that ranks agree on what happens next at no cost.
+  // the world in the collective that carries the norm, so that ranks agree on what happens next at no cost;
+  // so is whether `data_failed` on any, which is asked once all batches are read.
   StepOutcome ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches, double loss_scale,
-                               double vote);
+                               double vote, const std::function<bool()>& data_failed);
 
   // Clips and applies the gradients of ComputeGradients. `step` counts updates from 1.
   void Update(const StepOutcome& outcome, double lr, int64_t step);

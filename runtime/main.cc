@@ -7,6 +7,7 @@
 #include "runtime/checkpointer.h"
 #include "runtime/console.h"
 #include "runtime/cpu_settings.h"
+#include "runtime/data/bus_guard.h"
 #include "runtime/data/model_spec.h"
 #include "runtime/launch.h"
 #include "runtime/stop_signal.h"
@@ -115,6 +116,7 @@ int Main(int argc, char** argv) {
   }
   TrainConfig& config = parsed->config;
   WatchStopSignals();
+  HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
   std::unique_ptr<Transport> transport;

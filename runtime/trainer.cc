@@ -78,11 +78,13 @@ Result<TrainingEnd> Trainer::Run() {
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Prepare(engine_.Buffers()));
   while (!Finished()) {
     CAIRN_RETURN_IF_ERROR(Step());
+    if (unread_) return StopUnread();
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
     if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
   }
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
+  if (data_.validation) CAIRN_RETURN_IF_ERROR(data_.validation->status());
   return TrainingEnd::kDone;
 }
 
@@ -113,6 +115,20 @@ void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
   if (!bad) health.first_bad_iteration = 0;
 }
 
+bool Trainer::DataFailed() const {
+  return !data_.train->status().ok() || (data_.validation && !data_.validation->status().ok());
+}
+
+// What was trained until now is saved; the step whose batch is not whole never happened.
+Status Trainer::StopUnread() {
+  if (state_.iteration > 0) CAIRN_RETURN_IF_ERROR(Save(true));
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
+  for (const DataLoader* loader : {data_.train.get(), data_.validation.get()})
+    if (loader != nullptr && !loader->status().ok())
+      return loader->status().WithContext(fmt::format("stopped after iteration {}", state_.iteration));
+  return Aborted("stopped after iteration {}: another rank cannot read its data", state_.iteration);
+}
+
 Status Trainer::Resume() {
   if (!hooks_) return OkStatus();
   StateBuffers buffers = engine_.Buffers();
@@ -138,7 +154,11 @@ Status Trainer::Step() {
   const int64_t micro_batches = batch / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
   const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
   const double loss_scale = state_.loss_scale;
-  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote());
+  const std::string random = engine_.streams().SaveState();
+  const StepOutcome outcome =
+      engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(), [this] { return DataFailed(); });
+  unread_ = outcome.unread;
+  if (unread_) return engine_.streams().LoadState(random);
   const Votes agreed = Votes::Decode(outcome.votes, dims_.topology.world());
   stop_ = agreed.stop;
   save_now_ = agreed.save_now;

@@ -37,6 +37,8 @@ class Trainer {
 
   Status Resume();
   Status Step();
+  bool DataFailed() const;
+  Status StopUnread();
   void Evaluate();
   Status Save(bool last);
   double Vote();
@@ -58,6 +60,7 @@ class Trainer {
   std::unique_ptr<TrainLog> log_;
   int64_t bad_in_row_ = 0;   // iterations, of this start alone
   bool stop_ = false;        // agreed by all ranks
+  bool unread_ = false;      // likewise: some rank could not read its data
   bool save_now_ = false;    // agreed by all ranks
   bool saver_busy_ = false;  // agreed by all ranks
 };

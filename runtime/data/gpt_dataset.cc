@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/data/bus_guard.h"
+
 namespace cairn {
 namespace {
 
@@ -51,6 +53,15 @@ Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
   if (out.size() != seq_length_ + kExtraTokens) {
     return InvalidArgument("a sample has {} tokens, room is for {}", seq_length_ + kExtraTokens, out.size());
   }
+  std::string file;
+  if (ReadMapped([&] { CopySample(i, out); }, &file)) return OkStatus();
+  return IoError(
+      "{} was truncated, or its file system failed, while it was read; bring it back whole, then resume",
+      file);
+}
+
+// Owns nothing: a page that cannot be read ends it anywhere.
+void GptDataset::CopySample(uint64_t i, std::span<int64_t> out) const {
   auto [position, offset] = sample_index_[shuffle_index_[i]];
   while (!out.empty()) {
     const uint32_t sequence = document_index_[position++];
@@ -60,7 +71,6 @@ Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {
     out = out.subspan(count);
     offset = 0;
   }
-  return OkStatus();
 }
 
 }  // namespace cairn

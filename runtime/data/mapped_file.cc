@@ -34,13 +34,15 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   }
   ::close(fd);
   if (error != 0) return MapError(path, error);
-  return MappedFile({static_cast<const std::byte*>(address), size});
+  return MappedFile({static_cast<const std::byte*>(address), size}, path);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), name_(std::move(other.name_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(bytes_, other.bytes_);
+  name_ = std::move(other.name_);
   return *this;
 }
 

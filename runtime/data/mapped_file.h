@@ -6,11 +6,12 @@
 #include <string>
 
 #include "ckpt/status.h"
+#include "runtime/data/bus_guard.h"
 
 namespace cairn {
 
 // The bytes stay valid as long as nobody truncates the file; a reader that outlives a truncation gets SIGBUS,
-// as with every mapping.
+// as with every mapping (bus_guard.h).
 class MappedFile {
  public:
   // Errors: NotFound, IoError, each with the path.
@@ -23,9 +24,11 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  MappedFile(std::span<const std::byte> bytes, const std::string& path)
+      : bytes_(bytes), name_(bytes.data(), bytes.size(), path) {}
 
   std::span<const std::byte> bytes_;  // empty: nothing is mapped
+  NamedMapping name_;
 };
 
 }  // namespace cairn
