@@ -9,6 +9,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/nonfinite.h"
 #include "ckpt/plane_codec.h"
+#include "ckpt/threads.h"
 
 namespace cairn {
 
@@ -23,8 +24,11 @@ Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem&
   CAIRN_ASSIGN_OR_RETURN(writer->file_,
                          fs.Create(JoinPath(directory, writer->contents_.name()), options.direct));
   CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(PageUp(most)));
-  for (int i = 0; i < std::max(1, options.threads); ++i)
-    writer->workers_.emplace_back([w = writer.get()] { w->Work(); });
+  writer->workers_ = StartThreads(std::max(1, options.threads), [w = writer.get()] { w->Work(); });
+  if (writer->workers_.empty())
+    return IoError(
+        "{}: cannot start a thread to pack it; raise the limit of processes (ulimit -u) or of memory",
+        writer->file_->path());
   return writer;
 }
 

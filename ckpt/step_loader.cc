@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "ckpt/page_cache.h"
 #include "ckpt/stream_copy.h"
+#include "ckpt/threads.h"
 
 namespace cairn {
 namespace {
@@ -226,10 +226,7 @@ Status StepLoader::Load(std::span<const ReadRequest> requests) {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = status;
   };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  RunOnThreads(threads, work);
   return status_;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ckpt/file_system.h"
 #include "ckpt/io_queue.h"
+#include "ckpt/threads.h"
 
 namespace cairn {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 class ThreadQueue final : public IoQueue {
  public:
   ThreadQueue(int depth, std::string engine) : depth_(depth), engine_(std::move(engine)) {
-    for (int i = 0; i < depth; ++i) threads_.emplace_back([this] { Work(); });
+    threads_ = StartThreads(depth, [this] { Work(); });
   }
 
   ~ThreadQueue() override {
@@ -59,9 +60,17 @@ class ThreadQueue final : public IoQueue {
     ++in_flight_;
     {
       const std::lock_guard lock(mutex_);
-      jobs_.push_back(job);
+      if (!threads_.empty()) jobs_.push_back(job);
     }
-    submitted_.notify_one();
+    if (!threads_.empty()) return submitted_.notify_one();
+    Status status = Run(job);  // no thread is to be had: one transfer after the other
+    const std::lock_guard lock(mutex_);
+    completions_.push_back({job.tag, std::move(status)});
+  }
+
+  static Status Run(const Job& job) {
+    return job.read.empty() ? job.file->WriteAt(job.offset, job.write)
+                            : job.file->ReadAt(job.offset, job.read);
   }
 
   void Work() {
@@ -72,8 +81,7 @@ class ThreadQueue final : public IoQueue {
       const Job job = jobs_.front();
       jobs_.pop_front();
       lock.unlock();
-      Status status = job.read.empty() ? job.file->WriteAt(job.offset, job.write)
-                                       : job.file->ReadAt(job.offset, job.read);
+      Status status = Run(job);
       lock.lock();
       completions_.push_back({job.tag, std::move(status)});
       finished_.notify_one();

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "ckpt/chunk_decoder.h"
 #include "ckpt/file_scan.h"
+#include "ckpt/threads.h"
 
 namespace cairn {
 namespace {
@@ -155,10 +155,7 @@ VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::funct
             {JoinPath(step.DirectoryOf(files[i].name), files[i].name), 0, "", status.message()});
     }
   };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min<int>(jobs, static_cast<int>(files.size())); ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  RunOnThreads(std::min<int>(jobs, static_cast<int>(files.size())), work);
   VerifyReport all{.problems = {}, .bytes_checked = done};
   for (VerifyReport& report : reports)
     all.problems.insert(all.problems.end(), std::make_move_iterator(report.problems.begin()),

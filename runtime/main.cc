@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "ckpt/threads.h"
 #include "runtime/checkpointer.h"
 #include "runtime/console.h"
 #include "runtime/cpu_settings.h"
@@ -93,7 +94,7 @@ Status Guard(Function&& function) {
   } catch (const c10::Error& error) {
     return Aborted("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return Aborted("{}", error.what());
+    return Aborted("{}", TextOf(error));
   }
 }
 
@@ -146,4 +147,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cairn
 
-int main(int argc, char** argv) { return cairn::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return cairn::Main(argc, argv);
+  } catch (const std::exception& error) {  // before there are ranks
+    cairn::Say(cairn::TextOf(error));
+    return cairn::kExitTrouble;
+  }
+}

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "ckpt/byte_codec.h"
 #include "runtime/background_thread.h"
@@ -25,8 +24,19 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 PeerFiles::PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds)
-    : fs_(fs), mailbox_(std::move(mailbox)), timeout_seconds_(timeout_seconds) {}
-PeerFiles::~PeerFiles() = default;
+    : fs_(fs),
+      mailbox_(std::move(mailbox)),
+      timeout_seconds_(timeout_seconds),
+      server_([this] { ServeSessions(); }) {}
+
+PeerFiles::~PeerFiles() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  server_.join();
+}
 
 int PeerFiles::rank() const { return mailbox_->rank(); }
 int PeerFiles::size() const { return mailbox_->size(); }
@@ -38,13 +48,17 @@ Status PeerFiles::Session(std::map<std::string, Offer> offers, const std::functi
   told_ = over_ = false;
   failure_ = OkStatus();
   ranks_working_ = size();
-  std::thread server([this] { Serve(); });
-  const Status status = work();
   {
     const std::lock_guard lock(mutex_);
-    working_ = false;
+    serving_ = true;
   }
-  server.join();
+  changed_.notify_all();
+  const Status status = work();
+  {
+    std::unique_lock lock(mutex_);
+    working_ = false;
+    changed_.wait(lock, [this] { return !serving_; });
+  }
   files_.clear();
   offers_.clear();
   return status.ok() ? failure_ : status;
@@ -73,8 +87,21 @@ Status PeerFiles::ReadAll(std::span<const Read> reads) {
   return status;
 }
 
-void PeerFiles::Serve() {
+void PeerFiles::ServeSessions() {
   BecomeBackgroundThread();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || serving_; });
+    if (!serving_) return;
+    lock.unlock();
+    Serve();
+    lock.lock();
+    serving_ = false;
+    changed_.notify_all();
+  }
+}
+
+void PeerFiles::Serve() {
   Backoff backoff(kLongestSleepNs);
   auto heard = Clock::now();
   while (!over_ || !mailbox_->Delivered()) {

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ckpt/file_system.h"
@@ -37,7 +38,8 @@ class PeerFiles {
     std::span<std::byte> out;
   };
 
-  // `mailbox`: of this object alone. `timeout_seconds`: without an answer.
+  // `mailbox`: of this object alone. `timeout_seconds`: without an answer. Throws std::system_error where its
+  // thread cannot be started; no session needs another one.
   PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds);
   ~PeerFiles();
 
@@ -55,6 +57,7 @@ class PeerFiles {
     std::optional<Status> outcome;
   };
 
+  void ServeSessions();
   void Serve();
   bool Turn();  // sends what is asked for, takes what has come; false: nothing to do
   void Take(int from, const std::string& message);
@@ -71,6 +74,7 @@ class PeerFiles {
   std::deque<std::pair<int, std::string>> early_;  // messages of the next session
 
   // Of the session.
+  bool serving_ = false;
   std::map<std::string, Offer> offers_;
   std::map<std::string, std::unique_ptr<File>> files_;  // offers that were asked for
   std::mutex mutex_;
@@ -83,6 +87,9 @@ class PeerFiles {
   int ranks_working_ = 0;  // rank 0 counts
   bool told_ = false;      // rank 0 was told that this rank's work has ended
   bool over_ = false;
+
+  bool stop_ = false;
+  std::thread server_;  // last: it uses the others
 };
 
 }  // namespace cairn

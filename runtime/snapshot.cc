@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "ckpt/stream_copy.h"
 #include "runtime/background_thread.h"
@@ -68,8 +69,8 @@ void Snapshot::CopyNow(const StepIdentity& identity, std::vector<Base> bases) {
 void Snapshot::CopyBehind(const StepIdentity& identity, std::vector<Base> bases) {
   Begin(identity, std::move(bases), true);
   if (device_) begun_ = BeginOnDevice();
-  copier_ = std::thread([this] {
-    BecomeBackgroundThread();
+  const auto copy = [this](bool beside) {
+    if (beside) BecomeBackgroundThread();
     if (!device_) plan_.Bind(identity_);
     {
       const std::lock_guard lock(mutex_);
@@ -78,7 +79,12 @@ void Snapshot::CopyBehind(const StepIdentity& identity, std::vector<Base> bases)
     changed_.notify_all();
     CopyChunks();
     if (device_) AwaitDevice();
-  });
+  };
+  try {
+    copier_ = std::thread(copy, true);
+  } catch (const std::system_error&) {  // no thread is to be had: the trainer waits for this copy
+    copy(false);
+  }
 }
 
 std::vector<size_t> Snapshot::PiecesOnDevice() const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "ckpt/threads.h"
 #include "tools/cmd_archive.h"
 #include "tools/cmd_bench.h"
 #include "tools/cmd_convert.h"
@@ -104,7 +105,7 @@ int main(int argc, char** argv) {
   try {
     code = cairn::Run(argc, argv);
   } catch (const std::exception& error) {
-    cairn::PrintProblem(error.what());
+    cairn::PrintProblem(cairn::TextOf(error));
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     cairn::PrintProblem("cannot write to standard output");

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <system_error>
 
 #include "runtime/cuda/cuda_handle.h"
 #include "runtime/cuda/snapshot_kernels.h"
@@ -140,7 +141,11 @@ Status CudaSnapshot::Begin(std::vector<SnapshotPiece> pieces) {
   pieces_ = std::move(pieces);
   reads_enqueued_ = false;
   copied_ = 0;
-  run_ = std::async(std::launch::async, [this] { return Run(); });
+  try {
+    run_ = std::async(std::launch::async, [this] { return Run(); });
+  } catch (const std::system_error& error) {
+    return IoError("snapshot: cannot start a thread: {}", error.what());
+  }
   return OkStatus();
 }
 

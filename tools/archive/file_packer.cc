@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ckpt/threads.h"
+
 namespace cairn {
 namespace {
 
@@ -149,7 +151,7 @@ uint64_t PackedBytesAtMost(const std::vector<PackSegment>& segments) {
 }
 
 PackPool::PackPool(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  threads_ = StartThreads(threads, [this] { Work(); });
 }
 
 PackPool::~PackPool() {
@@ -162,6 +164,11 @@ PackPool::~PackPool() {
 }
 
 void PackPool::Submit(Job* job) {
+  if (threads_.empty()) {  // no thread is to be had: here, then
+    Encoder().Encode(*job);
+    job->done = true;
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     job->done = false;
