@@ -83,17 +83,11 @@ constexpr Sign kSigns[] = {
 };
 
 // Lines that only talk about such things.
-constexpr std::string_view kHarmless[] = {"if you want to ",
-                                          "to avoid ",
-                                          "reserved but unallocated memory is large",
-                                          "signal handler",
-                                          "may cause",
-                                          "will be killed",
-                                          "stacktrace",
-                                          "pytorch_cuda_alloc_conf",
-                                          "nccl info",
-                                          "heartbeat_timeout",
-                                          "assert_"};
+constexpr std::string_view kHarmless[] = {
+    "if you want to ", "to avoid ",         "reserved but unallocated memory is large",
+    "signal handler",  "may cause",         "training continues",
+    "will be killed",  "stacktrace",        "pytorch_cuda_alloc_conf",
+    "nccl info",       "heartbeat_timeout", "assert_"};
 
 bool Holds(std::string_view text, std::string_view words) {
   size_t at = 0;

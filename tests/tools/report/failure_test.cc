@@ -61,6 +61,9 @@ TEST(FailureTest, LinesThatOnlyTalkAboutFailures) {
            "[INFO] ErrorHandler: ready",
            "see https://pytorch.org/docs/stable/elastic/errors.html#ValueError: for more",
            "cairn-train: resumed from run/step-00000010 (iteration 10)",
+           "cairn-train: --log-json l cannot be written: write l: No space left on device; training "
+           "continues and tries "
+           "it again",
            "srun: error: n1: tasks 0-3: Exited with exit code 0",
            "  assert_is_fine: yes",
        })
