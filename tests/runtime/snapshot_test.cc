@@ -7,6 +7,7 @@
 
 #include "ckpt/shard_image.h"
 #include "ckpt/verify.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -95,6 +96,18 @@ TEST_F(SnapshotTest, AtOnceAndBehindGiveTheSameFile) {
 }
 
 // One part "on a GPU", whose place the host twin takes: its bytes and digests join those of the other part.
+TEST_F(SnapshotTest, ACopyBehindIsACopyAtOnceWhereNoThreadIsToBeHad) {
+  TempDir dir;
+  const auto snapshot = Make();
+  {
+    const NoThreads none;
+    snapshot->CopyBehind(kIdentity, Bases());
+    snapshot->Complete();
+  }
+  ExpectImageHolds(*snapshot, parts_);
+  ExpectAVerifiedFile(*snapshot, dir.path());
+}
+
 TEST_F(SnapshotTest, ADevicesPartJoinsTheHosts) {
   const auto snapshot = Make(NewHostSnapshot());
   for (int round = 0; round < 3; ++round) {
