@@ -56,7 +56,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
 // A missing local directory costs the local level, not the training.
 Status Checkpointer::OpenLocal() {
   if (options_.local.dir.empty()) return OkStatus();
-  Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, run_, nonce_, *control_);
+  Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, options_.save_dir, run_, nonce_, *control_);
   if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)

@@ -17,7 +17,10 @@ std::string Replace(std::string text, std::string_view what, const std::string& 
   return text;
 }
 
-std::string MarkPrefix(const std::string& nonce) { return fmt::format(".rank-{}-", nonce); }
+constexpr std::string_view kMark = ".rank-";
+constexpr size_t kNonceDigits = 8;
+
+std::string MarkPrefix(const std::string& nonce) { return fmt::format("{}{}-", kMark, nonce); }
 
 // The ranks whose marks are in the directory: those that find the same ones share it, on whatever hosts.
 Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, const std::string& nonce) {
@@ -31,10 +34,11 @@ Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, c
 }
 
 // Finds who shares this directory: every rank leaves a mark, and looks when all have.
-Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& directory, const std::string& nonce,
-                                     ControlPlane& control) {
+Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& directory, const LocalOwner& owner,
+                                     const std::string& nonce, ControlPlane& control) {
   const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(control.rank()));
-  Status status = MakeDirs(fs, directory);
+  Status status = CheckLocalOwner(fs, directory, owner);
+  if (status.ok()) status = MakeDirs(fs, directory);
   if (status.ok()) status = WriteSmallFile(fs, mark, "");
   const Status marked = Agree(control, status, "local directories");
   Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
@@ -44,13 +48,37 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
   return ranks;
 }
 
-// Leftovers of saves, and marks of sessions that were killed while they opened.
+// The run directory as rank 0 sees it, from this host.
+Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, ControlPlane& control) {
+  Status status;
+  std::string text;
+  if (control.rank() == 0) {
+    const Result<LocalOwner> owner = OwnerOf(run_dir, run);
+    status = owner.status();
+    if (owner.ok()) text = EncodeLocalOwner(*owner);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control.BroadcastFromRoot(EncodeOutcome(status, text), "owner of local steps"));
+  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  CAIRN_ASSIGN_OR_RETURN(LocalOwner owner, DecodeLocalOwner(text));
+  owner.host = HostName();
+  return owner;
+}
+
+// Leftovers of saves, and marks of sessions that were killed while they opened. Call with the claim held.
 Status Clean(FileSystem& fs, const std::string& directory) {
-  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, directory));
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
+      fs, directory, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
-    if (name.starts_with(".rank-")) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
+    if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
   return OkStatus();
+}
+
+Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place) {
+  CAIRN_ASSIGN_OR_RETURN(LocalClaim claim, LocalClaim::Take(fs, place.run_dir, owner));
+  place.claim = std::make_shared<const LocalClaim>(std::move(claim));
+  return Clean(fs, place.run_dir);
 }
 
 // Which group each rank is in, agreed by all.
@@ -93,15 +121,27 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
   return groups;
 }
 
-Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run,
-                                  const std::string& nonce, ControlPlane& control) {
+bool IsRankMark(std::string_view name) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (!name.starts_with(kMark)) return false;
+  name.remove_prefix(kMark.size());
+  if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
+  return std::ranges::all_of(name.substr(0, kNonceDigits), is_hex) &&
+         std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
+}
+
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
+                                  const std::string& run, const std::string& nonce, ControlPlane& control) {
   LocalPlace place{.run_dir = JoinPath(Replace(options.dir, "{rank}", std::to_string(control.rank())), run),
                    .parity = options.redundancy.parity,
-                   .keep_last = options.keep_last};
-  CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, nonce, control));
+                   .keep_last = options.keep_last,
+                   .claim = nullptr};
+  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, control));
+  CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, control));
   place.leader = place.sharers[0] == control.rank();
-  const Status cleaned = place.leader ? Clean(fs, place.run_dir) : OkStatus();
-  CAIRN_RETURN_IF_ERROR(Agree(control, cleaned, "local directories"));
+  CAIRN_RETURN_IF_ERROR(
+      Agree(control, place.leader ? Claim(fs, owner, place) : OkStatus(), "local directories"));
   if (options.redundancy.group > 0) {
     CAIRN_ASSIGN_OR_RETURN(place.group, FindGroup(options.redundancy, control));
   }

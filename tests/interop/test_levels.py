@@ -192,6 +192,23 @@ class Levels(Case):
         self.assertIn("no local checkpoints", self.output)
         self.assertEqual(self.numbers(), [6, 7])
 
+    def test_a_copied_run_leaves_the_local_steps_of_the_first_alone(self):
+        def train(run, until, *more):
+            flags = ["--save", self.path(run), "--save-local", self.path("local"), "--save-local-interval", "2"]
+            self.train(run, (1, 1, 1), *flags, "--train-iters", "100000", "--exit-interval", str(until), *more)
+            return self.output
+
+        train("a", 4)
+        shutil.copytree(self.path("a"), self.path("b"))
+        self.assertNotIn("no local checkpoints", train("a", 10, "--save-interval", "100"))
+        local = sorted(glob.glob(self.path("local", "*", "step-*")))
+        output = train("b", 12, "--save-interval", "100", "--lr", "2e-3")
+        self.assertNotIn("resumed from local step 10", output)
+        self.assertIn("step-00000004", output)
+        for step in local:
+            cairn("verify", step)
+        self.assertIn("resumed from local step 10", train("a", 11))
+
     def test_sigterm_leaves_the_current_step_in_save(self):
         process = subprocess.Popen([CAIRN, "train", *topology(*MESH), *TINY, "--train-iters", "100000",
                                     *self.flags("--redundancy", "xor:4")],
