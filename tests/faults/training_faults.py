@@ -6,7 +6,7 @@ Prints one JSON line a goal: tried, passed, failing_seed. CAIRN says where `cair
 
   sigkill       all ranks are killed at random moments, again and again: the final state is bit-identical to that of
                 the unbroken run
-  signals       SIGTERM or SIGUSR1 at random moments: the job ends with the step it was in, committed and good
+  signals       SIGTERM, SIGUSR1 or SIGHUP at random moments: the job ends with the step it was in, committed and good
   rank_killed, rank_stopped, rank_slow
                 one of 8 ranks during a save: no step that does not verify, the culprit is named within 10 s, and
                 training goes on with fewer ranks on another topology
@@ -139,7 +139,7 @@ def sigkill(dir, rng, kills):
 def may_be_interrupted(pid):
     """Threads of a rank in which a stop signal could run a handler: over the heap, where a kernel of oneDNN has
     its stack pointer."""
-    mask = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGUSR1 - 1)
+    mask = sum(1 << (stop - 1) for stop in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
     threads = {}
     for path in glob.glob(f"/proc/{pid}/task/[0-9]*/status"):
         try:
@@ -162,7 +162,7 @@ def signals(dir, rng, count):
             if exposed := may_be_interrupted(pid):
                 return i, f"threads of rank {rank} that take signals: {exposed}"
         time.sleep(rng.uniform(0, 0.5))
-        os.kill(training.process.pid, rng.choice([signal.SIGTERM, signal.SIGUSR1]))
+        os.kill(training.process.pid, rng.choice([signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]))
         status = training.finish(120)
         if status != 0 or newest(run) != training.iteration() or cairn("verify", run).returncode != 0:
             return i, f"status {status}, step {newest(run)} of {training.iteration()}: {training.output()[-4000:]}"

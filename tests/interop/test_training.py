@@ -2,8 +2,10 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -194,6 +196,87 @@ class Interruptions(Case):
         self.assertFalse(os.path.exists(self.path("now")))
         self.assertIsNone(process.poll())
         self.kill_all(process)
+
+
+def write_dataset(prefix, sequences=2000, length=40):
+    """A Megatron dataset of tokens below 61, one document a sequence."""
+    tokens = np.random.default_rng(1).integers(0, 61, sequences * length).astype(np.uint16)
+    tokens.tofile(prefix + ".bin")
+    with open(prefix + ".idx", "wb") as out:
+        out.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, sequences, sequences + 1))
+        np.full(sequences, length, np.int32).tofile(out)
+        (np.arange(sequences, dtype=np.int64) * length * 2).tofile(out)
+        np.arange(sequences + 1, dtype=np.int64).tofile(out)
+
+
+class NothingButAStepEndsATraining(Case):
+    """What lies around a training fails; the training goes on, or saves first. One rank, without mpirun."""
+
+    def start(self, *flags, model=TINY, **kwargs):
+        kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
+        return subprocess.Popen([CAIRN, "train", *model, "--log-interval", "1", "--save", self.path("run"), *flags],
+                                text=True, **kwargs)
+
+    def steps(self):
+        return [int(step[-8:]) for step in steps(self.path("run"))]
+
+    def test_full_disks_under_its_logs(self):
+        with open("/dev/full", "w") as full:
+            process = self.start("--train-iters", "6", "--log-json", "/dev/full", stdout=full)
+            _, said = process.communicate(timeout=120)
+        self.assertEqual((process.returncode, self.steps()), (0, [6]), said)
+        for output in ["--log-json /dev/full", "standard output"]:
+            self.assertEqual(said.count(output + " cannot be written"), 1, said)
+
+    def test_a_file_size_limit_is_a_failed_save(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
+        process = self.start("--train-iters", "4", "--save-interval", "2", preexec_fn=limit)
+        _, said = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 2, said)
+        self.assertEqual(said.count("FAILED"), 2, said)
+        self.assertIn("File too large", said)
+
+    def test_a_closed_pipe_and_a_closed_terminal(self):
+        process = self.start("--train-iters", "1000000")
+        for line in process.stdout:
+            if line.startswith(" iteration"):
+                break
+        process.stdout.close()  # each further line is EPIPE
+        process.send_signal(signal.SIGPIPE)
+        self.assertIn("standard output cannot be written: Broken pipe", process.stderr.readline())
+        process.send_signal(signal.SIGHUP)
+        said = process.stderr.read()
+        self.assertEqual((process.wait(120), len(self.steps())), (0, 1), said)
+        cairn("verify", self.path("run"))
+
+    def test_a_save_now_file_that_cannot_be_removed(self):
+        os.mkdir(self.path("now"))
+        process = self.start("--train-iters", "20", "--save-now-file", self.path("now"))
+        _, said = process.communicate(timeout=120)
+        self.assertEqual((process.returncode, self.steps()), (0, [1, 20]), said)
+        self.assertEqual(said.count("cannot remove it"), 1, said)
+
+    def test_a_dataset_that_is_truncated(self):
+        prefix = self.path("data")
+        write_dataset(prefix)
+        flags = ["--data-path", prefix, "--train-iters", "20000", "--hidden-dropout", "0.1"]
+        model = [flag for flag in TINY if flag != "--mock-data"]
+        process = self.start(*flags, model=model)
+        for line in process.stdout:
+            if line.startswith(" iteration        5/"):
+                break
+        os.rename(prefix + ".bin", prefix + ".whole")
+        shutil.copy(prefix + ".whole", prefix + ".bin")
+        os.truncate(prefix + ".whole", 10)  # the file that is mapped
+        _, said = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 2, said)
+        [saved] = self.steps()
+        self.assertIn(f"stopped after iteration {saved}: {prefix}.bin was truncated", said)
+        self.assertEqual(len(said.splitlines()), 1, said)
+        flags += ["--exit-interval", str(saved + 2)]
+        whole = self.train("whole", (1, 1, 1), *flags, model=model)
+        resumed = self.train("resumed", (1, 1, 1), *flags, "--save", self.path("run"), model=model)
+        self.assertEqual(resumed, {step: whole[step] for step in [saved + 1, saved + 2]})
 
 
 class SaveModes(Case):
