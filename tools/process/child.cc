@@ -1,0 +1,99 @@
+// The child's three streams are files in memory, so that nothing is left behind and nobody waits for a full
+// pipe.
+#include "tools/process/child.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+extern char** environ;
+
+namespace cairn {
+namespace {
+
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(memfd_create("child", MFD_CLOEXEC)) {}
+  ~MemoryFile() {
+    if (fd_ >= 0) close(fd_);
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  int fd() const { return fd_; }
+
+  bool Write(const std::string& bytes) const {
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t put = write(fd_, bytes.data() + at, bytes.size() - at);
+      if (put < 0) return false;
+      at += static_cast<size_t>(put);
+    }
+    return lseek(fd_, 0, SEEK_SET) == 0;
+  }
+
+  std::string Read() const {
+    std::string bytes;
+    char part[65536];
+    if (lseek(fd_, 0, SEEK_SET) != 0) return bytes;
+    for (ssize_t got; (got = read(fd_, part, sizeof part)) > 0;) bytes.append(part, static_cast<size_t>(got));
+    return bytes;
+  }
+
+ private:
+  int fd_;
+};
+
+// Starts the program on the three files; its process, or an errno as a negative number.
+int Spawn(const std::vector<std::string>& words, const MemoryFile& in, const MemoryFile& out,
+          const MemoryFile& error) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in.fd(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out.fd(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, error.fd(), STDERR_FILENO);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_t process = 0;
+  const int failed = posix_spawnp(&process, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return failed ? -failed : process;
+}
+
+std::string Trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input) {
+  const MemoryFile in, out, error;
+  if (in.fd() < 0 || out.fd() < 0 || error.fd() < 0 || !in.Write(input))
+    return IoError("no memory for what {} reads and prints: {}", words[0], std::strerror(errno));
+  const int process = Spawn(words, in, out, error);
+  if (process == -ENOENT) return NotFound("there is no program '{}' here", words[0]);
+  if (process < 0) return IoError("{} does not start: {}", words[0], std::strerror(-process));
+  int status = 0;
+  while (waitpid(process, &status, 0) < 0)
+    if (errno != EINTR) return IoError("{}: {}", words[0], std::strerror(errno));
+  const int exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return ChildOutcome{exit, out.Read(), error.Read()};
+}
+
+Result<std::string> ChildOutput(const std::vector<std::string>& words, const std::string& input) {
+  CAIRN_ASSIGN_OR_RETURN(ChildOutcome outcome, RunChild(words, input));
+  if (outcome.exit == 0) return std::move(outcome.out);
+  std::string command;
+  for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
+  const std::string said = Trimmed(outcome.err.empty() ? outcome.out : outcome.err);
+  return IoError("'{}' failed with exit status {}{}{}", command, outcome.exit, said.empty() ? "" : ": ",
+                 said);
+}
+
+}  // namespace cairn

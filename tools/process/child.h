@@ -1,0 +1,24 @@
+// Runs another program to its end: arguments in, what it printed out. No shell reads the arguments.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/status.h"
+
+namespace cairn {
+
+struct ChildOutcome {
+  int exit = 0;  // its exit status; 128 + the signal that ended it
+  std::string out, err;
+};
+
+// `words[0]` is looked up in PATH; `input` is the child's standard input.
+// Errors: NotFound (there is no such program), IoError (it could not be started).
+Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input = "");
+
+// What it printed on stdout. Errors: those of RunChild; IoError with what it printed on stderr where its exit
+// status is not 0.
+Result<std::string> ChildOutput(const std::vector<std::string>& words, const std::string& input = "");
+
+}  // namespace cairn
