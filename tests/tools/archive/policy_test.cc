@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "tools/archive/report.h"
-#include "tools/archive/schedule.h"
 
 namespace cairn {
 namespace {
@@ -78,17 +77,6 @@ TEST(PolicyTest, SizesAndPercents) {
   EXPECT_EQ(ParseSize("12 parsecs"), std::nullopt);
   EXPECT_EQ(ParsePercent("3%"), 0.03);
   for (const char* bad : {"3", "0%", "101%", "x%", "-1%"}) EXPECT_EQ(ParsePercent(bad), std::nullopt) << bad;
-}
-
-TEST(ScheduleTest, WordsAreQuotedForTheirReaders) {
-  EXPECT_EQ(ShellWord("/a/b.toml"), "/a/b.toml");
-  EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
-  const ScheduleOptions options{.cairn = "/opt/my cairn", .policy = "/p/100%.toml", .script = "/p/x.sbatch"};
-  EXPECT_EQ(CrontabLine(options), "17 3 */1 * * '/opt/my cairn' archive run --policy '/p/100\\%.toml'\n");
-  EXPECT_NE(
-      SystemdService(options).find("ExecStart=\"/opt/my cairn\" archive run --policy \"/p/100%%.toml\""),
-      std::string::npos);
-  EXPECT_NE(SlurmScript(options).find("sbatch --begin=now+24hours \"$script\""), std::string::npos);
 }
 
 TEST(ReportTest, MetricsAreOneGaugeAMeasure) {
