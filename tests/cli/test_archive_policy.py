@@ -294,8 +294,8 @@ class PolicyTest(CliTest):
 
     def test_schedules_are_printed(self):
         policy = self.policy()
-        self.archive("schedule", policy, "--slurm", "--every-hours", 12, says=["#SBATCH --dependency=singleton", "now+12hours"])
-        self.archive("schedule", policy, "--systemd", says=["OnUnitActiveSec=24h", "archive run --policy"])
+        self.archive("schedule", policy, "--slurm", "--every-hours", 12, says=["--dependency=singleton", "now+12hours"])
+        self.archive("schedule", policy, "--systemd", says=["OnCalendar=*-*-* 03:", "archive run --policy"])
         self.archive("schedule", policy, "--cron", says=f"archive run --policy {policy}")
         self.archive("schedule", policy, code=2)
         self.archive("schedule", self.dir / "none.toml", "--cron", code=2, says="none.toml")

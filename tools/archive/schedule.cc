@@ -172,7 +172,8 @@ std::string SlurmScript(const ScheduleOptions& o) {
 {made_by}: --install makes it anew, --uninstall ends its chain.
 # Runs a policy. Before that, and again at its end, it sees to it that one job of this chain waits for the next
 # time: no failure, time limit, requeue or scancel of a run ends the chain; scancel of the waiting job while no
-# other runs does. `sbatch` of this file by hand runs the policy at once and adds no second chain.
+# other runs does, and so does removing this file. `sbatch` of it by hand runs the policy at once and adds no
+# second chain.
 #SBATCH --job-name={name}
 #SBATCH --ntasks=1
 #SBATCH --time={time}
