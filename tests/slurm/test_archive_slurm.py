@@ -83,22 +83,23 @@ class SlurmTest(CliTest):
             os.utime(path, (time.time() - 20 * DAY,) * 2)
         policy = self.dir / "policy.toml"
         policy.write_text(POLICY.format(store=self.store, run=self.run_dir))
-        done = subprocess.run([CAIRN, "archive", "schedule", policy, "--slurm", "--install"], env=self.slurm.env,
+        done = subprocess.run([CAIRN, "archive", "schedule", policy, "--slurm", "--install", "--json"], env=self.slurm.env,
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        first = done.stdout.split()[-1]
+        facts = json.loads(done.stdout)
+        first = facts["steps"][-1]["result"].removeprefix("job ")
         self.slurm.wait(lambda: self.slurm.state(first) == "COMPLETED", "the archive job", 120)
         status = json.loads((self.store / "status.json").read_text())
         self.assertTrue(status["ok"], status)
         self.assertEqual(status["stored_members"], len(before))
-        waiting = self.slurm.run("squeue", "-h", "-n", "cairn-archive", "-t", "PD", "-o", "%i").split()
+        waiting = self.slurm.run("squeue", "-h", "-n", facts["name"], "-t", "PD", "-o", "%i").split()
         self.assertEqual(len(waiting), 1, "the archive job did not submit its successor, or more than one")
         for path in self.run_dir.glob("step-*/*"):  # the purge, ten days later; it leaves empty directories
             path.unlink()
         # The successor runs as well, and submits the next.
         self.slurm.run("scontrol", "update", f"JobId={waiting[0]}", "StartTime=now")
         self.slurm.wait(lambda: self.slurm.state(waiting[0]) == "COMPLETED", "the next archive job", 120)
-        self.assertEqual(len(self.slurm.run("squeue", "-h", "-n", "cairn-archive", "-t", "PD", "-o", "%i").split()), 1)
+        self.assertEqual(len(self.slurm.run("squeue", "-h", "-n", facts["name"], "-t", "PD", "-o", "%i").split()), 1)
         self.cairn("archive", "ls", self.store)
         for step, files in before.items():
             self.cairn("archive", "restore", f"{self.store}:{self.run_dir.name}@{step}", f"back/step-{step:08}")
