@@ -40,6 +40,7 @@ struct ArchiveOptions {
   std::string per_night;               // of verify
   bool repair = false;                 // of verify
   bool weights = false;                // of restore
+  bool no_same_owner = false;          // of restore
   std::vector<std::string> tensors;    // of restore: globs
   std::vector<std::string> selectors;  // of recall
   std::string policy;                  // where the recall commands are
@@ -395,8 +396,11 @@ Result<int> RunRestore(const ArchiveOptions& options) {
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);
     Progress progress("restoring " + MemberText(member), 2 * member.bytes);
-    return RestoreTar(fs, name.store, member.tar, options.destination,
-                      [&](uint64_t done) { progress.Update(done); });
+    RestoreOptions restore;
+    if (options.no_same_owner) restore.same_owner = false;
+    return RestoreTar(
+        fs, name.store, member.tar, options.destination, [&](uint64_t done) { progress.Update(done); },
+        restore);
   }();
   if (!status.ok()) {
     PrintProblem(status.message());
@@ -475,6 +479,8 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
                    "repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
+  restore->add_flag("--no-same-owner", options->no_same_owner,
+                    "of a tree leave owners as whoever runs this; root gives them back otherwise");
   add_recall(restore);
   restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   restore->footer(HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",

@@ -6,6 +6,7 @@
 
 #include "tools/archive/archiver.h"
 #include "tools/archive/policy.h"
+#include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
 #include "tools/archive/team.h"
 #include "tools/cmd_archive_policy.h"
@@ -26,6 +27,7 @@ struct ArchiveRunOptions {
   bool pack = false;
   double parity = 0;
   uint64_t max_tar_bytes = 0;
+  Links links = Links::kRefuse;
   bool delete_source = false;
   bool dry_run = false;
   bool json = false;
@@ -64,14 +66,25 @@ class Runner {
       CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, source.path));
       bytes = step->manifest().bytes();
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(fs_, source.path));
+      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(fs_, source.path, source.links));
       for (const TreeFile& file : files) bytes += file.info.bytes;
+      NoteLinks(source, files);
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
     return cairn::Archive(
         fs_, options_.store, request,
         {.pack = options_.pack, .parity = options_.parity, .max_tar_bytes = options_.max_tar_bytes},
         [&](uint64_t done) { progress.Update(done); });
+  }
+
+  // What a reader of the member will miss, or would not expect.
+  static void NoteLinks(const ArchiveSource& source, const std::vector<TreeFile>& files) {
+    const auto leaving = std::ranges::count_if(files, &TreeFile::leaves);
+    if (leaving > 0)
+      PrintProblem(fmt::format("note: {}: {} links lead out of the tree; {}", source.path, leaving,
+                               source.links == Links::kKeep
+                                   ? "they are stored as links, what they lead to is not"
+                                   : "what they lead to is stored in their place"));
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
@@ -124,8 +137,10 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   if (options.sources.empty() || options.store.empty())
     return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
   if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
+  CAIRN_RETURN_IF_ERROR(ShapeFor(options.parity).status().WithContext("--parity"));
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
+  for (ArchiveSource& source : sources) source.links = options.links;
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
   Runner runner(fs, options);
@@ -191,6 +206,14 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
          "a larger tar goes on in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE")
+      ->excludes(policy);
+  run->add_option(
+         "--links", options->links,
+         "links of a tree that lead out of it: refuse (the default), keep them as links without what "
+         "they lead to, or follow them and store that in their place")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Links>{
+          {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
+      ->option_text("WHAT")
       ->excludes(policy);
   run->add_flag("--delete-source", options->delete_source,
                 "remove each step, once its copy was read back and is whole");

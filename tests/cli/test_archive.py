@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -343,6 +344,100 @@ class TreeTest(CliTest):
         self.archive("run", root, "--store", self.store, code=1)
         self.assertEqual(list(self.store.glob("*.tar*")), [])
 
+    def facts(self, root):
+        """Everything of a tree that a plain tar gives back, by name."""
+        root = os.fsencode(root)
+        facts = {}
+        for directory, _, _ in os.walk(root):
+            for path in [directory, *(os.path.join(directory, name) for name in os.listdir(directory))]:
+                info = os.lstat(path)
+                content = os.readlink(path) if stat.S_ISLNK(info.st_mode) else b""
+                if stat.S_ISREG(info.st_mode):
+                    with open(path, "rb") as file:
+                        content = file.read()
+                facts[os.path.relpath(path, root)] = (oct(info.st_mode), info.st_mtime_ns, content)
+        return facts
+
+    def test_plain_tar_and_sha256sum_get_an_odd_tree_back(self):
+        root = os.fsencode(self.dir / "odd")
+        for name in (b"plain", b"\xc3\xa4.bin", b"bad\xff\xfe", b"line\nbreak", b"back\\slash", b"n" * 255,
+                     b"d" * 250 + b"/" + b"e" * 250, b"locked/f"):
+            path = os.path.join(root, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(name * 100)
+        os.makedirs(root + b"/empty/er")
+        os.symlink(b"bad\xff\xfe", root + b"/link")
+        os.chmod(root + b"/plain", 0o640)
+        os.utime(root + b"/plain", ns=(10**18 + 1, 10**18 + 1))
+        os.utime(root + b"/empty", ns=(11 * 10**17 + 5, 11 * 10**17 + 5))
+        os.chmod(root + b"/locked", 0o500)
+        self.addCleanup(os.chmod, root + b"/locked", 0o700)
+        before = self.facts(self.dir / "odd")
+        for flags in ([], ["--max-tar-size", 1]):
+            shutil.rmtree(self.store, ignore_errors=True)
+            self.archive("run", self.dir / "odd", "--store", self.store, *flags)
+            for sidecar in self.store.glob("*.tar.json"):
+                json.loads(sidecar.read_text(encoding="utf-8"))
+                sidecar.unlink()
+            self.archive("ls", self.store, "--rebuild", says="verified")
+            self.archive("verify", self.store, says="whole")
+            self.archive("restore", f"{self.store}:odd", "back")
+            self.assertEqual(self.facts(self.dir / "back"), before)
+            subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "-"], cwd=self.dir / "back", check=True,
+                           input=self.sums())
+            out = self.dir / "out"
+            out.mkdir()
+            for tar in sorted(self.store.glob("*.tar*")):
+                if tar.suffix != ".json":
+                    subprocess.run(["tar", "-xpf", tar, "-C", out], check=True, capture_output=True)
+            subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "SHA256SUMS"], cwd=out / "odd/odd", check=True)
+            os.remove(out / "odd/odd/SHA256SUMS")
+            os.utime(out / "odd/odd", ns=(before[b"."][1],) * 2)
+            self.assertEqual(self.facts(out / "odd/odd"), before)
+            for made in ("back", "out"):
+                subprocess.run(["chmod", "-R", "u+rwx", self.dir / made], check=True)
+                shutil.rmtree(self.dir / made)
+
+    def sums(self):
+        for path in self.store.glob("*.tar*"):
+            if path.suffix == ".json":
+                continue
+            with tarfile.open(path) as tar:
+                for entry in tar:
+                    if entry.name.endswith("/SHA256SUMS"):
+                        return tar.extractfile(entry).read()
+        return self.fail("no list of sums in any tar")
+
+    def test_links_that_leave_are_never_followed_in_silence(self):
+        (self.dir / "blobs").mkdir()
+        (self.dir / "blobs/1").write_bytes(b"weights")
+        (self.dir / "snapshot").mkdir()
+        os.symlink("../blobs/1", self.dir / "snapshot/model.safetensors")
+        self.archive("run", "snapshot", "--store", self.store, code=1, says=["model.safetensors", "--links"])
+        self.archive("run", "snapshot", "--store", self.store, "--links", "follow", "--delete-source", says="note: ")
+        self.assertFalse((self.dir / "snapshot").exists())
+        self.archive("restore", f"{self.store}:snapshot", "back")
+        self.assertEqual((self.dir / "back/model.safetensors").read_bytes(), b"weights")
+
+    def test_two_trees_of_one_name_size_and_time(self):
+        for run in "ab":
+            path = self.dir / run / "m"
+            path.mkdir(parents=True)
+            (path / "w").write_bytes(os.urandom(50000))
+            os.utime(path / "w", (1767225600, 1767225600))
+        wanted = {run: (self.dir / run / "m/w").read_bytes() for run in "ab"}
+        for run in "ab":
+            self.archive("run", f"{run}/m", "--store", self.store, "--delete-source", says=["stored m@0", f"{run}/m"])
+        stored = {os.path.basename(os.path.dirname(m["source"])): m["tar"] for m in self.json("archive", "ls", self.store)}
+        for run in "ab":
+            self.archive("restore", f"{self.store}:{stored[run]}", "back-" + run)
+            self.assertEqual((self.dir / f"back-{run}/w").read_bytes(), wanted[run])
+
+    def test_a_share_of_parity_that_cannot_be_had_is_refused_first(self):
+        self.archive("run", self.make_tree(), "--store", self.store, "--parity", "100%", code=2, says="--parity")
+        self.assertFalse(self.store.exists())
+
     def test_hostile_trees_write_nothing(self):
         self.store.mkdir()
         path = self.store / "evil-step-00000001.files.aaaaaaaa.tar"
@@ -352,6 +447,19 @@ class TreeTest(CliTest):
                     info = tarfile.TarInfo(name)
                     info.size = 1
                     tar.addfile(info, io.BytesIO(b"x"))
+            self.archive("restore", f"{self.store}:evil@1", "back", code=1, says="evil")
+            self.archive("ls", self.store, "--rebuild", code=1)
+            self.assertEqual([p.name for p in self.dir.iterdir()], ["store"])
+
+    def test_hostile_links_in_trees_write_nothing(self):
+        self.store.mkdir()
+        path = self.store / "evil-step-00000001.files.aaaaaaaa.tar"
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+                for name, entry_kind in (("evil/t/a", kind), ("evil/t/a/b", tarfile.REGTYPE)):
+                    info = tarfile.TarInfo(name)
+                    info.type, info.linkname = entry_kind, str(self.dir)
+                    tar.addfile(info)
             self.archive("restore", f"{self.store}:evil@1", "back", code=1, says="evil")
             self.archive("ls", self.store, "--rebuild", code=1)
             self.assertEqual([p.name for p in self.dir.iterdir()], ["store"])

@@ -6,6 +6,7 @@
 #include "convert/partial_dir.h"
 #include "convert/strip.h"
 #include "tools/archive/delete.h"
+#include "tools/archive/ledger.h"
 #include "tools/archive/removal.h"
 
 namespace cairn {
@@ -17,31 +18,11 @@ constexpr std::string_view kStagingPrefix = ".staging-";  // weights on their wa
 Result<std::optional<ArchiveRecord>> FindWeights(FileSystem& fs, const std::string& store,
                                                  const std::string& manifest_digest) {
   if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
   for (const ArchiveMember& member : members)
     if (member.state == MemberState::kVerified && member.record->derived_from == manifest_digest)
       return member.record;
   return std::optional<ArchiveRecord>();
-}
-
-Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const std::string& store,
-                                const ByteProgress& progress, const StoreOptions& options) {
-  const ArchiveRecord whole = DescribeSource(step);
-  const PartialDir staging =  // gone again in any case
-      PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
-  StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
-  strip.command = "cairn archive run";
-  CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
-  if (stripped.overflowed)
-    return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
-  CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
-  ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
-  record.form = Form::kWeights;
-  record.derived_from = whole.manifest_digest;
-  record.source = whole.source;
-  if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
-    record.saved_unix_seconds = manifest->modified_unix_seconds;
-  return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
 }
 
 struct Opened {
@@ -55,8 +36,8 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   if (!request.source.native) {
     if (request.weights)
       return InvalidArgument("{}: weights are taken from native steps only; convert it first", path);
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, path));
-    opened.record = DescribeTree(path, files);
+    CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
+    opened.record = NameTree(path);  // the rest is told by its bytes
     return opened;
   }
   CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
@@ -66,10 +47,49 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
 
 Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
                                           const ArchiveRequest& request, const ArchiveRecord& record) {
-  return request.weights ? FindWeights(fs, store, record.manifest_digest) : FindStored(fs, store, record);
+  if (request.weights) return FindWeights(fs, store, record.manifest_digest);
+  if (request.source.native) return FindStored(fs, store, record);
+  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  return FindTree(fs, members, request.source.path, request.source.links);
+}
+
+Result<ProvenCopy> Store(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                         const Opened& opened, const StoreOptions& options, const ByteProgress& progress) {
+  if (request.weights) return StoreWeights(fs, *opened.step, opened.record, store, progress, options);
+  if (opened.step) return StoreStep(fs, *opened.step, store, progress, options);
+  return StoreTree(fs, request.source.path, store, progress, options, request.source.links);
+}
+
+// The ledger forgets that a member was damaged, where it knows of it.
+void NoteProven(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return;
+  if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
+    (void)ledger->SetScrub(TarName(record), {record.verified_unix_seconds, ""});
 }
 
 }  // namespace
+
+Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
+                                const std::string& store, const ByteProgress& progress,
+                                const StoreOptions& options) {
+  const PartialDir staging =  // gone again in any case
+      PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
+  StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
+  strip.command = "cairn archive run";
+  CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
+  if (stripped.overflowed)
+    return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
+  CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
+  ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
+  record.form = Form::kWeights;
+  record.derived_from = whole.manifest_digest;
+  record.source = whole.source;
+  record.saved_unix_seconds = whole.saved_unix_seconds;
+  if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
+    record.saved_unix_seconds = manifest->modified_unix_seconds;
+  return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
+}
 
 Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
@@ -85,12 +105,11 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
   ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored};
   if (!stored || request.delete_source) {
     // What was proven long ago is proven anew: its source is about to go.
-    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           stored            ? ProveMember(fs, store, *stored, progress)
-                           : request.weights ? StoreWeights(fs, *opened.step, store, progress, options)
-                           : opened.step     ? StoreStep(fs, *opened.step, store, progress, options)
-                                             : StoreTree(fs, request.source.path, store, progress, options));
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
+                                                      ? ProveMember(fs, store, *stored, progress)
+                                                      : Store(fs, store, request, opened, options, progress));
     outcome.record = copy.record();
+    NoteProven(fs, store, copy.record());
     if (request.delete_source) CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy));
     outcome.deleted = request.delete_source;
   }

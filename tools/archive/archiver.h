@@ -31,6 +31,12 @@ Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const Ar
 Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
                                const StoreOptions& options, const ByteProgress& progress);
 
+// Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
+// from. Errors: Corrupt where they do not fit fp16; those of StoreStep.
+Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
+                                const std::string& store, const ByteProgress& progress,
+                                const StoreOptions& options);
+
 // Removes what killed runs left in a store: files and directories that never became members. Requires the
 // lock.
 Status CleanStore(FileSystem& fs, const std::string& store);

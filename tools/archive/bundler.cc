@@ -59,7 +59,7 @@ class BundleWriter {
   Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
     const TarPlace place = PlaceOf(store_, member);
     CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(fs_, place));
-    const uint64_t bytes = index.end_offset() - place.begin;
+    const uint64_t bytes = index.end - place.begin;
     CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(place.file));
     ArchiveRecord moved = member;
     moved.bundle = bundle;

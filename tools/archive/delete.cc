@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 Status CheckNothingElseInside(FileSystem& fs, const std::string& step_dir, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, step_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, step_dir, Links::kKeep));
   std::set<std::string> archived;
   for (const ArchivedFile& file : record.files) archived.insert(file.name);
   for (const TreeFile& file : files)
@@ -29,7 +29,7 @@ Status CheckUnchanged(FileSystem& fs, const std::string& source, const ArchiveRe
     case Form::kFull:
       return CheckManifestUnchanged(fs, source, record.manifest_digest);
     case Form::kFiles:
-      return CheckTreeUnchanged(fs, source, record.manifest_digest);
+      return CheckTreeIs(fs, source, record);
     case Form::kWeights:  // a part of the step only
       return CheckManifestUnchanged(fs, source, record.derived_from);
   }
@@ -55,7 +55,7 @@ Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::stri
   const std::string source = CanonicalPath(step_dir);
   if ((CanonicalPath(store) + "/").starts_with(source + "/"))
     return InvalidArgument("{}: the store lies within it; the source stays", step_dir);
-  if (copy.record().form != Form::kWeights)
+  if (copy.record().form == Form::kFull)  // CheckTreeIs sees to a tree
     CAIRN_RETURN_IF_ERROR(CheckNothingElseInside(fs, source, copy.record()));
   CAIRN_RETURN_IF_ERROR(CheckUnchanged(fs, source, copy.record()));
   const std::string run_dir = std::filesystem::path(source).parent_path().string();

@@ -83,6 +83,7 @@ std::string StampOf(FileSystem& fs, const std::string& store, const std::string&
 // The record without its files, which only reading the member needs.
 std::string BriefRecord(ArchiveRecord record) {
   record.files.clear();
+  if (record.tree) record.tree->entries.clear();
   return EncodeRecord(record);
 }
 
@@ -262,6 +263,23 @@ std::string StateText(FileSystem& fs, const LedgerMember& entry) {
   if (m.state != MemberState::kVerified || !m.record || m.record->source.empty())
     return std::string(Name(m.state));
   return fs.Stat(m.record->source).ok() ? "verified" : "scratch gone";
+}
+
+Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return members;
+  Result<Ledger> ledger = Ledger::Open(store);
+  if (!ledger.ok()) return members;
+  (void)ledger->Sync(fs);  // forgets what was seen of a member that was stored again since
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> known, ledger->Members());
+  std::map<std::string_view, int64_t> damaged;  // tar -> when that was seen
+  for (const LedgerMember& entry : known)
+    if (!entry.scrub.trouble.empty()) damaged[entry.member.tar] = entry.scrub.unix_seconds;
+  std::erase_if(members, [&](const ArchiveMember& member) {
+    const auto seen = damaged.find(member.tar);
+    return seen != damaged.end() && member.record && seen->second >= member.record->verified_unix_seconds;
+  });
+  return members;
 }
 
 Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild) {

@@ -82,6 +82,9 @@ class Ledger {
 // proven and its source is no longer there.
 std::string StateText(FileSystem& fs, const LedgerMember& member);
 
+// ListStore without the members that a later look found damaged: those that count as stored.
+Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store);
+
 // The members by the ledger, or by the store itself where it cannot be written to.
 Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild);
 

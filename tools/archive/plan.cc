@@ -75,10 +75,7 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
 }
 
 // The name that a run has in the store.
-std::string StoreName(const std::string& run_dir) {
-  ArchiveRecord record = DescribeTree(run_dir, {});
-  return record.name;
-}
+std::string StoreName(const std::string& run_dir) { return NameTree(run_dir).name; }
 
 class Planner {
  public:
@@ -111,17 +108,19 @@ class Planner {
     NoteMount(directory);
     const Result<std::vector<TreeFile>> files = ListTree(fs_, directory);
     if (!files.ok()) return files.status();
-    const ArchiveRecord record = DescribeTree(directory, *files);
+    const ArchiveRecord record = NameTree(directory);
+    CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
     PlanEntry entry{.run = record.name, .step = record.step, .source = {directory, false}, .why = {}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
     std::vector<uint64_t> entries;
     for (const TreeFile& file : *files) {
+      if (file.kind != EntryKind::kFile) continue;
       entry.bytes += file.info.bytes;
       entries.push_back(file.info.bytes);
       accessed = std::min(accessed, file.info.accessed_unix_seconds);
     }
     entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
-    entry.store_full = !Has(record.manifest_digest, Form::kFiles);
+    entry.store_full = !stored;
     entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
     if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
     if (!entry.store_full) entry.bytes = 0;

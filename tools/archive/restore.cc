@@ -1,8 +1,16 @@
 #include "tools/archive/restore.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "ckpt/layout.h"
+#include "ckpt/posix_error.h"
 #include "convert/partial_dir.h"
 #include "convert/sha256.h"
 #include "tools/archive/source.h"
@@ -53,58 +61,172 @@ Status VerifyRestored(FileSystem& fs, const std::string& partial, uint64_t extra
   return VerifyHash(fs, *restored, tell).status();
 }
 
-// One file of a tree, compared with its SHA-256 on its way and again on the disk.
-Status ExtractFile(FileSystem& fs, WriteRing& ring, TarFileSystem& view, const std::string& from,
-                   const std::string& to, const ArchivedFile& file, const ByteSink& tell) {
-  CAIRN_ASSIGN_OR_RETURN(const auto out, StreamWriter::Create(fs, ring, to, file.bytes));
-  Sha256 sha;
-  CAIRN_RETURN_IF_ERROR(ReadThrough(view, from, file.bytes, [&](std::span<const std::byte> bytes) {
-    sha.Update(bytes);
-    CAIRN_RETURN_IF_ERROR(tell(bytes));
-    return out->Append(bytes);
-  }));
-  CAIRN_RETURN_IF_ERROR(out->Finish());
-  if (sha.FinishHex() != file.sha256) return Corrupt("{}: does not match its SHA-256", from);
-  Sha256 again;
-  CAIRN_RETURN_IF_ERROR(ReadThrough(fs, to, file.bytes, [&](std::span<const std::byte> bytes) {
-    again.Update(bytes);
-    return tell(bytes);
-  }));
-  if (again.FinishHex() != file.sha256) return Corrupt("{}: the disk did not keep what was written", to);
-  return OkStatus();
+Status Sha256Is(const std::string& path, Sha256& sha, const std::string& wanted, const char* otherwise) {
+  return sha.FinishHex() == wanted ? OkStatus() : Corrupt("{}: {}", path, otherwise);
 }
 
-Status SyncBelow(FileSystem& fs, const std::string& path, const std::set<std::string>& below) {
-  for (const std::string& directory : below) CAIRN_RETURN_IF_ERROR(fs.SyncDir(JoinPath(path, directory)));
-  return fs.SyncDir(path);
-}
+// Rebuilds one tree.
+class TreeRestorer {
+ public:
+  TreeRestorer(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record, const std::string& root,
+               const RestoreOptions& options, const ByteProgress& progress)
+      : fs_(fs),
+        view_(view),
+        record_(record),
+        root_(root),
+        options_(options),
+        progress_(progress),
+        ring_(fs) {}
 
-Status RestoreTree(FileSystem& fs, TarFileSystem& view, const std::string& tar_path,
-                   const ArchiveRecord& record, const std::filesystem::path& target,
+  Status Restore() {
+    if (::chmod(root_.c_str(), 0700) != 0) return PosixError("set the mode of", root_, errno);
+    CAIRN_RETURN_IF_ERROR(MakeDirectories());
+    for (const ArchivedFile& file : record_.files) CAIRN_RETURN_IF_ERROR(MakeFile(file));
+    if (record_.tree) CAIRN_RETURN_IF_ERROR(MakeLinks());
+    for (const std::string& directory : directories_)
+      CAIRN_RETURN_IF_ERROR(fs_.SyncDir(JoinPath(root_, directory)));
+    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(root_));
+    return SetDirectories();
+  }
+
+ private:
+  // Those that are told, and of an old record those that files need.
+  Status MakeDirectories() {
+    for (const ArchivedFile& file : record_.files)
+      for (size_t slash = file.name.find('/'); slash != file.name.npos;
+           slash = file.name.find('/', slash + 1))
+        directories_.insert(file.name.substr(0, slash));
+    if (record_.tree)
+      for (const ArchivedEntry& entry : record_.tree->entries)
+        if (entry.kind == EntryKind::kDirectory && !entry.name.empty()) directories_.insert(entry.name);
+    for (const std::string& directory : directories_)  // sorted: those above come first
+      CAIRN_RETURN_IF_ERROR(fs_.MakeDir(JoinPath(root_, directory)));
+    return OkStatus();
+  }
+
+  // Compared with its SHA-256 on its way and again on the disk.
+  Status MakeFile(const ArchivedFile& file) {
+    const std::string from = JoinPath(view_.root(), file.name), to = JoinPath(root_, file.name);
+    CAIRN_ASSIGN_OR_RETURN(const auto out, StreamWriter::Create(fs_, ring_, to, file.bytes));
+    Sha256 sha;
+    CAIRN_RETURN_IF_ERROR(ReadThrough(view_, from, file.bytes, [&](std::span<const std::byte> bytes) {
+      sha.Update(bytes);
+      Tell(bytes.size());
+      return WriteWithHoles(*out, file.bytes, bytes);
+    }));
+    CAIRN_RETURN_IF_ERROR(out->Finish());
+    CAIRN_RETURN_IF_ERROR(Sha256Is(from, sha, file.sha256, "does not match its SHA-256"));
+    Sha256 again;
+    CAIRN_RETURN_IF_ERROR(ReadThrough(fs_, to, file.bytes, [&](std::span<const std::byte> bytes) {
+      again.Update(bytes);
+      Tell(bytes.size());
+      return OkStatus();
+    }));
+    CAIRN_RETURN_IF_ERROR(Sha256Is(to, again, file.sha256, "the disk did not keep what was written"));
+    return record_.tree ? SetFacts(to, EntryKind::kFile, file.facts) : OkStatus();
+  }
+
+  // A page of zeros becomes a hole; the last one is written, so that the file gets its size.
+  static Status WriteWithHoles(StreamWriter& out, uint64_t file_bytes, std::span<const std::byte> bytes) {
+    static constexpr std::array<std::byte, kPageBytes> kZeros{};
+    while (!bytes.empty()) {
+      const uint64_t in_page = out.bytes() % kPageBytes;
+      const std::span part = bytes.first(std::min<uint64_t>(bytes.size(), kPageBytes - in_page));
+      const bool hole = part.size() == kPageBytes && out.bytes() + kPageBytes < file_bytes &&
+                        std::memcmp(part.data(), kZeros.data(), kPageBytes) == 0;
+      CAIRN_RETURN_IF_ERROR(hole ? out.Skip(kPageBytes) : out.Append(part));
+      bytes = bytes.subspan(part.size());
+    }
+    return OkStatus();
+  }
+
+  Status MakeLinks() {
+    for (const ArchivedEntry& entry : record_.tree->entries) {
+      if (entry.kind != EntryKind::kLink) continue;
+      const std::string path = JoinPath(root_, entry.name);
+      if (::symlink(entry.target.c_str(), path.c_str()) != 0) return PosixError("make link", path, errno);
+      CAIRN_RETURN_IF_ERROR(SetFacts(path, EntryKind::kLink, entry.facts));
+    }
+    return OkStatus();
+  }
+
+  // Those below first: what is made in a directory moves its time. An old record tells nothing of them.
+  Status SetDirectories() {
+    if (!record_.tree) return FreshDirectory(root_);
+    std::vector<ArchivedEntry> entries = record_.tree->entries;
+    std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
+    for (const ArchivedEntry& entry : entries)
+      if (entry.kind == EntryKind::kDirectory)
+        CAIRN_RETURN_IF_ERROR(SetFacts(JoinPath(root_, entry.name), entry.kind, entry.facts));
+    return OkStatus();
+  }
+
+  // The mode that a new directory gets.
+  static Status FreshDirectory(const std::string& path) {
+    const mode_t mask = ::umask(022);
+    ::umask(mask);
+    if (::chmod(path.c_str(), 0777 & ~mask) != 0) return PosixError("set the mode of", path, errno);
+    return OkStatus();
+  }
+
+  // Owner, mode, time, in this order: chown clears bits of the mode. Whoever may not give a file away does
+  // not lend it his rights either.
+  Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
+    constexpr uint32_t kLentRights = 06000;
+    if (options_.same_owner &&
+        ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
+      return PosixError("set the owner (--no-same-owner leaves it) of", path, errno);
+    const uint32_t mode = options_.same_owner ? facts.mode : facts.mode & ~kLentRights;
+    if (kind != EntryKind::kLink && ::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)
+      return PosixError("set the mode of", path, errno);
+    const timespec times[] = {
+        {.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+        {.tv_sec = facts.modified_unix_seconds, .tv_nsec = static_cast<long>(facts.modified_nanoseconds)}};
+    if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0)
+      return PosixError("set the time of", path, errno);
+    return OkStatus();
+  }
+
+  void Tell(uint64_t bytes) {
+    done_ += bytes;
+    if (progress_) progress_(done_);
+  }
+
+  FileSystem& fs_;
+  TarFileSystem& view_;
+  const ArchiveRecord& record_;
+  const std::string& root_;
+  const RestoreOptions& options_;
+  const ByteProgress& progress_;
+  WriteRing ring_;
+  std::set<std::string> directories_;
+  uint64_t done_ = 0;
+};
+
+Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
+                   const std::filesystem::path& target, const RestoreOptions& options,
                    const ByteProgress& progress) {
-  uint64_t bytes = 0, done = 0;
+  if (fs.Stat(target).ok())
+    return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
+  uint64_t bytes = 0;
   for (const ArchivedFile& file : record.files) bytes += file.bytes;
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
                          PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
-  WriteRing ring(fs);
-  std::set<std::string> directories;
-  for (const ArchivedFile& file : record.files) {
-    for (size_t slash = file.name.find('/'); slash != file.name.npos; slash = file.name.find('/', slash + 1))
-      if (const auto below = file.name.substr(0, slash); directories.insert(below).second)
-        CAIRN_RETURN_IF_ERROR(fs.MakeDir(JoinPath(partial.path(), below)));
-    CAIRN_RETURN_IF_ERROR(ExtractFile(fs, ring, view, JoinPath(tar_path, file.name),
-                                      JoinPath(partial.path(), file.name), file,
-                                      [&](std::span<const std::byte> part) {
-                                        done += part.size();
-                                        if (progress) progress(done);
-                                        return OkStatus();
-                                      }));
-  }
-  CAIRN_RETURN_IF_ERROR(SyncBelow(fs, partial.path(), directories));
+  CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), options, progress).Restore());
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
   partial.Keep();
   return fs.SyncDir(ParentDir(target));
+}
+
+// The whole member, by its headers: they must say what its record does. `record`: empty where it has none.
+Result<std::unique_ptr<TarFileSystem>> OpenWhole(FileSystem& fs, const std::string& store,
+                                                 const std::string& tar,
+                                                 const std::optional<ArchiveRecord>& record) {
+  if (!record) return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
+  CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false));
+  CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
+  return view;
 }
 
 }  // namespace
@@ -123,19 +245,19 @@ Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::str
 }
 
 Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                  const std::string& destination, const ByteProgress& progress) {
+                  const std::string& destination, const ByteProgress& progress,
+                  const RestoreOptions& options) {
   const std::filesystem::path target = DestinationPath(destination);
-  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, store, tar));
-  const auto parts = ParseTarName(tar);
-  if (parts && parts->form == Form::kFiles) {
-    if (fs.Stat(target).ok())
-      return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
-    // The headers are read too: what lies there must be what the sidecar says.
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord(fs, store, tar));
-    CAIRN_RETURN_IF_ERROR(ReadTarIndex(fs, PlaceOf(store, record)).status());
-    return RestoreTree(fs, *view, view->root(), record, target, progress);
+  std::optional<ArchiveRecord> record;
+  if (Result<ArchiveRecord> read = ReadRecord(fs, store, tar); read.ok()) record = std::move(read).value();
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(fs, store, tar, record));
+  if (const auto parts = ParseTarName(tar); parts && parts->form == Form::kFiles) {
+    if (!record) return ReadRecord(fs, store, tar).status();
+    return RestoreTree(fs, *view, *record, target, options, progress);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
+  if (record && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
+    return Corrupt("{}: holds another manifest than the ledger says", view->root());
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
   CAIRN_ASSIGN_OR_RETURN(PartialDir partial,

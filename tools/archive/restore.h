@@ -1,6 +1,8 @@
 // Gets a step back from a store: the same files, the same bytes.
 #pragma once
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <string>
 
@@ -16,11 +18,18 @@ std::filesystem::path DestinationPath(const std::string& destination);
 Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
                                                   const std::string& tar);
 
-// Extracts STORE/tar as the step directory `destination`, or as that tree. Nothing but its plain files is
-// created, in a directory beside it that takes the name only once every byte was verified, on its way and
-// again on the disk. Errors: AlreadyExists; Corrupt (a tar that is no archived step, or damaged); NoSpace,
-// IoError. Any of them leaves nothing behind.
+struct RestoreOptions {
+  // Of a tree: whether its entries get their owners and groups back, by number; only root can.
+  bool same_owner = ::geteuid() == 0;
+};
+
+// Extracts STORE/tar as the step directory `destination`, or as that tree. Nothing but what its record tells
+// of is created, in a directory beside it that takes the name only once every byte was verified, on its way
+// and again on the disk. A tree gets its modes, times, links and empty directories back; files that are zeros
+// over whole pages have holes there. Errors: AlreadyExists; Corrupt (a tar that is no archived step, damaged,
+// or another than its record tells of); NoSpace, IoError. Any of them leaves nothing behind.
 Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                  const std::string& destination, const ByteProgress& progress);
+                  const std::string& destination, const ByteProgress& progress,
+                  const RestoreOptions& options = {});
 
 }  // namespace cairn

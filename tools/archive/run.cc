@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <map>
 #include <thread>
 
-#include "ckpt/file_scan.h"
 #include "ckpt/layout.h"
 #include "ckpt/open_files.h"
 #include "convert/partial_dir.h"
 #include "convert/sha256.h"
 #include "tools/archive/file_facts.h"
 #include "tools/archive/file_packer.h"
+#include "tools/archive/ledger.h"
 #include "tools/archive/removal.h"
 #include "tools/archive/sidecar.h"
 #include "tools/archive/source.h"
@@ -29,18 +28,23 @@ namespace {
 class PartialTar {
  public:
   PartialTar(FileSystem& fs, std::string store, std::string tar)
-      : fs_(fs), store_(std::move(store)), tar_(std::move(tar)) {}
+      : fs_(fs),
+        store_(std::move(store)),
+        path_(JoinPath(store_, tar) + std::string(kPartialSuffix)),
+        tar_(std::move(tar)) {}
   ~PartialTar() {
     if (done_) return;
     for (size_t i = named_; i > 0; --i) (void)fs_.RemoveFile(TarPieceName(JoinPath(store_, tar_), i));
-    for (size_t i = named_ + 1; fs_.RemoveFile(TarPieceName(path(), i)).ok(); ++i) continue;
+    for (size_t i = named_ + 1; fs_.RemoveFile(TarPieceName(path_, i)).ok(); ++i) continue;
   }
-  std::string path() const { return JoinPath(store_, tar_) + std::string(kPartialSuffix); }
-  Status Publish(size_t files) {
+  const std::string& path() const { return path_; }
+  // As `tar`, which only its bytes may have told.
+  Status Publish(const std::string& tar, size_t files) {
+    tar_ = tar;
     CAIRN_RETURN_IF_ERROR(EndRemoval(fs_, store_, tar_));  // of one that was damaged since, or half removed
     while (named_ < files) {
       CAIRN_RETURN_IF_ERROR(
-          fs_.Rename(TarPieceName(path(), named_ + 1), TarPieceName(JoinPath(store_, tar_), named_ + 1)));
+          fs_.Rename(TarPieceName(path_, named_ + 1), TarPieceName(JoinPath(store_, tar_), named_ + 1)));
       if (++named_ == 1 || named_ == files) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(store_));
     }
     done_ = true;
@@ -49,7 +53,8 @@ class PartialTar {
 
  private:
   FileSystem& fs_;
-  const std::string store_, tar_;
+  const std::string store_, path_;
+  std::string tar_;
   size_t named_ = 0;  // files that have their final names
   bool done_ = false;
 };
@@ -72,15 +77,16 @@ class Feed {
   struct Item {
     std::string name;
     uint64_t bytes = 0;
-    std::vector<PackSegment> segments;  // empty: not to be packed
+    std::vector<PackSegment> segments;     // empty: not to be packed
+    std::optional<EntryFacts> facts = {};  // of a tree's
   };
   virtual std::string directory() const = 0;
   // What comes first, as text that is at hand; empty name: nothing.
   virtual std::pair<std::string, std::string> Preface() const { return {}; }
   virtual std::vector<Item> Items(bool pack) const = 0;
   virtual Status Copy(const Item& item, const ByteSink& sink) = 0;
-  // Once all was read. Errors: Corrupt.
-  virtual Status CheckUnchanged(const ArchiveRecord& record) = 0;
+  // Once all was read; enters the digest that only the bytes tell. Errors: Corrupt.
+  virtual Status Conclude(ArchiveRecord& record) = 0;
 };
 
 class StepFeed final : public Feed {
@@ -103,7 +109,7 @@ class StepFeed final : public Feed {
     const auto& files = step_.manifest().files;
     return CopyVerified(fs_, step_, *std::ranges::find(files, item.name, &ManifestFile::name), sink);
   }
-  Status CheckUnchanged(const ArchiveRecord& record) override {
+  Status Conclude(ArchiveRecord& record) override {
     return CheckManifestUnchanged(fs_, step_.directory(), record.manifest_digest);
   }
 
@@ -114,36 +120,36 @@ class StepFeed final : public Feed {
 
 class TreeFeed final : public Feed {
  public:
-  TreeFeed(FileSystem& fs, std::string directory, std::vector<TreeFile> files)
-      : fs_(fs), directory_(std::move(directory)), files_(std::move(files)) {}
+  TreeFeed(FileSystem& fs, std::string directory, std::vector<TreeFile> files, Links links)
+      : fs_(fs), directory_(std::move(directory)), files_(std::move(files)), links_(links) {}
   std::string directory() const override { return directory_; }
   std::vector<Item> Items(bool pack) const override {
     std::vector<Item> items;
     for (const TreeFile& file : files_)
-      items.push_back(
-          {file.name, file.info.bytes, pack ? UnknownSegments(file.info.bytes) : std::vector<PackSegment>{}});
+      if (file.kind == EntryKind::kFile)
+        items.push_back({file.name, file.info.bytes,
+                         pack ? UnknownSegments(file.info.bytes) : std::vector<PackSegment>{}, file.facts});
     return items;
   }
   Status Copy(const Item& item, const ByteSink& sink) override {
-    if (item.bytes == 0) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs_, JoinPath(directory_, item.name), item.bytes,
-                                                           Direct::kAuto, /*may_map=*/false));
-    while (scan->offset() < item.bytes) {
-      CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan->Next(item.bytes - scan->offset()));
-      CAIRN_RETURN_IF_ERROR(sink(bytes));
-    }
-    return OkStatus();
+    return ReadThrough(fs_, JoinPath(directory_, item.name), item.bytes, sink);
   }
-  Status CheckUnchanged(const ArchiveRecord& record) override {
-    return CheckTreeUnchanged(fs_, directory_, record.manifest_digest);
+  Status Conclude(ArchiveRecord& record) override {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> now, ListTree(fs_, directory_, links_));
+    if (now != files_)
+      return Corrupt("{}: its files changed while they were read; nothing was stored, run again", directory_);
+    record.manifest_digest = record.run = TreeDigest(record);
+    return OkStatus();
   }
 
  private:
   FileSystem& fs_;
   const std::string directory_;
   const std::vector<TreeFile> files_;
+  const Links links_;
 };
 
+constexpr uint64_t kRecordRoom = 160;           // for a file's SHA-256 and places
 constexpr uint64_t kMinPackedBytes = 64 << 10;  // of a file; smaller ones are left as they are
 
 // Writes the entries of one member.
@@ -164,7 +170,8 @@ class MemberPacker {
     for (const Feed::Item& item : feed_.Items(pool_ != nullptr)) CAIRN_RETURN_IF_ERROR(Copy(item));
     const std::string sums = Sha256Sums(record_);
     CAIRN_RETURN_IF_ERROR(tar_.Begin(JoinPath(record_.directory, SumsName(record_)), sums.size(), newest_));
-    return tar_.Write(std::as_bytes(std::span(sums)));
+    CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(sums))));
+    return record_.tree ? Others(record_.tree->entries) : OkStatus();
   }
 
  private:
@@ -184,15 +191,35 @@ class MemberPacker {
     return OkStatus();
   }
 
+  // Directories behind all that lies in them, so that what extracts a tar, or its pieces one by one, sets
+  // their times and modes last.
+  Status Others(std::vector<ArchivedEntry> entries) {
+    std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
+    for (const ArchivedEntry& entry : entries) {
+      std::string path = JoinPath(record_.directory, entry.name);
+      if (entry.kind == EntryKind::kDirectory && !path.ends_with('/')) path += '/';
+      CAIRN_RETURN_IF_ERROR(tar_.Begin({std::move(path), entry.kind, entry.target, entry.facts, true}, 0));
+    }
+    return OkStatus();
+  }
+
+  static TarWriter::Header HeaderOf(std::string entry, const Feed::Item& item, const Seen& seen) {
+    TarWriter::Header header{.name = std::move(entry), .facts = {.modified_unix_seconds = seen.modified}};
+    if (item.facts) header.facts = *item.facts;
+    header.of_tree = item.facts.has_value();
+    return header;
+  }
+
   Status Copy(const Feed::Item& item) {
     const std::string path = JoinPath(feed_.directory(), item.name);
     CAIRN_ASSIGN_OR_RETURN(const Seen before, SeenOf(fs_, path));
     ArchivedFile file{.name = item.name, .bytes = item.bytes, .sha256 = {}};
     file.packed = !item.segments.empty() && item.bytes >= kMinPackedBytes;
-    const std::string entry = JoinPath(record_.directory, StoredName(file));
-    CAIRN_RETURN_IF_ERROR(file.packed
-                              ? tar_.BeginUpTo(entry, PackedBytesAtMost(item.segments), before.modified)
-                              : tar_.Begin(entry, item.bytes, before.modified));
+    if (item.facts) file.facts = *item.facts;
+    if (item.facts) newest_ = std::max(newest_, before.modified);
+    TarWriter::Header header = HeaderOf(JoinPath(record_.directory, StoredName(file)), item, before);
+    CAIRN_RETURN_IF_ERROR(file.packed ? tar_.BeginUpTo(std::move(header), PackedBytesAtMost(item.segments))
+                                      : tar_.Begin(std::move(header), item.bytes));
     file.offset = tar_.offset();
     CAIRN_RETURN_IF_ERROR(file.packed ? CopyPacked(item, file) : CopyPlain(item, file));
     file.stored_bytes = tar_.entry_bytes();
@@ -282,8 +309,8 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
   if (before != after)
     return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
                    feed.directory());
-  CAIRN_RETURN_IF_ERROR(feed.CheckUnchanged(record));
-  return partial.Publish(tar->pieces().size());
+  CAIRN_RETURN_IF_ERROR(feed.Conclude(record));
+  return partial.Publish(TarName(record), tar->pieces().size());
 }
 
 Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
@@ -329,7 +356,7 @@ uint64_t TarBytesAtMost(const Manifest& manifest) {
 Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
                                                 const ArchiveRecord& wanted) {
   if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
   for (const ArchiveMember& member : members)
     if (member.state == MemberState::kVerified && member.record->manifest_digest == wanted.manifest_digest)
       return member.record;
@@ -355,16 +382,23 @@ Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRe
 }
 
 Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<TreeFile> files, ListTree(fs, directory));
+                             const ByteProgress& progress, const StoreOptions& options, Links links) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<TreeFile> files, ListTree(fs, directory, links));
   uint64_t bytes = 0, tar_bytes = 1 << 20;
   for (const TreeFile& file : files) {
     bytes += file.info.bytes;
-    tar_bytes += TarEntryBytes(file.info.bytes) + file.name.size() + 128;
+    tar_bytes += TarEntryBytes(file.info.bytes) + 2 * (file.name.size() + file.target.size()) + 128;
+    if (file.kind == EntryKind::kFile && file.name.ends_with(kPackedSuffix))
+      return NotSupported("{}: its name ends like that of a packed file; rename it first",
+                          JoinPath(directory, file.name));
   }
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, tar_bytes));
   ArchiveRecord record = DescribeTree(directory, files);
-  TreeFeed feed(fs, directory, std::move(files));
+  record.tree->followed_links = links == Links::kFollow;
+  if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)
+    return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
+  record.files.clear();  // each is entered once it is written
+  TreeFeed feed(fs, directory, std::move(files), links);
   return StoreFeed(fs, feed, std::move(record), bytes, store, progress, options);
 }
 
@@ -378,20 +412,26 @@ Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const A
 
 namespace {
 
-// Every file's SHA-256, from the list that the tar itself carries.
-Status TakeSums(const std::string& text, ArchiveRecord& record) {
-  constexpr size_t kHexDigits = 64, kNameAt = kHexDigits + 2;
-  std::map<std::string, std::string> sums;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    if (end - at > kNameAt) sums[text.substr(at + kNameAt, end - at - kNameAt)] = text.substr(at, kHexDigits);
-    at = end + 1;
+// That of a tree whose tar has its files alone, as programs before record version 4 wrote it.
+std::string OldTreeDigest(const TarIndex& index, const ArchiveRecord& record) {
+  std::string text = "cairn tree\n";
+  for (size_t i = 0; i < record.files.size(); ++i)
+    text += fmt::format("{}\t{}\t{}\n", record.files[i].name, record.files[i].bytes,
+                        index.entries[i].facts.modified_unix_seconds);
+  return ToHex(DigestOf(text));
+}
+
+// What the headers tell of a tree or step, without what the sums do.
+void TakeHeaders(const TarFileSystem& view, ArchiveRecord& record) {
+  const TarIndex& index = view.index();
+  record.directory = index.directory;
+  if (!index.others.empty()) record.tree = ArchivedTree{.entries = index.others};
+  if (record.tree) std::ranges::sort(record.tree->entries, {}, &ArchivedEntry::name);
+  for (size_t i = 0; i + 1 < index.entries.size(); ++i) {  // the last is the list of sums
+    const TarEntry& entry = index.entries[i];
+    record.files.push_back({entry.name, view.BytesOf(entry), "", entry.offset, entry.bytes, entry.packed,
+                            record.tree ? entry.facts : EntryFacts{}});
   }
-  for (ArchivedFile& file : record.files) {
-    if (!sums.contains(file.name)) return Corrupt("{} is not in its list of SHA-256 sums", file.name);
-    file.sha256 = sums[file.name];
-  }
-  return OkStatus();
 }
 
 }  // namespace
@@ -404,34 +444,20 @@ Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const
   CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, path));
   CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/true));
   ArchiveRecord record;
-  std::vector<TreeFile> tree;
   if (parts->form != Form::kFiles) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, path));
     record = RecordOf(step->manifest(), parts->run);
   }
-  std::string sums_name(kSumsName);
-  for (const TarEntry& entry : view->index().entries) {
-    if (&entry == &view->index().entries.back()) {
-      sums_name = entry.name;
-      break;
-    }
-    record.files.push_back({entry.name, view->BytesOf(entry), "", entry.offset, entry.bytes, entry.packed});
-    tree.push_back(
-        {entry.name, {.bytes = view->BytesOf(entry), .modified_unix_seconds = entry.modified_unix_seconds}});
-  }
-  if (parts->form == Form::kFiles) {
-    std::vector<ArchivedFile> files = std::move(record.files);
-    record = DescribeTree(JoinPath("/", view->index().directory), tree);
-    record.files = std::move(files);
-    record.source.clear();
-  }
   record.form = parts->form;
   record.name = parts->run;
   record.step = parts->step;
-  record.directory = view->index().directory;
-  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
-                         ReadSmallFile(*view, JoinPath(path, sums_name), kMaxRecordBytes));
-  CAIRN_RETURN_IF_ERROR(TakeSums(sums, record).WithContext(path));
+  TakeHeaders(*view, record);
+  const std::string sums_path = JoinPath(path, view->index().entries.back().name);
+  CAIRN_ASSIGN_OR_RETURN(const std::string sums, ReadSmallFile(*view, sums_path, kMaxRecordBytes));
+  CAIRN_RETURN_IF_ERROR(TakeSha256Sums(sums, record).WithContext(path));
+  if (record.form == Form::kFiles)
+    record.manifest_digest = record.run =
+        record.tree ? TreeDigest(record) : OldTreeDigest(view->index(), record);
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, StatTar(fs, place));
   record.pieces = place.pieces;
   if (TarName(record) != tar)

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "tools/archive/tree.h"
 #include "tools/archive/verify.h"
 
 namespace cairn {
@@ -38,7 +39,7 @@ class ProvenCopy {
 std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
-// The member of `store` with the same content, where the ledger says that it was proven.
+// The member of `store` with the same manifest, where it was proven and not found damaged since.
 Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
                                                 const ArchiveRecord& wanted);
 
@@ -52,9 +53,11 @@ Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRe
                                const std::string& store, const ByteProgress& progress,
                                const StoreOptions& options);
 // The same for any tree of files. Nobody made digests of those when they were written: what is proven is that
-// the store holds what was read, and that no file changed in size or time from before it was read to after.
+// the store holds what was read, and that nothing changed from before it was read to after. Errors: those of
+// ListTree too.
 Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options = {});
+                             const ByteProgress& progress, const StoreOptions& options = {},
+                             Links links = Links::kRefuse);
 
 // Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
 Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "ckpt/layout.h"
+#include "tools/archive/archiver.h"
 #include "tools/archive/bundle_settle.h"
 #include "tools/archive/run.h"
 #include "tools/archive/source.h"
@@ -57,20 +58,76 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
   return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
 }
 
-// The source anew, where it is what was archived.
-Status StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  if (record.source.empty() || !fs.Stat(record.source).ok())
-    return NotFound("its source {} is gone", record.source);
+constexpr double kMaxParity = 0.5;  // as ShapeFor takes it
+
+// As the damaged member was stored.
+StoreOptions OptionsOf(const ArchiveRecord& record) {
   StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
   if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
-  if (record.form == Form::kFiles) {
-    CAIRN_RETURN_IF_ERROR(CheckTreeUnchanged(fs, record.source, record.manifest_digest));
-    return StoreTree(fs, record.source, store, {}, options).status();
+  if (!record.parity.name.empty() && record.tar_bytes > 0)
+    options.parity = std::min(
+        kMaxParity, static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes));
+  return options;
+}
+
+// The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
+Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const ArchiveRecord& weights) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  for (const ArchiveMember& m : members)
+    if (m.state == MemberState::kVerified && m.form == Form::kFull &&
+        m.record->manifest_digest == weights.derived_from)
+      return *m.record;
+  return NotFound("the store has no full copy of its step");
+}
+
+// Strips the step again, which gives the same bytes. Where it does not, the program having changed, they are
+// a member of their own, and the damaged one is not repaired.
+Result<std::string> StripAgain(FileSystem& fs, StepReader& step, const std::string& from, ArchiveRecord whole,
+                               const std::string& store, const ArchiveRecord& record) {
+  whole.saved_unix_seconds = record.saved_unix_seconds;
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreWeights(fs, step, whole, store, {}, OptionsOf(record)));
+  if (TarName(copy.record()) == TarName(record)) return from;
+  return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
+                 TarName(copy.record()));
+}
+
+Result<std::string> WeightsAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  const Status source = [&] {
+    CAIRN_RETURN_IF_ERROR(fs.Stat(record.source).status());
+    return CheckManifestUnchanged(fs, record.source, record.derived_from);
+  }();
+  if (source.ok()) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
+    return StripAgain(fs, *step, record.source, DescribeSource(*step), store, record);
   }
-  if (record.form != Form::kFull) return NotFound("weights are taken from their step anew by archive run");
+  Result<ArchiveRecord> full = FullCopyOf(fs, store, record);
+  if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
+  const TarPlace place = PlaceOf(store, *full);
+  CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/false, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
+  return StripAgain(fs, *step, TarName(*full), *full, store, record);
+}
+
+// The source anew, where its content is what was archived. Returns what it was taken from.
+Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  if (record.form == Form::kWeights) return WeightsAgain(fs, store, record);
+  if (record.source.empty() || !fs.Stat(record.source).ok())
+    return NotFound("its source {} is gone", record.source);
+  if (record.form == Form::kFiles) {
+    CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
+    const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                           StoreTree(fs, record.source, store, {}, OptionsOf(record), links));
+    if (TarName(copy.record()) != TarName(record))
+      return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
+                     TarName(copy.record()));
+    return record.source;
+  }
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  return StoreStep(fs, *step, store, {}, options).status();
+  CAIRN_RETURN_IF_ERROR(StoreStep(fs, *step, store, {}, OptionsOf(record)).status());
+  return record.source;
 }
 
 }  // namespace
@@ -95,12 +152,12 @@ Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const
   if (!record.ok()) return record.status();
   const Status parity = RepairFromParity(fs, store, *record);
   if (parity.ok()) return std::string("repaired from its parity");
-  const Status source = StoreAgain(fs, store, *record);
+  const Result<std::string> source = StoreAgain(fs, store, *record);
   if (source.ok() && !record->bundle.empty())
     CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, record->bundle, member.tar));
-  if (source.ok()) return fmt::format("stored again from {}", record->source);
+  if (source.ok()) return fmt::format("stored again from {}", *source);
   return Corrupt("{}: cannot be repaired: {}; {}", PlaceOf(store, *record).root, parity.message(),
-                 source.message());
+                 source.status().message());
 }
 
 }  // namespace cairn

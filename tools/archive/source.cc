@@ -7,15 +7,11 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
-#include "tools/archive/tar_index.h"
 
 namespace cairn {
 namespace {
 
 namespace stdfs = std::filesystem;
-
-constexpr size_t kMaxFiles = 1 << 20;
-constexpr int kMaxDepth = 32;  // also ends links that go round
 
 // Fit for a file name and for RUN@STEP.
 std::string PlainName(std::string name) {
@@ -29,31 +25,6 @@ std::string PlainName(std::string name) {
 std::string LastName(const std::string& path) { return stdfs::path(path).filename().string(); }
 std::string ParentName(const std::string& path) {
   return stdfs::path(path).parent_path().filename().string();
-}
-
-Status ListBelow(FileSystem& fs, const std::string& root, const std::string& below, int depth,
-                 std::vector<TreeFile>& files) {
-  const std::string directory = below.empty() ? root : JoinPath(root, below);
-  if (depth > kMaxDepth)
-    return NotSupported("{}: more than {} levels of directories; is there a link that goes round?", directory,
-                        kMaxDepth);
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-  for (const std::string& name : names) {
-    const std::string path = below.empty() ? name : JoinPath(below, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(JoinPath(root, path)));
-    if (info.is_directory()) {
-      CAIRN_RETURN_IF_ERROR(ListBelow(fs, root, path, depth + 1, files));
-      continue;
-    }
-    std::error_code error;
-    const auto kind = stdfs::status(JoinPath(root, path), error).type();
-    if (!error && kind != stdfs::file_type::regular && kind != stdfs::file_type::not_found)
-      return NotSupported("{}: neither a file nor a directory; move it away first", JoinPath(root, path));
-    if (files.size() == kMaxFiles || !IsPlainPath(path))
-      return NotSupported("{}: more files, or a longer path, than an archive takes", JoinPath(root, path));
-    files.push_back({path, info});
-  }
-  return OkStatus();
 }
 
 // A run directory of Cairn, even one without a committed step.
@@ -86,13 +57,6 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
   return OkStatus();
 }
 
-std::string TreeDigest(const std::vector<TreeFile>& files) {
-  std::string text = "cairn tree\n";
-  for (const TreeFile& file : files)
-    text += fmt::format("{}\t{}\t{}\n", file.name, file.info.bytes, file.info.modified_unix_seconds);
-  return ToHex(DigestOf(text));
-}
-
 }  // namespace
 
 std::optional<int64_t> ForeignStepOf(std::string_view name) {
@@ -119,31 +83,15 @@ ArchiveRecord DescribeSource(const StepReader& step) {
   return record;
 }
 
-Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory) {
-  std::vector<TreeFile> files;
-  CAIRN_RETURN_IF_ERROR(ListBelow(fs, directory, "", 0, files));
-  if (files.empty()) return NotFound("{}: no file in it", directory);
-  std::ranges::sort(files, {}, &TreeFile::name);
-  return files;
-}
-
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files) {
+ArchiveRecord NameTree(const std::string& directory) {
   const std::string canonical = CanonicalPath(directory);
   const std::string name = PlainName(LastName(canonical));
   const auto step = ForeignStepOf(name);
   const std::string run = step ? PlainName(ParentName(canonical)) : name;
   ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
   record.form = Form::kFiles;
-  record.manifest_digest = TreeDigest(files);
-  record.run = record.manifest_digest;
   record.source = canonical;
   return record;
-}
-
-Status CheckTreeUnchanged(FileSystem& fs, const std::string& directory, std::string_view digest) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, directory));
-  if (TreeDigest(files) != digest) return Corrupt("{}: was changed meanwhile; run again", directory);
-  return OkStatus();
 }
 
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest) {

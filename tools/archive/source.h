@@ -8,12 +8,14 @@
 #include "ckpt/canonical_path.h"
 #include "ckpt/step_reader.h"
 #include "tools/archive/record.h"
+#include "tools/archive/tree.h"
 
 namespace cairn {
 
 struct ArchiveSource {
   std::string path;
-  bool native = true;  // a committed step; otherwise a tree of files, taken as they are
+  bool native = true;            // a committed step; otherwise a tree of files, taken as they are
+  Links links = Links::kRefuse;  // of a tree
 };
 
 // What the arguments mean: a step itself, all committed steps of a run directory; of other systems the
@@ -24,18 +26,8 @@ Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vect
 // The record that `step` would get, without the size of the tar and the digests of the files.
 ArchiveRecord DescribeSource(const StepReader& step);
 
-// A file of a tree, with what tells whether it changed.
-struct TreeFile {
-  std::string name;  // path below the tree
-  FileInfo info;
-};
-// All files below `directory`, sorted; links are followed. Errors: NotFound where there is none;
-// NotSupported for what is neither file nor directory, and for more files or levels than fit.
-Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory);
-// The record that a tree would get. Its identity is that of names, sizes and times.
-ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files);
-// The same identity again. Errors: Corrupt where it is another.
-Status CheckTreeUnchanged(FileSystem& fs, const std::string& directory, std::string_view digest);
+// The name, step and place in the store that a tree of this path gets; nothing of its content.
+ArchiveRecord NameTree(const std::string& directory);
 
 // The step's number in another system's directory name: "global_step2", "iter_0000100", "checkpoint-500".
 std::optional<int64_t> ForeignStepOf(std::string_view directory_name);

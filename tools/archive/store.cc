@@ -42,6 +42,11 @@ Without:
   python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
   cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
 
+Of other files tar gives modes, times, links and empty directories back too, and to root their owners, by number. A name
+that is not ASCII makes GNU tar say "Ignoring unknown extended header keyword 'hdrcharset'", and nothing else. Files of
+several names (hard links) come back as one file for each name. Access lists and extended attributes are not kept.
+Names in a .tar.json are UTF-8; \\ stands for a backslash there and \xff for a byte that is no UTF-8.
+
 unpack.py says how packed files are made, in a few lines; they are zstd frames, so `zstd -t` checks them.
 manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
   python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
@@ -132,7 +137,10 @@ Result<Selector> ParseSelector(const std::string& text) {
 std::string ListNames(const std::vector<ArchiveMember>& members) {
   std::string names;
   for (const ArchiveMember& member : members)
-    names += fmt::format("{}{}@{} ({})", names.empty() ? "" : ", ", member.run, member.step, member.tar);
+    names += fmt::format("{}{}@{} ({}{})", names.empty() ? "" : ", ", member.run, member.step, member.tar,
+                         member.form == Form::kFiles && member.record && !member.record->source.empty()
+                             ? " from " + member.record->source
+                             : "");
   return names;
 }
 

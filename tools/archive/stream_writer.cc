@@ -25,6 +25,13 @@ Status StreamWriter::Append(std::span<const std::byte> bytes) {
   return ring_.error();
 }
 
+Status StreamWriter::Skip(uint64_t bytes) {
+  if (buffer_) Flush();
+  bytes_ += bytes;
+  submitted_ += bytes;
+  return ring_.error();
+}
+
 void StreamWriter::Flush() {
   const uint64_t size = buffer_->size;
   ring_.Submit(file_.get(), submitted_, std::move(buffer_));

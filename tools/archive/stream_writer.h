@@ -21,6 +21,8 @@ class StreamWriter {
 
   // Returns once copied. Errors: an earlier write's.
   Status Append(std::span<const std::byte> bytes);
+  // Leaves a hole of whole pages, at a page's begin; something must follow it.
+  Status Skip(uint64_t bytes);
   // Writes the rest and waits for it; whole pages must have been appended where O_DIRECT is used.
   Status Drain();
   // Writes the rest, syncs and closes. After an error the file is condemned: remove it.
@@ -36,7 +38,7 @@ class StreamWriter {
   std::unique_ptr<File> file_;
   std::unique_ptr<WriteRing::Buffer> buffer_;
   uint64_t bytes_ = 0;      // appended
-  uint64_t submitted_ = 0;  // of those, handed to the ring
+  uint64_t submitted_ = 0;  // of those, handed to the ring or skipped
 };
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 #include "tools/archive/tar_file_system.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tools/archive/packed_file.h"
 #include "tools/archive/tar_pieces.h"
@@ -33,14 +34,40 @@ TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_p
   for (const TarEntry& entry : index_.entries) {
     by_name_[entry.name] = &entry;
     bytes_[entry.name] = entry.bytes;
-    std::string parent, name = entry.name;
-    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/')) {
-      directories_[parent].insert(name.substr(0, slash));
-      parent = parent.empty() ? name.substr(0, slash) : JoinPath(parent, name.substr(0, slash));
-      name.erase(0, slash + 1);
-    }
-    directories_[parent].insert(name);
+    Show(entry.name);
   }
+  std::map<std::string, std::string> links;
+  for (const ArchivedEntry& entry : index_.others)
+    if (entry.kind == EntryKind::kLink)
+      links[entry.name] = entry.target;
+    else if (!entry.name.empty() && directories_.try_emplace(entry.name).second)
+      Show(entry.name);
+  for (const auto& [name, target] : links)
+    if (const TarEntry* file = FileBehind(name, links)) {
+      by_name_[name] = file;
+      Show(name);
+    }
+}
+
+void TarFileSystem::Show(const std::string& path) {
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t slash = std::min(path.find('/', begin), path.size());
+    directories_[begin == 0 ? "" : path.substr(0, begin - 1)].insert(path.substr(begin, slash - begin));
+    begin = slash + 1;
+  }
+}
+
+const TarEntry* TarFileSystem::FileBehind(std::string name,
+                                          const std::map<std::string, std::string>& links) const {
+  constexpr int kMaxLinks = 40;  // as many as Linux follows
+  for (int i = 0; i < kMaxLinks; ++i) {
+    const auto link = links.find(name);
+    if (link == links.end()) break;
+    const std::filesystem::path below = std::filesystem::path(name).parent_path();
+    name = (below / link->second).lexically_normal().string();
+  }
+  const auto file = by_name_.find(name);
+  return file == by_name_.end() ? nullptr : file->second;
 }
 
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
@@ -128,7 +155,8 @@ Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
   if (path == tar_path_ || (path.starts_with(prefix) && directories_.contains(path.substr(prefix.size()))))
     return FileInfo{.kind = FileKind::kDirectory};
   CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
-  return FileInfo{FileKind::kFile, BytesOf(*entry), entry->modified_unix_seconds, entry->modified_unix_seconds};
+  const int64_t modified = entry->facts.modified_unix_seconds;
+  return FileInfo{FileKind::kFile, BytesOf(*entry), modified, modified};
 }
 
 Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {

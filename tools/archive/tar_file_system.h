@@ -1,7 +1,7 @@
 // An archived step seen as a directory: TAR/manifest.json, TAR/shard-00000.h5 and so on, read in place.
 //
 // So whatever reads checkpoints reads archived ones too: StepReader opens one, VerifyHash proves one, without
-// a byte extracted. Packed files (packed_file.h) are seen as they were.
+// a byte extracted. Packed files (packed_file.h) are seen as they were, links to files of the tar as those.
 #pragma once
 
 #include <map>
@@ -41,6 +41,10 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   Result<std::unique_ptr<File>> OpenEntry(const TarEntry& entry, bool siblings);
   Status ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out);
   Status LearnSizes();
+  // Makes a path's last name a name of its directory, and so on upwards.
+  void Show(const std::string& path);
+  // What a link leads to, where that is a file of the tar.
+  const TarEntry* FileBehind(std::string name, const std::map<std::string, std::string>& links) const;
 
   const std::string tar_path_;
   const TarIndex index_;

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "ckpt/layout.h"
 #include "tools/archive/tar_pieces.h"
@@ -84,9 +84,13 @@ Result<uint64_t> ReadHeaders(FileSystem& fs, const std::string& shown, const std
 }
 
 // "RUN/step-00000040/shard-00000.h5" -> directory and name; nothing for any other shape. Of a tree the name
-// is a path and the second part any name.
-std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_view path, bool tree) {
+// is a path and the second part any name; "RUN/NAME/" is the tree's own directory and has the name "".
+std::optional<std::pair<std::string, std::string>> SplitEntryPath(std::string_view path, bool tree,
+                                                                  bool directory) {
+  if (directory && path.ends_with('/')) path.remove_suffix(1);
   const size_t first = path.find('/');
+  if (directory && first != path.npos && path.find('/', first + 1) == path.npos && IsPlainPath(path))
+    return std::pair(std::string(path), std::string());
   const size_t second = first == path.npos ? path.npos : path.find('/', first + 1);
   if (second == path.npos) return std::nullopt;
   const std::string_view run = path.substr(0, first), step = path.substr(first + 1, second - first - 1);
@@ -114,10 +118,12 @@ class Indexer {
 
   Result<TarIndex> Finish() {
     if (index_.entries.empty()) return Corrupt("{}: an empty tar", path_);
-    for (const TarEntry& entry : index_.entries)  // "a" and "a/b" cannot both be files
-      for (size_t at = entry.name.find('/'); at != entry.name.npos; at = entry.name.find('/', at + 1))
-        if (names_.contains(entry.name.substr(0, at)))
-          return Corrupt("{}: entry '{}' lies in a file; nothing was taken from it", path_, entry.name);
+    for (const auto& [name, kind] : kinds_)  // "a" and "a/b" cannot both be files
+      for (size_t at = name.find('/'); at != name.npos; at = name.find('/', at + 1))
+        if (const auto above = kinds_.find(name.substr(0, at));
+            above != kinds_.end() && above->second != EntryKind::kDirectory)
+          return Corrupt("{}: entry '{}' lies in a file; nothing was taken from it", path_, name);
+    index_.end = end_;
     return std::move(index_);
   }
 
@@ -130,50 +136,90 @@ class Indexer {
       return Corrupt("{}: entry '{}' {}; this is not an archived step, nothing was taken from it", path_,
                      name, what);
     };
-    if (index_.entries.size() >= kMaxEntries) return bad("is one too many");
-    if (archive_entry_hardlink(entry) != nullptr || archive_entry_filetype(entry) != AE_IFREG)
-      return bad("is a link, directory or device");
+    if (kinds_.size() >= kMaxEntries) return bad("is one too many");
+    const auto kind = KindOf(entry);
+    if (!kind) return bad("is a link, directory or device");
     if (archive_entry_sparse_count(entry) > 0) return bad("is a sparse file");
-    auto split = SplitEntryPath(name, tree_);
+    const auto split = SplitEntryPath(name, tree_, *kind == EntryKind::kDirectory);
     if (!split)
       return bad(tree_ ? "has a path that leaves RUN/NAME" : "has a path other than RUN/step-N/FILE");
-    const bool packed = split->second.ends_with(kPackedSuffix) && split->second.size() > kPackedSuffix.size();
-    if (packed) split->second.resize(split->second.size() - kPackedSuffix.size());
     if (index_.directory.empty()) index_.directory = split->first;
     if (index_.directory != split->first) return bad("belongs to another step");
-    if (!names_.insert(split->second).second) return bad("is there twice");
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) return bad("has no size");
     const auto bytes = static_cast<uint64_t>(archive_entry_size(entry));
     if (bytes > tar_bytes_) return bad("is larger than the tar");
-    index_.entries.push_back({split->second, header_offset, bytes, packed, archive_entry_mtime(entry)});
+    last_ = {.name = name, .offset = header_offset, .bytes = bytes, .facts = FactsOf(entry)};
     placed_ = false;
+    return *kind == EntryKind::kFile ? AddFile(split->second, bad)
+                                     : AddOther(*kind, split->second, archive_entry_symlink(entry), bad);
+  }
+
+  // Nothing where it is neither a file nor, in a tree, a directory or symbolic link.
+  std::optional<EntryKind> KindOf(archive_entry* entry) const {
+    if (archive_entry_hardlink(entry) != nullptr) return std::nullopt;
+    const auto type = archive_entry_filetype(entry);
+    if (type == AE_IFREG) return EntryKind::kFile;
+    if (tree_ && type == AE_IFDIR) return EntryKind::kDirectory;
+    if (tree_ && type == AE_IFLNK && archive_entry_symlink(entry) != nullptr) return EntryKind::kLink;
+    return std::nullopt;
+  }
+
+  static EntryFacts FactsOf(archive_entry* entry) {
+    return {.mode = static_cast<uint32_t>(archive_entry_perm(entry)) & 07777u,
+            .user = static_cast<uint32_t>(archive_entry_uid(entry)),
+            .group = static_cast<uint32_t>(archive_entry_gid(entry)),
+            .modified_unix_seconds = archive_entry_mtime(entry),
+            .modified_nanoseconds = static_cast<uint32_t>(archive_entry_mtime_nsec(entry))};
+  }
+
+  template <typename Bad>
+  Status AddFile(std::string name, const Bad& bad) {
+    TarEntry entry = last_;
+    entry.packed = name.ends_with(kPackedSuffix) && name.size() > kPackedSuffix.size();
+    if (entry.packed) name.resize(name.size() - kPackedSuffix.size());
+    if (!kinds_.emplace(name, EntryKind::kFile).second) return bad("is there twice");
+    entry.name = std::move(name);
+    index_.entries.push_back(std::move(entry));
+    return OkStatus();
+  }
+
+  template <typename Bad>
+  Status AddOther(EntryKind kind, const std::string& name, const char* target, const Bad& bad) {
+    if (!kinds_.emplace(name, kind).second) return bad("is there twice");
+    if (last_.bytes > 0) return bad("is no file and has bytes");
+    index_.others.push_back(
+        {.name = name, .kind = kind, .target = kind == EntryKind::kLink ? target : "", .facts = last_.facts});
+    is_file_ = false;
     return OkStatus();
   }
 
   // An entry's data ends, filled up to whole blocks, where the next header starts.
   Status PlaceLast(uint64_t next_header) {
     if (std::exchange(placed_, true)) return OkStatus();
-    TarEntry& last = index_.entries.back();
-    const uint64_t blocks_bytes = BlocksBytes(last.bytes);
-    const uint64_t header = last.offset;
-    if (next_header > tar_bytes_ || next_header < header + kTarBlockBytes + blocks_bytes)
-      return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last.name);
-    last.offset = next_header - blocks_bytes;
+    const bool file = std::exchange(is_file_, true);
+    const uint64_t blocks_bytes = BlocksBytes(last_.bytes);
+    if (next_header > tar_bytes_ || next_header < last_.offset + kTarBlockBytes + blocks_bytes)
+      return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last_.name);
+    if (file) index_.entries.back().offset = next_header - blocks_bytes;
+    end_ = next_header;
     return OkStatus();
   }
 
   const bool tree_;
   std::string path_;
   uint64_t tar_bytes_ = 0;  // where the file ends
-  bool placed_ = true;      // the last entry has its offset
+  TarEntry last_;           // by its name in the tar and its header's offset
+  bool is_file_ = true;     // that one
+  bool placed_ = true;      // its data has its offset
+  uint64_t end_ = 0;
   TarIndex index_;
-  std::unordered_set<std::string> names_;
+  std::unordered_map<std::string, EntryKind> kinds_;
 };
 
 }  // namespace
 
 bool IsPlainPath(std::string_view path) {
-  constexpr size_t kMaxBytes = 3000;
+  constexpr size_t kMaxBytes = 4096;  // as Linux takes them
   if (path.size() > kMaxBytes) return false;
   for (size_t at = 0; at <= path.size();) {
     const size_t slash = std::min(path.find('/', at), path.size());
@@ -186,17 +232,14 @@ bool IsPlainPath(std::string_view path) {
 TarIndex IndexOf(const ArchiveRecord& record) {
   TarIndex index{.directory = record.directory, .entries = {}};
   for (const ArchivedFile& file : record.files)
-    index.entries.push_back({file.name, file.offset, file.stored_bytes, file.packed, 0});
+    index.entries.push_back({file.name, file.offset, file.stored_bytes, file.packed, file.facts});
+  if (record.tree) index.others = record.tree->entries;
   return index;
 }
 
 const TarEntry* TarIndex::Find(std::string_view name) const {
   const auto found = std::ranges::find(entries, name, &TarEntry::name);
   return found == entries.end() ? nullptr : &*found;
-}
-
-uint64_t TarIndex::end_offset() const {
-  return entries.empty() ? 0 : entries.back().offset + BlocksBytes(entries.back().bytes);
 }
 
 TarPlace PlaceOfTar(const std::string& path) {

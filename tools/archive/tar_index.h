@@ -1,8 +1,9 @@
 // What lies where in an archived step's tar: read from its headers alone, and trusted with nothing.
 //
 // A member of an archive is a plain pax tar of RUN/step-N/FILE entries, regular files all; of a tree (a tar's
-// name tells, record.h) RUN/NAME/PATH. Whatever else a tar can say (absolute paths, "..", links, devices,
-// duplicates, sparse files) is refused here, before a byte is extracted.
+// name tells, record.h) RUN/NAME/PATH, directories and symbolic links too. Whatever else a tar can say
+// (absolute paths, "..", hard links, devices, duplicates, sparse files, entries below a link) is refused
+// here, before a byte is extracted.
 #pragma once
 
 #include <string>
@@ -19,16 +20,16 @@ struct TarEntry {
   uint64_t offset = 0;  // of its bytes in the tar
   uint64_t bytes = 0;   // in the tar
   bool packed = false;  // packed_file.h
-  int64_t modified_unix_seconds = 0;
+  EntryFacts facts = {};
 };
 
 struct TarIndex {
-  std::string directory;  // "RUN/step-00000040", common to all entries
-  std::vector<TarEntry> entries;
+  std::string directory;                   // "RUN/step-00000040", common to all entries
+  std::vector<TarEntry> entries;           // files
+  std::vector<ArchivedEntry> others = {};  // directories and links, of a tree
+  uint64_t end = 0;                        // behind the last entry, filled up to a whole block
 
   const TarEntry* Find(std::string_view name) const;
-  // Behind the last entry's data, filled up to a whole block.
-  uint64_t end_offset() const;
 };
 
 // Where a member's entries lie: in all of a tar, in the pieces of one, or in a stretch of a bundle.

@@ -15,7 +15,6 @@ constexpr uint64_t kTarBlockBytes = 512;
 constexpr uint64_t kEndBytes = 2 * kTarBlockBytes;      // zeros that end a tar
 constexpr uint64_t kHeadersBytes = 4 * kTarBlockBytes;  // a pax header, its values, the ustar header
 constexpr uint64_t kUstarBytes = uint64_t{8} << 30;     // a ustar header cannot say this size
-constexpr int kMode = 0644;
 
 struct FreeEntry {
   void operator()(archive_entry* entry) const { archive_entry_free(entry); }
@@ -45,26 +44,59 @@ struct HeaderSink {
   }
 };
 
-// libarchive's header of an entry. `extended`: with a pax header whether the size needs one or not, by way of
-// a time below the second.
-Result<std::string> HeaderOf(const std::string& name, uint64_t bytes, int64_t modified, bool extended) {
+bool IsAscii(const std::string& text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+// Names that are not ASCII are told to be bytes, in whatever encoding: libarchive would translate them from
+// that of a locale, which we have none of.
+void SetFormat(archive* writer, const TarWriter::Header& header, bool extended) {
+  extended || header.of_tree ? archive_write_set_format_pax(writer)
+                             : archive_write_set_format_pax_restricted(writer);
+  if (!IsAscii(header.name) || !IsAscii(header.target))
+    archive_write_set_format_option(writer, "pax", "hdrcharset", "BINARY");
+  archive_write_set_bytes_per_block(writer, 0);  // handed over at once
+}
+
+// `extended`: with a pax header whether the size needs one or not, by way of a time below the second, or of
+// the time of access where the other counts.
+void SetFacts(archive_entry* entry, const TarWriter::Header& header, bool extended) {
+  const EntryFacts& facts = header.facts;
+  archive_entry_set_perm(entry, static_cast<mode_t>(facts.mode));
+  archive_entry_set_mtime(entry, facts.modified_unix_seconds,
+                          header.of_tree ? static_cast<long>(facts.modified_nanoseconds)
+                          : extended     ? 1
+                                         : 0);
+  if (!header.of_tree) return;
+  archive_entry_set_uid(entry, facts.user);
+  archive_entry_set_gid(entry, facts.group);
+  if (extended) archive_entry_set_atime(entry, facts.modified_unix_seconds, 1);
+}
+
+// libarchive's header of an entry.
+Result<std::string> HeaderOf(const TarWriter::Header& header, uint64_t bytes, bool extended) {
   HeaderSink sink;  // outlives the writer
   const std::unique_ptr<archive, FreeWriter> writer(archive_write_new());
-  extended ? archive_write_set_format_pax(writer.get())
-           : archive_write_set_format_pax_restricted(writer.get());
-  archive_write_set_bytes_per_block(writer.get(), 0);  // handed over at once
+  SetFormat(writer.get(), header, extended);
   const std::unique_ptr<archive_entry, FreeEntry> entry(archive_entry_new());
-  archive_entry_set_pathname(entry.get(), name.c_str());
+  archive_entry_set_pathname(entry.get(), header.name.c_str());
   archive_entry_set_size(entry.get(), static_cast<la_int64_t>(bytes));
-  archive_entry_set_filetype(entry.get(), AE_IFREG);
-  archive_entry_set_perm(entry.get(), kMode);
-  archive_entry_set_mtime(entry.get(), modified, extended ? 1 : 0);
+  archive_entry_set_filetype(entry.get(), header.kind == EntryKind::kFile        ? AE_IFREG
+                                          : header.kind == EntryKind::kDirectory ? AE_IFDIR
+                                                                                 : AE_IFLNK);
+  if (header.kind == EntryKind::kLink) archive_entry_set_symlink(entry.get(), header.target.c_str());
+  SetFacts(entry.get(), header, extended);
   const bool written =
       archive_write_open(writer.get(), &sink, nullptr, HeaderSink::Take, nullptr) == ARCHIVE_OK &&
       archive_write_header(writer.get(), entry.get()) == ARCHIVE_OK;
   sink.whole = true;
-  if (!written) return IoError("tar entry {}: {}", name, archive_error_string(writer.get()));
+  if (!written) return IoError("tar entry {}: {}", header.name, archive_error_string(writer.get()));
   return std::move(sink.text);
+}
+
+// Of a step's file: nothing but its time counts.
+TarWriter::Header PlainHeader(const std::string& name, int64_t modified_unix_seconds) {
+  return {.name = name, .facts = {.modified_unix_seconds = modified_unix_seconds}};
 }
 
 }  // namespace
@@ -101,8 +133,7 @@ Status TarWriter::BeginPiece() {
 Status TarWriter::Start(Entry entry) {
   CAIRN_RETURN_IF_ERROR(EndEntry());
   const bool extended = entry.open_end && entry.most >= kUstarBytes;
-  CAIRN_ASSIGN_OR_RETURN(const std::string header,
-                         HeaderOf(entry.name, entry.most, entry.modified, extended));
+  CAIRN_ASSIGN_OR_RETURN(const std::string header, HeaderOf(entry.header, entry.most, extended));
   const uint64_t with_entry = out_->bytes() + header.size() + BlocksBytes(entry.most);
   if (most_ > 0 && out_->bytes() > 0 && PieceBytes(with_entry) > most_) {
     CAIRN_RETURN_IF_ERROR(FinishPiece());
@@ -114,17 +145,25 @@ Status TarWriter::Start(Entry entry) {
   return out_->Append(std::as_bytes(std::span(header)));
 }
 
+Status TarWriter::Begin(Header header, uint64_t bytes) {
+  return Start({.header = std::move(header), .most = bytes});
+}
+
+Status TarWriter::BeginUpTo(Header header, uint64_t bytes) {
+  return Start({.header = std::move(header), .most = bytes, .open_end = true});
+}
+
 Status TarWriter::Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
-  return Start({.name = name, .most = bytes, .modified = modified_unix_seconds});
+  return Begin(PlainHeader(name, modified_unix_seconds), bytes);
 }
 
 Status TarWriter::BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
-  return Start({.name = name, .most = bytes, .modified = modified_unix_seconds, .open_end = true});
+  return BeginUpTo(PlainHeader(name, modified_unix_seconds), bytes);
 }
 
 Status TarWriter::Write(std::span<const std::byte> bytes) {
   if (bytes.size() > entry_.most - entry_.written)
-    return InvalidArgument("tar entry {}: more bytes than it was said to have", entry_.name);
+    return InvalidArgument("tar entry {}: more bytes than it was said to have", entry_.header.name);
   entry_.written += bytes.size();
   return out_->Append(bytes);
 }
@@ -136,14 +175,15 @@ Status TarWriter::Append(std::span<const std::byte> blocks) {
 
 Status TarWriter::EndEntry() {
   if (entry_.open_end && entry_.written != entry_.most) {
-    CAIRN_ASSIGN_OR_RETURN(std::string header, HeaderOf(entry_.name, entry_.written, entry_.modified,
-                                                        entry_.most >= kUstarBytes));
+    CAIRN_ASSIGN_OR_RETURN(std::string header,
+                           HeaderOf(entry_.header, entry_.written, entry_.most >= kUstarBytes));
     if (header.size() != entry_.header_bytes)
-      return NotSupported("tar entry {}: its header changed from {} to {} bytes", entry_.name,
+      return NotSupported("tar entry {}: its header changed from {} to {} bytes", entry_.header.name,
                           entry_.header_bytes, header.size());
     patches_.push_back({entry_.header_offset, std::move(header)});
   } else if (entry_.written != entry_.most) {
-    return InvalidArgument("tar entry {}: {} bytes are missing", entry_.name, entry_.most - entry_.written);
+    return InvalidArgument("tar entry {}: {} bytes are missing", entry_.header.name,
+                           entry_.most - entry_.written);
   }
   entry_.open_end = false;
   entry_.most = entry_.written;

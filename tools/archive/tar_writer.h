@@ -1,4 +1,4 @@
-// Writes a pax tar of regular files, front to back, in bounded memory.
+// Writes a pax tar of files, directories and links, front to back, in bounded memory.
 //
 // libarchive makes the headers; the data goes past it, because libarchive must know an entry's size before
 // its first byte and a packed file's is known after its last (packed_file.h). Such an entry gets a header for
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/archive/record.h"
 #include "tools/archive/stream_writer.h"
 
 namespace cairn {
@@ -23,10 +24,21 @@ class TarWriter {
   static Result<std::unique_ptr<TarWriter>> Create(FileSystem& fs, WriteRing& ring, const std::string& path,
                                                    uint64_t most = 0);
 
+  // What an entry is besides its bytes.
+  struct Header {
+    std::string name;
+    EntryKind kind = EntryKind::kFile;
+    std::string target = {};  // of a link
+    EntryFacts facts = {};
+    bool of_tree = false;  // its owner and the fraction of its time are told
+  };
+
   // Starts an entry; the one before it must be whole. Errors: InvalidArgument where bytes of it are missing.
+  Status Begin(Header header, uint64_t bytes);
   Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
   // The same for an entry of at most `bytes`, which ends with what comes next.
   Status BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
+  Status BeginUpTo(Header header, uint64_t bytes);
   // The next bytes of the entry. Errors: those of the disk; InvalidArgument where they are too many.
   Status Write(std::span<const std::byte> bytes);
   // Whole entries of another tar, as they are there.
@@ -43,12 +55,11 @@ class TarWriter {
 
  private:
   struct Entry {
-    std::string name;
+    Header header;
     uint64_t header_offset = 0;  // in its piece
     size_t header_bytes = 0;
     uint64_t most = 0;  // bytes that it may have
     uint64_t written = 0;
-    int64_t modified = 0;
     bool open_end = false;
   };
   struct Patch {

@@ -19,6 +19,7 @@ half of an element is its bfloat16 weight, which lies at `offset` of file `name`
 """
 
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -104,11 +105,12 @@ def unpack(directory, name, masters):
 
 def main(root):
     found = [(directory, name[:-len(SUFFIX)]) for directory, _, names in os.walk(root) for name in sorted(names)
-             if name.endswith(SUFFIX)]
+             if name.endswith(SUFFIX) and not os.path.islink(os.path.join(directory, name))]
     again = [(directory, name) for directory, name in found if unpack(directory, name, masters=False)]
     for directory, name in again:
         unpack(directory, name, masters=True)
     for directory, name in found:
+        shutil.copystat(os.path.join(directory, name + SUFFIX), os.path.join(directory, name))
         os.remove(os.path.join(directory, name + SUFFIX))
     print(f"{len(found)} files unpacked; check them with sha256sum -c SHA256SUMS")
 

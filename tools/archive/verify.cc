@@ -1,5 +1,7 @@
 #include "tools/archive/verify.h"
 
+#include <map>
+
 #include "ckpt/file_scan.h"
 #include "ckpt/layout.h"
 #include "convert/sha256.h"
@@ -12,23 +14,21 @@ namespace {
 
 constexpr int kVerifyJobs = 2;  // files at once: one reads while one computes
 
-// What the step's own digests do not cover: the entries' names, and the list for sha256sum.
-Status CheckAgainstRecord(FileSystem& view, const TarIndex& index, const std::string& root,
-                          const ArchiveRecord& record) {
-  if (index.directory != record.directory)
-    return Corrupt("holds '{}', the ledger says '{}'", index.directory, record.directory);
-  if (index.entries.size() != record.files.size() + 1)
-    return Corrupt("has {} entries, the ledger says {}", index.entries.size(), record.files.size() + 1);
-  for (const ArchivedFile& file : record.files) {
-    const TarEntry* entry = index.Find(file.name);
-    if (entry == nullptr || entry->offset != file.offset || entry->bytes != file.stored_bytes ||
-        entry->packed != file.packed)
-      return Corrupt("its entry {} is not where the ledger says{}", file.name,
-                     record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
-                         ReadSmallFile(view, JoinPath(root, SumsName(record)), kMaxRecordBytes));
-  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
+// Directories and links, by name.
+std::map<std::string_view, const ArchivedEntry*> ByName(const std::vector<ArchivedEntry>& entries) {
+  std::map<std::string_view, const ArchivedEntry*> named;
+  for (const ArchivedEntry& entry : entries) named[entry.name] = &entry;
+  return named;
+}
+
+Status CheckOthers(const TarIndex& index, const ArchiveRecord& record) {
+  const std::vector<ArchivedEntry> none;
+  const auto there = ByName(index.others), told = ByName(record.tree ? record.tree->entries : none);
+  for (const auto& [name, entry] : told)
+    if (const auto found = there.find(name); found == there.end() || *found->second != *entry)
+      return Corrupt("its entry '{}' is not what the ledger says", name);
+  if (there.size() != told.size())
+    return Corrupt("has {} directories and links, the ledger says {}", there.size(), told.size());
   return OkStatus();
 }
 
@@ -65,6 +65,33 @@ VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const Arch
 }
 
 }  // namespace
+
+Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
+  const TarIndex& index = view.index();
+  if (index.directory != record.directory)
+    return Corrupt("holds '{}', the ledger says '{}'", index.directory, record.directory);
+  if (index.entries.size() != record.files.size() + 1)
+    return Corrupt("has {} files, the ledger says {}", index.entries.size(), record.files.size() + 1);
+  std::map<std::string_view, const TarEntry*> named;
+  for (const TarEntry& entry : index.entries) named[entry.name] = &entry;
+  for (const ArchivedFile& file : record.files) {
+    const auto found = named.find(file.name);
+    if (found == named.end() || found->second->offset != file.offset ||
+        found->second->bytes != file.stored_bytes || found->second->packed != file.packed)
+      return Corrupt("its entry {} is not where the ledger says{}", file.name,
+                     record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
+    if (view.BytesOf(*found->second) != file.bytes)
+      return Corrupt("its entry {} has {} bytes, the ledger says {}", file.name, view.BytesOf(*found->second),
+                     file.bytes);
+    if (record.tree && found->second->facts != file.facts)
+      return Corrupt("its entry {} has another mode, owner or time than the ledger says", file.name);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
+  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
+                         ReadSmallFile(view, JoinPath(view.root(), SumsName(record)), kMaxRecordBytes));
+  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
+  return OkStatus();
+}
 
 Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink) {
   if (bytes == 0) return OkStatus();
@@ -114,8 +141,7 @@ VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRec
       problem(Corrupt("holds another manifest than the ledger says"));
   }
   if (record != nullptr)
-    if (const Status status = CheckAgainstRecord(**view, (*view)->index(), path, *record); !status.ok())
-      problem(status);
+    if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);
   if (record != nullptr) NamePieces(report, place, *record);
   return report;
 }

@@ -7,6 +7,7 @@
 
 #include "ckpt/verify.h"
 #include "tools/archive/store.h"
+#include "tools/archive/tar_file_system.h"
 #include "tools/archive/tar_index.h"
 #include "tools/archive/verified_copy.h"
 
@@ -22,6 +23,10 @@ VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::stri
 // The same of what lies at a place, whatever the file's name.
 VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                          const ByteProgress& progress = {});
+
+// What the step's own digests do not cover: that the tar's headers and its list for sha256sum say what the
+// record says, entry by entry. Errors: Corrupt naming the first difference.
+Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record);
 
 // All bytes of a file, in order. Errors: those of the disk, and the sink's own.
 Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
