@@ -388,9 +388,10 @@ class TreeTest(CliTest):
                            input=self.sums())
             out = self.dir / "out"
             out.mkdir()
-            for tar in sorted(self.store.glob("*.tar*")):
-                if tar.suffix != ".json":
-                    subprocess.run(["tar", "-xpf", tar, "-C", out], check=True, capture_output=True)
+            first = next(self.store.glob("*.tar"))
+            further = sorted((p for p in self.store.glob("*.tar.*") if p.suffix[1:].isdigit()), key=lambda p: int(p.suffix[1:]))
+            for tar in [first, *further]:
+                subprocess.run(["tar", "-xpf", tar, "-C", out], check=True, capture_output=True)
             subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "SHA256SUMS"], cwd=out / "odd/odd", check=True)
             os.remove(out / "odd/odd/SHA256SUMS")
             os.utime(out / "odd/odd", ns=(before[b"."][1],) * 2)

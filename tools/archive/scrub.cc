@@ -58,7 +58,7 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
   return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
 }
 
-constexpr double kMaxParity = 0.5;  // as ShapeFor takes it
+constexpr double kMaxParity = 0.45;  // that ShapeFor takes
 
 // As the damaged member was stored.
 StoreOptions OptionsOf(const ArchiveRecord& record) {

@@ -37,7 +37,7 @@ With Cairn:
 
 Without:
   tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
-  for f in RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*; do tar -xf $f; done      of one in several files
+  for f in $(ls -v RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*); do tar -xf $f; done   of several files
   tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
   python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
   cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS

@@ -279,9 +279,11 @@ Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
   const auto note = [&](archive_entry* entry, uint64_t) {
     const char* name = archive_entry_pathname(entry);
     const la_int64_t bytes = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : -1;
-    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG || bytes < 0)
+    const auto type = archive_entry_filetype(entry);
+    const bool tree = type == AE_IFDIR || type == AE_IFLNK;  // of a member; the last entry is a file
+    if (name == nullptr || (type != AE_IFREG && !tree) || bytes < 0)
       return Corrupt("{}: entry '{}' is no plain file", path, name == nullptr ? "?" : name);
-    last = {.name = name, .bytes = static_cast<uint64_t>(bytes)};
+    last = {.name = tree ? "" : name, .bytes = static_cast<uint64_t>(bytes)};
     return OkStatus();
   };
   CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, path, path, 0, info.bytes, note));
