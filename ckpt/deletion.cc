@@ -16,7 +16,6 @@
 #include "ckpt/layout.h"
 #include "ckpt/posix_error.h"
 #include "ckpt/run_health.h"
-#include "ckpt/run_health.h"
 #include "ckpt/step_hold.h"
 #include "ckpt/step_reader.h"
 
@@ -94,15 +93,6 @@ Status Opens(FileSystem& fs, const std::string& directory, Shards shards) {
                                  : ReadManifest(fs, directory).status();
 }
 
-// Of the committed steps, the newest that is healthy and opens; nothing where there is none.
-Result<std::optional<int64_t>> NewestHealthy(FileSystem& fs, const std::string& run_dir, Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
-    if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
-      return std::optional(step->step);
-  return std::optional<int64_t>();
-}
-
 // ---- Steps ----
 
 class StepCheck {
@@ -144,7 +134,8 @@ class StepCheck {
 
   Status Newest() {
     if (d_.newest_too) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest, NewestHealthy(fs_, d_.run_dir, d_.shards));
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
+                           NewestHealthyStep(fs_, d_.run_dir, d_.shards));
     if (!newest || StepDirName(*newest) != d_.name) return OkStatus();
     return InvalidArgument("{}: the newest healthy step of its run; it stays", directory_);
   }
@@ -288,9 +279,17 @@ Status FinishDeletion(FileSystem& fs, const std::string& aside) {
 
 // ---- Proof ----
 
+Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir, Shards shards) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
+      return std::optional(step->step);
+  return std::optional<int64_t>();
+}
+
 Result<HealthySuccessor> HealthySuccessor::Find(FileSystem& fs, const std::string& run_dir, int64_t at_least,
                                                 Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest, NewestHealthy(fs, run_dir, shards));
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest, NewestHealthyStep(fs, run_dir, shards));
   if (!newest || *newest < at_least)
     return NotFound("{}: no healthy step from {} on; the older ones stay", run_dir, at_least);
   return HealthySuccessor(JoinPath(run_dir, StepDirName(*newest)), shards);

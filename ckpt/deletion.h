@@ -90,6 +90,11 @@ struct TreeDeletion {
 std::optional<Refused> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
 Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
 
+// Of the committed steps the newest that is healthy and opens; nothing where there is none. Errors: those of
+// the disk.
+Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
+                                                 Shards shards = Shards::kHere);
+
 // A healthy step of the same run directory that stays; opened anew by Check().
 class HealthySuccessor final : public DeletionProof {
  public:

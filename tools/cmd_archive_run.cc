@@ -29,6 +29,7 @@ struct ArchiveRunOptions {
   uint64_t max_tar_bytes = 0;
   Links links = Links::kRefuse;
   bool delete_source = false;
+  bool delete_newest = false;
   bool dry_run = false;
   bool json = false;
 };
@@ -43,7 +44,7 @@ class Runner {
   ShareResult Archive(const ArchiveSource& source) {
     const Result<ArchiveOutcome> outcome = Try(source);
     if (outcome.ok()) {
-      options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome);
+      options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
       return {.stored_members = outcome->stored, .failures = {}};
     }
     PrintProblem(outcome.status().message());
@@ -59,7 +60,12 @@ class Runner {
 
  private:
   Result<ArchiveOutcome> Try(const ArchiveSource& source) {
-    const ArchiveRequest request{source, options_.weights, options_.delete_source};
+    // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
+    const bool stays = source.newest_of_run && !options_.delete_newest;
+    const ArchiveRequest request{source, options_.weights, options_.delete_source && !stays,
+                                 options_.delete_newest};
+    if (options_.delete_source && stays && !options_.json)
+      fmt::print("{} stays: the newest healthy step of its run\n", source.path);
     if (options_.dry_run) return DryRun(request);
     uint64_t bytes = 0;
     if (source.native) {
@@ -92,7 +98,7 @@ class Runner {
     if (!outcome.stored || options_.json) return outcome;
     fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
                options_.weights ? "its fp16 weights" : JoinPath(options_.store, TarName(outcome.record)),
-               options_.delete_source ? ", and then remove its source" : "");
+               request.delete_source ? ", and then remove its source" : "");
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
     const uint64_t bytes = step->manifest().bytes();
@@ -102,14 +108,14 @@ class Runner {
     return outcome;
   }
 
-  void Print(const ArchiveOutcome& o) const {
+  void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
     const std::string tar = JoinPath(options_.store, FilesText(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
     else if (!options_.dry_run)
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
                  HumanBytes(static_cast<double>(o.record.tar_bytes)), HumanSeconds(o.seconds));
-    if (o.deleted) fmt::print("removed its source {}\n", o.record.source);
+    if (o.deleted) fmt::print("removed its source {}\n", source.path);
     std::fflush(stdout);
   }
 
@@ -215,8 +221,11 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
           {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
       ->option_text("WHAT")
       ->excludes(policy);
-  run->add_flag("--delete-source", options->delete_source,
-                "remove each step, once its copy was read back and is whole");
+  run->add_flag(
+      "--delete-source", options->delete_source,
+      "remove each step, once its copy was read back and is whole; the newest healthy step of a run stays");
+  run->add_flag("--delete-newest", options->delete_newest,
+                "with --delete-source: remove the newest healthy step of a run, too");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(

@@ -88,12 +88,29 @@ class ArchiveTest(CliTest):
         self.assertFalse(self.store.exists())
 
     def test_the_source_goes_only_after_proof(self):
-        for number in (10, 20):
+        for number in (10, 20, 30):
             self.make_step(step=number)
         flip(self.run_dir / "step-00000010/shard-00000.h5", 5000)
-        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1, says="shard-00000.h5")
-        self.assertEqual([p.name for p in self.run_dir.glob("step-*")], ["step-00000010"])
-        self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20])
+        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1,
+                     says=["shard-00000.h5", "step-00000030 stays: the newest healthy step"])
+        self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
+        self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
+
+    def test_the_newest_healthy_step_goes_only_when_that_is_said(self):
+        step = self.make_step()
+        self.archive("run", step, "--store", self.store, "--delete-source", code=2, says="newest healthy step")
+        self.assertTrue(step.exists())
+        self.archive("run", step, "--store", self.store, "--delete-source", "--delete-newest", says="removed its source")
+        self.assertFalse(step.exists())
+
+    def test_extra_files_keep_a_source_whatever_form_was_stored(self):
+        for number in (10, 20):
+            step = self.make_step(step=number)
+        notes = self.run_dir / "step-00000010/notes.txt"
+        notes.write_text("mine")
+        for form in ([], ["--weights-only"]):
+            self.archive("run", notes.parent, "--store", self.store, *form, "--delete-source", code=2, says="notes.txt")
+        self.assertTrue(notes.exists())
 
     def test_what_was_stored_long_ago_is_proven_again_before_its_source_goes(self):
         step = self.make_step()

@@ -232,7 +232,7 @@ Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string
   CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
                                                        : StoreStep(fs, *step, store, {}, options));
   reported();
-  return DeleteSource(fs, step->directory(), store, copy);
+  return DeleteSource(fs, step->directory(), store, copy, /*newest_too=*/true);
 }
 
 Scenario ArchiveScenario(const std::string& root, const Topology& topology,

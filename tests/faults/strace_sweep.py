@@ -98,7 +98,7 @@ class Archive:
         self.run, self.store, self.back = root / "run", root / "store", root / "back" / "step-00000100"
         done(*make_step(self.run, 100, 1))
         self.old = fingerprint(self.run)
-        self.command = [CAIRN, "archive", "run", self.run, "--store", self.store, "--delete-source"]
+        self.command = [CAIRN, "archive", "run", self.run, "--store", self.store, "--delete-source", "--delete-newest"]
 
     def learn(self):
         if fingerprint(self.run) is not None:

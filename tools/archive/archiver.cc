@@ -110,7 +110,8 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
                                                       : Store(fs, store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(fs, store, copy.record());
-    if (request.delete_source) CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy));
+    if (request.delete_source)
+      CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy, request.delete_newest));
     outcome.deleted = request.delete_source;
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

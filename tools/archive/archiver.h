@@ -13,6 +13,7 @@ struct ArchiveRequest {
   ArchiveSource source;
   bool weights = false;        // of a native step its fp16 weights alone
   bool delete_source = false;  // once what was asked for is proven
+  bool delete_newest = false;  // also where that is the newest healthy step of its run
 };
 
 struct ArchiveOutcome {

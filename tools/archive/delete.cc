@@ -1,73 +1,83 @@
 #include "tools/archive/delete.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <set>
 
-#include "ckpt/layout.h"
-#include "ckpt/step_hold.h"
+#include "ckpt/canonical_path.h"
 #include "convert/partial_dir.h"
-#include "tools/archive/source.h"
+#include "tools/archive/tar_pieces.h"
+#include "tools/archive/tree.h"
 
 namespace cairn {
 namespace {
 
-Status CheckNothingElseInside(FileSystem& fs, const std::string& step_dir, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> files, ListTree(fs, step_dir, Links::kKeep));
-  std::set<std::string> archived;
-  for (const ArchivedFile& file : record.files) archived.insert(file.name);
-  for (const TreeFile& file : files)
-    if (!archived.contains(file.name))
-      return InvalidArgument(
-          "{} is not part of the checkpoint and not archived; the source stays, move it away first",
-          JoinPath(step_dir, file.name));
-  return OkStatus();
-}
-
-Status CheckUnchanged(FileSystem& fs, const std::string& source, const ArchiveRecord& record) {
-  switch (record.form) {
-    case Form::kFull:
-      return CheckManifestUnchanged(fs, source, record.manifest_digest);
-    case Form::kFiles:
-      return CheckTreeIs(fs, source, record);
-    case Form::kWeights:  // a part of the step only
-      return CheckManifestUnchanged(fs, source, record.derived_from);
+// A copy that was read back in this process, and whose files are still there.
+class StoredCopy final : public DeletionProof {
+ public:
+  StoredCopy(const std::string& store, const ProvenCopy& copy)
+      : place_(PlaceOf(store, copy.record())),
+        bytes_(copy.record().bundle_offset + copy.record().tar_bytes) {}
+  Status Check(FileSystem& fs) const override {
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));
+    if (bytes >= bytes_) return OkStatus();
+    return Corrupt("{}: shorter than when it was proven; the source stays", place_.file);
   }
-  return OkStatus();
+  std::string Text() const override { return "stored as " + place_.file; }
+
+ private:
+  const TarPlace place_;
+  const uint64_t bytes_;
+};
+
+Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const ArchiveRecord& record,
+                        const DeletionProof& proof, bool newest_too) {
+  const std::string& manifest = record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
+  const std::optional<Digest> digest = ParseHex(manifest);
+  if (!digest) return Corrupt("{}: its record names no manifest", record.name);
+  return DeleteStep(fs,
+                    {.run_dir = step.parent_path().string(),
+                     .name = step.filename().string(),
+                     .manifest = *digest,
+                     .nonce = NewNonce(),
+                     .newest_too = newest_too},
+                    proof);
 }
 
-// While a training holds the run's lock, its newest step is what it would resume from.
-Status CheckNotResumeStep(FileSystem& fs, const std::string& run_dir, int64_t step) {
-  if (!fs.Stat(JoinPath(run_dir, kLockName)).ok()) return OkStatus();
-  const Result<RunLock> lock = RunLock::Take(run_dir);
-  if (lock.ok()) return OkStatus();
-  if (lock.status().kind() != StatusKind::kAlreadyExists) return lock.status();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
-  if (!steps.empty() && steps.back() == step)
-    return InvalidArgument("{}: a training is writing here, so its newest step {} stays", run_dir, step);
-  return OkStatus();
+Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const ArchiveRecord& record,
+                        const DeletionProof& proof) {
+  TreeDeletion deletion{.directory = directory, .files = {}, .directories = {}, .same = [&] {
+                          return CheckTreeIs(fs, directory, record);
+                        }};
+  for (const ArchivedFile& file : record.files) deletion.files.push_back(file.name);
+  if (!record.tree)
+    return InvalidArgument(
+        "{}: was stored by an older Cairn, which kept neither modes nor links; store it again before it is "
+        "removed",
+        directory);
+  for (const ArchivedEntry& entry : record.tree->entries) {
+    if (entry.name.empty()) continue;
+    (entry.kind == EntryKind::kDirectory ? deletion.directories : deletion.files).push_back(entry.name);
+  }
+  return DeleteTree(fs, deletion, proof);
+}
+
+// Where the thing itself lies: links above it are resolved, so that lock and holds are looked for in the run
+// that it really belongs to; the thing itself may not be one (deletion.h).
+std::filesystem::path RealPlace(const std::string& path) {
+  std::filesystem::path plain = std::filesystem::absolute(path).lexically_normal();
+  if (!plain.has_filename()) plain = plain.parent_path();
+  return std::filesystem::path(CanonicalPath(plain.parent_path().string())) / plain.filename();
 }
 
 }  // namespace
 
-Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::string& store,
-                    const ProvenCopy& copy) {
-  const std::string source = CanonicalPath(step_dir);
-  if ((CanonicalPath(store) + "/").starts_with(source + "/"))
-    return InvalidArgument("{}: the store lies within it; the source stays", step_dir);
-  if (copy.record().form == Form::kFull)  // CheckTreeIs sees to a tree
-    CAIRN_RETURN_IF_ERROR(CheckNothingElseInside(fs, source, copy.record()));
-  CAIRN_RETURN_IF_ERROR(CheckUnchanged(fs, source, copy.record()));
-  const std::string run_dir = std::filesystem::path(source).parent_path().string();
-  CAIRN_RETURN_IF_ERROR(CheckNotResumeStep(fs, run_dir, copy.record().step));
-  CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, copy.record().step));
-  if (!holder.empty()) return InvalidArgument("{}: {} uses its shards, so it stays", step_dir, holder);
-  // The new name comes first and is durable, so that a half-removed step is never taken for a whole one.
-  const std::string doomed = JoinPath(run_dir, DeletingDirName(copy.record().step, NewNonce()));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(source, doomed));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
-  CAIRN_RETURN_IF_ERROR(RemoveTree(fs, doomed));
-  return fs.SyncDir(run_dir);
+Status DeleteSource(FileSystem& fs, const std::string& path, const std::string& store, const ProvenCopy& copy,
+                    bool newest_too) {
+  const std::filesystem::path source = RealPlace(path);
+  if ((CanonicalPath(store) + "/").starts_with(CanonicalPath(source.string()) + "/"))
+    return InvalidArgument("{}: the store lies within it; the source stays", path);
+  const StoredCopy proof(store, copy);
+  return copy.record().form == Form::kFiles ? DeleteTreeSource(fs, source.string(), copy.record(), proof)
+                                            : DeleteStepSource(fs, source, copy.record(), proof, newest_too);
 }
 
 }  // namespace cairn

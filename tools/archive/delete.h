@@ -3,14 +3,15 @@
 
 #include <string>
 
+#include "ckpt/deletion.h"
 #include "tools/archive/run.h"
 
 namespace cairn {
 
-// Removes the step that `copy` is a copy of. Refuses, with InvalidArgument, where the directory holds
-// anything that the copy does not, where the store lies within it, and for the newest step of a run that a
-// training is writing into; with Corrupt where it was saved anew since.
-Status DeleteSource(FileSystem& fs, const std::string& step_dir, const std::string& store,
-                    const ProvenCopy& copy);
+// Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also where it is the newest
+// healthy step of its run. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument where the
+// store lies within the source.
+Status DeleteSource(FileSystem& fs, const std::string& path, const std::string& store, const ProvenCopy& copy,
+                    bool newest_too = false);
 
 }  // namespace cairn

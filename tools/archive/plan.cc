@@ -110,7 +110,8 @@ class Planner {
     if (!files.ok()) return files.status();
     const ArchiveRecord record = NameTree(directory);
     CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
-    PlanEntry entry{.run = record.name, .step = record.step, .source = {directory, false}, .why = {}};
+    PlanEntry entry{
+        .run = record.name, .step = record.step, .source = {.path = directory, .native = false}, .why = {}};
     int64_t accessed = std::numeric_limits<int64_t>::max();
     std::vector<uint64_t> entries;
     for (const TreeFile& file : *files) {
@@ -174,7 +175,7 @@ class Planner {
   }
 
   void Add(const std::string& run, const ScratchStep& step, const WantedForms& wanted, bool newest) {
-    PlanEntry entry{.run = run, .step = step.step, .source = {step.path, true}, .why = {}};
+    PlanEntry entry{.run = run, .step = step.step, .source = {.path = step.path}, .why = {}};
     entry.purge_days = DaysUntilPurge(step.accessed, now_, static_cast<int>(policy_.purge_days));
     const bool has_full = Has(step.digest, Form::kFull), has_weights = Has(step.digest, Form::kWeights);
     if (!wanted.full && !wanted.weights) {

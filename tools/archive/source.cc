@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "ckpt/deletion.h"
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 
@@ -38,11 +39,13 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
   if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
   if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
-    sources.push_back({argument, true});
+    sources.push_back({.path = argument});
     return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
-  for (int64_t step : steps) sources.push_back({JoinPath(argument, StepDirName(step)), true});
+  CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs, argument));
+  for (int64_t step : steps)
+    sources.push_back({.path = JoinPath(argument, StepDirName(step)), .newest_of_run = step == newest});
   if (!steps.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
   if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
@@ -51,9 +54,10 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
   for (const std::string& name : names) {
     const std::string path = JoinPath(argument, name);
     const Result<FileInfo> entry = fs.Stat(path);
-    if (ForeignStepOf(name) && entry.ok() && entry->is_directory()) sources.push_back({path, false});
+    if (ForeignStepOf(name) && entry.ok() && entry->is_directory())
+      sources.push_back({.path = path, .native = false});
   }
-  if (sources.size() == before) sources.push_back({argument, false});
+  if (sources.size() == before) sources.push_back({.path = argument, .native = false});
   return OkStatus();
 }
 

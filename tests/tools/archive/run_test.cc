@@ -158,14 +158,27 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
 TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
   const auto copy = Store(Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
-  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy, true).kind(), StatusKind::kInvalidArgument);
   std::filesystem::remove(source_ + "/notes.txt");
   EXPECT_EQ(DeleteSource(Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
   {
     const auto training = RunLock::Take(dir_ / "gpt");
     EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
   }
-  EXPECT_TRUE(DeleteSource(Posix(), source_, store_, *copy).ok());
+  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(),
+            StatusKind::kInvalidArgument);  // the newest
+  {
+    std::filesystem::rename(source_, dir_ / "elsewhere");
+    std::filesystem::create_directory_symlink(dir_ / "elsewhere", source_);
+    EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy, true).kind(), StatusKind::kInvalidArgument);
+    std::filesystem::remove(source_);
+    std::filesystem::rename(dir_ / "elsewhere", source_);
+  }
+  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  std::filesystem::rename(tar, dir_ / "tar");
+  EXPECT_FALSE(DeleteSource(Posix(), source_, store_, *copy, true).ok());  // the proof is gone
+  std::filesystem::rename(dir_ / "tar", tar);
+  EXPECT_TRUE(DeleteSource(Posix(), source_, store_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
@@ -184,7 +197,7 @@ TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep(fs, *step, store_, {}));
-    return DeleteSource(fs, source_, store_, copy);
+    return DeleteSource(fs, source_, store_, copy, /*newest_too=*/true);
   };
   bool done = false;
   for (int changes = 0; !done; ++changes) {
