@@ -266,7 +266,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
 // What the trainer knows, with whose step the iteration before the first bad one was.
 Health Checkpointer::HealthAt(const TrainState& state) const {
   Health health = state.health;
-  health.session = session_;
+  health.session = state.iteration == origin_.iteration ? origin_.session : session_;
   if (health.bad_iterations > 0 && health.first_bad_iteration > origin_.iteration)
     health.accused = health.first_bad_iteration - 1 == origin_.iteration ? origin_.session : session_;
   return health;

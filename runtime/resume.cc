@@ -119,7 +119,8 @@ Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
   const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
   if (!has_steps) {
     if (candidates.empty()) CAIRN_RETURN_IF_ERROR(StepsAreGone());
-    const bool own = CanonicalPath(places_.load) == CanonicalPath(places_.save_dir);
+    const bool own =
+        !places_.save_dir.empty() && CanonicalPath(places_.load) == CanonicalPath(places_.save_dir);
     if (!places_.load.empty() && !own) CAIRN_RETURN_IF_ERROR(AddLoad(candidates));
   }
   CAIRN_RETURN_IF_ERROR(LeaveOutUnhealthy(candidates));
