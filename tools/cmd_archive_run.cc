@@ -97,7 +97,9 @@ class Runner {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(fs_, options_.store, request));
     if (!outcome.stored || options_.json) return outcome;
     fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
-               options_.weights ? "its fp16 weights" : JoinPath(options_.store, TarName(outcome.record)),
+               options_.weights        ? "its fp16 weights"
+               : request.source.native ? JoinPath(options_.store, TarName(outcome.record))
+                                       : "a tree in " + options_.store,
                request.delete_source ? ", and then remove its source" : "");
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
@@ -123,7 +125,7 @@ class Runner {
     return {{"run", o.record.name},
             {"step", o.record.step},
             {"form", Name(o.record.form)},
-            {"tar", JoinPath(options_.store, FileOf(o.record))},
+            {"tar", o.record.manifest_digest.empty() ? "" : JoinPath(options_.store, FileOf(o.record))},
             {"files", std::max<size_t>(1, o.record.pieces.size())},
             {"bytes", o.record.tar_bytes},
             {"stored", o.stored},

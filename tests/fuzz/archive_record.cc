@@ -56,7 +56,11 @@ std::vector<std::string> FuzzSeeds() {
   ArchiveRecord packed = record;
   packed.files[0].packed = true;
   packed.parity = {TarName(packed) + std::string(kParitySuffix), 4096};
-  return {EncodeRecord(record), EncodeRecord(packed),
+  ArchiveRecord tree = record;
+  tree.form = Form::kFiles;
+  tree.files[0].name = "d/\\ \xff";
+  tree.tree = {.entries = {{.name = ""}, {.name = "d"}, {"l", EntryKind::kLink, "d/\xc3\xa4"}}};
+  return {EncodeRecord(record), EncodeRecord(packed), EncodeRecord(tree),
           EncodeBundle({.name = kBundle, .tar_bytes = 8192, .members = {record}})};
 }
 
