@@ -169,14 +169,17 @@ class TreeRestorer {
     return OkStatus();
   }
 
-  // Owner, mode, time, in this order: chown clears bits of the mode. Whoever may not give a file away does
-  // not lend it his rights either.
+  // Owner, mode, time, in this order: chown clears bits of the mode. Only a file that has its owner and group
+  // lends their rights (set-user-ID and set-group-ID).
   Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
     constexpr uint32_t kLentRights = 06000;
     if (options_.same_owner &&
         ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
       return PosixError("set the owner (--no-same-owner leaves it) of", path, errno);
-    const uint32_t mode = options_.same_owner ? facts.mode : facts.mode & ~kLentRights;
+    struct stat st;
+    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    const bool lends = st.st_uid == facts.user && st.st_gid == facts.group;
+    const uint32_t mode = lends ? facts.mode : facts.mode & ~kLentRights;
     if (kind != EntryKind::kLink && ::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)
       return PosixError("set the mode of", path, errno);
     const timespec times[] = {
