@@ -7,6 +7,9 @@ namespace cairn {
 
 Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file) {
   const std::string path = JoinPath(store, file);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(path));
+  if (info.kind != FileKind::kFile)
+    return InvalidArgument("{} is a link or no file; it stays, remove it by hand", path);
   CAIRN_RETURN_IF_ERROR(fs.Rename(path, fmt::format("{}{}", path, kDeletingSuffix)));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
   return EndRemoval(fs, store, file);
