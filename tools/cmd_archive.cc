@@ -6,7 +6,9 @@
 
 #include "ckpt/layout.h"
 #include "tools/archive/bundle_settle.h"
+#include "tools/archive/claims.h"
 #include "tools/archive/ledger.h"
+#include "tools/archive/member_title.h"
 #include "tools/archive/policy.h"
 #include "tools/archive/recall.h"
 #include "tools/archive/restore.h"
@@ -67,6 +69,8 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on
     json["tokens"] = m.record->tokens;
     json["run_id"] = m.record->run;
     json["source"] = m.record->source;
+    json["claims"] = ClaimsOf(*m.record);
+    json["healthy"] = m.record->healthy;
     json["verified_unix_seconds"] = std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds);
   }
   return json;
@@ -143,23 +147,34 @@ Result<int> RunLs(const ArchiveOptions& options) {
   }
   const bool busy = LockStore(options.store).status().kind() == StatusKind::kAlreadyExists;
   ordered_json list = ordered_json::array();
-  TextTable table({"member", "form", "state", "tokens", "size", "verified", "tar"});
+  MemberTitles titles;
+  for (const LedgerMember& entry : members)
+    if (const ArchiveMember& m = entry.member; m.record)
+      titles.Add(m.run, m.record->run, m.step, m.form == Form::kFiles);
+  std::vector<std::string> columns{"member", "form", "state", "tokens", "size", "verified", "tar"};
+  if (titles.ambiguous()) columns.emplace_back("source");
+  TextTable table(columns);
   for (const LedgerMember& entry : members) {
     const ArchiveMember& m = entry.member;
     const std::string state = StateText(fs, entry);
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
     const bool on_tape = IsOnTape(options.store, m);
     list.push_back(ToJson(entry, state, on_tape));
-    table.Add({MemberText(m), std::string(Name(m.form)), on_tape ? state + ", on tape" : state,
-               m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
-               m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
-               fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
-                           trouble)});
+    std::vector<std::string> row{
+        titles.Of(m), std::string(Name(m.form)), on_tape ? state + ", on tape" : state,
+        m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
+        m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
+        fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
+                    trouble)};
+    if (titles.ambiguous()) row.push_back(m.record ? m.record->source : "-");
+    table.Add(row);
   }
   for (const SeenSource& source : waiting) {
     const std::string state = busy ? "archiving" : source.state;
-    table.Add({fmt::format("{}@{}", source.run, source.step), "-", state, "-", SizeText(source.bytes), "-",
-               source.path});
+    std::vector<std::string> row{fmt::format("{}@{}", source.run, source.step), "-", state, "-",
+                                 SizeText(source.bytes), "-", source.path};
+    if (titles.ambiguous()) row.push_back(source.path);
+    table.Add(row);
     list.push_back({{"run", source.run},
                     {"step", source.step},
                     {"state", state},

@@ -9,9 +9,11 @@
 
 #include "tools/archive/archiver.h"
 #include "tools/archive/bundle_settle.h"
+#include "tools/archive/claims.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
 #include "tools/archive/report.h"
+#include "tools/archive/store_usage.h"
 #include "tools/archive/team.h"
 #include "tools/cmd_archive_bundle.h"
 #include "tools/cmd_archive_run.h"
@@ -27,14 +29,14 @@ using nlohmann::ordered_json;
 
 struct PolicyOptions {
   std::string policy;
-  std::string rewrite;  // of prune
+  std::string rewrite;             // of prune
+  std::vector<std::string> adopt;  // of prune
   bool dry_run = false;
   bool json = false;
 };
 
 std::string SizeText(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(static_cast<double>(bytes)); }
 std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
-std::string Title(const PlanEntry& e) { return fmt::format("{}@{}", e.run, e.step); }
 
 std::string ActionText(const PlanEntry& e) {
   if (e.trouble) return "cannot";
@@ -48,7 +50,9 @@ std::string ActionText(const PlanEntry& e) {
 
 ordered_json ToJson(const PlanEntry& e) {
   return {{"run", e.run},
+          {"run_id", e.id},
           {"step", e.step},
+          {"member", e.title},
           {"source", e.source.path},
           {"store_full", e.store_full},
           {"store_weights", e.store_weights},
@@ -71,17 +75,23 @@ void PrintPlanJson(const Plan& plan) {
              {"bandwidth", plan.bandwidth},
              {"bundling", BundlingJson(plan.bundling)},
              {"failures", plan.failures},
-             {"notes", plan.notes}});
+             {"notes", plan.notes},
+             {"caveats", plan.caveats}});
 }
 
 void PrintPlan(const Plan& plan, const Policy& policy) {
-  TextTable table({"member", "do", "purge in", "proven in", "size", "why"});
-  for (const PlanEntry& e : plan.entries)
-    table.Add({Title(e), ActionText(e), DaysText(e.purge_days),
-               !e.stores()         ? "-"
-               : e.finish_days < 0 ? "?"
-                                   : HumanSeconds(e.finish_days * 86400),
-               SizeText(e.bytes), e.why});
+  std::vector<std::string> columns{"member", "do", "purge in", "proven in", "size", "why"};
+  if (plan.ambiguous) columns.emplace_back("source");
+  TextTable table(columns);
+  for (const PlanEntry& e : plan.entries) {
+    std::vector<std::string> row{e.title, ActionText(e), DaysText(e.purge_days),
+                                 !e.stores()         ? "-"
+                                 : e.finish_days < 0 ? "?"
+                                                     : HumanSeconds(e.finish_days * 86400),
+                                 SizeText(e.bytes), e.why};
+    if (plan.ambiguous) row.push_back(e.source.path);
+    table.Add(row);
+  }
   table.Print();
   fmt::print("to store: {} in {} files", SizeText(plan.bytes), plan.inodes);
   if (plan.bandwidth > 0)
@@ -91,7 +101,8 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
     fmt::print("; no bandwidth is known, so no deadline but the purge itself was checked");
   fmt::print("\n");
   PrintBundling(plan.bundling, policy);
-  for (const std::string& note : plan.notes) fmt::print("note: {}\n", note);
+  for (const auto* notes : {&plan.notes, &plan.caveats})
+    for (const std::string& note : *notes) fmt::print("note: {}\n", note);
 }
 
 Result<int> RunPlan(const PolicyOptions& options) {
@@ -107,7 +118,7 @@ Result<int> RunPlan(const PolicyOptions& options) {
 // Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
 Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
                                          const std::vector<PruneEntry>& entries, bool quiet) {
-  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy.store, entries));
+  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
   return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
 }
@@ -116,6 +127,14 @@ Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
 Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
   if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles(fs, policy.store).status());
   return PlanPrune(fs, policy);
+}
+
+// Of killed runs, and what only looks so, said once.
+Status CleanAndTell(FileSystem& fs, const std::string& store) {
+  std::vector<std::string> left_alone;
+  CAIRN_RETURN_IF_ERROR(CleanStore(fs, store, &left_alone));
+  TellLeftAlone(store, left_alone);
+  return OkStatus();
 }
 
 // One run by policy.
@@ -130,8 +149,9 @@ class PolicyRun {
   // What comes before any process of a team stores something.
   Status Prepare() {
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
     Note(plan);
     return OkStatus();
   }
@@ -139,10 +159,13 @@ class PolicyRun {
   // This process's share.
   Status Store(TeamStore& team) {
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    for (const PlanEntry& entry : plan.entries)
+      for (const StoreUsage& one : {entry.full_at_most, entry.weights_at_most})
+        largest_ = {std::max(largest_.bytes, one.bytes), std::max(largest_.files, one.files)};
     for (const size_t i : team.Order(plan.entries.size())) {
       const PlanEntry& entry = plan.entries[i];
       if (!entry.stores() && !entry.delete_source) continue;
-      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(entry); }).status());
+      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(team, entry); }).status());
     }
     return OkStatus();
   }
@@ -155,7 +178,11 @@ class PolicyRun {
     if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(Bundle());
     CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
     Note(after);
-    for (const std::string& failure : after.failures) report_.failures.push_back(failure);
+    for (const std::string& failure : after.failures)
+      if (std::ranges::find(report_.failures, failure) == report_.failures.end())
+        report_.failures.push_back(failure);
+    for (const std::string& note : after.notes)
+      if (!quiet_) fmt::print("note: {}\n", note);
     report_.nearest_purge_days = after.nearest_purge_days;
     for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
     return OkStatus();
@@ -167,11 +194,9 @@ class PolicyRun {
         report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
     report_.bytes_per_second =
         seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
-    if (const auto names = fs_.List(policy_.store); names.ok()) {
-      report_.store_files = names->size();
-      for (const std::string& name : *names)
-        if (const auto info = fs_.Stat(JoinPath(policy_.store, name)); info.ok())
-          report_.store_bytes += info->bytes;
+    if (const auto usage = UsageOf(fs_, policy_.store); usage.ok()) {
+      report_.store_files = usage->files;
+      report_.store_bytes = usage->bytes;
     }
     return report_;
   }
@@ -195,9 +220,9 @@ class PolicyRun {
     seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
   }
 
-  ShareResult DoOne(const PlanEntry& entry) {
+  ShareResult DoOne(TeamStore& team, const PlanEntry& entry) {
     const RunReport before = report_;
-    Do(entry);
+    Do(team, entry);
     return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
             .stored_members = report_.stored_members - before.stored_members,
             .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
@@ -214,29 +239,52 @@ class PolicyRun {
                         : ledger->ForgetSource(e.source.path));
   }
 
-  void Do(const PlanEntry& entry) {
+  void Do(TeamStore& team, const PlanEntry& entry) {
     // What takes the source away comes last, and only where all before it succeeded.
     bool good = true;
-    if (entry.store_weights) good = One(entry, /*weights=*/true, entry.delete_source && !KeepsFull(entry));
-    if (good && (entry.store_full || (entry.delete_source && KeepsFull(entry))))
-      good = One(entry, /*weights=*/false, entry.delete_source);
-    if (good && !entry.stores() && entry.delete_source && !KeepsFull(entry)) One(entry, true, true);
+    if (entry.store_weights) good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
+    if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
+      good = One(team, entry, /*weights=*/false, entry.delete_source);
+    if (good && !entry.stores() && entry.delete_source && !entry.keeps_full) One(team, entry, true, true);
   }
 
-  static bool KeepsFull(const PlanEntry& entry) {
-    return entry.store_full || entry.why.find("full ") != std::string::npos;
+  // Stores one form of a source where the quota has room for it, or removes the source of what is stored.
+  Result<ArchiveOutcome> Try(TeamStore& team, const PlanEntry& entry, const ArchiveRequest& request) {
+    const StoreUsage& more = request.weights ? entry.weights_at_most : entry.full_at_most;
+    const bool stores = request.weights ? entry.store_weights : entry.store_full;
+    const bool limited = stores && (policy_.quota_bytes > 0 || policy_.quota_inodes > 0);
+    Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
+    const auto work = [&]() -> Status {
+      if (limited) {
+        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(fs_, policy_.store));
+        CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
+      }
+      Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
+      outcome = Archive(fs_, policy_.store, request,
+                        {.pack = policy_.pack,
+                         .parity = policy_.parity,
+                         .max_tar_bytes = policy_.bundle_max,
+                         .claims = {claim_}},
+                        [&](uint64_t done) { progress.Update(done); });
+      return outcome.status();
+    };
+    const auto all_fit = [&] {
+      const auto there = UsageOf(fs_, policy_.store);
+      return there.ok() &&
+             CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
+    };
+    CAIRN_RETURN_IF_ERROR(limited ? team.TakingRoom(all_fit, work) : work());
+    return outcome;
   }
 
-  bool One(const PlanEntry& entry, bool weights, bool delete_source) {
-    const auto outcome = [&] {
-      Progress progress("archiving " + Title(entry), 2 * entry.bytes, !quiet_);
-      return Archive(fs_, policy_.store, {entry.source, weights, delete_source},
-                     {.pack = policy_.pack, .parity = policy_.parity, .max_tar_bytes = policy_.bundle_max},
-                     [&](uint64_t done) { progress.Update(done); });
-    }();
+  bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
+    const auto claim = [&](const std::string& tar) {
+      return team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); });
+    };
+    const auto outcome = Try(team, entry, {.source = entry.source, .weights = weights, .delete_source = delete_source, .stored = claim});
     if (!outcome.ok()) {
       PrintProblem(outcome.status().message());
-      report_.failures.push_back(fmt::format("{}: {}", Title(entry), outcome.status().message()));
+      report_.failures.push_back(fmt::format("{}: {}", entry.title, outcome.status().message()));
       return false;
     }
     if (outcome->stored) {
@@ -244,11 +292,11 @@ class PolicyRun {
       ++report_.stored_members;
       seconds_ += outcome->seconds;
       if (!quiet_)
-        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", Title(entry),
+        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
                    Name(outcome->record.form), FilesText(outcome->record),
                    SizeText(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
     }
-    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", entry.source.path);
+    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
     std::fflush(stdout);
     return true;
   }
@@ -272,7 +320,9 @@ class PolicyRun {
   FileSystem& fs_;
   const Policy& policy_;
   const bool quiet_;
+  const std::string claim_ = policy_.labels().front();
   RunReport last_, report_;
+  StoreUsage largest_;  // that any member may take
   double seconds_ = 0;  // spent on what was stored
 };
 
@@ -288,23 +338,33 @@ Result<int> RunPrune(const PolicyOptions& options) {
   if (!options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs, policy.store));
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries,
-                         options.dry_run ? PlanPrune(fs, policy) : SettleAndPlanPrune(fs, policy));
+  if (!options.dry_run && !options.adopt.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const size_t adopted,
+                           AdoptClaims(fs, policy.store, options.adopt, policy.labels().front()));
+    if (!options.json) fmt::print("took over {} members\n", adopted);
+  }
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::vector<PruneEntry> entries,
+      options.dry_run ? PlanPrune(fs, policy, options.adopt) : SettleAndPlanPrune(fs, policy));
   ordered_json list = ordered_json::array();
   TextTable table({"member", "do", "size", "why", "tar"});
+  const auto named_twice = [](const PruneEntry& e) { return e.title.find('~') != std::string::npos; };
   uint64_t freed = 0;
   for (const PruneEntry& e : entries) {
     if (e.remove) freed += e.bytes;
-    table.Add({fmt::format("{}@{}", e.run, e.step), e.remove ? "remove" : "keep", SizeText(e.bytes), e.why,
-               e.file});
+    table.Add({e.title, e.remove ? "remove" : "keep", SizeText(e.bytes), e.why,
+               named_twice(e) ? fmt::format("{} of {}", e.file, e.source) : e.file});
     list.push_back({{"run", e.run},
                     {"step", e.step},
+                    {"member", e.title},
+                    {"source", e.source},
                     {"tar", e.tar},
                     {"file", e.file},
                     {"remove", e.remove},
                     {"rewrite", e.rewrite},
+                    {"drop_claim", e.drop_claim},
                     {"bytes", e.bytes},
                     {"why", e.why}});
   }
@@ -317,6 +377,9 @@ Result<int> RunPrune(const PolicyOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(problems, PruneBy(fs, policy, entries, options.json));
   }
   for (const std::string& problem : problems) PrintProblem(problem);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> orphans, OrphanedClaims(fs, policy));
+  for (const std::string& line : orphans)
+    if (!options.json) fmt::print("note: {}\n", line);
   if (!options.json && problems.empty())
     fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", SizeText(freed));
   return problems.empty() ? kExitDone : kExitCheckFailed;
@@ -392,8 +455,11 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
     return command;
   };
   add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunPlan)
-      ->footer(HelpFooter("cairn archive plan archive.toml",
-                          "a deadline or a quota cannot be met, or a step that is asked for is damaged"));
+      ->footer("Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
+               PolicyKeysText() + "\n" +
+               HelpFooter("cairn archive plan archive.toml",
+                          "a deadline or a quota cannot be met, a step that is asked for is damaged, or what the\n"
+                          "policy names is not there or cannot be read"));
   CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
   prune
       ->add_option(
@@ -401,11 +467,18 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
           "write bundles anew of which no class asks for so much, like 50%; they are brought back from "
           "tape for it")
       ->option_text("PERCENT");
+  prune
+      ->add_option("--adopt", options->adopt,
+                   "take over what another claims: a policy's tag or \"policy:PATH\" of one that is gone, "
+                   "\"by hand\", or \"unknown\" for members of older versions; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("CLAIM");
   prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
   prune->footer(
-      "Kept whatever the classes say: trees, runs that the policy does not name, members that are not\n"
-      "verified, the newest full copy of each run, and a full copy whose weights are asked for and stored\n"
-      "nowhere else. A bundle goes only when no class asks for any of its members, or --rewrite (or the "
+      "A member goes only where this policy alone claims it; what another policy or a person stored or asked\n"
+      "for stays. Kept whatever the classes say: trees, runs that are not on scratch, members that are not\n"
+      "verified, the newest healthy copy of each run, and a full copy whose weights are asked for and stored\n"
+      "nowhere else. Runs are known by their identity, whatever they are called. A bundle goes only when no class asks for any of its members, or --rewrite (or the "
       "policy's\n"
       "`rewrite`) makes a new one of the others, proven before the old one goes.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));

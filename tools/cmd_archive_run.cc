@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tools/archive/archiver.h"
+#include "tools/archive/claims.h"
 #include "tools/archive/policy.h"
 #include "tools/archive/tar_parity.h"
 #include "tools/archive/tar_writer.h"
@@ -41,8 +42,9 @@ class Runner {
  public:
   Runner(FileSystem& fs, const ArchiveRunOptions& options) : fs_(fs), options_(options) {}
 
-  ShareResult Archive(const ArchiveSource& source) {
-    const Result<ArchiveOutcome> outcome = Try(source);
+  // `team`: null for a dry run.
+  ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
+    const Result<ArchiveOutcome> outcome = Try(source, team);
     if (outcome.ok()) {
       options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
       return {.stored_members = outcome->stored, .failures = {}};
@@ -59,14 +61,16 @@ class Runner {
   }
 
  private:
-  Result<ArchiveOutcome> Try(const ArchiveSource& source) {
+  Result<ArchiveOutcome> Try(const ArchiveSource& source, TeamStore* team) {
     // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
     const bool stays = source.newest_of_run && !options_.delete_newest;
-    const ArchiveRequest request{source, options_.weights, options_.delete_source && !stays,
-                                 options_.delete_newest};
+    ArchiveRequest request{source, options_.weights, options_.delete_source && !stays, options_.delete_newest};
     if (options_.delete_source && stays && !options_.json)
       fmt::print("{} stays: the newest healthy step of its run\n", source.path);
-    if (options_.dry_run) return DryRun(request);
+    if (team == nullptr) return DryRun(request);
+    request.stored = [&](const std::string& tar) {
+      return team->Alone([&] { return AddClaim(fs_, options_.store, {tar}, std::string(kByHand)); });
+    };
     uint64_t bytes = 0;
     if (source.native) {
       CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, source.path));
@@ -79,7 +83,10 @@ class Runner {
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
     return cairn::Archive(
         fs_, options_.store, request,
-        {.pack = options_.pack, .parity = options_.parity, .max_tar_bytes = options_.max_tar_bytes},
+        {.pack = options_.pack,
+         .parity = options_.parity,
+         .max_tar_bytes = options_.max_tar_bytes,
+         .claims = {std::string(kByHand)}},
         [&](uint64_t done) { progress.Update(done); });
   }
 
@@ -154,16 +161,19 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   Runner runner(fs, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
-    for (const ArchiveSource& source : sources) runner.Archive(source);
+    for (const ArchiveSource& source : sources) runner.Archive(source, nullptr);
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
   CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join(fs, options.store, team, [&]() -> Status {
                            CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, options.store));
-                           return CleanStore(fs, options.store);
+                           std::vector<std::string> left_alone;
+                           CAIRN_RETURN_IF_ERROR(CleanStore(fs, options.store, &left_alone));
+                           TellLeftAlone(options.store, left_alone);
+                           return OkStatus();
                          }));
   for (const size_t i : store.Order(sources.size())) {
-    const auto work = [&] { return runner.Archive(sources[i]); };
+    const auto work = [&] { return runner.Archive(sources[i], &store); };
     CAIRN_RETURN_IF_ERROR(store.Share(CanonicalPath(sources[i].path), work).status());
   }
   CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
@@ -176,6 +186,11 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 }
 
 }  // namespace
+
+void TellLeftAlone(const std::string& store, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    PrintProblem(fmt::format("note: {} is left alone: it is not of Cairn's making", JoinPath(store, name)));
+}
 
 std::string FilesText(const ArchiveRecord& record) {
   const std::string file = FileOf(record);

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "tools/archive/record.h"
 #include "tools/exit_code.h"
@@ -14,6 +15,9 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb);
 
 // The file that a member lies in, and how many there are.
 std::string FilesText(const ArchiveRecord& record);
+
+// Says which files of a store look like Cairn's leftovers and are not (CleanStore).
+void TellLeftAlone(const std::string& store, const std::vector<std::string>& names);
 
 // Damage is what archive's verbs look for (exit status 1); everything else is trouble.
 ExitCode ArchiveExitCode(const Status& status);

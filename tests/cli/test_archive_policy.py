@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from cairn_cli import CAIRN, CliTest, flip, tree
+from cairn_cli import CAIRN, MAKE_STEP, CliTest, flip, tree
 
 DAY = 86400
 LONG = os.environ.get("CAIRN_LONG") == "1"
@@ -230,11 +230,13 @@ class PolicyTest(CliTest):
         self.archive("run", self.run_dir, "--store", self.store)
         before = tree(self.store)
         policy = self.policy()
-        entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run")}
+        entries = self.json("archive", "prune", policy, "--dry-run")  # a person stored them: they are not the policy's
+        self.assertEqual({(e["remove"], e["why"]) for e in entries}, {(False, "claimed by hand, not by this policy")})
+        entries = {e["step"]: e for e in self.json("archive", "prune", policy, "--dry-run", "--adopt", "by hand")}
         self.assertEqual({s: e["remove"] for s, e in entries.items()}, {10: False, 15: True, 20: False, 40: False})
         self.assertEqual(entries[10]["why"], "its weights are asked for and stored nowhere else")
         self.assertEqual(tree(self.store), before)
-        self.archive("prune", policy, says=["no class asks for it", "freed"])
+        self.archive("prune", policy, "--adopt", "by hand", says=["took over 4 members", "no class asks for it", "freed"])
         self.assertEqual([step for step, _ in self.stored()], [10, 20, 40])
         newest = self.policy().read_text().replace("every = 20", "every = 7").replace("every = 10", "every = 7")
         policy.write_text(newest)
@@ -256,6 +258,7 @@ class PolicyTest(CliTest):
                 self.age(path, 31)
         purge.wait(60)
         self.assertEqual(list(self.run_dir.glob("step-*/*")), [])
+        self.make_step(step=90)  # says which run the emptied ones are of
         self.archive("plan", self.policy(), says="no longer whole on scratch")
         for step, files in before.items():
             self.archive("restore", f"{self.store}:gpt@{step}", f"back/step-{step:08}")
@@ -312,6 +315,170 @@ for _ in range(400):
     if not files: break
     time.sleep(0.05)
 """
+
+
+class IdentityTest(CliTest):
+    """Runs of one name, policies that share a store, other people's files in it, paths."""
+
+    LAST = '[[class]]\nkeep = "full"\nlast = {}\n'
+
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
+    def step(self, run, number, identity, *flags):
+        subprocess.run([MAKE_STEP, self.dir / run, "--step", str(number), "--run", identity * 32, "--seed", str(ord(identity)),
+                        *map(str, flags)], check=True)
+        return self.dir / run / f"step-{number:08}"
+
+    def write(self, name, *lines):
+        path = self.dir / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def members(self):
+        return sorted((m["run_id"][0], m["step"], *m["claims"]) for m in self.json("archive", "ls", self.store))
+
+    def test_runs_of_one_name_keep_what_each_asks_for(self):
+        for number in (2, 4):
+            self.step("e1/ckpt", number, "a")
+        for number in (2, 4, 6, 8):
+            self.step("e2/ckpt", number, "b")
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["e*/ckpt"]', 'tag = "weekly"', self.LAST.format(2),
+                            "[delete]", "source = true", "stored = true")
+        done = self.archive("run", "--policy", policy, says="stored 4 members")
+        self.assertIn("removed its source " + str(self.dir / "e1/ckpt/step-00000002"), done.stdout)
+        self.assertEqual(self.members(), [(i, n, "weekly") for i, n in (("a", 2), ("a", 4), ("b", 6), ("b", 8))])
+        self.archive("run", "--policy", policy, says="stored 0 members")
+        self.assertEqual(len(self.members()), 4)
+        self.archive("ls", self.store, says=["ckpt~aaaa@4", "ckpt~bbbb@8", str(self.dir / "e2/ckpt")])
+        self.archive("plan", policy, says=["ckpt~aaaa@4", str(self.dir / "e1/ckpt")])
+        self.archive("restore", f"{self.store}:ckpt@4", "x", code=2, says=["several runs", "ckpt~aaaa@4", "e1/ckpt"])
+        self.archive("restore", f"{self.store}:ckpt~aaaa@4", "one", says="restored")
+        self.archive("restore", f"{self.store}:bbbb", "two", says="restored")
+        self.assertEqual(tree(self.dir / "one"), tree(self.dir / "e1/ckpt/step-00000004"))
+        self.assertEqual(tree(self.dir / "two"), tree(self.dir / "e2/ckpt/step-00000008"))
+
+    def test_a_run_that_was_started_anew_under_its_name_is_archived(self):
+        self.step("gpt", 8, "a")
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', 'tag = "t"', self.LAST.format(1))
+        self.archive("run", "--policy", policy)
+        shutil.rmtree(self.run_dir)
+        for number in (2, 4):
+            self.step("gpt", number, "b")
+        self.archive("run", "--policy", policy, says="stored gpt~bbbb@4")
+        self.assertEqual(self.members(), [("a", 8, "t"), ("b", 4, "t")])
+
+    def test_a_damaged_step_is_not_stored_because_another_run_has_its_name(self):
+        (self.step("e1/ckpt", 4, "a") / "index.h5").unlink()
+        self.step("e2/ckpt", 4, "b")
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["e*/ckpt"]', self.LAST.format(1))
+        self.archive("run", "--policy", policy, code=1, says="ckpt~aaaa@4 is asked for, but cannot be read")
+
+    def test_policies_that_share_a_store_keep_apart(self):
+        for number in (2, 4):
+            self.step("gpt", number, "a")
+        head = ['store = "store"', 'runs = ["gpt"]']
+        daily = self.write("daily.toml", *head, 'tag = "daily"', self.LAST.format(2))
+        weekly = self.write("weekly.toml", *head, 'tag = "weekly"', self.LAST.format(1))
+        self.archive("run", "--policy", daily)
+        self.archive("plan", weekly, says="stored and verified already: full last 1, claimed by daily, too")
+        self.archive("run", "--policy", weekly, says="stored 0 members")
+        self.assertEqual(self.members(), [("a", 2, "daily"), ("a", 4, "daily", "weekly")])
+        self.archive("prune", weekly)
+        self.assertEqual(len(self.members()), 2)
+        self.step("gpt", 6, "a")
+        self.archive("run", "--policy", weekly)
+        self.archive("prune", weekly, says="it stays, claimed by daily, too")
+        self.assertEqual(self.members(), [("a", 2, "daily"), ("a", 4, "daily"), ("a", 6, "weekly")])
+        self.archive("run", self.dir / "gpt/step-00000004", "--store", self.store, says="stored and verified already")
+        daily.write_text(daily.read_text().replace("last = 2", "last = 1"))
+        self.archive("run", "--policy", daily)
+        self.archive("prune", daily)
+        self.assertEqual(self.members(), [("a", 4, "by hand"), ("a", 6, "daily", "weekly")])
+        self.archive("verify", self.store, says="whole")
+
+    def test_a_claim_hides_no_damage_that_was_found(self):
+        self.step("gpt", 4, "a")
+        head = ['store = "store"', 'runs = ["gpt"]', self.LAST.format(1)]
+        self.archive("run", "--policy", self.write("one.toml", *head))
+        flip(next(self.store.glob("*.tar")), 9000)
+        self.archive("verify", self.store, code=1)
+        self.archive("run", self.dir / "gpt", "--store", self.store)
+        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store)], ["damaged"])
+
+    def test_other_peoples_files_in_a_store_stay(self):
+        self.step("gpt", 4, "a")
+        (self.store / ".staging-mine").mkdir(parents=True)
+        names = [".staging-mine/f", "x.tar.gz.partial", "other.tar.7f3a.partial", "notes.deleting", "x.tar.deleting", "x.tar.json"]
+        for name in names:
+            (self.store / name).write_text("mine")
+        os.symlink(self.run_dir, self.store / ".staging-0a0a0a0a")
+        done = self.archive("run", self.run_dir, "--store", self.store)
+        for name in names:
+            self.assertEqual((self.store / name).read_text(), "mine")
+        self.assertTrue((self.store / ".staging-0a0a0a0a").is_symlink())
+        self.assertEqual(done.stderr.count("x.tar.gz.partial is left alone"), 1)
+
+    def test_paths_are_those_of_the_policys_file(self):
+        self.step("gpt", 4, "a")
+        elsewhere = self.dir / "else[w]here"
+        elsewhere.mkdir()
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["gp*"]', 'metrics = "m.prom"', self.LAST.format(1))
+        run = [CAIRN, "archive", "run", "--policy"]
+        subprocess.run([*run, "../p.toml"], cwd=elsewhere, check=True, capture_output=True)
+        self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [4])
+        self.assertEqual([p.name for p in elsewhere.iterdir()], [])
+        self.assertTrue((self.dir / "m.prom").exists())
+        shutil.move(self.run_dir, elsewhere / "gpt")
+        self.archive("run", "--policy", shutil.copy(policy, elsewhere), says="stored 1 members")  # its own store
+        home = self.write("home.toml", 'store = "~/store"', 'runs = ["~/gp*"]', self.LAST.format(1))
+        subprocess.run([*run, home], cwd="/", env={**os.environ, "HOME": str(elsewhere)}, check=True, capture_output=True)
+        self.archive("plan", self.write("other.toml", 'store = "~root/store"', 'runs = ["x"]', self.LAST.format(1)), code=2,
+                     says="another user's home")
+
+    def test_nothing_to_do_is_said_and_what_is_not_there_fails(self):
+        (self.dir / "notes").mkdir()
+        head = ['store = "store"', 'metrics = "m.prom"', self.LAST.format(1)]
+        policy = self.write("p.toml", 'runs = ["gp*", "nowhere/*"]', *head)
+        self.archive("plan", policy, code=1, says=["gp*: the policy names it", "nowhere/*: the policy names it"])
+        self.archive("run", "--policy", policy, code=1)
+        self.assertIn("} 0\n", [line + "\n" for line in (self.dir / "m.prom").read_text().splitlines()
+                                if line.startswith("cairn_archive_success{")][0])
+        self.assertFalse(json.loads((self.store / "status.json").read_text())["ok"])
+        self.archive("run", "--policy", self.write("p.toml", 'runs = ["not*"]', *head), code=1, says="notes: the policy takes it for a run")
+        self.step("gpt", 4, "a")
+        policy = self.write("p.toml", 'runs = ["gp*"]', *head)
+        self.archive("run", "--policy", policy)
+        shutil.rmtree(self.run_dir)
+        self.archive("run", "--policy", policy, says="note: " + str(self.dir / "gp*") + ": nothing is there any more")
+
+    def test_a_quota_is_kept_before_anything_is_stored(self):
+        for number in (2, 4, 6):
+            self.step("gpt", number, "a")
+        other = self.store / "somebody"
+        other.mkdir(parents=True)
+        policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', self.LAST.format(3), "[quota]", "bytes = 1000000000")
+        self.archive("plan", policy)
+        size = sum(p.stat().st_size for p in (self.dir / "gpt/step-00000002").iterdir())
+        (other / "file").touch()
+        os.truncate(other / "file", 1000000000 - 2 * size - 200000)
+        self.archive("run", "--policy", policy, code=1, says="not stored: the store takes")
+        used = sum(p.stat().st_size for p in self.store.rglob("*") if p.is_file())
+        self.assertLessEqual(used, 1000000000)
+        self.assertIn(len(self.json("archive", "ls", self.store)) - 1, (1, 2))  # what waits is listed too
+        (other / "file").unlink()
+        self.archive("run", "--policy", policy, says="0 waiting")
+
+    def test_every_key_is_in_the_help(self):
+        text = self.archive("plan", "--help").stdout
+        for key in ("tag", "status", "metrics", "on_failure", "weights_suffice", "rewrite", "[quota]", "inodes", "[verify]",
+                    "per_night", "[recall]", "stat", "[[class]]", "monthly"):
+            self.assertIn(f" {key}", text)
+        for line, says in (("purge_dais = 3", "did you mean 'purge_days'"), ("[quota]", "[quota] sets nothing"),
+                           ("[qouta]\nbytes = 3", "did you mean 'quota'"), ('tag = "by hand"', "'tag' has the wrong type")):
+            policy = self.write("p.toml", 'store = "store"', 'runs = ["gpt"]', self.LAST.format(1) if line[0] == "[" else "", line,
+                                "" if line[0] == "[" else self.LAST.format(1))
+            self.archive("plan", policy, code=2, says=says)
 
 
 class RepairTest(CliTest):

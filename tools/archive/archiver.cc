@@ -8,11 +8,10 @@
 #include "tools/archive/delete.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/removal.h"
+#include "tools/archive/store_names.h"
 
 namespace cairn {
 namespace {
-
-constexpr std::string_view kStagingPrefix = ".staging-";  // weights on their way into a tar
 
 // The member that holds the weights of the step with this manifest.
 Result<std::optional<ArchiveRecord>> FindWeights(FileSystem& fs, const std::string& store,
@@ -83,6 +82,8 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
   CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
   ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
   record.form = Form::kWeights;
+  record.run = whole.run;
+  record.healthy = whole.healthy;
   record.derived_from = whole.manifest_digest;
   record.source = whole.source;
   record.saved_unix_seconds = whole.saved_unix_seconds;
@@ -94,7 +95,7 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
 Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
-  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored};
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
 }
 
 Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
@@ -102,7 +103,8 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
-  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored};
+  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
+  if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
   if (!stored || request.delete_source) {
     // What was proven long ago is proven anew: its source is about to go.
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
@@ -110,23 +112,37 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
                                                       : Store(fs, store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(fs, store, copy.record());
-    if (request.delete_source)
+    if (request.delete_source) {
+      outcome.removed = CanonicalPath(request.source.path);
       CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy, request.delete_newest));
+    }
     outcome.deleted = request.delete_source;
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
 }
 
-Status CleanStore(FileSystem& fs, const std::string& store) {
+Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
   for (const std::string& name : names) {
+    if (!LooksLikeLeftover(name)) continue;
     const std::string path = JoinPath(store, name);
-    if (name.starts_with(kStagingPrefix)) CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
-    if (name.ends_with(kDeletingSuffix))  // of a killed RemoveMember
-      CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name.substr(0, name.size() - kDeletingSuffix.size())));
-    const bool ours = name.find(kTarSuffix) != name.npos && name.ends_with(kPartialSuffix);
-    if (ours) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+    const Result<FileInfo> info = fs.LinkStat(path);
+    if (info.status().kind() == StatusKind::kNotFound) continue;
+    CAIRN_RETURN_IF_ERROR(info.status());
+    switch (LeftoverOf(name, info->kind)) {
+      case Leftover::kPartial:
+        CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+        break;
+      case Leftover::kStaging:
+        CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
+        break;
+      case Leftover::kRemoval:  // of a killed RemoveMember
+        CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name.substr(0, name.size() - kDeletingSuffix.size())));
+        break;
+      case Leftover::kNone:
+        if (left_alone != nullptr) left_alone->push_back(name);
+    }
   }
   return OkStatus();
 }

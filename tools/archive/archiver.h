@@ -2,7 +2,9 @@
 // the way, a proof before its source goes.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "tools/archive/run.h"
 #include "tools/archive/source.h"
@@ -14,12 +16,15 @@ struct ArchiveRequest {
   bool weights = false;        // of a native step its fp16 weights alone
   bool delete_source = false;  // once what was asked for is proven
   bool delete_newest = false;  // also where that is the newest healthy step of its run
+  // Called with the tar of what is stored already, before its source goes: who asks for it now (claims.h).
+  std::function<Status(const std::string& tar)> stored = {};
 };
 
 struct ArchiveOutcome {
   ArchiveRecord record;
   bool stored = false;  // false: it was there already
   bool deleted = false;
+  std::string removed;  // the directory that was deleted, absolute and without links
   double seconds = 0;
 };
 
@@ -38,8 +43,8 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
                                 const std::string& store, const ByteProgress& progress,
                                 const StoreOptions& options);
 
-// Removes what killed runs left in a store: files and directories that never became members. Requires the
-// lock.
-Status CleanStore(FileSystem& fs, const std::string& store);
+// Removes what killed runs left in a store: files and directories that never became members, by the names that
+// Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the lock.
+Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone = nullptr);
 
 }  // namespace cairn

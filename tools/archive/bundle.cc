@@ -78,7 +78,8 @@ std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
   if (!IsPlainFileName(name) || !name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());
   const size_t dot = name.rfind('.'), mark = name.rfind(kMark);
-  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits || mark == name.npos || mark == 0 ||
+  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits ||
+      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos || mark == name.npos || mark == 0 ||
       mark > dot)
     return std::nullopt;
   const std::string_view steps = name.substr(mark + kMark.size(), dot - mark - kMark.size());

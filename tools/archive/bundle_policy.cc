@@ -1,7 +1,7 @@
 #include "tools/archive/bundle_policy.h"
 
 #include "ckpt/layout.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/prune.h"
 #include "tools/archive/recall.h"
 
 namespace cairn {

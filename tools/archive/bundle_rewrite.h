@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tools/archive/bundle_plan.h"
-#include "tools/archive/plan.h"
+#include "tools/archive/prune.h"
 
 namespace cairn {
 

@@ -128,6 +128,7 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
     const Status whole = ProveAt(fs, PlaceOf(store, member), member);
     if (!whole.ok()) rebuilt.problems.push_back(whole.message());
     member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
+    member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
   }
   if (rebuilt.problems.size() == rebuilt.bundle.members.size())
     return Corrupt("{}: none of its members is whole", path);

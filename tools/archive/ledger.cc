@@ -80,6 +80,13 @@ std::string StampOf(FileSystem& fs, const std::string& store, const std::string&
   return stamp;
 }
 
+// A stamp of which the sidecar's part, the second, is left out.
+std::string WithoutSidecar(const std::string& stamp) {
+  const size_t first = stamp.find(';');
+  const size_t second = first == stamp.npos ? first : stamp.find(';', first + 1);
+  return second == stamp.npos ? stamp : stamp.substr(0, first) + stamp.substr(second);
+}
+
 // The record without its files, which only reading the member needs.
 std::string BriefRecord(ArchiveRecord record) {
   record.files.clear();
@@ -132,17 +139,32 @@ Result<Ledger> Ledger::Open(const std::string& store) {
   return trouble;
 }
 
+// What a look at the bytes said holds for as long as those are the same: a claim in the sidecar changes
+// nothing. `with_bytes`: the stamp, less the sidecar's part, says so, too.
+Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp, bool with_bytes) {
+  Query query(db_.get(), "SELECT stamp, record FROM members WHERE tar=?");
+  const bool known = query.Bind(m.tar).Step();
+  CAIRN_RETURN_IF_ERROR(query.status());
+  if (!known || !m.record) return false;
+  Result<ArchiveRecord> before = DecodeRecord(query.Text(1));
+  if (!before.ok()) return false;
+  before->claims = m.record->claims;
+  return BriefRecord(*before) == BriefRecord(*m.record) &&
+         (!with_bytes || WithoutSidecar(query.Text(0)) == WithoutSidecar(stamp));
+}
+
 Status Ledger::Put(const ArchiveMember& m, const std::string& stamp, bool keep_scrub) {
+  CAIRN_ASSIGN_OR_RETURN(const bool keep, KeepsScrub(m, stamp, !keep_scrub));
   Query query(db_.get(),
               "INSERT INTO members(tar, stamp, run, step, form, bytes, state, trouble, record) "
               "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT(tar) DO UPDATE SET stamp=excluded.stamp, "
               "bytes=excluded.bytes, state=excluded.state, trouble=excluded.trouble, record=excluded.record, "
-              "scrubbed=CASE WHEN ? AND members.record=excluded.record THEN members.scrubbed ELSE 0 END, "
-              "scrub=CASE WHEN ? AND members.record=excluded.record THEN members.scrub ELSE '' END");
+              "scrubbed=CASE WHEN ? THEN members.scrubbed ELSE 0 END, "
+              "scrub=CASE WHEN ? THEN members.scrub ELSE '' END");
   query.Bind(m.tar).Bind(stamp).Bind(m.run).Bind(m.step).Bind(static_cast<int64_t>(m.form));
   query.Bind(static_cast<int64_t>(m.bytes)).Bind(static_cast<int64_t>(m.state)).Bind(m.trouble);
   query.Bind(m.record ? BriefRecord(*m.record) : "");
-  query.Bind(int64_t{keep_scrub}).Bind(int64_t{keep_scrub}).Step();
+  query.Bind(int64_t{keep}).Bind(int64_t{keep}).Step();
   return query.status();
 }
 

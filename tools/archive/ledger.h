@@ -72,6 +72,7 @@ class Ledger {
   Status Follow(FileSystem& fs, bool all);
   Status FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
                        std::map<std::string, std::string>& known);
+  Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp, bool with_bytes);
   Status Put(const ArchiveMember& member, const std::string& stamp, bool keep_scrub);
 
   std::string store_;

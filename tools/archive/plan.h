@@ -9,21 +9,27 @@
 #include "tools/archive/policy.h"
 #include "tools/archive/purge_clock.h"
 #include "tools/archive/source.h"
+#include "tools/archive/store_usage.h"
 
 namespace cairn {
 
 struct PlanEntry {
-  std::string run;
+  std::string run;  // its name
+  std::string id;   // its identity; empty where it cannot be read
   int64_t step = 0;
+  std::string title;  // RUN@STEP, or RUN~ID@STEP (member_title.h)
   ArchiveSource source;
   bool store_full = false;  // of a tree: as it is
   bool store_weights = false;
+  bool keeps_full = false;  // a class asks for all of it
   bool delete_source = false;
   bool trouble = false;  // what is asked for cannot be had; `why` says so
   std::string why;
   uint64_t bytes = 0;         // to store, about; before packing
   uint64_t weight_bytes = 0;  // of those, the weights
   uint64_t inodes = 0;        // to store
+  StoreUsage full_at_most;     // that storing either form takes of a quota
+  StoreUsage weights_at_most;  // with what lies there on the way
   double purge_days = 0;      // until the purge takes the file that was accessed longest ago
   double finish_days = -1;    // until it is proven at the bandwidth, all before it included; -1: unknown
   bool late = false;          // after the purge less the margin
@@ -37,31 +43,16 @@ struct Plan {
   uint64_t inodes = 0;
   double bandwidth = 0;               // bytes a second that was reckoned with; 0: not known
   std::vector<std::string> failures;  // why the policy cannot be met
-  std::vector<std::string> notes;     // caveats of mounts
+  std::vector<std::string> notes;     // what is worth knowing
+  std::vector<std::string> caveats;   // of mounts
+  std::vector<std::string> unclaimed;  // tars that are asked for and stored, not by this policy so far
+  bool ambiguous = false;              // several runs have one name
   BundlePlan bundling;                // of what is stored already
   double nearest_purge_days = 0;      // of what is not stored yet; infinite where all is
 };
 
-// `measured`: bytes a second of the last run, 0 where there was none. Errors: NotFound for a run that is
-// named without a glob and is not there.
+// `measured`: bytes a second of the last run, 0 where there was none. What the policy names and is not there,
+// or cannot be read, is one of the plan's failures.
 Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
-
-// Which members of the store no class asks for; restic's forget.
-struct PruneEntry {
-  std::string tar;
-  std::string file;  // in the store: the tar itself, or the bundle that it lies in, which goes as a whole
-  std::string run;
-  int64_t step = 0;
-  uint64_t bytes = 0;
-  bool proven = false;
-  bool remove = false;
-  bool rewrite =
-      false;  // with `remove`: others in its bundle stay, so that is written anew (bundle_rewrite.h)
-  std::string why;
-};
-Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy);
-
-// What `entries` say is to go, each file once; not from bundles that are to be written anew.
-Status RemovePruned(FileSystem& fs, const std::string& store, const std::vector<PruneEntry>& entries);
 
 }  // namespace cairn

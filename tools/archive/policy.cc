@@ -2,11 +2,18 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <map>
 
 #include "ckpt/file_system.h"
+#include "ckpt/canonical_path.h"
+#include "convert/partial_dir.h"
+#include "tools/archive/claims.h"
+#include "tools/archive/directory_pattern.h"
+#include "tools/edit_distance.h"
 
 namespace cairn {
 namespace {
@@ -15,7 +22,6 @@ constexpr uint64_t kMaxPolicyBytes = 1 << 20;
 constexpr uint64_t kBundleMin = 512'000'000, kBundleMax = 500'000'000'000;
 
 using Taker = std::function<bool(const toml::node&)>;
-using Takers = std::map<std::string_view, Taker>;
 
 template <typename T>
 Taker Into(T& out) {
@@ -66,36 +72,163 @@ Taker Percent(double& out) {
   };
 }
 
-Status Take(const toml::table& table, const std::string& origin, const Takers& takers) {
+// Where a key's value goes.
+struct Target {
+  Policy& policy;
+  KeepClass& keep;  // of a [[class]]
+};
+
+struct Row {
+  PolicyKey key;
+  Taker (*into)(const Target&);
+};
+
+Taker FormInto(Form& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    if (!text || (*text != Name(Form::kFull) && *text != Name(Form::kWeights))) return false;
+    out = *text == Name(Form::kFull) ? Form::kFull : Form::kWeights;
+    return true;
+  };
+}
+
+Taker Days(double& out) {
+  return [&out](const toml::node& node) { return (out = node.value<double>().value_or(-1)) >= 0; };
+}
+
+// A label in sidecars and messages; the others that claim members have a space or a colon in theirs.
+Taker Tag(std::string& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    if (text) out = *text;
+    return text && !text->empty() && *text != kUnknownClaim &&
+           text->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+               text->npos;
+  };
+}
+
+// The only list of keys there is.
+const std::vector<Row>& Rows() {
+  using T = const Target&;
+  static const std::vector<Row> kRows = {
+      {{"", "store", "\"/tape/me/store\"", "directory that keeps the tar files; required"},
+       [](T t) { return Into(t.policy.store); }},
+      {{"", "runs", "[\"runs/*\"]", "run directories; globs"}, [](T t) { return List(t.policy.runs); }},
+      {{"", "trees", "[\"tokenizer\"]", "other directories, stored as they are; globs"},
+       [](T t) { return List(t.policy.trees); }},
+      {{"", "tag", "\"weekly\"",
+        "the policy's name in the store, one for each policy: what it claims there, no other policy prunes; "
+        "left out: the path of its file"},
+       [](T t) { return Tag(t.policy.tag); }},
+      {{"", "purge_days", "30", "scratch deletes what was not accessed for so long (default 30)"},
+       [](T t) { return Count(t.policy.purge_days); }},
+      {{"", "margin_days", "5", "and this much earlier it must be proven (default 5)"},
+       [](T t) { return Days(t.policy.margin_days); }},
+      {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},
+       [](T t) { return Size(t.policy.bandwidth); }},
+      {{"", "pack", "true", "store shards in fewer bytes (default false)"},
+       [](T t) { return Into(t.policy.pack); }},
+      {{"", "parity", "\"3%\"", "blocks that repair so much damage; left out: none"},
+       [](T t) { return Percent(t.policy.parity); }},
+      {{"", "bundle", "\"100GB\"", "put smaller members together once they make so much; left out: never"},
+       [](T t) { return Size(t.policy.bundle); }},
+      {{"", "bundle_min", "\"512MB\"", "a smaller bundle is filled up again when more comes (default 512MB)"},
+       [](T t) { return Size(t.policy.bundle_min); }},
+      {{"", "bundle_max", "\"500GB\"",
+        "no file is larger: more goes into another (default 500GB with bundle, else no limit)"},
+       [](T t) { return Size(t.policy.bundle_max); }},
+      {{"", "status", "\"archive.json\"", "what happened, for monitoring (default STORE/status.json)"},
+       [](T t) { return Into(t.policy.status); }},
+      {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
+       [](T t) { return Into(t.policy.metrics); }},
+      {{"", "on_failure", "\"mail -s cairn me < $CAIRN_STATUS\"",
+        "command that runs where anything failed; $CAIRN_FAILURE is the first line"},
+       [](T t) { return Into(t.policy.on_failure); }},
+      {{"class", "keep", "\"full\" or \"weights-fp16\"", "in which form (default full)"},
+       [](T t) { return FormInto(t.keep.keep); }},
+      {{"class", "every", "5000", "steps that it divides"}, [](T t) { return Count(t.keep.every); }},
+      {{"class", "last", "2", "the newest so many"}, [](T t) { return Count(t.keep.last); }},
+      {{"class", "tokens", "100000000000", "the first step at or after each multiple of consumed tokens"},
+       [](T t) { return Count(t.keep.tokens); }},
+      {{"class", "steps", "[143000]", "by number"}, [](T t) { return List(t.keep.steps); }},
+      {{"class", "daily", "7", "the newest of each of the last so many days that have one"},
+       [](T t) { return Count(t.keep.daily); }},
+      {{"class", "weekly", "4", "weeks alike"}, [](T t) { return Count(t.keep.weekly); }},
+      {{"class", "monthly", "12", "months alike"}, [](T t) { return Count(t.keep.monthly); }},
+      {{"quota", "bytes", "\"200TB\"", "what the store's directory may take; a member beyond it is not stored"},
+       [](T t) { return Size(t.policy.quota_bytes); }},
+      {{"quota", "inodes", "100000", "files and directories in it"},
+       [](T t) { return Size(t.policy.quota_inodes); }},
+      {{"delete", "source", "true",
+        "remove a step, once every form that is asked for was proven anew; never the newest (default false)"},
+       [](T t) { return Into(t.policy.delete_source); }},
+      {{"delete", "weights_suffice", "true", "also where only its weights are asked for (default false)"},
+       [](T t) { return Into(t.policy.weights_suffice); }},
+      {{"delete", "stored", "true",
+        "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
+       [](T t) { return Into(t.policy.delete_stored); }},
+      {{"delete", "rewrite", "\"50%\"",
+        "prune: write a bundle anew of which no class asks for so much; it is brought back from tape for it "
+        "(default: never)"},
+       [](T t) { return Percent(t.policy.rewrite); }},
+      {{"verify", "sample", "\"2%\"",
+        "archive verify --policy: so much of the store a night, those first that were read back longest ago"},
+       [](T t) { return Percent(t.policy.verify_sample); }},
+      {{"verify", "per_night", "\"200GB\"", "the same as a size"},
+       [](T t) { return Size(t.policy.verify_per_night); }},
+      {{"recall", "stat", "\"hsm_pos {path}\"", "command that prints what sorts files into the order of the tape"},
+       [](T t) { return Into(t.policy.recall_stat); }},
+      {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
+       [](T t) { return Into(t.policy.recall); }},
+  };
+  return kRows;
+}
+
+constexpr std::string_view kTables[] = {"class", "quota", "delete", "verify", "recall"};
+
+// "; did you mean 'every'?", or what may stand there.
+std::string Suggestion(std::string_view table, std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const PolicyKey& known : PolicyKeys())
+    if (known.table == table) names.push_back(known.name);
+  if (table.empty()) names.insert(names.end(), std::begin(kTables), std::end(kTables));
+  const std::string_view nearest =
+      std::ranges::min(names, {}, [&](std::string_view name) { return EditDistance(name, key); });
+  if (EditDistance(nearest, key) <= std::max<size_t>(2, key.size() / 3))
+    return fmt::format("; did you mean '{}'?", nearest);
+  return "; cairn archive plan --help lists all keys";
+}
+
+// One table of the file: its own keys, those of [quota] and so on.
+Status Take(const toml::table& table, std::string_view name, const std::string& origin, const Target& target) {
   for (const auto& [key, node] : table) {
+    if (name.empty() && std::ranges::find(kTables, key.str()) != std::end(kTables)) continue;
     const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
-    const auto taker = takers.find(key.str());
-    if (taker == takers.end()) return InvalidArgument("{}: unknown key '{}'", where, key.str());
-    if (!taker->second(node))
-      return InvalidArgument("{}: the value of '{}' has the wrong type or range", where, key.str());
+    const auto row = std::ranges::find_if(
+        Rows(), [&](const Row& r) { return r.key.table == name && r.key.name == key.str(); });
+    if (row == Rows().end())
+      return InvalidArgument("{}: unknown key '{}'{}", where, key.str(), Suggestion(name, key.str()));
+    if (!row->into(target)(node))
+      return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", where,
+                             key.str(), key.str(), row->key.value);
   }
   return OkStatus();
 }
 
-Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin) {
+Status TakeTable(const toml::node& node, std::string_view name, const std::string& origin, Policy& policy) {
+  const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, name);
+  if (node.as_table()->empty())
+    return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, name);
+  KeepClass none;
+  return Take(*node.as_table(), name, origin, {policy, none});
+}
+
+Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin, Policy& policy) {
   KeepClass keep;
-  const auto form = [&keep](const toml::node& value) {
-    const auto text = value.value_exact<std::string>();
-    if (!text || (*text != Name(Form::kFull) && *text != Name(Form::kWeights))) return false;
-    keep.keep = *text == Name(Form::kFull) ? Form::kFull : Form::kWeights;
-    return true;
-  };
   const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
   if (!node.as_table()) return InvalidArgument("{}: write [[class]] tables", where);
-  CAIRN_RETURN_IF_ERROR(Take(*node.as_table(), origin,
-                             {{"keep", form},
-                              {"every", Count(keep.every)},
-                              {"last", Count(keep.last)},
-                              {"tokens", Count(keep.tokens)},
-                              {"steps", List(keep.steps)},
-                              {"daily", Count(keep.daily)},
-                              {"weekly", Count(keep.weekly)},
-                              {"monthly", Count(keep.monthly)}}));
+  CAIRN_RETURN_IF_ERROR(Take(*node.as_table(), "class", origin, {policy, keep}));
   if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
       keep.steps.empty())
     return InvalidArgument(
@@ -104,56 +237,90 @@ Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin) {
   return keep;
 }
 
-Taker Table(const std::string& origin, Status& status, Takers takers) {
-  return [&origin, &status, takers = std::move(takers)](const toml::node& node) {
-    if (!node.as_table()) return false;
-    if (status.ok()) status = Take(*node.as_table(), origin, takers);
-    return true;
-  };
+Status TakeAll(const toml::table& root, const std::string& origin, Policy& policy) {
+  KeepClass none;
+  CAIRN_RETURN_IF_ERROR(Take(root, "", origin, {policy, none}));
+  for (const std::string_view name : kTables) {
+    const toml::node* node = root.get(name);
+    if (node == nullptr) continue;
+    if (name != "class") {
+      CAIRN_RETURN_IF_ERROR(TakeTable(*node, name, origin, policy));
+      continue;
+    }
+    if (!node->as_array())
+      return InvalidArgument("{}:{}: write [[class]] tables", origin, node->source().begin.line);
+    for (const toml::node& element : *node->as_array()) {
+      CAIRN_ASSIGN_OR_RETURN(KeepClass keep, TakeClass(element, origin, policy));
+      policy.classes.push_back(std::move(keep));
+    }
+  }
+  return OkStatus();
 }
 
-Status TakeAll(const toml::table& root, const std::string& origin, Policy& p) {
-  Status inner;
-  const auto classes = [&](const toml::node& node) {
-    if (!node.as_array()) return false;
-    for (const toml::node& element : *node.as_array()) {
-      Result<KeepClass> keep = TakeClass(element, origin);
-      if (keep.ok()) p.classes.push_back(std::move(keep).value());
-      if (!keep.ok() && inner.ok()) inner = keep.status();
-    }
-    return true;
+// A path of the policy as one that means the same in every working directory.
+Status Resolve(const std::string& origin, const std::string& directory, bool pattern, std::string& path) {
+  const auto below = [&](const std::string& base, const std::string& rest) {
+    return JoinPath(pattern ? LiteralPattern(base) : base, rest);
   };
-  CAIRN_RETURN_IF_ERROR(Take(
-      root, origin,
-      {{"store", Into(p.store)},
-       {"runs", List(p.runs)},
-       {"trees", List(p.trees)},
-       {"purge_days", Count(p.purge_days)},
-       {"margin_days",
-        [&](const toml::node& node) { return (p.margin_days = node.value<double>().value_or(-1)) >= 0; }},
-       {"bandwidth", Size(p.bandwidth)},
-       {"pack", Into(p.pack)},
-       {"parity", Percent(p.parity)},
-       {"bundle", Size(p.bundle)},
-       {"bundle_min", Size(p.bundle_min)},
-       {"bundle_max", Size(p.bundle_max)},
-       {"status", Into(p.status)},
-       {"metrics", Into(p.metrics)},
-       {"on_failure", Into(p.on_failure)},
-       {"class", classes},
-       {"quota", Table(origin, inner, {{"bytes", Size(p.quota_bytes)}, {"inodes", Size(p.quota_inodes)}})},
-       {"delete", Table(origin, inner,
-                        {{"source", Into(p.delete_source)},
-                         {"weights_suffice", Into(p.weights_suffice)},
-                         {"stored", Into(p.delete_stored)},
-                         {"rewrite", Percent(p.rewrite)}})},
-       {"verify", Table(origin, inner,
-                        {{"sample", Percent(p.verify_sample)}, {"per_night", Size(p.verify_per_night)}})},
-       {"recall", Table(origin, inner, {{"stat", Into(p.recall_stat)}, {"recall", Into(p.recall)}})}}));
-  return inner;
+  if (path.starts_with('~')) {
+    const char* home = std::getenv("HOME");
+    if (path.size() > 1 && path[1] != '/')
+      return InvalidArgument("{}: '{}' means another user's home; write the path in full", origin, path);
+    if (home == nullptr || *home != '/')
+      return InvalidArgument("{}: '{}' means $HOME, which is not set; write the path in full", origin, path);
+    path = path.size() <= 2 ? (pattern ? LiteralPattern(home) : home) : below(home, path.substr(2));
+  } else if (!directory.empty() && !path.empty() && !path.starts_with('/')) {
+    path = below(directory, path);
+  }
+  return OkStatus();
+}
+
+Status ResolveAll(const std::string& origin, const std::string& directory, Policy& p) {
+  for (std::string* path : {&p.store, &p.status, &p.metrics})
+    CAIRN_RETURN_IF_ERROR(Resolve(origin, directory, /*pattern=*/false, *path));
+  for (std::vector<std::string>* patterns : {&p.runs, &p.trees})
+    for (std::string& pattern : *patterns) {
+      if (pattern.empty()) return InvalidArgument("{}: an empty path", origin);
+      CAIRN_RETURN_IF_ERROR(Resolve(origin, directory, /*pattern=*/true, pattern));
+    }
+  return OkStatus();
 }
 
 }  // namespace
+
+std::vector<std::string> Policy::labels() const {
+  std::vector<std::string> labels;
+  if (!tag.empty()) labels.push_back(tag);
+  if (!path.empty()) labels.push_back(fmt::format("{}{}", kPolicyClaim, path));
+  return labels;
+}
+
+bool Policy::Claims(std::string_view claim) const {
+  const std::vector<std::string> own = labels();
+  return std::ranges::find(own, claim) != own.end();
+}
+
+const std::vector<PolicyKey>& PolicyKeys() {
+  static const std::vector<PolicyKey> kKeys = [] {
+    std::vector<PolicyKey> keys;
+    for (const Row& row : Rows()) keys.push_back(row.key);
+    return keys;
+  }();
+  return kKeys;
+}
+
+std::string PolicyKeysText() {
+  std::string text, table;
+  for (const PolicyKey& key : PolicyKeys()) {
+    if (key.table != table) {
+      table = key.table;
+      text += table == "class" ? "  [[class]]\n" : fmt::format("  [{}]\n", table);
+    }
+    text += fmt::format("  {:<16}{}\n", key.name, key.meaning);
+    text += fmt::format("  {:<16}  {} = {}\n", "", key.name, key.value);
+  }
+  return text;
+}
 
 std::optional<double> ParseSize(std::string_view text) {
   if (text.ends_with("/s")) text.remove_suffix(2);
@@ -198,7 +365,7 @@ Status CompleteBundle(Policy& p, const std::string& origin) {
 
 }  // namespace
 
-Result<Policy> ParsePolicy(std::string_view text, const std::string& origin) {
+Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, const std::string& directory) {
   Policy policy;
   try {
     const toml::table root = toml::parse(text);
@@ -212,13 +379,17 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin) {
   if (!policy.runs.empty() && policy.classes.empty())
     return InvalidArgument("{}: no [[class]] says which steps of the runs to keep", origin);
   CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
+  CAIRN_RETURN_IF_ERROR(ResolveAll(origin, directory, policy));
   if (policy.status.empty()) policy.status = JoinPath(policy.store, "status.json");
   return policy;
 }
 
 Result<Policy> ReadPolicy(const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(FileSystem::Posix(), path, kMaxPolicyBytes));
-  return ParsePolicy(text, path);
+  const std::string canonical = CanonicalPath(path);
+  CAIRN_ASSIGN_OR_RETURN(Policy policy, ParsePolicy(text, path, ParentDir(canonical)));
+  policy.path = canonical;
+  return policy;
 }
 
 }  // namespace cairn

@@ -1,48 +1,13 @@
 // What an archive keeps, as one TOML file says it.
 //
 //   store = "/tape/me/store"
-//   runs = ["/scratch/me/runs/*"]        # run directories; globs
-//   trees = ["/scratch/me/tokenizer"]    # any directories, stored as they are
-//   purge_days = 30                      # scratch deletes what was not accessed for so long
-//   margin_days = 5                      # and this much earlier it must be proven
-//   bandwidth = "400MB/s"                # of archiving, proof included; left out: as the last run measured
-//   pack = true                          # shards in fewer bytes
-//   parity = "3%"                        # blocks that repair so much damage
-//   bundle = "100GB"                     # members below that are put together once they make so much
-//   bundle_min = "512MB"                 # (default) a smaller bundle is filled up again when more comes
-//   bundle_max = "500GB"                 # (default with bundle) no file is larger: more goes into another
-//   status = "/home/me/archive.json"     # what happened, for monitoring (default STORE/status.json)
-//   metrics = "/var/lib/node_exporter/cairn.prom"
-//   on_failure = "mail -s cairn me@site < \"$CAIRN_STATUS\""
-//
+//   runs = ["/scratch/me/runs/*"]        # a relative path begins at the policy's own directory
 //   [[class]]                            # a step is kept in the forms that any class asks for
-//   keep = "full"                        # or "weights-fp16"
-//   every = 5000                         # steps that it divides; or one of:
-//   last = 2                             # the newest so many
-//   tokens = 100000000000                # the first step at or after each multiple of consumed tokens
-//   steps = [143000]                     # by number
-//   daily = 7                            # the newest of each of the last 7 days that have one;
-//   weekly = 4                           # weeks, months alike
-//   monthly = 12
+//   keep = "full"
+//   every = 5000
 //
-//   [quota]
-//   bytes = "200TB"
-//   inodes = 100000
-//
-//   [delete]                             # nothing is deleted unless it says so
-//   source = true                        # a step, once every form that is asked for was proven anew
-//   weights_suffice = true               # also where only its weights are asked for
-//   stored = true                        # prune: members that no class asks for
-//   rewrite = "50%"                      # prune: a bundle of which no class asks for so much is written anew
-//                                        # without that, once it was brought back from tape (default: never)
-//
-//   [verify]
-//   sample = "2%"                        # of the store a night, those first that were looked at longest ago
-//   per_night = "200GB"
-//
-//   [recall]
-//   stat = "hsm_pos {path}"              # prints what sorts files into the order of the tape
-//   recall = "dmget {paths}"
+// All keys, what they mean and what they are where they are left out: PolicyKeys(), which is also what the
+// parser takes; `cairn archive plan --help` prints it.
 #pragma once
 
 #include <string>
@@ -64,6 +29,8 @@ struct KeepClass {
 };
 
 struct Policy {
+  std::string path;  // of its file, absolute and without links; empty: it has none
+  std::string tag;   // its name in the store; empty: its path is
   std::string store;
   std::vector<std::string> runs;
   std::vector<std::string> trees;
@@ -84,10 +51,27 @@ struct Policy {
   double verify_sample = 0;         // fraction of the store; 0: no limit
   uint64_t verify_per_night = 0;    // bytes; 0: no limit
   std::string recall_stat, recall;  // commands
+
+  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called before
+  // it had a tag.
+  std::vector<std::string> labels() const;
+  bool Claims(std::string_view claim) const;
 };
 
-// `origin` is the file's name, for messages. Errors: InvalidArgument "FILE:LINE: ...".
-Result<Policy> ParsePolicy(std::string_view text, const std::string& origin);
+struct PolicyKey {
+  std::string_view table;  // empty: the file's own
+  std::string_view name;
+  std::string_view value;  // an example, or what may stand there
+  std::string_view meaning;
+};
+const std::vector<PolicyKey>& PolicyKeys();
+// A table of them, for people.
+std::string PolicyKeysText();
+
+// `origin` is the file's name, for messages. Relative paths begin at `directory`; "~/" at $HOME. Errors:
+// InvalidArgument "FILE:LINE: ...".
+Result<Policy> ParsePolicy(std::string_view text, const std::string& origin,
+                           const std::string& directory = "");
 Result<Policy> ReadPolicy(const std::string& path);
 
 // "400MB", "2.5 GiB", "100000", "1TB/s". Nothing where it is no size.

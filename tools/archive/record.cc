@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ckpt/file_system.h"
+#include "ckpt/health.h"
 #include "ckpt/layout.h"
 #include "convert/strict_json.h"
 #include "tools/archive/sidecar.h"
@@ -20,11 +21,13 @@ using nlohmann::json;
 constexpr int kRecordVersion = 2;
 constexpr int kPiecesVersion = 3;    // of a tar in pieces, which older programs would take for a damaged one
 constexpr int kTreeVersion = 4;      // of a tree with modes, links and directories, and with escaped names
+constexpr int kClaimsVersion = 5;    // with claims or a health, which older programs would lose
 constexpr size_t kDigestDigits = 8;  // of the manifest's digest, in a tar's name
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
 int VersionOf(const ArchiveRecord& r) {
+  if (!r.claims.empty() || !r.healthy) return kClaimsVersion;
   return r.tree ? kTreeVersion : r.pieces.empty() ? kRecordVersion : kPiecesVersion;
 }
 
@@ -127,6 +130,8 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"files", std::move(files)}};
   if (r.tree) root["tree"] = ToJson(*r.tree);
   if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
+  if (!r.claims.empty()) root["claims"] = r.claims;
+  if (!r.healthy) root["healthy"] = false;
   for (size_t i = 0; i < r.pieces.size(); ++i)
     root["pieces"].push_back({{"name", TarPieceName(TarName(r), i + 1)}, {"bytes", r.pieces[i]}});
   if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
@@ -150,6 +155,8 @@ ArchiveRecord FromJson(const json& root) {
   const bool tree = root.contains("tree");
   if (tree) r.tree = TreeFromJson(root["tree"]);
   r.source = NameOf(root.at("source"), tree);
+  r.healthy = root.value("healthy", true);
+  r.claims = root.value("claims", std::vector<std::string>());
   r.tar_bytes = root.at("tar_bytes");
   r.verified_unix_seconds = root.at("verified_unix_seconds");
   if (root.contains("pieces"))
@@ -288,6 +295,7 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
           .tokens = IntField(manifest.state, "consumed_tokens"),
           .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
           .source = {},
+          .healthy = Healthy(manifest),
           .files = {}};
 }
 
@@ -305,7 +313,9 @@ std::optional<TarNameParts> ParseTarName(std::string_view name) {
   if (!name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());
   const size_t dot = name.rfind('.');
-  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits) return std::nullopt;
+  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits ||
+      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos)
+    return std::nullopt;
   name = name.substr(0, dot);
   TarNameParts parts;
   for (const Form form : {Form::kWeights, Form::kFiles})
@@ -415,9 +425,10 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
     return Corrupt("not an archive's ledger entry; it was damaged or cut short");
   const json& root = *parsed;
   const json version = root.value("version", json());
-  if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion)
+  if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
+      version != kClaimsVersion)
     return NotSupported("ledger version {}, this program reads versions {} to {}; use a newer cairn",
-                        version.dump(), kRecordVersion, kTreeVersion);
+                        version.dump(), kRecordVersion, kClaimsVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))

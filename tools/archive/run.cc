@@ -321,6 +321,7 @@ Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord
 Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, uint64_t bytes,
                              const std::string& store, const ByteProgress& progress,
                              const StoreOptions& options) {
+  record.claims = options.claims;
   CAIRN_RETURN_IF_ERROR(WriteTar(fs, feed, store, record, progress, options));
   const auto proof = ProveMember(fs, store, record, [&](uint64_t read) {
     if (progress) progress(bytes + read);

@@ -21,6 +21,7 @@ struct StoreOptions {
   int threads = 0;    // that encode; 0: one a processor
   double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
   uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
+  std::vector<std::string> claims = {};  // who asks for it (claims.h)
 };
 
 // A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.

@@ -63,6 +63,7 @@ constexpr double kMaxParity = 0.45;  // that ShapeFor takes
 // As the damaged member was stored.
 StoreOptions OptionsOf(const ArchiveRecord& record) {
   StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
+  options.claims = record.claims;
   if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
   if (!record.parity.name.empty() && record.tar_bytes > 0)
     options.parity = std::min(

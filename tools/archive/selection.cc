@@ -53,14 +53,30 @@ void Apply(const Timeline& timeline, const KeepClass& keep, const Hit& hit) {
 std::map<int64_t, WantedForms> SelectSteps(const std::vector<TimelineStep>& timeline,
                                            const std::vector<KeepClass>& classes) {
   std::map<int64_t, WantedForms> wanted;
-  for (const TimelineStep& step : timeline) wanted[step.step];
+  Timeline healthy;
+  for (const TimelineStep& step : timeline) {
+    wanted[step.step];
+    if (step.healthy) healthy.push_back(step);
+  }
   for (const KeepClass& keep : classes)
-    Apply(timeline, keep, [&](int64_t step, const std::string& why) {
+    Apply(healthy, keep, [&](int64_t step, const std::string& why) {
       WantedForms& forms = wanted[step];
       (keep.keep == Form::kFull ? forms.full : forms.weights) = true;
       forms.reasons.push_back(fmt::format("{} {}", Name(keep.keep), why));
     });
   return wanted;
+}
+
+bool MayAskLater(const std::vector<TimelineStep>& timeline, const std::vector<KeepClass>& classes) {
+  int64_t step = 0, tokens = 0;
+  for (const TimelineStep& seen : timeline) {
+    step = std::max(step, seen.step);
+    tokens = std::max(tokens, seen.tokens);
+  }
+  return std::ranges::any_of(classes, [&](const KeepClass& keep) {
+    return keep.last > 0 || keep.daily > 0 || keep.weekly > 0 || keep.monthly > 0 || keep.every > step ||
+           keep.tokens > tokens || std::ranges::any_of(keep.steps, [&](int64_t s) { return s > step; });
+  });
 }
 
 }  // namespace cairn

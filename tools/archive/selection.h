@@ -14,6 +14,7 @@ struct TimelineStep {
   int64_t step = 0;
   int64_t tokens = 0;
   int64_t saved_unix_seconds = 0;  // 0: not known; calendar classes pass it over
+  bool healthy = true;             // otherwise no class counts it
 };
 
 struct WantedForms {
@@ -22,8 +23,12 @@ struct WantedForms {
   std::vector<std::string> reasons;  // "full every 5000", "weights-fp16 last 2"
 };
 
-// Of each step of `timeline`, which is ascending and has each step once.
+// Of each step of `timeline`, which is ascending and has each step once. A step that is not healthy is never
+// asked for, and takes no other's place.
 std::map<int64_t, WantedForms> SelectSteps(const std::vector<TimelineStep>& timeline,
                                            const std::vector<KeepClass>& classes);
+
+// Whether a class that asks for none of these steps may ask for a later one, rather than never.
+bool MayAskLater(const std::vector<TimelineStep>& timeline, const std::vector<KeepClass>& classes);
 
 }  // namespace cairn

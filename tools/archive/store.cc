@@ -7,6 +7,7 @@
 
 #include "ckpt/layout.h"
 #include "tools/archive/bundle.h"
+#include "tools/archive/member_title.h"
 #include "tools/archive/tar_pieces.h"
 #include "unpack_text.h"
 
@@ -108,40 +109,65 @@ void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundl
   }
 }
 
-// RUN@STEP, taken apart; no step: any.
+// RUN@STEP, RUN~ID@STEP or ID@STEP, taken apart; no step: any.
 struct Selector {
   std::string text;
-  std::string run;
+  std::string run;  // empty: any
+  std::string id;   // the begin of the run's identity; empty: any
   std::optional<int64_t> step;
 
-  bool Fits(const ArchiveMember& member) const {
-    if (text.empty() || text == member.tar) return true;
-    return run == member.run && (!step || *step == member.step);
+  bool Fits(const ArchiveMember& m) const {
+    if (text.empty() || text == m.tar) return true;
+    return (run.empty() || run == m.run) && (id.empty() || (m.record && m.record->run.starts_with(id))) &&
+           (!step || *step == m.step);
   }
 };
 
-Result<Selector> ParseSelector(const std::string& text) {
-  Selector selector{text, text, std::nullopt};
-  const size_t at = text.rfind('@');
-  if (at == text.npos) return selector;
-  int64_t step = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + at + 1, end, step);
-  if (error != std::errc() || stop != end || step < 0)
-    return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
-  selector.run = text.substr(0, at);
-  selector.step = step;
+bool IsId(std::string_view text) {
+  return text.size() >= kMinIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
+  Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
+  if (const size_t at = text.rfind('@'); at != text.npos) {
+    int64_t step = -1;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + at + 1, end, step);
+    if (error != std::errc() || stop != end || step < 0)
+      return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
+    selector.run = text.substr(0, at);
+    selector.step = step;
+  }
+  if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
+  const size_t mark = selector.run.rfind('~');
+  const std::string id = mark == text.npos ? selector.run : selector.run.substr(mark + 1);
+  if (!IsId(id)) return selector;
+  selector.run = mark == text.npos ? "" : selector.run.substr(0, mark);
+  selector.id = id;
   return selector;
 }
 
-std::string ListNames(const std::vector<ArchiveMember>& members) {
+// With where they came from, where names alone do not tell them apart.
+std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
   std::string names;
-  for (const ArchiveMember& member : members)
-    names += fmt::format("{}{}@{} ({}{})", names.empty() ? "" : ", ", member.run, member.step, member.tar,
-                         member.form == Form::kFiles && member.record && !member.record->source.empty()
-                             ? " from " + member.record->source
-                             : "");
+  for (const ArchiveMember& m : members) {
+    const bool source = m.record && !m.record->source.empty() && (titles.ambiguous() || m.form == Form::kFiles);
+    names += fmt::format("{}{} ({}{})", names.empty() ? "" : ", ", titles.Of(m), m.tar,
+                         source ? fmt::format(" from {}", m.record->source) : "");
+  }
   return names;
+}
+
+// Runs by identity, whatever they were called; those whose identity nobody knows, and trees, which have one
+// each, by name.
+size_t CountRuns(const std::vector<ArchiveMember>& members) {
+  const auto known = [](const ArchiveMember& m) { return m.record && m.form != Form::kFiles; };
+  std::set<std::string> ids, names, others;
+  for (const ArchiveMember& m : members) {
+    if (known(m)) ids.insert(m.record->run);
+    (known(m) ? names : others).insert(m.run);
+  }
+  return ids.size() + std::ranges::count_if(others, [&](const auto& name) { return !names.contains(name); });
 }
 
 }  // namespace
@@ -236,19 +262,23 @@ Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& 
 }
 
 Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& text) {
-  CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text));
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text, members));
   if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store);
+  const MemberTitles titles(members);
   std::vector<ArchiveMember> fits;
   for (const ArchiveMember& member : members)
     if (selector.Fits(member)) fits.push_back(member);
-  if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members));
-  if (fits.front().run != fits.back().run)
-    return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits));
-  std::erase_if(fits, [step = fits.back().step](const ArchiveMember& m) { return m.step != step; });
+  if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members, titles));
+  if (CountRuns(fits) > 1)
+    return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits, titles));
+  const int64_t newest = std::ranges::max(fits, {}, &ArchiveMember::step).step;
+  std::erase_if(fits, [newest](const ArchiveMember& m) { return m.step != newest; });
+  std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
   const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
   if (fits.size() > 1 && fits[1].form == best.form)
-    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store, ListNames(fits));
+    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store,
+                           ListNames(fits, titles));
   return best;
 }
 

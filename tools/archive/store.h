@@ -42,7 +42,8 @@ Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& sto
 ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar);
 
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
-// newest step of a store that holds one run. Of several forms of a step the fullest. Errors: NotFound;
+// newest step of a store that holds one run. For RUN also RUN~ID or ID, where ID is the begin of the run's
+// identity, for there may be several of one name. Of several forms of a step the fullest. Errors: NotFound;
 // InvalidArgument listing the members where several fit.
 Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& selector);
 

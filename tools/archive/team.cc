@@ -21,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kClaimsName = ".claims";  // directory of what is taken
+constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks among the claims; say nothing
 constexpr std::string_view kTeamName = ".team";      // the launch, and what its processes have done
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
@@ -120,6 +121,13 @@ Result<bool> TryLock(int fd, int how, const std::string& path) {
   if (::flock(fd, how | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) return false;
   return IoError("lock {}: {}", path, strerror(errno));
+}
+
+Status WaitForLock(int fd, int how, const std::string& path) {
+  if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
+  while (::flock(fd, how) != 0)
+    if (errno != EINTR) return IoError("lock {}: {}", path, strerror(errno));
+  return OkStatus();
 }
 
 class OpenFd {
@@ -231,6 +239,23 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
       ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
     return IoError("write {}: {}", path, strerror(errno));
   return true;
+}
+
+Status TeamStore::Alone(const std::function<Status()>& work) {
+  if (team_.alone()) return work();
+  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kAloneName);
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  return work();
+}
+
+Status TeamStore::TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work) {
+  if (team_.alone()) return work();
+  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kRoomName);
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_SH, path));
+  if (!all_fit()) CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  return work();
 }
 
 Result<bool> TeamStore::IsLast() {

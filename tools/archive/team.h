@@ -51,6 +51,14 @@ class TeamStore {
   // whether it was done here. Errors: those of the disk, not those of the work.
   Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
 
+  // Does `work` while no other process of the launch does such: what changes a file of all.
+  Status Alone(const std::function<Status()>& work);
+
+  // Does `work`, which takes room in the store: at the same time as others of the launch where `all_fit` says
+  // that what all of them may take at once has room, else once no other does any.
+  Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
+  size_t size() const { return static_cast<size_t>(team_.size); }
+
   // True where all others have left: then this process holds the lock alone until the end.
   Result<bool> IsLast();
   // Of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still to come.

@@ -32,10 +32,11 @@ class BundleRewriteTest : public testing::Test {
       recipe.seed = static_cast<uint64_t>(number);
       EXPECT_TRUE(MakeStep(Posix(), dir_ / "gpt", recipe).ok());
       const auto step = StepReader::Open(Posix(), dir_ / ("gpt/" + StepDirName(number)));
-      EXPECT_TRUE(StoreStep(Posix(), **step, store_, {}).ok());
+      EXPECT_TRUE(StoreStep(Posix(), **step, store_, {}, {.claims = {"weekly"}}).ok());
     }
     const uint64_t large = uint64_t{1} << 40;
     EXPECT_TRUE(MakeBundles(Posix(), store_, {.sizes = {large, large, large}, .all = true}).ok());
+    policy_.tag = "weekly";
     policy_.store = store_;
     policy_.runs = {dir_ / "gpt"};
     policy_.classes = {{.keep = Form::kFull, .every = 20, .steps = {}}};
@@ -46,7 +47,7 @@ class BundleRewriteTest : public testing::Test {
     CAIRN_RETURN_IF_ERROR(CleanStore(fs, store_));
     CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store_).status());
     CAIRN_ASSIGN_OR_RETURN(entries_, PlanPrune(fs, policy_));
-    CAIRN_RETURN_IF_ERROR(RemovePruned(fs, store_, entries_));
+    CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy_, entries_));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store_));
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries_)) drafts.push_back(rewrite.draft);

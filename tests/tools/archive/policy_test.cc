@@ -45,9 +45,10 @@ TEST(PolicyTest, ReadsEveryKey) {
 TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
   const auto message = [](const std::string& text) { return ParsePolicy(text, "p.toml").status().message(); };
   const std::string head = "store = \"s\"\nruns = [\"r\"]\n";
-  EXPECT_EQ(message(head + "purge_dayz = 3\n"), "p.toml:3: unknown key 'purge_dayz'");
+  EXPECT_EQ(message(head + "purge_dayz = 3\n"),
+            "p.toml:3: unknown key 'purge_dayz'; did you mean 'purge_days'?");
   EXPECT_EQ(message(head + "purge_days = \"x\"\n"),
-            "p.toml:3: the value of 'purge_days' has the wrong type or range");
+            "p.toml:3: the value of 'purge_days' has the wrong type or range; write purge_days = 30");
   EXPECT_NE(message(head + "[[class]]\nkeep = \"half\"\n").find("p.toml:4: the value of 'keep'"),
             std::string::npos);
   EXPECT_NE(message(head + "[[class]]\nkeep = \"full\"\n").find("p.toml:3: a class that keeps nothing"),
@@ -69,6 +70,54 @@ TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
   EXPECT_NE(policy("bundle_min = \"1MB\"\n").status().message().find("without bundle"), std::string::npos);
   EXPECT_NE(policy("bundle = \"1GB\"\nbundle_max = \"1MB\"\n").status().message().find("between"),
             std::string::npos);
+}
+
+// Every key that is listed is taken with the value that it is listed with, and no other.
+TEST(PolicyTest, TheListOfKeysIsWhatIsTaken) {
+  ASSERT_GT(PolicyKeys().size(), 30u);
+  const std::string text = PolicyKeysText();
+  for (const PolicyKey& key : PolicyKeys()) {
+    EXPECT_NE(text.find(fmt::format("  {} ", key.name)), std::string::npos) << key.name;
+    std::string value(key.value);
+    if (const size_t either = value.find(" or "); either != value.npos) value.resize(either);
+    std::string file = key.name == "store" ? "" : "store = \"s\"\n";
+    if (key.name == "bundle_min" || key.name == "bundle_max") file += "bundle = \"100GB\"\n";
+    if (key.name != "runs") file += "runs = [\"r\"]\n";
+    const std::string line = fmt::format("{} = {}\n", key.name, value);
+    if (key.table.empty()) file += line;
+    file += "[[class]]\nlast = 1\n";
+    if (key.table == "class")
+      file += fmt::format("[[class]]\n{}{}", line, key.name == "keep" ? "every = 5\n" : "");
+    else if (!key.table.empty())
+      file += fmt::format("[{}]\n{}", key.table, line);
+    const auto policy = ParsePolicy(file, "p.toml");
+    EXPECT_TRUE(policy.ok()) << policy.status().message() << "\n" << file;
+  }
+}
+
+TEST(PolicyTest, PathsBeginAtThePolicysDirectoryOrAtHome) {
+  ::setenv("HOME", "/home/m[e]", 1);
+  const std::string tail = "[[class]]\nlast = 1\n";
+  const auto policy = ParsePolicy(
+      "store = \"s\"\nruns = [\"r*\", \"/a/*\", \"~/b*\"]\ntrees = [\"t\"]\nmetrics = \"~/m\"\n" + tail, "p.toml",
+      "/etc/{x}");
+  ASSERT_TRUE(policy.ok()) << policy.status().message();
+  EXPECT_EQ(policy->store, "/etc/{x}/s");
+  EXPECT_EQ(policy->status, "/etc/{x}/s/status.json");
+  EXPECT_EQ(policy->runs, (std::vector<std::string>{"/etc/\\{x\\}/r*", "/a/*", "/home/m\\[e\\]/b*"}));
+  EXPECT_EQ(policy->trees, (std::vector<std::string>{"/etc/\\{x\\}/t"}));
+  EXPECT_EQ(policy->metrics, "/home/m[e]/m");
+  EXPECT_NE(ParsePolicy("store = \"~x/s\"\nruns = [\"r\"]\n" + tail, "p").status().message().find("another user"),
+            std::string::npos);
+}
+
+TEST(PolicyTest, LabelsAreTheTagAndThePath) {
+  Policy policy;
+  policy.path = "/p.toml";
+  EXPECT_EQ(policy.labels(), (std::vector<std::string>{"policy:/p.toml"}));
+  policy.tag = "weekly";
+  EXPECT_EQ(policy.labels(), (std::vector<std::string>{"weekly", "policy:/p.toml"}));
+  EXPECT_TRUE(policy.Claims("weekly") && policy.Claims("policy:/p.toml") && !policy.Claims("by hand"));
 }
 
 TEST(PolicyTest, SizesAndPercents) {

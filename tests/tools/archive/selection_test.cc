@@ -46,5 +46,22 @@ TEST(SelectionTest, AStepIsKeptInEveryFormThatAClassAsksForAndSaysWhy) {
   EXPECT_EQ(wanted.at(200).reasons, (std::vector<std::string>{"full every 200", "weights-fp16 every 100"}));
 }
 
+TEST(SelectionTest, AnUnhealthyStepTakesNobodysPlace) {
+  auto timeline = Timeline(4);
+  timeline[3].healthy = timeline[1].healthy = false;
+  EXPECT_EQ(Kept(timeline, {.last = 2}), (std::vector<int64_t>{100, 300}));
+  EXPECT_EQ(Kept(timeline, {.every = 200}), std::vector<int64_t>());
+  EXPECT_EQ(Kept(timeline, {.steps = {400}}), std::vector<int64_t>());
+  EXPECT_EQ(SelectSteps(timeline, {}).size(), 4u);
+}
+
+TEST(SelectionTest, AClassMayAskLater) {
+  EXPECT_TRUE(MayAskLater(Timeline(2), {{.every = 500}}));
+  EXPECT_FALSE(MayAskLater(Timeline(2), {{.every = 150}}));
+  EXPECT_TRUE(MayAskLater(Timeline(2), {{.every = 150}, {.steps = {201}}}));
+  EXPECT_FALSE(MayAskLater(Timeline(2), {{.steps = {150}}}));
+  EXPECT_TRUE(MayAskLater(Timeline(2), {{.tokens = 2001}}));
+}
+
 }  // namespace
 }  // namespace cairn

@@ -80,6 +80,38 @@ TEST_F(ArchiveStoreTest, SelectorsNameRunAndStep) {
   EXPECT_EQ(Find("other@60")->step, 60);
 }
 
+TEST_F(ArchiveStoreTest, RunsOfOneNameAreToldApartByTheirIdentities) {
+  ArchiveRecord other = Record("gpt", 20, 'b');
+  other.run = "0123ffff" + std::string(24, '0');
+  other.source = "/elsewhere/gpt";
+  Put(Record("gpt", 20));
+  Put(other);
+  Put(Record("gpt", 40));
+  const auto several = Find("gpt@20");
+  EXPECT_EQ(several.status().kind(), StatusKind::kInvalidArgument);
+  for (const char* part : {"several runs", "gpt~01234@20", "gpt~0123f@20", "of /elsewhere/gpt"})
+    EXPECT_NE(several.status().message().find(part), std::string::npos) << several.status().message();
+  EXPECT_EQ(Find("gpt").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find("gpt~0123f@20")->record->source, "/elsewhere/gpt");
+  EXPECT_EQ(Find("0123f")->record->source, "/elsewhere/gpt");
+  EXPECT_EQ(Find("gpt~01234")->step, 40);
+  EXPECT_EQ(Find("gpt~0123").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find("gpt~ffff@20").status().kind(), StatusKind::kNotFound);
+  Put(Record("renamed", 60));  // of the same identity as gpt~01234
+  EXPECT_EQ(Find("01234")->step, 60);
+}
+
+TEST_F(ArchiveStoreTest, ClaimsAndHealthComeBackFromSidecars) {
+  ArchiveRecord record = Record("gpt", 20);
+  const std::string plain = EncodeRecord(record);
+  EXPECT_NE(plain.find("\"version\": 2"), std::string::npos) << plain;  // as older programs read it
+  record.claims = {"daily", "weekly"};
+  record.healthy = false;
+  const auto decoded = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, record);
+}
+
 TEST_F(ArchiveStoreTest, TwoSavesOfOneStepAreToldApartByTar) {
   Put(Record("gpt", 20, 'a'));
   Put(Record("gpt", 20, 'b'));
