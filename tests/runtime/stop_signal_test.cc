@@ -73,16 +73,21 @@ TEST(StopSignalDeathTest, LeavesAnIgnoredHangUpIgnored) {
       testing::ExitedWithCode(0), "");
 }
 
+bool WritesFailWithErrors() {
+  int ends[2];
+  if (pipe(ends) != 0 || close(ends[0]) != 0) return false;
+  if (write(ends[1], "x", 1) >= 0 || errno != EPIPE) return false;
+  std::FILE* file = std::tmpfile();
+  const rlimit limit{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+  if (file == nullptr || setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+  return write(fileno(file), "x", 1) < 0 && errno == EFBIG;
+}
+
 TEST(StopSignalDeathTest, AWriteThatCannotGoOnIsAnErrorAndNoSignal) {
   EXPECT_EXIT(
       {
         WatchStopSignals();
-        int ends[2];
-        bool told = pipe(ends) == 0 && close(ends[0]) == 0 && write(ends[1], "x", 1) < 0 && errno == EPIPE;
-        std::FILE* file = std::tmpfile();
-        const rlimit limit{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
-        told &= setrlimit(RLIMIT_FSIZE, &limit) == 0 && write(fileno(file), "x", 1) < 0 && errno == EFBIG;
-        std::exit(told ? 0 : 1);
+        std::exit(WritesFailWithErrors() ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
 }

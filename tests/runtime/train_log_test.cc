@@ -1,12 +1,15 @@
 #include "runtime/train_log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "ckpt/unique_fd.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
@@ -18,6 +21,30 @@ std::string Contents(const std::string& path) {
   out << std::ifstream(path).rdbuf();
   return out.str();
 }
+
+// Stderr goes into a pipe, which no limit of file sizes holds up, and stdout nowhere.
+class Redirected {
+ public:
+  Redirected() : out_(::dup(STDOUT_FILENO)), err_(::dup(STDERR_FILENO)) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    said_ = UniqueFd(ends[0]);
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[1]);
+    const UniqueFd nowhere(::open("/dev/null", O_WRONLY));
+    ::dup2(nowhere.get(), STDOUT_FILENO);
+  }
+  std::string Said() {
+    ::dup2(out_.get(), STDOUT_FILENO);
+    ::dup2(err_.get(), STDERR_FILENO);
+    std::string text(1 << 14, ' ');
+    text.resize(std::max<ssize_t>(0, ::read(said_.get(), text.data(), text.size())));
+    return text;
+  }
+
+ private:
+  UniqueFd out_, err_, said_;
+};
 
 TrainConfig LoggedTo(const TempDir& dir) {
   TrainConfig config;
@@ -40,8 +67,7 @@ TEST(TrainLogTest, AFullDiskIsReportedOnceAndNoRecordIsLost) {
   TempDir dir;
   const TrainConfig config = LoggedTo(dir);
   auto log = TrainLog::Open(config, Topology{}, 0, 10).value();
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  Redirected redirected;
   uint64_t before = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir / "t")) before = entry.file_size();
   {
@@ -51,8 +77,7 @@ TEST(TrainLogTest, AFullDiskIsReportedOnceAndNoRecordIsLost) {
   }
   Steps(*log, 7, 8);
   log.reset();
-  (void)testing::internal::GetCapturedStdout();
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = redirected.Said();
   for (const std::string& flag :
        {"--log-json " + config.log_json, "--tensorboard-dir " + config.tensorboard_dir}) {
     EXPECT_NE(said.find(flag + " cannot be written"), std::string::npos) << said;
