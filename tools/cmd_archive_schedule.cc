@@ -43,7 +43,8 @@ Result<ScheduleOptions> Complete(const ScheduleArguments& arguments) {
   if (const char* path = std::getenv("PATH")) o.search_path = path;
   if (arguments.uninstall) return o;
   // A schedule of a broken policy, or of no program, helps nobody.
-  CAIRN_RETURN_IF_ERROR(ReadPolicy(arguments.policy).status());
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(arguments.policy));
+  o.tag = policy.tag;
   if (::access(o.cairn.c_str(), X_OK) != 0)
     return InvalidArgument("{} is not a program that can be started; name one with --program", o.cairn);
   CAIRN_RETURN_IF_ERROR(CheckSchedule(o, arguments.scheduler()));

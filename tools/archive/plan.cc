@@ -17,6 +17,10 @@ namespace cairn {
 namespace {
 
 constexpr double kDaySeconds = 86400;
+// Bounds for a quota.
+constexpr uint64_t kTarEndBytes = 16 << 10, kSidecarBytes = 4 << 10, kSidecarBytesAFile = 512;
+constexpr uint64_t kParityHeadBytes = 64 << 10;
+constexpr uint64_t kStagedFiles = 8;  // of a step with weights alone, directories included
 
 class Planner {
  public:

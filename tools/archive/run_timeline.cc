@@ -7,6 +7,7 @@
 
 #include "ckpt/canonical_path.h"
 #include "ckpt/layout.h"
+#include "ckpt/run_health.h"
 #include "ckpt/run_identity.h"
 #include "tools/archive/directory_pattern.h"
 #include "tools/archive/run.h"
@@ -95,6 +96,11 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .steps = {}};
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number));
+  // What came after a step says more of it than it knew itself.
+  if (const auto facts = ReadStepFacts(fs, path); facts.ok())
+    for (const StepFacts& fact : *facts)
+      for (ScratchStep& step : run.steps)
+        if (step.step == fact.step) step.healthy = fact.unhealthy.empty();
   Result<std::string> id = OwnIdentity(fs, run);
   if (!id.ok()) runs.failures.push_back(id.status().message());
   if (id.ok()) run.id = std::move(id).value();
