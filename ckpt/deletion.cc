@@ -1,5 +1,5 @@
-// Both deletions are a table of checks, run in the order of Refusal, and then the same three moves: rename
-// aside, make that durable, unlink what the checks saw.
+// Both deletions are a table of checks, run in the order of DeletionRefusal, and then the same three moves:
+// rename aside, make that durable, unlink what the checks saw.
 #include "ckpt/deletion.h"
 
 #include <fcntl.h>
@@ -26,13 +26,13 @@ constexpr auto kLockPatience = std::chrono::seconds(10);
 constexpr auto kLockPause = std::chrono::milliseconds(20);
 
 struct Check {
-  Refusal refusal;
+  DeletionRefusal refusal;
   std::function<Status()> holds;
 };
 
-std::optional<Refused> FirstRefused(const std::vector<Check>& checks) {
+std::optional<RefusedDeletion> FirstRefused(const std::vector<Check>& checks) {
   for (const auto& [refusal, holds] : checks)
-    if (Status status = holds(); !status.ok()) return Refused{refusal, std::move(status)};
+    if (Status status = holds(); !status.ok()) return RefusedDeletion{refusal, std::move(status)};
   return std::nullopt;
 }
 
@@ -100,13 +100,13 @@ class StepCheck {
   StepCheck(FileSystem& fs, const StepDeletion& deletion)
       : fs_(fs), d_(deletion), directory_(JoinPath(deletion.run_dir, deletion.name)) {}
 
-  std::optional<Refused> Refuses(const DeletionProof& proof) {
-    return FirstRefused({{Refusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
-                         {Refusal::kIdentity, [&] { return Identity(); }},
-                         {Refusal::kForeign, [&] { return Foreign(); }},
-                         {Refusal::kNewest, [&] { return Newest(); }},
-                         {Refusal::kHeld, [&] { return Held(); }},
-                         {Refusal::kProof, [&] { return proof.Check(fs_); }}});
+  std::optional<RefusedDeletion> Refuses(const DeletionProof& proof) {
+    return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
+                         {DeletionRefusal::kIdentity, [&] { return Identity(); }},
+                         {DeletionRefusal::kForeign, [&] { return Foreign(); }},
+                         {DeletionRefusal::kNewest, [&] { return Newest(); }},
+                         {DeletionRefusal::kHeld, [&] { return Held(); }},
+                         {DeletionRefusal::kProof, [&] { return proof.Check(fs_); }}});
   }
   // Once nothing refuses.
   const Manifest& manifest() const { return manifest_; }
@@ -209,34 +209,35 @@ DeletionLock::~DeletionLock() {
 
 // ---- Deletion ----
 
-std::string_view Name(Refusal refusal) {
+std::string_view Name(DeletionRefusal refusal) {
   switch (refusal) {
-    case Refusal::kLink:
+    case DeletionRefusal::kLink:
       return "link";
-    case Refusal::kIdentity:
+    case DeletionRefusal::kIdentity:
       return "identity";
-    case Refusal::kForeign:
+    case DeletionRefusal::kForeign:
       return "foreign";
-    case Refusal::kNewest:
+    case DeletionRefusal::kNewest:
       return "newest";
-    case Refusal::kHeld:
+    case DeletionRefusal::kHeld:
       return "held";
-    case Refusal::kAlive:
+    case DeletionRefusal::kAlive:
       return "alive";
-    case Refusal::kProof:
+    case DeletionRefusal::kProof:
       return "proof";
   }
   return "";
 }
 
-std::optional<Refused> WhyNotDelete(FileSystem& fs, const StepDeletion& d, const DeletionProof& proof) {
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& d,
+                                            const DeletionProof& proof) {
   return StepCheck(fs, d).Refuses(proof);
 }
 
 Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& proof) {
   CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, d.run_dir));
   StepCheck check(fs, d);
-  if (std::optional<Refused> refused = check.Refuses(proof)) return std::move(refused->status);
+  if (std::optional<RefusedDeletion> refused = check.Refuses(proof)) return std::move(refused->status);
   const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
   CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(d.run_dir, d.name), aside));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
@@ -244,12 +245,13 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
   return fs.SyncDir(d.run_dir);
 }
 
-std::optional<Refused> WhyNotDelete(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
-  return FirstRefused({{Refusal::kLink, [&] { return CheckNoLink(fs, d.directory); }},
-                       {Refusal::kNewest, [&] { return CheckNoRunInside(d); }},
-                       {Refusal::kAlive, [&] { return CheckNobodyWrites(d); }},
-                       {Refusal::kIdentity, d.same},
-                       {Refusal::kProof, [&] { return proof.Check(fs); }}});
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
+                                            const DeletionProof& proof) {
+  return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs, d.directory); }},
+                       {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
+                       {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
+                       {DeletionRefusal::kIdentity, d.same},
+                       {DeletionRefusal::kProof, [&] { return proof.Check(fs); }}});
 }
 
 // Directories are removed only where they are empty then: what came meanwhile stays, and the name tells why.
@@ -257,7 +259,7 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& pr
   const size_t slash = d.directory.rfind('/');
   const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));
   CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, parent));
-  if (std::optional<Refused> refused = WhyNotDelete(fs, d, proof)) return std::move(refused->status);
+  if (std::optional<RefusedDeletion> refused = WhyNotDelete(fs, d, proof)) return std::move(refused->status);
   const std::string aside = d.directory + std::string(kTreeDeletingSuffix);
   if (fs.LinkStat(aside).ok())
     return AlreadyExists("{}: left by a deletion that was killed; its content is stored, remove it by hand",

@@ -52,12 +52,12 @@ class DeletionLock {
   int fd_;
 };
 
-enum class Refusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
-std::string_view Name(Refusal refusal);  // "link", "identity", ...
+enum class DeletionRefusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
+std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
 
 // A line of the table, and the words for a person.
-struct Refused {
-  Refusal refusal;
+struct RefusedDeletion {
+  DeletionRefusal refusal;
   Status status;
 };
 
@@ -73,7 +73,8 @@ struct StepDeletion {
   bool newest_too = false;  // a user insists: the newest healthy step may go
 };
 // Nothing where it may go.
-std::optional<Refused> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion, const DeletionProof& proof);
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,
+                                            const DeletionProof& proof);
 // Errors: the status of WhyNotDelete(), with nothing changed; those of the disk.
 Status DeleteStep(FileSystem& fs, const StepDeletion& deletion, const DeletionProof& proof);
 
@@ -87,7 +88,8 @@ struct TreeDeletion {
   std::vector<std::string> directories;  // and directories, each after its parent
   std::function<Status()> same;          // reads it all: whether that is still all that it holds
 };
-std::optional<Refused> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion,
+                                            const DeletionProof& proof);
 Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
 
 // Of the committed steps the newest that is healthy and opens; nothing where there is none. Errors: those of

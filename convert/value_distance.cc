@@ -74,7 +74,8 @@ void ValueDistance::AddElement(uint64_t index, double a, double b) {
   }
   max_absolute = std::max(max_absolute, apart);
   const bool exact = absolute_ == 0 && relative_ == 0;
-  if (!exact && apart <= absolute_ + relative_ * std::abs(b)) return;
+  // Nothing is within a tolerance of infinity, not even where the tolerance is a part of it.
+  if (!exact && std::isfinite(apart) && apart <= absolute_ + relative_ * std::abs(b)) return;
   if (beyond++ == 0) first_beyond = index;
 }
 

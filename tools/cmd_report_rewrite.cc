@@ -6,6 +6,7 @@
 #include "tools/choices.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/report/match_logs.h"
 #include "tools/report/rewrite_table.h"
 #include "tools/report_flags.h"
@@ -63,7 +64,7 @@ bool IsScript(const std::string& path, std::string_view text) {
          text.starts_with("#!");
 }
 
-// In single quotes where the shell would see more than a word.
+// In single quotes where the shell would see more than a word; any bytes, line breaks too.
 std::string Quoted(const std::string& word) {
   if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:@%,") ==
       word.npos)
@@ -85,12 +86,12 @@ int PrintMatches(const std::vector<LogMatch>& matches, bool json) {
     list.push_back(std::move(row));
     if (json) continue;
     if (match.script.empty())
-      fmt::print("# {}: {}\n", match.log, match.evidence.empty() ? "no script" : match.evidence);
+      PrintLine("# {}: {}", match.log, match.evidence.empty() ? "no script" : match.evidence);
     else if (match.rename.empty())
-      fmt::print("# {}: of {}, by {}\n", match.log, match.script, match.evidence);
+      PrintLine("# {}: of {}, by {}", match.log, match.script, match.evidence);
     else
-      fmt::print("mv -n -- {} {}  # of {}, by {}\n", Quoted(match.log), Quoted(match.rename), match.script,
-                 match.evidence);
+      fmt::print("mv -n -- {} {}  {}\n", Quoted(match.log), Quoted(match.rename),
+                 Printable(fmt::format("# of {}, by {}", match.script, match.evidence), Lines::kOne));
   }
   if (json) PrintJson(list);
   return all ? kExitDone : kExitCheckFailed;

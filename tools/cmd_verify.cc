@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "ckpt/canonical_path.h"
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
+#include "ckpt/run_health.h"
 #include "tools/archive/recall.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/store.h"
@@ -85,7 +88,7 @@ class Verifier {
       Progress progress("verifying", BytesOf(fs, directory), !options_.json);
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
-    Tell(directory, report, What());
+    Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "");
     if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
   }
 
@@ -108,20 +111,32 @@ class Verifier {
   }
 
  private:
-  void Tell(const std::string& checkpoint, const VerifyReport& report, const std::string& what) {
-    if (!report.problems.empty()) code_ = kExitCheckFailed;
+  // Values can be whole and worth nothing: why nobody should resume from them.
+  static std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
+    const std::filesystem::path step = CanonicalPath(directory);
+    const auto facts = ReadStepFacts(fs, step.parent_path().string());
+    for (size_t i = 0; facts.ok() && i < facts->size(); ++i)
+      if (StepDirName((*facts)[i].step) == step.filename()) return (*facts)[i].unhealthy;
+    return {};
+  }
+
+  void Tell(const std::string& checkpoint, const VerifyReport& report, const std::string& what,
+            const std::string& unhealthy = {}) {
+    if (!report.problems.empty() || !unhealthy.empty()) code_ = kExitCheckFailed;
     if (options_.json) {
       list_.push_back({{"checkpoint", checkpoint},
-                       {"ok", report.problems.empty()},
+                       {"ok", report.problems.empty() && unhealthy.empty()},
+                       {"unhealthy", unhealthy},
                        {"bytes_checked", report.bytes_checked},
                        {"problems", ToJson(report.problems)}});
       return;
     }
     for (const Problem& problem : report.problems) PrintLine("{}", ToString(problem));
-    if (report.problems.empty())
+    if (!unhealthy.empty()) PrintLine("{}: unhealthy: {}", checkpoint, unhealthy);
+    if (report.problems.empty() && unhealthy.empty())
       PrintLine("{}: good, {} checked ({})", checkpoint,
                 HumanBytes(static_cast<double>(report.bytes_checked)), what);
-    else
+    else if (!report.problems.empty())
       PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
                 report.problems.size() == 1 ? "" : "s");
   }

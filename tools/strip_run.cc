@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
+#include "ckpt/canonical_path.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -105,7 +107,16 @@ void PrintText(const CheckpointSource& source, const StripOptions& options, cons
     fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
 }
 
-// The tokenizer's files in `directory`. Errors: NotFound where there are none.
+// The directory that a model's own files lie in: of a snapshot in a Hugging Face cache
+// (MODEL/snapshots/REVISION, whose files are links into MODEL/blobs) the model's.
+std::string OwnPlace(const std::string& directory) {
+  const std::filesystem::path place = CanonicalPath(directory);
+  return place.parent_path().filename() == "snapshots" ? place.parent_path().parent_path() : place;
+}
+
+// The tokenizer's files in `directory`. A release must not carry what lies elsewhere on this machine. Errors:
+// NotFound where there are none; InvalidArgument where one leads out of the model's own directory, or is not
+// a file.
 Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   FileCopies files;
@@ -114,7 +125,13 @@ Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) 
     if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
     const std::string path = JoinPath(directory, name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-    if (!info.is_directory()) files[name] = {&fs, path};
+    if (info.is_directory()) continue;
+    if (info.kind != FileKind::kFile) return InvalidArgument("{} is not a regular file; move it away", path);
+    if (!CanonicalPath(path).starts_with(JoinPath(OwnPlace(directory), "")))
+      return InvalidArgument(
+          "{} leads out of the model's directory, to {}; put a copy there if it is to be published", path,
+          CanonicalPath(path));
+    files[name] = {&fs, path};
   }
   if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
   return files;
@@ -125,7 +142,7 @@ Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& sourc
   if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
   if (flags.options.format == StripFormat::kNative) return FileCopies{};
   Result<FileCopies> found = TokenizerFiles(fs, source.directory());
-  return found.ok() ? std::move(found) : Result<FileCopies>(FileCopies{});
+  return found.status().kind() == StatusKind::kNotFound ? FileCopies{} : std::move(found);
 }
 
 }  // namespace

@@ -43,12 +43,24 @@ const TorchType* DtypeOf(const PyValue* value) {
                                                                          : nullptr;
 }
 
-// (storage, offset, size, stride, requires_grad, hooks[, dtype or metadata]); null where it is not.
+// {"neg": True}, {"conj": True}: the elements mean something else than the storage says.
+bool ChangesElements(const PyValue* metadata) {
+  if (!metadata || metadata->is(PyKind::kNone)) return false;
+  if (!metadata->is(PyKind::kDict)) return true;
+  for (size_t i = 1; i < metadata->items.size(); i += 2)
+    if (AsInt(metadata->items[i]) != 0) return true;
+  return false;
+}
+
+// (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]); null where it is not, or where
+// its elements are not those of its storage.
 PyValue* RebuildTensor(Pickle& pickle, const Values& args, bool has_dtype) {
   if (args.size() < 4 || !args[0]->is(PyKind::kStorage)) return nullptr;
   const auto offset = AsInt(args[1]);
   const auto shape = AsDims(args[2]), stride = AsDims(args[3]);
   if (!offset || *offset < 0 || !shape || !stride || shape->rank() != stride->rank()) return nullptr;
+  const size_t metadata = has_dtype ? 7 : 6;
+  if (args.size() > metadata && ChangesElements(args[metadata])) return nullptr;
   const TorchType* type = has_dtype ? DtypeOf(args.size() > 6 ? args[6] : nullptr) : args[0]->storage->type;
   if (!type) return nullptr;
   return NewTensor(pickle, {type, args[0]->storage, static_cast<uint64_t>(*offset), *shape, *stride});

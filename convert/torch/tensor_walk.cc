@@ -22,7 +22,36 @@ struct Frame {
 
 bool LeadsOn(const PyValue& value) {
   return value.is(PyKind::kTensor) || value.is(PyKind::kList) || value.is(PyKind::kTuple) ||
-         value.is(PyKind::kDict) || value.is(PyKind::kObject);
+         value.is(PyKind::kDict) || value.is(PyKind::kObject) || value.is(PyKind::kStorage);
+}
+
+// What an object was made with, where no walk leads: a call that the machine does not know, of which only the
+// arguments are left. Whether elements of a tensor or an array are among them.
+bool HidesElements(const PyValue& value, size_t depth, uint64_t& left) {
+  if (value.is(PyKind::kTensor) || value.is(PyKind::kStorage)) return true;
+  if (depth == 0 || left == 0) return false;
+  --left;
+  return std::ranges::any_of(value.items,
+                             [&](const PyValue* item) { return HidesElements(*item, depth - 1, left); });
+}
+
+bool IsNumpyArray(const PyValue& value) {
+  return value.is(PyKind::kObject) && value.module.starts_with("numpy") && value.text == "_reconstruct";
+}
+
+constexpr size_t kMaxHidingDepth = 8;
+constexpr uint64_t kMaxHidingCost = 4096;
+
+// Errors: NotSupported where what the walk passes over has elements.
+Status CheckNothingHidden(const PyValue& value, const std::string& path) {
+  uint64_t left = kMaxHidingCost;
+  const bool call = value.is(PyKind::kObject) && HidesElements(value, kMaxHidingDepth, left);
+  if (!call && !value.is(PyKind::kStorage) && !IsNumpyArray(value)) return OkStatus();
+  return NotSupported(
+      "{:.80}: {} holds elements that Cairn does not understand (sparse, quantized, nested, conjugate or "
+      "negative "
+      "tensors, numpy arrays); save it as a plain tensor, or leave it out",
+      path.empty() ? "its root" : path, value.is(PyKind::kStorage) ? "a bare storage" : value.ClassName());
 }
 
 }  // namespace
@@ -71,6 +100,7 @@ Status ForEachTensor(const PyValue& root,
       return visit(path, tensor);
     }
     CAIRN_RETURN_IF_ERROR(charge(kContainerCost));
+    CAIRN_RETURN_IF_ERROR(CheckNothingHidden(*value, path));
     frames.push_back({value, 0, path.size()});
     return OkStatus();
   };

@@ -78,42 +78,44 @@ TEST_F(DeletionTest, WhatIsProvenGoesWholeAndAlone) {
 TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) {
   struct Row {
     const char* what;
-    Refusal refusal;
+    DeletionRefusal refusal;
     int64_t step;
     std::function<void(StepDeletion&)> spoil;
   };
   const std::string elsewhere = temp_ / "elsewhere";
   const std::vector<Row> rows = {
-      {"the step is a link", Refusal::kLink, 20,
+      {"the step is a link", DeletionRefusal::kLink, 20,
        [&](StepDeletion&) {
          stdfs::rename(Path(20), elsewhere);
          stdfs::create_directory_symlink(elsewhere, Path(20));
        }},
-      {"a link in it", Refusal::kForeign, 20,
+      {"a link in it", DeletionRefusal::kForeign, 20,
        [&](StepDeletion&) {
          stdfs::rename(Path(20) + "/index.h5", temp_ / "index.h5");
          stdfs::create_symlink(temp_ / "index.h5", Path(20) + "/index.h5");
        }},
-      {"saved again", Refusal::kIdentity, 20, [&](StepDeletion&) { Save(20, false, 2); }},
-      {"another step under its name", Refusal::kIdentity, 20,
+      {"saved again", DeletionRefusal::kIdentity, 20, [&](StepDeletion&) { Save(20, false, 2); }},
+      {"another step under its name", DeletionRefusal::kIdentity, 20,
        [&](StepDeletion& deletion) {
          stdfs::remove_all(Path(20));
          stdfs::copy(Path(10), Path(20));
          deletion = Deletion(20);
        }},
-      {"no manifest", Refusal::kIdentity, 20,
+      {"no manifest", DeletionRefusal::kIdentity, 20,
        [&](StepDeletion&) { stdfs::remove(Path(20) + "/manifest.json"); }},
-      {"a file of somebody", Refusal::kForeign, 20, [&](StepDeletion&) { Touch(Path(20) + "/notes.txt"); }},
-      {"a directory of somebody", Refusal::kForeign, 20,
+      {"a file of somebody", DeletionRefusal::kForeign, 20,
+       [&](StepDeletion&) { Touch(Path(20) + "/notes.txt"); }},
+      {"a directory of somebody", DeletionRefusal::kForeign, 20,
        [&](StepDeletion&) { stdfs::create_directory(Path(20) + "/eval"); }},
-      {"the newest", Refusal::kNewest, 30, [](StepDeletion&) {}},
-      {"the newest healthy one", Refusal::kNewest, 30, [&](StepDeletion&) { Save(40, /*bad=*/true); }},
-      {"the newest that opens", Refusal::kNewest, 30,
+      {"the newest", DeletionRefusal::kNewest, 30, [](StepDeletion&) {}},
+      {"the newest healthy one", DeletionRefusal::kNewest, 30,
+       [&](StepDeletion&) { Save(40, /*bad=*/true); }},
+      {"the newest that opens", DeletionRefusal::kNewest, 30,
        [&](StepDeletion&) {
          Save(40);
          stdfs::remove(Path(40) + "/index.h5");
        }},
-      {"a virtual step uses it", Refusal::kHeld, 20,
+      {"a virtual step uses it", DeletionRefusal::kHeld, 20,
        [&](StepDeletion&) { ASSERT_TRUE(HoldStep(fs_, Path(20), temp_ / "other/step-00000020").ok()); }},
   };
   for (const Row& row : rows) {
@@ -133,7 +135,7 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
 }
 
 TEST_F(DeletionTest, AProofThatNoLongerHoldsIsARefusal) {
-  EXPECT_EQ(WhyNotDelete(fs_, Deletion(20), ProofThat(false))->refusal, Refusal::kProof);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(20), ProofThat(false))->refusal, DeletionRefusal::kProof);
   EXPECT_FALSE(DeleteStep(fs_, Deletion(20), ProofThat(false)).ok());
   EXPECT_TRUE(stdfs::exists(Path(20)));
 }
@@ -230,21 +232,22 @@ TEST_F(TreeDeletionTest, WhatCameMeanwhileStays) {
 TEST_F(TreeDeletionTest, Refusals) {
   TreeDeletion other = Deletion();
   other.same = [] { return Corrupt("other content"); };
-  EXPECT_EQ(WhyNotDelete(fs_, other, ProofThat(true))->refusal, Refusal::kIdentity);
-  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(false))->refusal, Refusal::kProof);
-  EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/.run"}, {"gpt"}), ProofThat(true))->refusal, Refusal::kNewest);
+  EXPECT_EQ(WhyNotDelete(fs_, other, ProofThat(true))->refusal, DeletionRefusal::kIdentity);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(false))->refusal, DeletionRefusal::kProof);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/.run"}, {"gpt"}), ProofThat(true))->refusal,
+            DeletionRefusal::kNewest);
   EXPECT_EQ(
       WhyNotDelete(fs_, Deletion({"gpt/step-00000010/manifest.json"}, {"gpt"}), ProofThat(true))->refusal,
-      Refusal::kNewest);
+      DeletionRefusal::kNewest);
   // A training that began after the tree was listed.
   const int lock = ::open((tree_ + "/sub/.lock").c_str(), O_CREAT | O_RDWR, 0600);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, Refusal::kAlive);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kAlive);
   ::close(lock);
   EXPECT_FALSE(WhyNotDelete(fs_, Deletion(), ProofThat(true)).has_value());
   stdfs::rename(tree_, temp_ / "real");
   stdfs::create_directory_symlink(temp_ / "real", tree_);
-  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, Refusal::kLink);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kLink);
 }
 
 }  // namespace

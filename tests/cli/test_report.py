@@ -112,6 +112,18 @@ class ReportTest(CliTest):
         self.cairn("report", "match", "pp8.slurm", "big-1234.out", "other.out", code=1, says="other.out: no script")
         self.cairn("report", "match", "big-1234.out", code=2, says="needs logs and job scripts")
 
+    def test_what_match_prints_is_safe_in_a_shell(self):
+        script, log = self.dir / "n\ntouch PWN\n#.slurm", self.dir / "j-1234.out"
+        script.write_text("#!/bin/bash\n#SBATCH --job-name=j\n#SBATCH --output=%x-%j.out\n")
+        log.write_text(" iteration 10/ 20 | elapsed time per iteration (ms): 1.0 | lm loss: 1.0 |\n")
+        for name in (log, self.dir / "j-9\ntouch PWN\n.out"):
+            if name != log:
+                name.write_text(log.read_text())
+            text = subprocess.run([CAIRN, "report", "match", script.name, name.name], cwd=self.dir, capture_output=True,
+                                  text=True).stdout
+            subprocess.run(["bash"], cwd=self.dir, input=text, capture_output=True, text=True)
+            self.assertFalse((self.dir / "PWN").exists(), text)
+
     def test_subcommands_have_help(self):
         for verb in ("rewrite", "match"):
             self.cairn("report", verb, "--help", says=["Example", f"cairn report {verb}", "2 misuse or trouble"])

@@ -131,6 +131,15 @@ TEST(ValueDistance, WhatIsNotFiniteIsInfinitelyFar) {
   EXPECT_EQ(distance.beyond, 1);
 }
 
+TEST(ValueDistance, NothingIsWithinAToleranceOfInfinity) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& [a, b] : {std::pair{1.0f, inf}, {inf, 1.0f}, {-inf, inf}, {1.0f, NAN}}) {
+    ValueDistance distance(Dtype::kF32, Dtype::kF32, 0, 1e-6);
+    distance.Add(0, std::as_bytes(std::span(&a, 1)), std::as_bytes(std::span(&b, 1)));
+    EXPECT_EQ(distance.beyond, 1) << a << " and " << b;
+  }
+}
+
 TEST(ValueDistance, CountsUlpsAcrossZero) {
   const std::vector<float> a = {-std::numeric_limits<float>::denorm_min()},
                            b = {std::numeric_limits<float>::denorm_min()}, zero = {0.0f}, minus = {-0.0f};

@@ -63,6 +63,9 @@ class Diverged(Case):
         self.diverge("--max-bad-iterations", "5", status=1)
         newest = numbers(self.run_dir)[-1]
         self.assertGreater(newest, 6)
+        told = cairn("verify", self.run_dir, "--values", status=1).stdout
+        self.assertIn("unhealthy: ", told)
+        self.assertNotIn("good", told)
         losses = self.train("insisted", ONE, *FLAGS, "--train-iters", "60", "--save", self.run_dir, "--load-unhealthy",
                             "--max-bad-iterations", "2", status=1)
         self.assertEqual(sorted(losses), [newest + 1, newest + 2])

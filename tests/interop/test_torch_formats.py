@@ -140,6 +140,31 @@ class TorchFilesTest(Case):
             for name, value in state.items():
                 self.assertTrue(same_bits(dump.tensors[name, "weight"], value), name)
 
+    def test_elements_that_are_not_understood_are_an_error(self):
+        """Beside a plain tensor; each would be missing from the result, or mean something else there."""
+        plain = torch.ones(2)
+        complex_values = torch.randn(4, dtype=torch.cfloat)
+        for name, value in {
+                "sparse": torch.eye(3).to_sparse(),
+                "csr": torch.eye(3).to_sparse_csr(),
+                "quantized": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
+                "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+                "parameter": torch.nn.Parameter(torch.eye(3).to_sparse()),
+                "negative": complex_values.conj().imag,
+                "conjugate": complex_values.conj(),
+                "array": np.ones(3),
+                "storage": plain.untyped_storage(),
+        }.items():
+            for where in ({"w": plain, "q": value}, {"w": plain, "deep": [{"q": (value,)}]}):
+                path = self.path(f"{name}.pt")
+                torch.save(where, path)
+                with self.subTest(name):
+                    told = cairn("fingerprint", path, status=2)
+                    self.assertIn("does not understand", told.stderr)
+                    self.assertIn("q", told.stderr)
+        torch.save({"w": plain, "n": complex_values.conj().imag.resolve_neg().clone()}, self.path("plain.pt"))
+        cairn("fingerprint", self.path("plain.pt"))
+
     def test_code_is_shown_and_never_run(self):
         mark = self.path("mark")
 

@@ -19,7 +19,7 @@ FileSystem& Posix() { return FileSystem::Posix(); }
 class GoldenStores : public testing::Test {
  protected:
   GoldenStores() {
-    const stdfs::path stores = stdfs::path(__FILE__).parent_path() / "../../golden/archive-v1/stores.tar.gz";
+    const stdfs::path stores = CAIRN_GOLDEN_DIR "/archive-v1/stores.tar.gz";
     EXPECT_EQ(std::system(fmt::format("tar -xzf '{}' -C '{}'", stores.string(), dir_.path()).c_str()), 0);
   }
 

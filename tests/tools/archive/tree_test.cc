@@ -78,7 +78,8 @@ class TreeTest : public testing::Test {
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    return Archive(Posix(), store_, {{tree, false, links}, false, delete_source}, {}, {});
+    return Archive(Posix(), store_, {{.path = tree, .native = false, .links = links}, false, delete_source},
+                   {}, {});
   }
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
     return RestoreTar(Posix(), store_, TarName(record), destination, {});
