@@ -352,7 +352,7 @@ class IdentityTest(CliTest):
         self.assertEqual(len(self.members()), 4)
         self.archive("ls", self.store, says=["ckpt~aaaa@4", "ckpt~bbbb@8", str(self.dir / "e2/ckpt")])
         self.archive("plan", policy, says=["ckpt~aaaa@4", str(self.dir / "e1/ckpt")])
-        self.archive("restore", f"{self.store}:ckpt@4", "x", code=2, says=["several runs", "ckpt~aaaa@4", "e1/ckpt"])
+        self.archive("restore", f"{self.store}:ckpt", "x", code=2, says=["several runs", "ckpt~aaaa@4", "e1/ckpt"])
         self.archive("restore", f"{self.store}:ckpt~aaaa@4", "one", says="restored")
         self.archive("restore", f"{self.store}:bbbb", "two", says="restored")
         self.assertEqual(tree(self.dir / "one"), tree(self.dir / "e1/ckpt/step-00000004"))
@@ -397,14 +397,13 @@ class IdentityTest(CliTest):
         self.assertEqual(self.members(), [("a", 4, "by hand"), ("a", 6, "daily", "weekly")])
         self.archive("verify", self.store, says="whole")
 
-    def test_a_claim_hides_no_damage_that_was_found(self):
+    def test_what_replaces_a_damaged_member_keeps_its_claims(self):
         self.step("gpt", 4, "a")
-        head = ['store = "store"', 'runs = ["gpt"]', self.LAST.format(1)]
-        self.archive("run", "--policy", self.write("one.toml", *head))
+        self.archive("run", "--policy", self.write("one.toml", 'tag = "one"', 'store = "store"', 'runs = ["gpt"]', self.LAST.format(1)))
         flip(next(self.store.glob("*.tar")), 9000)
         self.archive("verify", self.store, code=1)
-        self.archive("run", self.dir / "gpt", "--store", self.store)
-        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store)], ["damaged"])
+        self.archive("run", self.dir / "gpt", "--store", self.store, says="stored gpt@4")
+        self.assertEqual(self.members(), [("a", 4, "by hand", "one")])
 
     def test_other_peoples_files_in_a_store_stay(self):
         self.step("gpt", 4, "a")

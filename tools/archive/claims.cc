@@ -60,6 +60,15 @@ std::string ClaimsText(const std::vector<std::string>& claims) {
   return text;
 }
 
+void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record) {
+  const ArchiveMember there = DescribeMember(fs, store, TarName(record));
+  if (!there.record && there.bytes == 0) return;
+  Claims claims = there.record ? ClaimsOf(*there.record) : Claims{std::string(kUnknownClaim)};
+  if (record.claims.empty() && claims == Claims{std::string(kUnknownClaim)}) return;
+  claims.insert(claims.end(), record.claims.begin(), record.claims.end());
+  Set(record, std::move(claims));
+}
+
 Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
                 const std::string& claim) {
   if (tars.empty() || claim.empty()) return OkStatus();

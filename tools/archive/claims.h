@@ -25,6 +25,10 @@ std::vector<std::string> ClaimsOf(const ArchiveRecord& record);
 // "weekly, hand": what "claimed by" goes before.
 std::string ClaimsText(const std::vector<std::string>& claims);
 
+// Adds to the claims of what is to be stored those of a copy that is there already, a damaged one, say, which it
+// replaces.
+void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record);
+
 // In the sidecars of members, by the names of their tars, and of the bundles that they lie in. Call while no
 // other process writes sidecars into the store. A name that is not there is passed over.
 Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,

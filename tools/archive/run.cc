@@ -9,6 +9,7 @@
 #include "ckpt/open_files.h"
 #include "convert/partial_dir.h"
 #include "convert/sha256.h"
+#include "tools/archive/claims.h"
 #include "tools/archive/file_facts.h"
 #include "tools/archive/file_packer.h"
 #include "tools/archive/ledger.h"
@@ -310,6 +311,7 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
     return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
                    feed.directory());
   CAIRN_RETURN_IF_ERROR(feed.Conclude(record));
+  InheritClaims(fs, store, record);
   return partial.Publish(TarName(record), tar->pieces().size());
 }
 

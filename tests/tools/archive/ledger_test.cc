@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/support/temp_dir.h"
+#include "tools/archive/claims.h"
 
 namespace cairn {
 namespace {
@@ -70,6 +71,18 @@ TEST_F(LedgerTest, KeepsScrubsAndSources) {
   EXPECT_EQ(Synced()[0].scrub.unix_seconds, 77);
   EXPECT_EQ(StateText(fs_, Synced()[0]), "damaged");
   EXPECT_EQ(Ledger::Open(dir_.path())->Sources()->front().step, 50);
+}
+
+TEST_F(LedgerTest, AClaimHidesNoDamageThatWasFound) {
+  const std::string tar = Put(40);
+  (void)Synced();
+  ASSERT_TRUE(Ledger::Open(dir_.path())->SetScrub(tar, {77, "a bit"}).ok());
+  ASSERT_TRUE(AddClaim(fs_, dir_.path(), {tar}, "weekly").ok());
+  ASSERT_EQ(Synced()[0].member.record->claims, (std::vector<std::string>{"unknown", "weekly"}));
+  EXPECT_EQ(Synced()[0].scrub.trouble, "a bit");
+  std::ofstream(dir_ / tar) << "x y";  // other bytes, another time
+  std::filesystem::last_write_time(dir_ / tar, std::filesystem::last_write_time(dir_ / tar) + std::chrono::hours(1));
+  EXPECT_EQ(Synced()[0].scrub.trouble, "");
 }
 
 TEST_F(LedgerTest, IsMadeAnewWhereItIsMissingDamagedOrOfAnotherVersion) {

@@ -208,7 +208,8 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   ASSERT_TRUE(MakeBundles(fs, store_, {.sizes = {large, large, large}, .all = true}).ok());
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
-  for (const ArchiveMember& m : ListStore(fs, store_).value())
+  const std::vector<ArchiveMember> members = ListStore(fs, store_).value();
+  for (const ArchiveMember& m : members)
     EXPECT_TRUE(VerifyMember(fs, store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   Prune(none);

@@ -75,7 +75,9 @@ TEST_F(ArchiveStoreTest, SelectorsNameRunAndStep) {
   EXPECT_EQ(Find(TarName(Record("gpt", 20)))->step, 20);
   EXPECT_EQ(Find("gpt@30").status().kind(), StatusKind::kNotFound);
   EXPECT_EQ(Find("gpt@x").status().kind(), StatusKind::kInvalidArgument);
-  Put(Record("other", 60));
+  ArchiveRecord other = Record("other", 60);
+  other.run = std::string(32, 'f');
+  Put(other);
   EXPECT_EQ(Find("").status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(Find("other@60")->step, 60);
 }
@@ -89,7 +91,7 @@ TEST_F(ArchiveStoreTest, RunsOfOneNameAreToldApartByTheirIdentities) {
   Put(Record("gpt", 40));
   const auto several = Find("gpt@20");
   EXPECT_EQ(several.status().kind(), StatusKind::kInvalidArgument);
-  for (const char* part : {"several runs", "gpt~01234@20", "gpt~0123f@20", "of /elsewhere/gpt"})
+  for (const char* part : {"several runs", "gpt~01234@20", "gpt~0123f@20", "from /elsewhere/gpt"})
     EXPECT_NE(several.status().message().find(part), std::string::npos) << several.status().message();
   EXPECT_EQ(Find("gpt").status().kind(), StatusKind::kInvalidArgument);
   EXPECT_EQ(Find("gpt~0123f@20")->record->source, "/elsewhere/gpt");
