@@ -170,6 +170,20 @@ Status CheckNobodyWrites(const TreeDeletion& d) {
   return OkStatus();
 }
 
+// Every entry lies in a directory of the tree itself: nothing is reached through a link.
+Status CheckNoLinkInside(FileSystem& fs, const TreeDeletion& d) {
+  CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, d.directory));
+  for (const std::string& below : d.directories)
+    CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, JoinPath(d.directory, below)));
+  const std::set<std::string> own(d.directories.begin(), d.directories.end());
+  for (const std::string& file : d.files) {
+    const std::string parent = std::filesystem::path(file).parent_path().string();
+    if (!parent.empty() && !own.contains(parent))
+      return InvalidArgument("{}: {} is reached through a link; the tree stays", d.directory, file);
+  }
+  return OkStatus();
+}
+
 // Runs and steps are not deleted as parts of a tree: nobody looked which of their steps must stay.
 Status CheckNoRunInside(const TreeDeletion& d) {
   for (const std::string& path : d.files) {
@@ -247,7 +261,7 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
 
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
                                             const DeletionProof& proof) {
-  return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs, d.directory); }},
+  return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLinkInside(fs, d); }},
                        {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
                        {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
                        {DeletionRefusal::kIdentity, d.same},

@@ -161,8 +161,11 @@ Result<int> RunLs(const ArchiveOptions& options) {
     const bool on_tape = IsOnTape(options.store, m);
     list.push_back(ToJson(entry, state, on_tape));
     std::vector<std::string> row{
-        titles.Of(m), std::string(Name(m.form)), on_tape ? state + ", on tape" : state,
-        m.record ? std::to_string(m.record->tokens) : "-", SizeText(m.bytes),
+        titles.Of(m),
+        std::string(Name(m.form)),
+        on_tape ? state + ", on tape" : state,
+        m.record ? std::to_string(m.record->tokens) : "-",
+        SizeText(m.bytes),
         m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
         fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
                     trouble)};
@@ -171,8 +174,13 @@ Result<int> RunLs(const ArchiveOptions& options) {
   }
   for (const SeenSource& source : waiting) {
     const std::string state = busy ? "archiving" : source.state;
-    std::vector<std::string> row{fmt::format("{}@{}", source.run, source.step), "-", state, "-",
-                                 SizeText(source.bytes), "-", source.path};
+    std::vector<std::string> row{fmt::format("{}@{}", source.run, source.step),
+                                 "-",
+                                 state,
+                                 "-",
+                                 SizeText(source.bytes),
+                                 "-",
+                                 source.path};
     if (titles.ambiguous()) row.push_back(source.path);
     table.Add(row);
     list.push_back({{"run", source.run},
@@ -220,8 +228,14 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
 Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveOptions& options,
                                                   const std::string& store,
                                                   const std::vector<ArchiveMember>& members) {
-  const auto fraction = options.sample.empty() ? std::optional(0.0) : ParsePercent(options.sample);
-  const auto bytes = options.per_night.empty() ? std::optional(0.0) : ParseSize(options.per_night);
+  Policy policy;  // its [verify] counts where no flag says otherwise
+  if (!options.policy.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(policy, ReadPolicy(options.policy));
+  }
+  const auto fraction =
+      options.sample.empty() ? std::optional(policy.verify_sample) : ParsePercent(options.sample);
+  const auto bytes = options.per_night.empty() ? std::optional(static_cast<double>(policy.verify_per_night))
+                                               : ParseSize(options.per_night);
   if (!fraction) return InvalidArgument("--sample '{}' is no share; write 2%", options.sample);
   if (!bytes) return InvalidArgument("--per-night '{}' is no size; write 200GB", options.per_night);
   CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, store, false));
@@ -250,7 +264,7 @@ Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, con
     plan.on_tape.assign(taped.begin(), taped.end());
     plan.members.erase(taped.begin(), taped.end());
   }
-  if (options.sample.empty() && options.per_night.empty()) return plan;
+  if (options.sample.empty() && options.per_night.empty() && options.policy.empty()) return plan;
   CAIRN_ASSIGN_OR_RETURN(plan.members, ChooseByBudget(fs, options, name.store, plan.members));
   return plan;
 }
@@ -451,7 +465,8 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
     return command;
   };
   const auto add_recall = [&](CLI::App* command) {
-    command->add_option("--policy", options->policy, "policy (TOML) whose [recall] commands to use");
+    command->add_option("--policy", options->policy,
+                        "policy (TOML) whose [recall] commands and [verify] budget to use");
     command
         ->add_option("--recall", options->recall.recall, "command that brings files from tape: dmget {paths}")
         ->option_text("CMD");

@@ -12,8 +12,10 @@
 #include "tools/archive/claims.h"
 #include "tools/archive/ledger.h"
 #include "tools/archive/plan.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/report.h"
 #include "tools/archive/store_usage.h"
+#include "tools/archive/tar_pieces.h"
 #include "tools/archive/team.h"
 #include "tools/cmd_archive_bundle.h"
 #include "tools/cmd_archive_run.h"
@@ -84,11 +86,14 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
   if (plan.ambiguous) columns.emplace_back("source");
   TextTable table(columns);
   for (const PlanEntry& e : plan.entries) {
-    std::vector<std::string> row{e.title, ActionText(e), DaysText(e.purge_days),
+    std::vector<std::string> row{e.title,
+                                 ActionText(e),
+                                 DaysText(e.purge_days),
                                  !e.stores()         ? "-"
                                  : e.finish_days < 0 ? "?"
                                                      : HumanSeconds(e.finish_days * 86400),
-                                 SizeText(e.bytes), e.why};
+                                 SizeText(e.bytes),
+                                 e.why};
     if (plan.ambiguous) row.push_back(e.source.path);
     table.Add(row);
   }
@@ -242,7 +247,8 @@ class PolicyRun {
   void Do(TeamStore& team, const PlanEntry& entry) {
     // What takes the source away comes last, and only where all before it succeeded.
     bool good = true;
-    if (entry.store_weights) good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
+    if (entry.store_weights)
+      good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
     if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
       good = One(team, entry, /*weights=*/false, entry.delete_source);
     if (good && !entry.stores() && entry.delete_source && !entry.keeps_full) One(team, entry, true, true);
@@ -278,10 +284,24 @@ class PolicyRun {
   }
 
   bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
-    const auto claim = [&](const std::string& tar) {
-      return team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); });
+    bool on_tape = false;
+    const auto claim = [&](const std::string& tar) -> Status {
+      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); }));
+      if (!delete_source) return OkStatus();
+      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord(fs_, policy_.store, tar));
+      const std::vector<std::string> files = FilesOf(PlaceOf(policy_.store, record));
+      on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
+      return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
     };
-    const auto outcome = Try(team, entry, {.source = entry.source, .weights = weights, .delete_source = delete_source, .stored = claim});
+    const auto outcome =
+        Try(team, entry,
+            {.source = entry.source, .weights = weights, .delete_source = delete_source, .stored = claim});
+    if (on_tape) {  // no failure: what was asked for is stored
+      PrintProblem(fmt::format(
+          "note: {}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
+          entry.title));
+      return false;
+    }
     if (!outcome.ok()) {
       PrintProblem(outcome.status().message());
       report_.failures.push_back(fmt::format("{}: {}", entry.title, outcome.status().message()));
@@ -345,9 +365,9 @@ Result<int> RunPrune(const PolicyOptions& options) {
                            AdoptClaims(fs, policy.store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
   }
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::vector<PruneEntry> entries,
-      options.dry_run ? PlanPrune(fs, policy, options.adopt) : SettleAndPlanPrune(fs, policy));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run
+                                                                    ? PlanPrune(fs, policy, options.adopt)
+                                                                    : SettleAndPlanPrune(fs, policy));
   ordered_json list = ordered_json::array();
   TextTable table({"member", "do", "size", "why", "tar"});
   const auto named_twice = [](const PruneEntry& e) { return e.title.find('~') != std::string::npos; };
@@ -455,11 +475,12 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
     return command;
   };
   add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunPlan)
-      ->footer("Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
-               PolicyKeysText() + "\n" +
-               HelpFooter("cairn archive plan archive.toml",
-                          "a deadline or a quota cannot be met, a step that is asked for is damaged, or what the\n"
-                          "policy names is not there or cannot be read"));
+      ->footer(
+          "Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
+          PolicyKeysText() + "\n" +
+          HelpFooter("cairn archive plan archive.toml",
+                     "a deadline or a quota cannot be met, a step that is asked for is damaged, or what the\n"
+                     "policy names is not there or cannot be read"));
   CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
   prune
       ->add_option(
@@ -475,10 +496,13 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
       ->option_text("CLAIM");
   prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
   prune->footer(
-      "A member goes only where this policy alone claims it; what another policy or a person stored or asked\n"
+      "A member goes only where this policy alone claims it; what another policy or a person stored or "
+      "asked\n"
       "for stays. Kept whatever the classes say: trees, runs that are not on scratch, members that are not\n"
-      "verified, the newest healthy copy of each run, and a full copy whose weights are asked for and stored\n"
-      "nowhere else. Runs are known by their identity, whatever they are called. A bundle goes only when no class asks for any of its members, or --rewrite (or the "
+      "verified, the newest healthy copy of each run, and a full copy whose weights are asked for and "
+      "stored\n"
+      "nowhere else. Runs are known by their identity, whatever they are called. A bundle goes only when no "
+      "class asks for any of its members, or --rewrite (or the "
       "policy's\n"
       "`rewrite`) makes a new one of the others, proven before the old one goes.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));

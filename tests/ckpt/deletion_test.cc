@@ -245,6 +245,13 @@ TEST_F(TreeDeletionTest, Refusals) {
   EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kAlive);
   ::close(lock);
   EXPECT_FALSE(WhyNotDelete(fs_, Deletion(), ProofThat(true)).has_value());
+  stdfs::create_directory(temp_ / "elsewhere");
+  Touch(temp_ / "elsewhere/c");
+  stdfs::create_directory_symlink(temp_ / "elsewhere", tree_ + "/linked");
+  for (const TreeDeletion& through : {Deletion({"linked/c"}), Deletion({"linked/c"}, {"linked"})})
+    EXPECT_EQ(WhyNotDelete(fs_, through, ProofThat(true))->refusal, DeletionRefusal::kLink);
+  EXPECT_TRUE(stdfs::exists(temp_ / "elsewhere/c"));
+  stdfs::remove(tree_ + "/linked");
   stdfs::rename(tree_, temp_ / "real");
   stdfs::create_directory_symlink(temp_ / "real", tree_);
   EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kLink);

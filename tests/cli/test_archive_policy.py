@@ -615,6 +615,32 @@ class TouchTest(CliTest):
 
 
 class RecallTest(CliTest):
+    def test_a_source_whose_copy_is_on_tape_goes_once_that_was_recalled(self):
+        for step in (10, 20):
+            self.make_step("--hidden", 256, "--ffn", 512, step=step)
+        policy, tape = self.dir / "policy.toml", self.dir / "tape"
+        head = 'store = "store"\nruns = ["gpt"]\n[[class]]\nkeep = "full"\nevery = 10\n[verify]\nper_night = "1kB"\n'
+        policy.write_text(head)
+        self.cairn("archive", "run", "--policy", policy)
+        self.assertEqual(len(self.json("archive", "verify", self.store, "--policy", policy)), 1)  # its [verify]
+        self.assertEqual(len(self.json("archive", "verify", self.store)), 2)
+        tape.mkdir()
+        for tar in self.store.glob("*.tar"):
+            shutil.copy(tar, tape / tar.name)
+            size = tar.stat().st_size
+            os.truncate(tar, 0)
+            os.truncate(tar, size)
+        source = self.run_dir / "step-00000010"
+        policy.write_text(head + "[delete]\nsource = true\n")
+        self.cairn("archive", "run", "--policy", policy, says="its copy is on tape; its source stays")
+        self.cairn("archive", "run", source, "--store", self.store, "--delete-source", code=2, says="needs recall")
+        self.assertTrue(source.exists())
+        recall = self.dir / "recall.sh"
+        recall.write_text(f'for f in "$@"; do cp {tape}/$(basename "$f") "$f"; done\n')
+        policy.write_text(head + f'[delete]\nsource = true\n[recall]\nrecall = "sh {recall} {{paths}}"\n')
+        self.cairn("archive", "run", "--policy", policy, says="removed its source")
+        self.assertEqual([p.name for p in self.run_dir.glob("step-*")], ["step-00000020"])
+
     def test_stubs_come_back_in_the_order_of_the_tape(self):
         for step in (10, 20, 30):
             self.make_step("--hidden", 256, "--ffn", 512, step=step)

@@ -115,10 +115,8 @@ class ReportTest(CliTest):
     def test_what_match_prints_is_safe_in_a_shell(self):
         script, log = self.dir / "n\ntouch PWN\n#.slurm", self.dir / "j-1234.out"
         script.write_text("#!/bin/bash\n#SBATCH --job-name=j\n#SBATCH --output=%x-%j.out\n")
-        log.write_text(" iteration 10/ 20 | elapsed time per iteration (ms): 1.0 | lm loss: 1.0 |\n")
         for name in (log, self.dir / "j-9\ntouch PWN\n.out"):
-            if name != log:
-                name.write_text(log.read_text())
+            name.write_text(" iteration 10/ 20 | elapsed time per iteration (ms): 1.0 | lm loss: 1.0 |\n")
             text = subprocess.run([CAIRN, "report", "match", script.name, name.name], cwd=self.dir, capture_output=True,
                                   text=True).stdout
             subprocess.run(["bash"], cwd=self.dir, input=text, capture_output=True, text=True)

@@ -7,8 +7,10 @@
 #include "convert/strip.h"
 #include "tools/archive/delete.h"
 #include "tools/archive/ledger.h"
+#include "tools/archive/recall.h"
 #include "tools/archive/removal.h"
 #include "tools/archive/store_names.h"
+#include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
@@ -106,7 +108,10 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
   ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
   if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
   if (!stored || request.delete_source) {
-    // What was proven long ago is proven anew: its source is about to go.
+    // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
+    // that.
+    for (const std::string& file : stored ? FilesOf(PlaceOf(store, *stored)) : std::vector<std::string>())
+      if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
                                                       ? ProveMember(fs, store, *stored, progress)
                                                       : Store(fs, store, request, opened, options, progress));

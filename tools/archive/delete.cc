@@ -42,18 +42,20 @@ Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const
                     proof);
 }
 
+// What goes are the tree's own entries: a link goes as a link, also where what it leads to was stored in its
+// place.
 Status DeleteTreeSource(FileSystem& fs, const std::string& directory, const ArchiveRecord& record,
                         const DeletionProof& proof) {
-  TreeDeletion deletion{.directory = directory, .files = {}, .directories = {}, .same = [&] {
-                          return CheckTreeIs(fs, directory, record);
-                        }};
-  for (const ArchivedFile& file : record.files) deletion.files.push_back(file.name);
   if (!record.tree)
     return InvalidArgument(
         "{}: was stored by an older Cairn, which kept neither modes nor links; store it again before it is "
         "removed",
         directory);
-  for (const ArchivedEntry& entry : record.tree->entries) {
+  TreeDeletion deletion{.directory = directory, .files = {}, .directories = {}, .same = [&] {
+                          return CheckTreeIs(fs, directory, record);
+                        }};
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> entries, ListTree(fs, directory, Links::kKeep));
+  for (const TreeFile& entry : entries) {
     if (entry.name.empty()) continue;
     (entry.kind == EntryKind::kDirectory ? deletion.directories : deletion.files).push_back(entry.name);
   }
