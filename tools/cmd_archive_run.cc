@@ -64,7 +64,8 @@ class Runner {
   Result<ArchiveOutcome> Try(const ArchiveSource& source, TeamStore* team) {
     // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
     const bool stays = source.newest_of_run && !options_.delete_newest;
-    ArchiveRequest request{source, options_.weights, options_.delete_source && !stays, options_.delete_newest};
+    ArchiveRequest request{source, options_.weights, options_.delete_source && !stays,
+                           options_.delete_newest};
     if (options_.delete_source && stays && !options_.json)
       fmt::print("{} stays: the newest healthy step of its run\n", source.path);
     if (team == nullptr) return DryRun(request);
@@ -81,13 +82,12 @@ class Runner {
       NoteLinks(source, files);
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
-    return cairn::Archive(
-        fs_, options_.store, request,
-        {.pack = options_.pack,
-         .parity = options_.parity,
-         .max_tar_bytes = options_.max_tar_bytes,
-         .claims = {std::string(kByHand)}},
-        [&](uint64_t done) { progress.Update(done); });
+    return cairn::Archive(fs_, options_.store, request,
+                          {.pack = options_.pack,
+                           .parity = options_.parity,
+                           .max_tar_bytes = options_.max_tar_bytes,
+                           .claims = {std::string(kByHand)}},
+                          [&](uint64_t done) { progress.Update(done); });
   }
 
   // What a reader of the member will miss, or would not expect.

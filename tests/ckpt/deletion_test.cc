@@ -234,11 +234,14 @@ TEST_F(TreeDeletionTest, Refusals) {
   other.same = [] { return Corrupt("other content"); };
   EXPECT_EQ(WhyNotDelete(fs_, other, ProofThat(true))->refusal, DeletionRefusal::kIdentity);
   EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(false))->refusal, DeletionRefusal::kProof);
+  stdfs::create_directories(tree_ + "/gpt/step-00000010");
   EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/.run"}, {"gpt"}), ProofThat(true))->refusal,
             DeletionRefusal::kNewest);
-  EXPECT_EQ(
-      WhyNotDelete(fs_, Deletion({"gpt/step-00000010/manifest.json"}, {"gpt"}), ProofThat(true))->refusal,
-      DeletionRefusal::kNewest);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/step-00000010/manifest.json"}, {"gpt", "gpt/step-00000010"}),
+                         ProofThat(true))
+                ->refusal,
+            DeletionRefusal::kNewest);
+  stdfs::remove_all(tree_ + "/gpt");
   // A training that began after the tree was listed.
   const int lock = ::open((tree_ + "/sub/.lock").c_str(), O_CREAT | O_RDWR, 0600);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);

@@ -153,7 +153,7 @@ class TorchFilesTest(Case):
                 "negative": complex_values.conj().imag,
                 "conjugate": complex_values.conj(),
                 "array": np.ones(3),
-                "storage": plain.untyped_storage(),
+                "storage": torch.ones(3).untyped_storage(),
         }.items():
             for where in ({"w": plain, "q": value}, {"w": plain, "deep": [{"q": (value,)}]}):
                 path = self.path(f"{name}.pt")

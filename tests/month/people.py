@@ -53,7 +53,8 @@ def remove(world, path):
 
 def link_away(world, step):
     """Moves a step to another disk and leaves a link: what the link leads to is theirs now."""
-    target = world.root / "disk" / f"{step.parent.parent.name}-{step.name}"
+    disk = world.root / "disk"
+    target = disk / f"{step.parent.parent.name}-{step.name}.{len(list(disk.iterdir()))}"
     with world.act("operator", f"mv {step.relative_to(world.root)} to disk, ln -s"):
         os.rename(step, target)
         os.symlink(target, step)

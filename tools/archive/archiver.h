@@ -43,8 +43,9 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
                                 const std::string& store, const ByteProgress& progress,
                                 const StoreOptions& options);
 
-// Removes what killed runs left in a store: files and directories that never became members, by the names that
-// Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the lock.
+// Removes what killed runs left in a store: files and directories that never became members, by the names
+// that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
+// lock.
 Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone = nullptr);
 
 }  // namespace cairn

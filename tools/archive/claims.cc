@@ -36,8 +36,7 @@ Status ChangeRecords(FileSystem& fs, const std::string& store, const Change& cha
   for (const std::string& name : bundles) {
     Result<Bundle> bundle = ReadBundle(fs, store, name);
     bool changed = false;
-    for (size_t i = 0; bundle.ok() && i < bundle->members.size(); ++i)
-      changed |= change(bundle->members[i]);
+    for (size_t i = 0; bundle.ok() && i < bundle->members.size(); ++i) changed |= change(bundle->members[i]);
     if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, *bundle));
   }
   return OkStatus();

@@ -9,8 +9,8 @@
 #include <set>
 #include <string_view>
 
-#include "ckpt/file_system.h"
 #include "ckpt/canonical_path.h"
+#include "ckpt/file_system.h"
 
 namespace cairn {
 namespace {

@@ -1,4 +1,5 @@
-// The directories that a pattern of a policy means: *, ?, [...] and {a,b}, with \ before what stands for itself.
+// The directories that a pattern of a policy means: *, ?, [...] and {a,b}, with \ before what stands for
+// itself.
 //
 // Not glob(), which passes over a directory that it may not look into: then a run would not be archived, and
 // nobody would be told.

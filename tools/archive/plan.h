@@ -25,14 +25,14 @@ struct PlanEntry {
   bool delete_source = false;
   bool trouble = false;  // what is asked for cannot be had; `why` says so
   std::string why;
-  uint64_t bytes = 0;         // to store, about; before packing
-  uint64_t weight_bytes = 0;  // of those, the weights
-  uint64_t inodes = 0;        // to store
+  uint64_t bytes = 0;          // to store, about; before packing
+  uint64_t weight_bytes = 0;   // of those, the weights
+  uint64_t inodes = 0;         // to store
   StoreUsage full_at_most;     // that storing either form takes of a quota
   StoreUsage weights_at_most;  // with what lies there on the way
-  double purge_days = 0;      // until the purge takes the file that was accessed longest ago
-  double finish_days = -1;    // until it is proven at the bandwidth, all before it included; -1: unknown
-  bool late = false;          // after the purge less the margin
+  double purge_days = 0;       // until the purge takes the file that was accessed longest ago
+  double finish_days = -1;     // until it is proven at the bandwidth, all before it included; -1: unknown
+  bool late = false;           // after the purge less the margin
 
   bool stores() const { return store_full || store_weights; }
 };
@@ -41,14 +41,14 @@ struct Plan {
   std::vector<PlanEntry> entries;  // what is to be stored first, the most urgent first
   uint64_t bytes = 0;
   uint64_t inodes = 0;
-  double bandwidth = 0;               // bytes a second that was reckoned with; 0: not known
-  std::vector<std::string> failures;  // why the policy cannot be met
-  std::vector<std::string> notes;     // what is worth knowing
-  std::vector<std::string> caveats;   // of mounts
+  double bandwidth = 0;                // bytes a second that was reckoned with; 0: not known
+  std::vector<std::string> failures;   // why the policy cannot be met
+  std::vector<std::string> notes;      // what is worth knowing
+  std::vector<std::string> caveats;    // of mounts
   std::vector<std::string> unclaimed;  // tars that are asked for and stored, not by this policy so far
   bool ambiguous = false;              // several runs have one name
-  BundlePlan bundling;                // of what is stored already
-  double nearest_purge_days = 0;      // of what is not stored yet; infinite where all is
+  BundlePlan bundling;                 // of what is stored already
+  double nearest_purge_days = 0;       // of what is not stored yet; infinite where all is
 };
 
 // `measured`: bytes a second of the last run, 0 where there was none. What the policy names and is not there,

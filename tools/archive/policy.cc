@@ -8,8 +8,8 @@
 #include <functional>
 #include <map>
 
-#include "ckpt/file_system.h"
 #include "ckpt/canonical_path.h"
+#include "ckpt/file_system.h"
 #include "convert/partial_dir.h"
 #include "tools/archive/claims.h"
 #include "tools/archive/directory_pattern.h"
@@ -155,7 +155,8 @@ const std::vector<Row>& Rows() {
        [](T t) { return Count(t.keep.daily); }},
       {{"class", "weekly", "4", "weeks alike"}, [](T t) { return Count(t.keep.weekly); }},
       {{"class", "monthly", "12", "months alike"}, [](T t) { return Count(t.keep.monthly); }},
-      {{"quota", "bytes", "\"200TB\"", "what the store's directory may take; a member beyond it is not stored"},
+      {{"quota", "bytes", "\"200TB\"",
+        "what the store's directory may take; a member beyond it is not stored"},
        [](T t) { return Size(t.policy.quota_bytes); }},
       {{"quota", "inodes", "100000", "files and directories in it"},
        [](T t) { return Size(t.policy.quota_inodes); }},
@@ -176,7 +177,8 @@ const std::vector<Row>& Rows() {
        [](T t) { return Percent(t.policy.verify_sample); }},
       {{"verify", "per_night", "\"200GB\"", "the same as a size"},
        [](T t) { return Size(t.policy.verify_per_night); }},
-      {{"recall", "stat", "\"hsm_pos {path}\"", "command that prints what sorts files into the order of the tape"},
+      {{"recall", "stat", "\"hsm_pos {path}\"",
+        "command that prints what sorts files into the order of the tape"},
        [](T t) { return Into(t.policy.recall_stat); }},
       {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
        [](T t) { return Into(t.policy.recall); }},
@@ -200,7 +202,8 @@ std::string Suggestion(std::string_view table, std::string_view key) {
 }
 
 // One table of the file: its own keys, those of [quota] and so on.
-Status Take(const toml::table& table, std::string_view name, const std::string& origin, const Target& target) {
+Status Take(const toml::table& table, std::string_view name, const std::string& origin,
+            const Target& target) {
   for (const auto& [key, node] : table) {
     if (name.empty() && std::ranges::find(kTables, key.str()) != std::end(kTables)) continue;
     const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);

@@ -52,8 +52,8 @@ struct Policy {
   uint64_t verify_per_night = 0;    // bytes; 0: no limit
   std::string recall_stat, recall;  // commands
 
-  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called before
-  // it had a tag.
+  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called
+  // before it had a tag.
   std::vector<std::string> labels() const;
   bool Claims(std::string_view claim) const;
 };

@@ -1,5 +1,6 @@
 // For each member: who claims it, which of the policy's runs it is of, and whether a class asks for that step
-// there. What cannot be told keeps the member. Then files are looked at as a whole, for a bundle goes only so.
+// there. What cannot be told keeps the member. Then files are looked at as a whole, for a bundle goes only
+// so.
 #include "tools/archive/prune.h"
 
 #include <algorithm>
@@ -56,7 +57,6 @@ void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntr
                                              kept == 1 ? "is" : "are");
   }
 }
-
 
 class Pruner {
  public:

@@ -37,8 +37,8 @@ Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
 // written anew.
 Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries);
 
-// Lines for a person: how many members are kept for a claim that no policy at hand can drop, being of a policy's
-// file that is gone or of a version that noted no claims, and how to take them over.
+// Lines for a person: how many members are kept for a claim that no policy at hand can drop, being of a
+// policy's file that is gone or of a version that noted no claims, and how to take them over.
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy);
 
 }  // namespace cairn

@@ -106,7 +106,7 @@ struct ArchiveRecord {
   uint64_t bundle_offset = 0;  // of its first header there; the files' offsets count from the tar's begin too
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity;
-  bool healthy = true;                // as the step's own manifest says (health.h); unknown counts as healthy
+  bool healthy = true;  // as the step's own manifest says (health.h); unknown counts as healthy
   // Who asked for it (claims.h), sorted; empty in stores of older versions: nobody knows.
   std::vector<std::string> claims = {};
   std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest

@@ -84,7 +84,8 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   const Result<std::vector<std::string>> names = fs.List(path);
   const auto numbers = names.ok() ? ListSteps(fs, path) : Result<std::vector<int64_t>>(names.status());
   if (!numbers.ok()) {
-    runs.failures.push_back(fmt::format("{}: its steps cannot be listed: {}", path, numbers.status().message()));
+    runs.failures.push_back(
+        fmt::format("{}: its steps cannot be listed: {}", path, numbers.status().message()));
     return;
   }
   if (numbers->empty()) {
@@ -127,8 +128,8 @@ void MarkShared(PolicyRuns& runs) {
       run->shared = true;
       paths += (paths.empty() ? "" : ", ") + run->path;
     }
-    runs.notes.push_back(fmt::format("{}: copies of one run, {}; none of its members is pruned", paths,
-                                     id.substr(0, 8)));
+    runs.notes.push_back(
+        fmt::format("{}: copies of one run, {}; none of its members is pruned", paths, id.substr(0, 8)));
   }
 }
 
@@ -248,9 +249,8 @@ bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run,
 
 bool HoldsContent(const std::vector<ArchiveMember>& members, const std::string& manifest_digest, Form form) {
   return !manifest_digest.empty() && std::ranges::any_of(members, [&](const ArchiveMember& m) {
-           return m.state == MemberState::kVerified && m.form == form &&
-                  ContentOf(*m.record) == manifest_digest;
-         });
+    return m.state == MemberState::kVerified && m.form == form && ContentOf(*m.record) == manifest_digest;
+  });
 }
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // The runs of a policy: each directory on scratch that it means, with its steps there and those of the same
 // run that the store still has.
 //
-// A run is its identity (run_identity.h), never its name: two directories of one name are two runs, a run that
-// was removed and started anew under its old name is another one, and a copied directory that nobody has
+// A run is its identity (run_identity.h), never its name: two directories of one name are two runs, a run
+// that was removed and started anew under its old name is another one, and a copied directory that nobody has
 // written into yet is no run of its own. Whether a step is stored is a question of its content alone.
 #pragma once
 
@@ -37,9 +37,9 @@ struct ScratchStep {
 // A run directory.
 struct ScratchRun {
   std::string path;
-  std::string name;  // that it has in the store
-  std::string id;    // the identity that is this directory's own; empty where it has none
-  bool shared = false;  // other directories of the policy have the same: copies by older versions
+  std::string name;                // that it has in the store
+  std::string id;                  // the identity that is this directory's own; empty where it has none
+  bool shared = false;             // other directories of the policy have the same: copies by older versions
   std::vector<ScratchStep> steps;  // ascending; not empty
 
   // The identity of what lies or lay under this number; empty where that cannot be told.
@@ -61,15 +61,15 @@ PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<Ar
 // Of each step of the run, on scratch and in the store, what `classes` ask for.
 //
 // Of the store those count that were proven and are of the directory's own identity. Not those beyond the
-// newest step on scratch that are older than it: the training went back and left them behind. `all` lets these
-// count too: what prune must not take.
+// newest step on scratch that are older than it: the training went back and left them behind. `all` lets
+// these count too: what prune must not take.
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all);
 
 // Whether the store holds a proven copy of this content.
 bool HoldsContent(const std::vector<ArchiveMember>& members, const std::string& manifest_digest, Form form);
-// The same of a step on scratch. Of one without its manifest there is no content to compare: then of this very
-// run's step of that number.
+// The same of a step on scratch. Of one without its manifest there is no content to compare: then of this
+// very run's step of that number.
 bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run, const ScratchStep& step,
                Form form);
 // The manifest of the step that a member is of, or whose weights it holds.

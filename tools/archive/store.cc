@@ -151,7 +151,8 @@ Result<Selector> ParseSelector(const std::string& text, const std::vector<Archiv
 std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
   std::string names;
   for (const ArchiveMember& m : members) {
-    const bool source = m.record && !m.record->source.empty() && (titles.ambiguous() || m.form == Form::kFiles);
+    const bool source =
+        m.record && !m.record->source.empty() && (titles.ambiguous() || m.form == Form::kFiles);
     names += fmt::format("{}{} ({}{})", names.empty() ? "" : ", ", titles.Of(m), m.tar,
                          source ? fmt::format(" from {}", m.record->source) : "");
   }

@@ -47,7 +47,8 @@ Leftover LeftoverOf(std::string_view name, FileKind kind) {
   if (const auto tar = Without(name, kDeletingSuffix); tar && IsTar(*tar)) return Leftover::kRemoval;
   if (const auto written = Without(name, kPartialSuffix); written && IsWritten(*written))
     return Leftover::kPartial;
-  if (name.starts_with(kStatusPrefix) && IsNonce(name.substr(kStatusPrefix.size()))) return Leftover::kPartial;
+  if (name.starts_with(kStatusPrefix) && IsNonce(name.substr(kStatusPrefix.size())))
+    return Leftover::kPartial;
   return Leftover::kNone;
 }
 

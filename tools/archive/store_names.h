@@ -9,9 +9,9 @@ namespace cairn {
 
 enum class Leftover {
   kNone,
-  kPartial,   // a file that was being written: NAME.partial of a tar, a piece, a bundle, their sidecars, ...
-  kRemoval,   // TAR.deleting: a member whose removal is not finished (removal.h)
-  kStaging,   // .staging-<nonce>: a directory of weights on their way into a tar
+  kPartial,  // a file that was being written: NAME.partial of a tar, a piece, a bundle, their sidecars, ...
+  kRemoval,  // TAR.deleting: a member whose removal is not finished (removal.h)
+  kStaging,  // .staging-<nonce>: a directory of weights on their way into a tar
 };
 
 inline constexpr std::string_view kStagingPrefix = ".staging-";

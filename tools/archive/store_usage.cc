@@ -34,8 +34,8 @@ Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsag
     return NoSpace("the store takes {}, this takes up to {} more, the quota is {}", GigaText(there.bytes),
                    GigaText(more.bytes), GigaText(policy.quota_bytes));
   if (policy.quota_inodes > 0 && there.files + more.files > policy.quota_inodes)
-    return NoSpace("the store has {} files, this takes up to {} more, the quota is {}", there.files, more.files,
-                   policy.quota_inodes);
+    return NoSpace("the store has {} files, this takes up to {} more, the quota is {}", there.files,
+                   more.files, policy.quota_inodes);
   return OkStatus();
 }
 

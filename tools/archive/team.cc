@@ -20,9 +20,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kClaimsName = ".claims";  // directory of what is taken
+constexpr std::string_view kClaimsName = ".claims";                   // directory of what is taken
 constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks among the claims; say nothing
-constexpr std::string_view kTeamName = ".team";      // the launch, and what its processes have done
+constexpr std::string_view kTeamName = ".team";  // the launch, and what its processes have done
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr auto kJoinDeadline = std::chrono::minutes(2);      // of a peer that prepares the store

@@ -81,7 +81,8 @@ TEST_F(LedgerTest, AClaimHidesNoDamageThatWasFound) {
   ASSERT_EQ(Synced()[0].member.record->claims, (std::vector<std::string>{"unknown", "weekly"}));
   EXPECT_EQ(Synced()[0].scrub.trouble, "a bit");
   std::ofstream(dir_ / tar) << "x y";  // other bytes, another time
-  std::filesystem::last_write_time(dir_ / tar, std::filesystem::last_write_time(dir_ / tar) + std::chrono::hours(1));
+  std::filesystem::last_write_time(dir_ / tar,
+                                   std::filesystem::last_write_time(dir_ / tar) + std::chrono::hours(1));
   EXPECT_EQ(Synced()[0].scrub.trouble, "");
 }
 

@@ -99,16 +99,17 @@ TEST(PolicyTest, PathsBeginAtThePolicysDirectoryOrAtHome) {
   ::setenv("HOME", "/home/m[e]", 1);
   const std::string tail = "[[class]]\nlast = 1\n";
   const auto policy = ParsePolicy(
-      "store = \"s\"\nruns = [\"r*\", \"/a/*\", \"~/b*\"]\ntrees = [\"t\"]\nmetrics = \"~/m\"\n" + tail, "p.toml",
-      "/etc/{x}");
+      "store = \"s\"\nruns = [\"r*\", \"/a/*\", \"~/b*\"]\ntrees = [\"t\"]\nmetrics = \"~/m\"\n" + tail,
+      "p.toml", "/etc/{x}");
   ASSERT_TRUE(policy.ok()) << policy.status().message();
   EXPECT_EQ(policy->store, "/etc/{x}/s");
   EXPECT_EQ(policy->status, "/etc/{x}/s/status.json");
   EXPECT_EQ(policy->runs, (std::vector<std::string>{"/etc/\\{x\\}/r*", "/a/*", "/home/m\\[e\\]/b*"}));
   EXPECT_EQ(policy->trees, (std::vector<std::string>{"/etc/\\{x\\}/t"}));
   EXPECT_EQ(policy->metrics, "/home/m[e]/m");
-  EXPECT_NE(ParsePolicy("store = \"~x/s\"\nruns = [\"r\"]\n" + tail, "p").status().message().find("another user"),
-            std::string::npos);
+  EXPECT_NE(
+      ParsePolicy("store = \"~x/s\"\nruns = [\"r\"]\n" + tail, "p").status().message().find("another user"),
+      std::string::npos);
 }
 
 TEST(PolicyTest, LabelsAreTheTagAndThePath) {

@@ -55,8 +55,7 @@ class PruneTest : public testing::Test {
     ASSERT_TRUE(AddClaim(fs, store_, plan.unclaimed, policy.labels().front()).ok());
     for (const PlanEntry& entry : plan.entries)
       if (entry.stores()) {
-        const auto outcome =
-            Archive(fs, store_, {entry.source}, {.claims = {policy.labels().front()}}, {});
+        const auto outcome = Archive(fs, store_, {entry.source}, {.claims = {policy.labels().front()}}, {});
         ASSERT_TRUE(outcome.ok()) << outcome.status().message();
       }
   }
@@ -209,8 +208,7 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
   const std::vector<ArchiveMember> members = ListStore(fs, store_).value();
-  for (const ArchiveMember& m : members)
-    EXPECT_TRUE(VerifyMember(fs, store_, m).problems.empty()) << m.step;
+  for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(fs, store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   Prune(none);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
@@ -246,7 +244,8 @@ TEST_F(PruneTest, AMovedPolicyPrunesNothingUntilItAdoptsItsOldName) {
   Prune(moved);
   EXPECT_EQ(Stored().size(), 2u);
   ASSERT_EQ(OrphanedClaims(fs, moved)->size(), 1u);
-  EXPECT_NE(OrphanedClaims(fs, moved)->front().find("--adopt 'policy:" + dir_ / "old.toml'"), std::string::npos);
+  EXPECT_NE(OrphanedClaims(fs, moved)->front().find("--adopt 'policy:" + dir_ / "old.toml'"),
+            std::string::npos);
   Prune(moved, {"policy:" + dir_ / "old.toml"});
   EXPECT_EQ(Stored().size(), 1u);
 }
@@ -259,8 +258,8 @@ TEST_F(PruneTest, WhatIsNotThereOrNoRunFailsThePlanByName) {
   const auto failures = MakePlan(fs, policy_, 0, 0)->failures;
   ASSERT_EQ(failures.size(), 3u) << fmt::format("{}", fmt::join(failures, "; "));
   const std::string all = fmt::format("{}", fmt::join(failures, "\n"));
-  for (const std::string& part : {dir_ / "e2/gpt: the policy takes it for a run", dir_ / "e3",
-                                  dir_ / "none*: the policy names it"})
+  for (const std::string& part :
+       {dir_ / "e2/gpt: the policy takes it for a run", dir_ / "e3", dir_ / "none*: the policy names it"})
     EXPECT_NE(all.find(part), std::string::npos) << all;
 }
 

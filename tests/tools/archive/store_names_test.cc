@@ -59,7 +59,8 @@ TEST(StoreNamesTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
     EXPECT_EQ(LeftoverOf(c.name, c.kind), c.leftover) << c.name;
     EXPECT_TRUE(LooksLikeLeftover(c.name)) << c.name;
   }
-  for (const char* name : {"gpt-step-00000040.9f8e7d6c.tar", "status.json", "ledger.sqlite", ".lock", "partial"})
+  for (const char* name :
+       {"gpt-step-00000040.9f8e7d6c.tar", "status.json", "ledger.sqlite", ".lock", "partial"})
     EXPECT_FALSE(LooksLikeLeftover(name)) << name;
 }
 
