@@ -18,9 +18,8 @@ from ledger import Ledger
 from world import Violation
 
 # Failures of a job that are known to be raised though nothing is lost, until they are mended:
-#   a source is to go, and its copy lies on tape: the job does not recall it, and calls it empty;
 #   copies that nobody has written into yet share a run: what the store has does not count for their classes.
-OPEN = ["on tape", "an empty tar", "copies of one run"]
+OPEN = ["copies of one run"]
 
 
 class Oracle(Ledger):
