@@ -205,7 +205,9 @@ Status CheckNoRunInside(const TreeDeletion& d) {
 Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
   if (&fs != &FileSystem::Posix()) return DeletionLock(-1);
   const std::string path = JoinPath(run_dir, kDeletionLockName);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  int fd = -1;
+  do fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  while (fd < 0 && errno == EINTR);
   if (fd < 0) return PosixError("open", path, errno);
   DeletionLock lock(fd);
   for (const auto end = std::chrono::steady_clock::now() + kLockPatience;;) {
