@@ -220,6 +220,22 @@ def s7_a_branch_and_local_steps(world):
 
 
 @training
+def a_copy_that_nobody_has_written_into(world):
+    """It is its origin up to its newest step: the nights do not store and remove its steps one after the other."""
+    first = trainer.new(world, "e1", "e1/ckpt")
+    policy = Policy(world, "A", ["scratch/e*/ckpt"], classes=[("full", "last", 2)], delete={"source": "true", "stored": "true"})
+    trainer.train(world, first, 10)
+    second = people.branch(world, first, "e2", "e2/ckpt")
+    archive_job.run(world, policy)
+    kept = world.steps(second.path)
+    world.oracle.expect(len(kept) == 4, "I4 proof", f"of five steps of a copy {len(kept)} are left, and one was stored")
+    for _ in range(2):
+        done = archive_job.run(world, policy)
+        world.oracle.expect("stored 0 members" in done.text, "I5 alarm", f"a night without a new step: {done.text[-300:]}")
+    world.oracle.expect(world.steps(second.path) == kept, "I4 proof", "steps of a copy go night by night")
+
+
+@training
 def s10_a_full_disk_under_the_log(world):
     lineage = trainer.new(world, "z", "z")
     logs = world.root / "logs"

@@ -133,7 +133,7 @@ class Pruner {
     return {};
   }
 
-  // By the run that it is of, and by those that have the same step on scratch.
+  // By the run that it is of and its copies, and by those that have the same step on scratch.
   WantedForms WantedOf(const ArchiveMember& m) const {
     WantedForms all;
     const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {
@@ -145,8 +145,9 @@ class Pruner {
         if (std::ranges::find(all.reasons, reason) == all.reasons.end()) all.reasons.push_back(reason);
     };
     for (size_t i = 0; i < runs_.runs.size(); ++i) {
-      if (runs_.runs[i].id == m.record->run) add(wanted_[i], m.step);
-      for (const ScratchStep& step : runs_.runs[i].steps)
+      const ScratchRun& run = runs_.runs[i];
+      if (run.id == m.record->run || run.origin == m.record->run) add(wanted_[i], m.step);
+      for (const ScratchStep& step : run.steps)
         if (step.digest == ContentOf(*m.record)) add(wanted_[i], step.step);
     }
     return all;

@@ -61,15 +61,17 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
   return step;
 }
 
-// The identity that is the directory's own. Of one that nobody has owned yet, by an older version or a
-// reshape, that of its newest step.
-Result<std::string> OwnIdentity(FileSystem& fs, const ScratchRun& run) {
+// The identity that is the directory's own; a copy has none before its next save. Of a directory that nobody
+// has owned yet, by an older version or a reshape, it is that of its newest step.
+Status Identify(FileSystem& fs, ScratchRun& run) {
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity identity, IdentifyRun(fs, run.path));
-  if (identity.owns()) return identity.run;
-  if (identity.ownership == Ownership::kCopied) return std::string();  // its next save makes it a run
-  for (auto step = run.steps.rbegin(); step != run.steps.rend(); ++step)
-    if (!step->run.empty()) return step->run;
-  return std::string();
+  if (identity.owns()) run.id = identity.run;
+  if (identity.ownership == Ownership::kCopied) run.origin = identity.run;
+  if (!identity.run.empty()) return OkStatus();
+  const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
+                                           [](const ScratchStep& step) { return !step.run.empty(); });
+  if (newest != run.steps.rend()) run.id = newest->run;
+  return OkStatus();
 }
 
 // A run in which nothing was saved yet, rather than any directory.
@@ -94,7 +96,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
           fmt::format("{}: the policy takes it for a run, but it is none: no step lies in it", path));
     return;
   }
-  ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .steps = {}};
+  ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .origin = {}, .steps = {}};
   for (const int64_t number : *numbers)
     run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number));
   // What came after a step says more of it than it knew itself.
@@ -102,9 +104,7 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
     for (const StepFacts& fact : *facts)
       for (ScratchStep& step : run.steps)
         if (step.step == fact.step) step.healthy = fact.unhealthy.empty();
-  Result<std::string> id = OwnIdentity(fs, run);
-  if (!id.ok()) runs.failures.push_back(id.status().message());
-  if (id.ok()) run.id = std::move(id).value();
+  if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
   runs.runs.push_back(std::move(run));
 }
 
@@ -142,15 +142,19 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
                                          bool all) {
   const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
                                            [](const ScratchStep& s) { return s.trouble.empty(); });
-  const auto left_behind = [&](const ArchiveMember& m) {
-    return newest != run.steps.rend() && m.step > newest->step &&
-           m.record->saved_unix_seconds < newest->saved;
+  const auto beyond = [&](const ArchiveMember& m) {
+    return newest != run.steps.rend() && m.step > newest->step;
+  };
+  const auto counts = [&](const ArchiveMember& m) {
+    if (!Proven(m) || m.record->run.empty()) return false;
+    if (m.record->run == run.origin) return !beyond(m);
+    const bool left_behind = beyond(m) && m.record->saved_unix_seconds < newest->saved;
+    return m.record->run == run.id && (all || (!run.shared && !left_behind));
   };
   std::map<int64_t, TimelineStep> steps;
-  if (!run.id.empty() && (all || !run.shared))
-    for (const ArchiveMember& m : members)
-      if (Proven(m) && m.record->run == run.id && (all || !left_behind(m)))
-        steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy};
+  for (const ArchiveMember& m : members)
+    if (counts(m))
+      steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy};
   for (const ScratchStep& step : run.steps)
     if (!step.digest.empty() || !steps.contains(step.step))
       steps[step.step] = {step.step, step.tokens, step.saved, step.healthy};

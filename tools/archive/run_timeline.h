@@ -37,9 +37,10 @@ struct ScratchStep {
 // A run directory.
 struct ScratchRun {
   std::string path;
-  std::string name;                // that it has in the store
-  std::string id;                  // the identity that is this directory's own; empty where it has none
-  bool shared = false;             // other directories of the policy have the same: copies by older versions
+  std::string name;     // that it has in the store
+  std::string id;       // the identity that is this directory's own; empty where it has none
+  std::string origin;   // of a copy that nobody has written into: the identity that it was copied with
+  bool shared = false;  // other directories of the policy have the same: copies by older versions
   std::vector<ScratchStep> steps;  // ascending; not empty
 
   // The identity of what lies or lay under this number; empty where that cannot be told.
@@ -60,9 +61,9 @@ PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<Ar
 
 // Of each step of the run, on scratch and in the store, what `classes` ask for.
 //
-// Of the store those count that were proven and are of the directory's own identity. Not those beyond the
-// newest step on scratch that are older than it: the training went back and left them behind. `all` lets
-// these count too: what prune must not take.
+// Of the store those count that were proven and are of the directory's own identity, or of a copy's origin
+// and not beyond the copy's newest step. Not those beyond the newest step on scratch that are older than it:
+// the training went back and left them behind. `all` lets these count too: what prune must not take.
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all);
 
