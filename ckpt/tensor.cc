@@ -3,7 +3,31 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kRoleNames[] = {"?", "weight", "master", "exp_avg", "exp_avg_sq", "rng"};
+constexpr std::string_view kRoleNames[] = {"?",
+                                           "weight",
+                                           "master",
+                                           "exp_avg",
+                                           "exp_avg_sq",
+                                           "rng",
+                                           "step",
+                                           "max_exp_avg_sq",
+                                           "momentum_buffer",
+                                           "square_avg",
+                                           "grad_avg",
+                                           "acc_delta",
+                                           "sum",
+                                           "exp_inf",
+                                           "mu_product",
+                                           "prev",
+                                           "step_size",
+                                           "eta",
+                                           "mu",
+                                           "ax",
+                                           "exp_avg_sq_row",
+                                           "exp_avg_sq_col",
+                                           "row_var",
+                                           "col_var",
+                                           "variance"};
 
 }  // namespace
 
@@ -17,6 +41,8 @@ std::optional<Role> ParseRole(std::string_view name) {
     if (kRoleNames[i] == name) return static_cast<Role>(i);
   return std::nullopt;
 }
+
+bool IsOptimizerState(Role role) { return role != Role::kWeight && role != Role::kRng; }
 
 std::string DisplayName(const TensorEntry& entry) {
   return entry.role == Role::kWeight ? entry.spec.name

@@ -22,10 +22,36 @@ enum class Role : uint8_t {
   kExpAvg = 3,    // Adam's first moment
   kExpAvgSq = 4,  // Adam's second moment
   kRng = 5,  // opaque random state of one rank; meaningful on its own topology only, carried along by reshape
+  // States of other optimizers, by the names that torch.optim, transformers and Muon give them. Most have the
+  // parameter's shape; kStep, kMuProduct, kEta and kMu are one number each, Adafactor's have a row or a
+  // column.
+  kStep = 6,            // updates of this parameter, where parameters differ
+  kMaxExpAvgSq = 7,     // amsgrad
+  kMomentumBuffer = 8,  // SGD, RMSprop, Muon
+  kSquareAvg = 9,       // RMSprop, Adadelta
+  kGradAvg = 10,        // RMSprop, centered
+  kAccDelta = 11,       // Adadelta
+  kSum = 12,            // Adagrad
+  kExpInf = 13,         // Adamax
+  kMuProduct = 14,      // NAdam
+  kPrev = 15,           // Rprop
+  kStepSize = 16,       // Rprop
+  kEta = 17,            // ASGD
+  kMu = 18,             // ASGD
+  kAx = 19,             // ASGD
+  kExpAvgSqRow = 20,    // Adafactor
+  kExpAvgSqCol = 21,    // Adafactor
+  kRowVariance = 22,    // Adafactor of torch.optim
+  kColVariance = 23,    // Adafactor of torch.optim
+  kVariance = 24,       // Adafactor of torch.optim
 };
 
-std::string_view Name(Role role);  // "weight", "master", "exp_avg", "exp_avg_sq", "rng"; "?" for no Role
+// "weight", "master", "exp_avg", "momentum_buffer", ...: the key of the state as its optimizer spells it; "?"
+// for no Role.
+std::string_view Name(Role role);
 std::optional<Role> ParseRole(std::string_view name);
+// Whether an optimizer holds it beside the weights: all but weights and random states.
+bool IsOptimizerState(Role role);
 
 inline constexpr int kReplicated = -1;
 inline constexpr int kBeforeLayers = -1;        // on the first stage: embeddings

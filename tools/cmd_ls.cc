@@ -100,6 +100,15 @@ class Lister {
                   step.manifest->DirectoryOf(step.directory, ShardName(0)));
   }
 
+  // Of other optimizers' states --json has the bytes, the table does not.
+  static constexpr Role kColumns[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
+                                      Role::kRng};
+
+  static uint64_t BytesOf(const StepListing& step, Role role) {
+    const auto found = step.role_bytes.find(role);
+    return found == step.role_bytes.end() ? 0 : found->second;
+  }
+
   std::string StateText(const StepListing& step) const {
     const Trust trust = step.standing.trust;
     const bool suspect = trust == Trust::kDamaged || trust == Trust::kChanged;
@@ -119,7 +128,7 @@ class Lister {
     } else {
       row.insert(row.end(), 2, "-");
     }
-    for (uint64_t bytes : step.role_bytes) row.push_back(SizeText(bytes));
+    for (const Role role : kColumns) row.push_back(SizeText(BytesOf(step, role)));
     row.push_back(SizeText(step.bytes));
     row.push_back(AgeText(now_ - step.modified_unix_seconds));
     row.push_back(PurgeText(Days(step)));
@@ -152,8 +161,10 @@ class Lister {
       json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
       if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
       json["topology"] = TopologyJson(step.manifest->topology);
-      for (size_t i = 0; i < std::size(kAllRoles); ++i)
-        json["bytes_by_role"][std::string(cairn::Name(kAllRoles[i]))] = step.role_bytes[i];
+      for (const Role role : kColumns)
+        json["bytes_by_role"][std::string(cairn::Name(role))] = BytesOf(step, role);
+      for (const auto& [role, bytes] : step.role_bytes)
+        json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
     }
     for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
     if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;

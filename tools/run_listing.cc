@@ -54,7 +54,7 @@ void ReadCatalog(FileSystem& fs, StepListing& step) {
     step.state = Name(trust);
   if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step);
   for (const TensorEntry& tensor : (*reader)->catalog().tensors)
-    step.role_bytes[std::ranges::find(kAllRoles, tensor.role) - std::begin(kAllRoles)] += tensor.bytes();
+    step.role_bytes[tensor.role] += tensor.bytes();
 }
 
 // Times come first: opening a step accesses its files.

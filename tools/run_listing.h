@@ -1,7 +1,7 @@
 // What lies in a run directory, from names, sizes, times, manifests and catalogs: no tensor is read.
 #pragma once
 
-#include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,9 +10,6 @@
 #include "tools/verify_record.h"
 
 namespace cairn {
-
-inline constexpr Role kAllRoles[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
-                                     Role::kRng};
 
 struct StepListing {
   std::string directory;
@@ -25,10 +22,10 @@ struct StepListing {
   int64_t modified_unix_seconds = 0;  // of the newest file
   int64_t accessed_unix_seconds =
       0;  // of the file that was accessed longest ago: the first that a purge takes
-  std::optional<Manifest> manifest;                         // of a step that opens
-  std::vector<Check> checks;                                // what cairn verify looked at, oldest first
-  Standing standing;                                        // what that says today
-  std::array<uint64_t, std::size(kAllRoles)> role_bytes{};  // in the order of kAllRoles
+  std::optional<Manifest> manifest;  // of a step that opens
+  std::vector<Check> checks;         // what cairn verify looked at, oldest first
+  Standing standing;                 // what that says today
+  std::map<Role, uint64_t> role_bytes;
 };
 
 struct RunListing {

@@ -33,7 +33,8 @@ TEST(RunListingTest, TellsTheStateOfEveryStep) {
   const std::vector<StepListing>& steps = runs->front().steps;
   ASSERT_EQ(steps.size(), 4u);
   EXPECT_EQ(steps[0].state, "committed");
-  EXPECT_EQ(steps[0].role_bytes[0] * 2, steps[0].role_bytes[1]);  // bf16 weights, fp32 masters
+  EXPECT_EQ(steps[0].role_bytes.at(Role::kWeight) * 2,
+            steps[0].role_bytes.at(Role::kMaster));  // bf16 weights, fp32 masters
   EXPECT_EQ(steps[1].state, "damaged");
   EXPECT_NE(steps[1].trouble.find("shard-00001.h5"), std::string::npos);
   EXPECT_EQ(steps[2].state, "superseded");
