@@ -42,6 +42,7 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
   if (!expanded.ok()) return in_manifest(expanded.status());
   const Result<json> config = ConfigOfModel(*architecture, model, dtype);
   if (!config.ok()) return in_manifest(config.status());
+  CAIRN_RETURN_IF_ERROR(CheckConfigFunction(*architecture, model, *config));
   return ForeignModel{
       std::move(expanded->tensors),
       {{"config.json", Dump(*config)}, {"generation_config.json", Dump(GenerationConfig(model, *config))}}};

@@ -170,6 +170,26 @@ Status CompareTwin(FileSystem& fs, const std::string& directory, const StoredCat
   return OkStatus();
 }
 
+// The one type of all weights: config.json may state another, in which transformers computes.
+void NoteDtype(const StoredCatalog& catalog, json& model) {
+  if (catalog.tensors.empty()) return;
+  const Dtype dtype = catalog.tensors[0].dtype;
+  if (std::ranges::all_of(catalog.tensors, [&](const TensorEntry& tensor) { return tensor.dtype == dtype; }))
+    model["hugging_face"]["stored_dtype"] = TorchName(dtype);
+}
+
+// Of what no field of the function means: --allow config.KEY says that it means nothing.
+void LeaveOutOthers(const std::vector<std::string>& allow, json& model, json& history) {
+  json left = json::object();
+  for (const auto& [name, value] : model.value("other", json::object()).items())
+    if (MatchesAny(allow, name))
+      history.push_back(fmt::format("import: {} was left out of account (--allow)", name));
+    else
+      left[name] = value;
+  model.erase("other");
+  if (!left.empty()) model["other"] = left;
+}
+
 Result<json> ReadModel(FileSystem& fs, const std::string& directory, const Architecture*& architecture) {
   const std::string path = JoinPath(directory, "config.json");
   CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
@@ -229,6 +249,8 @@ Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const 
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
+  NoteDtype(mapped->catalog, model);
+  LeaveOutOthers(options.allow, model, manifest.history);
   manifest.model = std::move(model);
   for (const std::string& name : mapped->left_out)
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));

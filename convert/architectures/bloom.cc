@@ -35,6 +35,9 @@ Architecture Bloom() {
               {"layernorm_epsilon", {"layer_norm_epsilon"}, 1e-5},
               {"residual_post_layernorm", {"apply_residual_connection_post_layernorm"}, false},
           },
+      .harmless = {"pretraining_tp", "slow_but_exact", "seq_length", "masked_softmax_fusion", "skip_bias_add",
+                   "skip_bias_add_qkv", "attention_softmax_in_fp32", "bias_dropout_fusion", "offset_alibi",
+                   "n_inner", "unk_token_id"},
       .model = {{"position_embedding", "alibi"}, {"activation", "gelu_new"}},
       .config = {{"pretraining_tp", 1}, {"slow_but_exact", false}, {"use_cache", true}},
   };

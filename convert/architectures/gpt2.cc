@@ -35,13 +35,13 @@ Architecture Gpt2() {
               {"tied_embeddings", {"tie_word_embeddings"}, true},
               {"layernorm_epsilon", {"layer_norm_epsilon"}, 1e-5},
               {"activation", {"activation_function"}, "gelu_new"},
+              {"scale_attn_weights", {"scale_attn_weights"}, true},
+              {"attention_scale_by_layer", {"scale_attn_by_inverse_layer_idx"}, false},
           },
       .buffers = {"*.attn.bias", "*.attn.masked_bias"},
       .refusals = {{"add_cross_attention", false}},
-      .config = {{"reorder_and_upcast_attn", false},
-                 {"scale_attn_by_inverse_layer_idx", false},
-                 {"scale_attn_weights", true},
-                 {"use_cache", true}},
+      .harmless = {"reorder_and_upcast_attn", "n_ctx"},  // the former: precision
+      .config = {{"reorder_and_upcast_attn", false}, {"use_cache", true}},
   };
 }
 

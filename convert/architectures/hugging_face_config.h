@@ -10,7 +10,8 @@
 
 namespace cairn {
 
-// The fields of the architecture's table that `config` states or implies.
+// The fields of the architecture's table that `config` states or implies. What else it says goes into `other`
+// (ckpt/model_function.h), as config.KEY, but for null, false and the keys that are known to be harmless.
 // Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming what no table knows.
 Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
 
@@ -18,5 +19,16 @@ Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlo
 // field that the model lacks.
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
                                      Dtype dtype);
+
+// "float32", ...; of what torch cannot name, that.
+std::string_view TorchName(Dtype dtype);
+
+// A model with the fields that an earlier version did not read from its own config.json.
+nlohmann::json CompleteModel(const nlohmann::json& model);
+
+// A `config` of the architecture computes the model's function. Errors: NotSupported naming what it has no
+// place for.
+Status CheckConfigFunction(const Architecture& architecture, const nlohmann::json& model,
+                           const nlohmann::json& config);
 
 }  // namespace cairn

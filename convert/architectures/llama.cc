@@ -24,6 +24,16 @@ void Remove(Architecture& architecture, const std::string& field) {
   std::erase_if(architecture.fields, [&](const Field& f) { return f.model == field; });
 }
 
+// A window in the layers from max_window_layers on, or in those of layer_types, where use_sliding_window says
+// so.
+void AddWindowByLayer(Architecture& architecture) {
+  for (Field field : {Field{"use_sliding_window", {"use_sliding_window"}, false},
+                      Field{"sliding_window", {"sliding_window"}, 4096, true},
+                      Field{"max_window_layers", {"max_window_layers"}, 28},
+                      Field{"layer_types", {"layer_types"}, nullptr, true}})
+    architecture.fields.push_back(std::move(field));
+}
+
 // No member of the family has the biases that `flag` stands for.
 void RemoveBiases(Architecture& architecture, const std::string& flag) {
   Remove(architecture, flag);
@@ -70,6 +80,7 @@ Architecture Llama() {
               {"mlp_bias", {"mlp_bias"}, false},
           },
       .buffers = {"*.rotary_emb.inv_freq"},
+      .harmless = {"pretraining_tp"},
       .model = {{"normalization", "RMSNorm"},
                 {"gated_mlp", true},
                 {"position_embedding", "rope"},
@@ -86,8 +97,7 @@ Architecture Mistral() {
   RemoveBiases(mistral, "attention_bias");
   RemoveBiases(mistral, "mlp_bias");
   FieldOf(mistral, "num_key_value_heads").fallback = 8;
-  mistral.fields.push_back({"sliding_window", {"sliding_window"}});
-  mistral.config["sliding_window"] = nullptr;
+  mistral.fields.push_back({"sliding_window", {"sliding_window"}, 4096, true});
   return mistral;
 }
 
@@ -100,7 +110,7 @@ Architecture Qwen2() {
   RemoveBiases(qwen, "mlp_bias");
   for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
     ModuleOf(qwen, name).bias = kAlways;
-  qwen.config["use_sliding_window"] = false;
+  AddWindowByLayer(qwen);
   return qwen;
 }
 
@@ -114,7 +124,7 @@ Architecture Qwen3() {
   const auto behind = std::ranges::find(qwen.modules, kLayer + "mlp.gate_proj", &Module::name);
   qwen.modules.insert(behind, {{kLayer + "self_attn.q_norm", {"attention.query_norm"}},
                                {kLayer + "self_attn.k_norm", {"attention.key_norm"}}});
-  qwen.config["use_sliding_window"] = false;
+  AddWindowByLayer(qwen);
   return qwen;
 }
 
@@ -133,7 +143,11 @@ Architecture Gemma2() {
                         {kLayer + "post_feedforward_layernorm", {"mlp.output_norm"}}});
   for (const char* field : {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"})
     gemma.fields.push_back({field, {field}});
+  gemma.fields.push_back({"sliding_window", {"sliding_window"}, 4096, true});
+  gemma.fields.push_back({"layer_types", {"layer_types"}, nullptr, true});
   gemma.model["norm_weight_minus_one"] = true;
+  gemma.model["embedding_multiplier"] = "sqrt(hidden_size)";
+  gemma.harmless = {"cache_implementation", "hidden_act"};
   return gemma;
 }
 
@@ -144,6 +158,9 @@ Architecture Phi3() {
   phi.class_name = "Phi3ForCausalLM";
   for (const char* field : {"attention_bias", "mlp_bias", "head_dim"}) Remove(phi, field);
   FieldOf(phi, "layernorm_epsilon").fallback = 1e-5;
+  phi.fields.push_back({"sliding_window", {"sliding_window"}, nullptr, true});
+  phi.model["rotary_percent"] = 1.0;
+  phi.config["pad_token_id"] = nullptr;  // transformers' own default is beyond small vocabularies
   phi.modules = {
       {"model.embed_tokens", {"embedding.word"}},
       {kLayer + "self_attn.o_proj", {"attention.output"}},

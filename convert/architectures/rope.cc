@@ -40,7 +40,13 @@ Status ReadRope(const json& config, json& model) {
   json percent = FirstOf(parameters, {"partial_rotary_factor"});
   if (percent.is_null()) percent = FirstOf(config, {"partial_rotary_factor", "rotary_pct"});
   if (!theta.is_null()) model["rotary_base"] = theta;
-  if (!percent.is_null()) model["rotary_percent"] = percent;
+  if (!percent.is_null() && percent != 1 && !model.contains("rotary_percent"))
+    return NotSupported(
+        "config.json: partial_rotary_factor is {}; transformers heeds it in some kinds of rope of this "
+        "family "
+        "only, and no table knows which",
+        percent.dump());
+  if (!percent.is_null() && model.contains("rotary_percent")) model["rotary_percent"] = percent;
   if (!scaling.is_null()) model["rope_scaling"] = scaling;
   return OkStatus();
 }

@@ -40,6 +40,7 @@ struct Field {
   // Where the file leaves it out. Null: it must be there, or follows from others: num_key_value_heads from
   // num_attention_heads, head_dim from both sizes, ffn_hidden_size (four times hidden_size).
   nlohmann::json fallback = nullptr;
+  bool nullable = false;  // null in the file says null, not the fallback
 };
 
 // What this program has no place for: such a model would compute something else.
@@ -57,9 +58,12 @@ struct Architecture {
   std::vector<Field> fields;
   std::vector<std::string> buffers;  // globs of stored tensors that are no parameters, and are dropped
   std::vector<Refusal> refusals;
+  std::vector<std::string> harmless = {};            // keys that change nothing, beside those of every family
   nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has
   nlohmann::json config = nlohmann::json::object();  // of config.json, where no original one is known
-  bool rope = false;  // rotary position embeddings, in both of transformers' spellings (rope.h)
+  // Rotary position embeddings, in both of transformers' spellings (rope.h); of a part of each head where
+  // `model` has a rotary_percent.
+  bool rope = false;
 };
 
 }  // namespace cairn
