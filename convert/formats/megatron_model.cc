@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "convert/megatron_function.h"
+
 namespace cairn {
 namespace {
 
@@ -77,10 +79,6 @@ class Arguments {
   bool Flag(const char* name, bool otherwise = false) const {
     return AsInt(Find(args_, name)).value_or(otherwise) != 0;
   }
-  double Number(const char* name, double otherwise) const {
-    return AsNumber(Find(args_, name)).value_or(otherwise);
-  }
-  std::string Text(const char* name) const { return std::string(AsText(Find(args_, name)).value_or("")); }
   const Status& status() const { return status_; }
 
  private:
@@ -96,7 +94,8 @@ struct MegatronAssembler::Target {
   std::string prefix;  // of the canonical name: "layers.3."
 };
 
-Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied) {
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      const std::vector<std::string>& allow) {
   Arguments from(args);
   MegatronArgs m;
   m.layers = from.Size("num_layers");
@@ -120,32 +119,17 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   const uint64_t vocab = from.Size("original_vocab_size", from.Size("vocab_size", m.vocab));
   if (vocab <= m.vocab) m.vocab = vocab;
   const uint64_t ffn = from.Size("ffn_hidden_size", 4 * m.hidden);
-  const std::string norm = from.Text("normalization");
-  const std::string position = from.Text("position_embedding_type");
-  const bool rope = position == "rope" || from.Flag("use_rotary_position_embeddings");
-  const bool alibi = position == "alibi" || from.Flag("alibi");
-  m.facts = {{"architecture", norm == "RMSNorm" && m.gated && rope ? "llama"
-                              : alibi                              ? "bloom"
-                              : rope                               ? "megatron"
-                                                                   : "gpt2"},
-             {"num_layers", m.layers},
-             {"hidden_size", m.hidden},
-             {"num_attention_heads", m.heads},
-             {"ffn_hidden_size", ffn},
-             {"vocab_size", m.vocab},
-             {"max_position_embeddings", from.Size("max_position_embeddings", from.Size("seq_length", 0))},
-             {"tied_embeddings", tied},
-             {"layernorm_epsilon", from.Number("norm_epsilon", from.Number("layernorm_epsilon", 1e-5))}};
-  if (m.groups != m.heads || rope) m.facts["num_key_value_heads"] = m.groups;
-  if (m.head * m.heads != m.hidden || rope) m.facts["head_dim"] = m.head;
-  if (rope) {
-    m.facts["position_embedding"] = "rope";
-    m.facts["rotary_base"] = from.Number("rotary_base", 10000);
-    m.facts["normalization"] = norm.empty() ? "LayerNorm" : norm;
-    m.facts["gated_mlp"] = m.gated;
-    m.facts["activation"] = m.gated ? "silu" : "gelu";
-    m.facts["attention_bias"] = from.Flag("add_qkv_bias") || from.Flag("add_bias_linear", true);
-    m.facts["mlp_bias"] = from.Flag("add_bias_linear", true);
+  m.facts = {{"num_layers", m.layers}, {"hidden_size", m.hidden}, {"num_attention_heads", m.heads},
+             {"ffn_hidden_size", ffn}, {"vocab_size", m.vocab},   {"tied_embeddings", tied}};
+  if (const uint64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
+      positions > 0)
+    m.facts["max_position_embeddings"] = positions;
+  if (m.groups != m.heads) m.facts["num_key_value_heads"] = m.groups;
+  if (m.head * m.heads != m.hidden) m.facts["head_dim"] = m.head;
+  ReadMegatronFunction(MegatronArgumentsOf(args), allow, m.facts);
+  if (m.facts.value("position_embedding", "") == "rope") {
+    m.facts["num_key_value_heads"] = m.groups;
+    m.facts["head_dim"] = m.head;
   }
   return m;
 }
@@ -168,6 +152,12 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const uint64_t share = args_.heads / args_.groups, d = args_.head, local = args_.groups / tp;
   const Dims& shape = slice.shape;
+  if (args_.groups < tp)
+    return NotSupported(
+        "TP={} with {} key and value heads: Megatron gives each rank a copy of one there, which is not read; "
+        "save "
+        "it with a TP of at most {}",
+        tp, args_.groups, args_.groups);
   if (args_.groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 ||
       shape[0] != local * (share + 2) * d)
     return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.array.name,

@@ -32,7 +32,9 @@ struct MegatronArgs {
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint, `padded_vocab` what its embedding has.
 // Errors: NotFound naming a missing argument; InvalidArgument where they contradict each other; NotSupported.
-Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied);
+// `allow` has globs of arguments that are left out of account (convert/megatron_function.h): args.NAME.
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      const std::vector<std::string>& allow);
 
 // One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {

@@ -64,7 +64,7 @@ class Opener {
       const bool tied = std::ranges::none_of(places, [](const auto& p) {
         return p.second.name == "lm_head.weight" || p.second.name == "output_layer.weight";
       });
-      auto read = ReadMegatronArgs(*args_, 3, tied);
+      auto read = ReadMegatronArgs(*args_, 3, tied, options_.allow);
       if (!read.ok()) return read.status().WithContext(directory_);
       model_ = *std::move(read);
       if (const auto vocab = options_.vocab_size > 0 ? options_.vocab_size : vocab_;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ckpt/manifest.h"
+#include "convert/architectures/hugging_face_config.h"
 
 namespace cairn {
 namespace {
@@ -207,6 +208,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.gated = has("layers.0.mlp.gate.weight");
   shape.linear_bias = has("layers.0.mlp.down.bias");
   shape.qkv_bias = has("layers.0.attention.query.bias");
+  shape.qk_norm = has("layers.0.attention.query_norm.weight");
   for (const TrainingParameter& parameter : tensors.parameters)
     if (parameter.spec.name == "embedding.word.weight" && parameter.spec.pad_multiple > 0)
       shape.vocab_multiple = parameter.spec.pad_multiple;
@@ -218,11 +220,12 @@ Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tenso
   return Builder(tensors, shape, tp, tp_rank).Build();
 }
 
+Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape) {
+  return CheckFunctionArguments(CompleteModel(model), shape.program, MegatronArguments(model, shape, {}));
+}
+
 nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
                                  const Topology& topology) {
-  const std::string position = model.value("position_embedding", "");
-  const bool rope = position == "rope", alibi = position == "alibi";
-  const double epsilon = model.value("layernorm_epsilon", 1e-5);
   nlohmann::json args = {
       {"num_layers", shape.layers},
       {"hidden_size", shape.hidden},
@@ -232,24 +235,13 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"group_query_attention", shape.groups != shape.heads},
       {"num_query_groups", shape.groups},
       {"num_key_value_heads", shape.groups},
-      {"max_position_embeddings", shape.positions},
-      {"seq_length", shape.positions},
       {"vocab_size", shape.vocab},
       {"padded_vocab_size", shape.padded_vocab(topology.tp)},
       {"make_vocab_size_divisible_by", shape.vocab_multiple},
-      {"layernorm_epsilon", epsilon},
-      {"norm_epsilon", epsilon},
-      {"normalization", model.value("normalization", "LayerNorm")},
-      {"position_embedding_type", rope    ? "rope"
-                                  : alibi ? "alibi"
-                                          : "learned_absolute"},
-      {"add_position_embedding", !rope && !alibi},
-      {"use_rotary_position_embeddings", rope},
-      {"swiglu", shape.gated && !shape.gate_last},
       {"untie_embeddings_and_output_weights", !shape.tied},
       {"add_bias_linear", shape.linear_bias},
       {"add_qkv_bias", shape.qkv_bias},
-      {"apply_layernorm_1p", false},
+      {"qk_layernorm", shape.qk_norm},
       {"tensor_model_parallel_size", topology.tp},
       {"pipeline_model_parallel_size", topology.pp},
       {"data_parallel_size", topology.dp},
@@ -260,9 +252,9 @@ nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShap
       {"num_layers_per_virtual_pipeline_stage", nullptr},
       {"num_experts", nullptr},
   };
-  if (rope) args["rotary_base"] = model.value("rotary_base", 10000.0);
-  if (rope) args["rotary_percent"] = model.value("rotary_percent", 1.0);
+  if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
   if (shape.gate_last) args["glu_activation"] = "swiglu";
+  AddFunctionArguments(CompleteModel(model), shape.program, args);
   return args;
 }
 

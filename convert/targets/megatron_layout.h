@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ckpt/tensor.h"
+#include "convert/megatron_function.h"
 #include "convert/targets/training_tensors.h"
 
 namespace cairn {
@@ -47,9 +48,11 @@ struct MegatronShape {
   bool tied = true;
   bool linear_bias = true;  // of the MLP and the attention's output
   bool qkv_bias = true;
+  bool qk_norm = false;
   bool gated = false;
   bool bigscience = false;  // their fork of Megatron-DeepSpeed, which trained BLOOM
   bool gate_last = false;   // its order of the halves
+  MegatronProgram program = MegatronProgram::kCore;
   uint64_t padded_vocab(int tp) const {
     const uint64_t unit = vocab_multiple * static_cast<uint64_t>(tp);
     return (vocab + unit - 1) / unit * unit;
@@ -64,6 +67,9 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
 // where TP does not divide heads or units.
 Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
                                                     const MegatronShape& shape, int tp, int tp_rank);
+
+// The program has arguments for all of the model's function. Errors: NotSupported naming the fields it lacks.
+Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape);
 
 // The arguments of a training of it, as argparse.Namespace has them; what depends on a topology and on the
 // rank of a file is the caller's.
