@@ -98,7 +98,8 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
        .finetune = options_.finetune,
        .load_unhealthy = options_.load_unhealthy,
        .start_anew = options_.start_anew,
-       .local = local ? &*local : nullptr},
+       .local = local ? &*local : nullptr,
+       .model = options_.model},
       options_.topology,
       [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
       *control_);

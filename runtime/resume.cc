@@ -7,6 +7,7 @@
 #include "ckpt/canonical_path.h"
 #include "ckpt/cast.h"
 #include "ckpt/layout.h"
+#include "ckpt/model_function.h"
 #include "ckpt/run_dir.h"
 #include "runtime/rank_message.h"
 
@@ -47,6 +48,25 @@ Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, cons
 
 std::string NameOf(int64_t local_step, const std::string& directory) {
   return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
+}
+
+// Its weights are of the function that is trained: names and shapes do not show that.
+Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained) {
+  if (trained.empty() || model.empty()) return OkStatus();
+  if (model.contains("hugging_face") && !model.contains("function"))
+    return NotSupported(
+        "it was imported by an earlier Cairn, which did not note all that changes what a model computes; "
+        "import "
+        "it again with cairn convert --to native");
+  const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
+  if (family != own && !family.empty())
+    return NotSupported("it is a model of the family {}, this training computes {}", family, own);
+  const Status same = SameFunction(model, trained, "this training");
+  return same.ok() ? same
+                   : NotSupported(
+                         "{}; flags set the sizes, --layernorm-epsilon and "
+                         "--untie-embeddings-and-output-weights, the rest cannot be trained here",
+                         same.message());
 }
 
 // The step that `latest` names.
@@ -229,6 +249,7 @@ Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed&
 Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers,
                          Resumed& resumed) {
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
+  CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
   if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
   Result<TrainState> loaded = TrainState::FromJson(step->manifest().state);
   if (!loaded.ok()) return loaded.status().WithContext(directory);

@@ -22,6 +22,7 @@ struct ResumePlaces {
   bool load_unhealthy = false;  // the newest step counts, healthy or not
   bool start_anew = false;      // also where save_dir had steps and has none any more
   LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
+  nlohmann::json model = {};    // of this training, as its manifests have it; empty: any step is its model's
 };
 
 struct Resumed {
