@@ -1,11 +1,10 @@
 #include "convert/formats/dcp.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "convert/formats/dcp_index.h"
-#include "convert/formats/param_groups.h"
+#include "convert/formats/dcp_param_groups.h"
 #include "convert/formats/safetensors.h"
 #include "convert/strict_json.h"
 
@@ -82,8 +81,9 @@ class Reader {
     CAIRN_RETURN_IF_ERROR(ReadOwn());
     const std::vector<Place> places = PlaceAll(index_);
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
-    if (steps_.size() == 1) manifest_.state["optimizer_step"] = *steps_.begin();
+    CAIRN_RETURN_IF_ERROR(AddSteps());
     CAIRN_RETURN_IF_ERROR(ReadState());
+    groups_.PutInto(manifest_.state);
     return builder_.Open(fs_, path_, std::move(manifest_));
   }
 
@@ -95,7 +95,7 @@ class Reader {
     }
     if (place.step && tensor.shape.rank() == 0 && tensor.chunks.size() == 1) {
       CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
-      steps_.insert(step);
+      steps_.push_back({&tensor, place.parameter, step});
       return OkStatus();
     }
     for (const DcpChunk& chunk : tensor.chunks) {
@@ -103,6 +103,27 @@ class Reader {
       CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                              builder_.Tensor(SpecOf(tensor, place), place.role, array.array.dtype));
+      builder_.AddPart(entry, chunk.box, array);
+    }
+    return OkStatus();
+  }
+
+  // One number where all parameters agree, else a tensor for each.
+  Status AddSteps() {
+    const auto differ = [](const Step& a, const Step& b) { return a.number != b.number; };
+    if (steps_.empty()) return OkStatus();
+    if (std::ranges::adjacent_find(steps_, differ) == steps_.end()) {
+      manifest_.state["optimizer_step"] = steps_[0].number;
+      return OkStatus();
+    }
+    manifest_.state.erase("optimizer_step");
+    for (const Step& step : steps_) {
+      const DcpChunk& chunk = step.tensor->chunks[0];
+      CAIRN_ASSIGN_OR_RETURN(const TensorArray array,
+                             items_.Array(*step.tensor, chunk, builder_.AddFile(chunk.item.file)));
+      ParameterSpec spec{.name = step.parameter, .shape = {}};
+      if (const auto known = specs_.find(spec.name); known != specs_.end()) spec.layer = known->second.layer;
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor(spec, Role::kStep, array.array.dtype));
       builder_.AddPart(entry, chunk.box, array);
     }
     return OkStatus();
@@ -163,19 +184,10 @@ class Reader {
       if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
     return OkStatus();
   }
-  // "optimizer.param_groups.0.lr"
   Status ReadHyperParameter(const DcpBytes& bytes) {
-    const size_t size = bytes.path.size();
-    if (size < 3 || bytes.path[size - 3] != "param_groups" || bytes.path.back() == "params")
-      return OkStatus();
-    const std::string& number = bytes.path[size - 2];
-    size_t group = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
-    if (error != std::errc() || end != number.data() + number.size() || group >= 64) return OkStatus();
+    if (!DcpParamGroups::IsOne(bytes)) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
-    nlohmann::json& groups = manifest_.state["param_groups"];
-    if (groups.size() <= group) groups[group] = nlohmann::json::object();
-    if (const auto value = PlainJson(file.root())) groups[group][bytes.path.back()] = *value;
+    groups_.Add(bytes, file.root(), WithoutWrappers);
     return OkStatus();
   }
   void AddState(const std::string& key, double number) {
@@ -192,7 +204,13 @@ class Reader {
   DcpItems items_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::set<double> steps_;
+  struct Step {  // updates of a parameter's moments
+    const DcpTensor* tensor;
+    std::string parameter;
+    double number;
+  };
+  std::vector<Step> steps_;
+  DcpParamGroups groups_;
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
 };
 

@@ -5,6 +5,7 @@
 
 #include "convert/block_stream.h"
 #include "convert/formats/deepspeed_files.h"
+#include "convert/formats/group_members.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
 #include "convert/formats/replicas.h"
@@ -39,6 +40,8 @@ class Opener {
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
     CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
     manifest_.state.update(MegatronState(root()));
+    if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
+      MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
     for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
@@ -187,7 +190,11 @@ class Opener {
       CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
       const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
-      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(fs_, shards, *shapes));
+      const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
+      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(fs_, shards, *shapes, round_robin));
+      groups_.resize(std::max(groups_.size(), contents.groups.size()));
+      for (size_t g = 0; g < contents.groups.size(); ++g)
+        groups_[g].insert(groups_[g].end(), contents.groups[g].begin(), contents.groups[g].end());
       manifest_.topology.zero = contents.stage;
       manifest_.topology.dp = static_cast<int>(shards.size());
       manifest_.state.update(contents.state);
@@ -380,6 +387,7 @@ class Opener {
   Manifest manifest_;
   std::vector<MegatronReplica> replicas_;
   std::vector<std::string> doubts_;
+  std::vector<std::vector<std::string>> groups_;  // stored names in each of the optimizer's
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "convert/formats/dcp_index.h"
+#include "convert/formats/group_members.h"
 #include "convert/formats/megatron_buckets.h"
 #include "convert/formats/megatron_cells.h"
 #include "convert/formats/megatron_model.h"
@@ -74,6 +75,8 @@ class Opener {
       CAIRN_RETURN_IF_ERROR(Add(tensor, *name, assembler).WithContext(directory_));
     }
     if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
+    if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
+      PutMembersByMegatronsRule(builder_.catalog, *groups);
     return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
@@ -139,13 +142,7 @@ class Opener {
     CAIRN_ASSIGN_OR_RETURN(const auto step,
                            ScalarOf(fs_, path, file, state ? Find(*state, "common_step") : nullptr));
     if (step && *step >= 0 && *step < 1e15) manifest_.state["optimizer_step"] = static_cast<int64_t>(*step);
-    const PyValue* scaler = FindKind(*optimizer, "grad_scaler", PyKind::kDict);
-    CAIRN_ASSIGN_OR_RETURN(const auto scale,
-                           ScalarOf(fs_, path, file, scaler ? Find(*scaler, "scale") : nullptr));
-    if (!scale) return OkStatus();
-    manifest_.state["loss_scale"] = *scale;
-    manifest_.state["dynamic_loss_scale"] = true;
-    return OkStatus();
+    return AddGradScaler(fs_, path, file, manifest_.state);
   }
 
   Status ReadArgs(const PyValue& root, const DcpIndex& index) {

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "ckpt/layout.h"
+#include "convert/formats/group_members.h"
 #include "convert/formats/megatron_dist.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_optimizer.h"
@@ -151,9 +152,19 @@ class Opener {
     } else {
       status = reader.ReadPlain(file, builder_.AddFile(rank.file), *optimizer, chunks).WithContext(rank.file);
     }
-    if (status.ok()) return status;
+    if (status.ok() && reader.step()) status = TakeStep(*reader.step()).WithContext(rank.file);
+    if (status.ok()) return AddGradScaler(fs_, JoinPath(directory_, rank.file), file, manifest_.state);
     left_out_ = true;
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
+  }
+
+  // That of all ranks.
+  Status TakeStep(double step) {
+    if (step_ && *step_ != step)
+      return NotSupported("its parameters have had {} updates and those of another rank {}", step, *step_);
+    step_ = step;
+    manifest_.state["optimizer_step"] = static_cast<int64_t>(step);
+    return OkStatus();
   }
 
   static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
@@ -199,7 +210,11 @@ class Opener {
         for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
           slice.role = stored.states[i].first;
           slice.tensor = {stored.states[i].second, false};
+          const size_t before = builder_.catalog.parts.size();
           CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+          for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)
+            members_.Add(*stored.group,
+                         builder_.catalog.tensors[builder_.catalog.parts[part].tensor].spec.name);
         }
       }
       if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
@@ -207,7 +222,16 @@ class Opener {
     if (first_layer != static_cast<int>(args_.layers))
       return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.layers);
     replicas_ = assembler.replicas();
+    PutMembers();
     return OkStatus();
+  }
+
+  void PutMembers() {
+    const auto groups = manifest_.state.find("param_groups");
+    if (groups == manifest_.state.end()) return;
+    if (members_.empty()) return PutMembersByMegatronsRule(builder_.catalog, *groups);
+    members_.Grow(groups->size());
+    members_.PutInto(*groups);
   }
 
   FileSystem& fs_;
@@ -216,7 +240,9 @@ class Opener {
   int tp_ = 1;
   int pp_ = 1;
   bool tied_ = true;
-  bool left_out_ = false;  // the optimizer's state
+  bool left_out_ = false;       // the optimizer's state
+  std::optional<double> step_;  // updates of each parameter
+  GroupMembers members_;
   MegatronArgs args_;
   std::vector<Rank> ranks_;
   std::vector<Chunk> chunks_;

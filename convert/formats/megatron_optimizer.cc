@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/cast.h"
+#include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -92,6 +93,8 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
         return Corrupt("{} rounds to no weight of its shape, {}", name, ToString(master.shape));
       MegatronWeight& weight = **found;
       left.erase(found);
+      weight.group = g;
+      CAIRN_RETURN_IF_ERROR(TakeStep(file, file_index, *state, name));
       weight.states.emplace_back(Role::kMaster, std::move(master));
       for (const auto& [role, key] :
            {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
@@ -102,6 +105,17 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       }
     }
   }
+  return OkStatus();
+}
+
+Status MegatronOptimizer::TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state,
+                                   const std::string& name) {
+  const std::string path = JoinPath(files_.directory(), catalog_.files[file_index]);
+  CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(files_.file_system(), path, file, Find(state, "step")));
+  if (step && step_ && *step != *step_)
+    return NotSupported("{} has had {} updates and others {}; one number for all is read", name, *step,
+                        *step_);
+  if (step) step_ = step;
   return OkStatus();
 }
 

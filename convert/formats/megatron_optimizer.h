@@ -16,6 +16,7 @@ namespace cairn {
 struct MegatronWeight {
   TensorArray weight;
   std::vector<std::pair<Role, StoredArray>> states;
+  std::optional<size_t> group;  // of the optimizer's parameters, where the file says it
 };
 
 struct MegatronChunkWeights {
@@ -35,9 +36,13 @@ class MegatronOptimizer {
       : files_(fs, directory), catalog_(catalog) {}
 
   // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
-  // Errors: NotSupported where it is in no known form; Corrupt where a master rounds to no weight.
+  // Errors: NotSupported where it is in no known form, or parameters differ in their number of updates;
+  // Corrupt where a master rounds to no weight.
   Status ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
+
+  // Then: the updates of each parameter, where their states say it.
+  const std::optional<double>& step() const { return step_; }
 
   // distrib_optim.pt: a flat buffer a chunk, parameters in reverse, from multiples of 64 elements.
   Status ReadDistributed(const TorchFile& file, uint32_t file_index,
@@ -51,10 +56,12 @@ class MegatronOptimizer {
   Result<bool> Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight);
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
+  Status TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state, const std::string& name);
   Status Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights);
 
   OpenFiles files_;
   const StoredCatalog& catalog_;
+  std::optional<double> step_;
 };
 
 }  // namespace cairn

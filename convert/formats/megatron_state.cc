@@ -39,6 +39,13 @@ void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
       if (AsInt(Find(*section, "enabled")).value_or(0) != 0) state["params_dtype"] = Name(dtype);
 }
 
+// It decides in which order DeepSpeed takes its own optimizer files.
+void AddRoundRobin(const PyValue& config, nlohmann::json& state) {
+  const PyValue* zero = FindKind(config, "zero_optimization", PyKind::kDict);
+  if (zero && AsInt(Find(*zero, "round_robin_gradients")).value_or(0) != 0)
+    state["round_robin_gradients"] = true;
+}
+
 }  // namespace
 
 nlohmann::json MegatronState(const PyValue& root) {
@@ -52,7 +59,10 @@ nlohmann::json MegatronState(const PyValue& root) {
   Copy(&root, "skipped_steps", "skipped_steps", state);
   for (const char* name : {"opt_param_scheduler", "lr_scheduler"})
     if (const PyValue* schedule = FindKind(root, name, PyKind::kDict)) AddSchedule(*schedule, state);
-  if (const PyValue* config = FindKind(root, "ds_config", PyKind::kDict)) AddParamsDtype(*config, state);
+  if (const PyValue* config = FindKind(root, "ds_config", PyKind::kDict)) {
+    AddParamsDtype(*config, state);
+    AddRoundRobin(*config, state);
+  }
   if (const PyValue* shared = FindKind(root, "shared_params", PyKind::kDict)) AddSharedParams(*shared, state);
   const PyValue* optimizer = FindKind(root, "optimizer", PyKind::kDict);
   const PyValue* inner = optimizer ? Find(*optimizer, "optimizer") : nullptr;
@@ -67,6 +77,22 @@ void AddParamGroups(const PyValue& optimizer, nlohmann::json& state) {
   if (groups[0].contains("step") && groups[0]["step"].is_number())
     state["optimizer_step"] = groups[0]["step"];
   state["param_groups"] = std::move(groups);
+}
+
+Status AddGradScaler(FileSystem& fs, const std::string& path, const TorchFile& file, nlohmann::json& state) {
+  const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
+  const PyValue* scaler = optimizer ? FindKind(*optimizer, "grad_scaler", PyKind::kDict) : nullptr;
+  if (!scaler) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto scale, ScalarOf(fs, path, file, Find(*scaler, "scale")));
+  if (!scale) return OkStatus();
+  state["loss_scale"] = *scale;
+  state["dynamic_loss_scale"] = true;
+  for (const auto& [key, name] : {std::pair("growth_tracker", "loss_scale_good_steps"),
+                                  std::pair("hysteresis_tracker", "loss_scale_hysteresis")}) {
+    CAIRN_ASSIGN_OR_RETURN(const auto count, ScalarOf(fs, path, file, Find(*scaler, key)));
+    if (count && *count >= 0 && *count < 1e15) state[name] = static_cast<int64_t>(*count);
+  }
+  return OkStatus();
 }
 
 }  // namespace cairn

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "convert/torch/pickle_value.h"
+#include "convert/torch/torch_file.h"
 
 namespace cairn {
 
@@ -13,5 +13,8 @@ nlohmann::json MegatronState(const PyValue& root);
 
 // Adds hyper-parameters and step of what torch's optimizers call their state dict.
 void AddParamGroups(const PyValue& optimizer, nlohmann::json& state);
+
+// Adds the loss scale of Megatron's `optimizer.grad_scaler` in `file` at `path`, with what its growth counts.
+Status AddGradScaler(FileSystem& fs, const std::string& path, const TorchFile& file, nlohmann::json& state);
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 
 #include "ckpt/layout.h"
 #include "convert/formats/deepspeed_files.h"
+#include "convert/formats/group_members.h"
 #include "convert/formats/megatron_model.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
@@ -78,6 +79,13 @@ class Opener {
            {std::pair(Role::kWeight, "fp32.pt"), std::pair(Role::kExpAvg, "exp_avg.pt"),
             std::pair(Role::kExpAvgSq, "exp_avg_sq.pt")})
         CAIRN_RETURN_IF_ERROR(Add(name, role, file, megatron ? &places.at(name) : nullptr, assembler));
+    if (steps_differ_ && megatron)
+      return NotSupported("{}: its parameters differ in their number of updates, and are fused ones",
+                          directory_);
+    for (size_t i = 0; steps_differ_ && i < names_.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(Add(names_[i], Role::kStep, "step.pt", nullptr, assembler));
+    if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
+      MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
@@ -94,15 +102,19 @@ class Opener {
       states_.push_back(std::move(file));
       const PyValue* groups = Find(states_.back().root(), "param_shapes");
       for (size_t g = 0; groups && g < groups->items.size(); ++g)
-        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2)
+        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2) {
+          if (groups_.size() <= g) groups_.resize(g + 1);
+          groups_[g].push_back(KeyText(*groups->items[g]->items[i]));
           if (const auto shape = AsDims(groups->items[g]->items[i + 1]))
-            shapes_.emplace(KeyText(*groups->items[g]->items[i]), *shape);
+            shapes_.emplace(groups_[g].back(), *shape);
+        }
     }
     if (states_.empty()) return OkStatus();
     const PyValue& root = states_[0].root();
     args_ = Find(root, "args");
     manifest_.state = MegatronState(root);
     manifest_.step = IntField(manifest_.state, "iteration");
+    CAIRN_RETURN_IF_ERROR(CheckRoundRobin(root));
     for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
       if (const PyValue* found = Find(root, info))
         vocab_ = static_cast<uint64_t>(
@@ -125,12 +137,31 @@ class Opener {
         manifest_.state["loss_scale"] = *scale;
         manifest_.state["dynamic_loss_scale"] = AsInt(Find(root, "dynamic_loss_scale")).value_or(0) != 0;
       }
-    const std::string step = JoinPath(directory_, fmt::format("zero/{}/step.pt", names_[0]));
-    if (!fs_.Stat(step).ok()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, step));
-    CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, step, counter, &counter.root()));
-    if (number) manifest_.state["optimizer_step"] = *number;
+    return ReadSteps();
+  }
+
+  // One number where all parameters agree.
+  Status ReadSteps() {
+    std::set<double> steps;
+    for (const std::string& name : names_) {
+      const std::string path = JoinPath(directory_, fmt::format("zero/{}/step.pt", name));
+      if (!fs_.Stat(path).ok()) continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, path));
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, path, counter, &counter.root()));
+      if (number) steps.insert(*number);
+    }
+    if (steps.size() == 1) manifest_.state["optimizer_step"] = *steps.begin();
+    steps_differ_ = steps.size() > 1;
     return OkStatus();
+  }
+
+  Status CheckRoundRobin(const PyValue& root) const {
+    if (!manifest_.state.contains("round_robin_gradients") || AsInt(Find(root, "dp_world_size")) == 1)
+      return OkStatus();
+    return NotSupported(
+        "{}: its training had round_robin_gradients, with which DeepSpeed's own conversion gives parameters "
+        "the values of others; convert the checkpoint that it was made of",
+        directory_);
   }
 
   Status ListNames() {
@@ -179,6 +210,8 @@ class Opener {
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
   std::vector<std::string> names_;
+  std::vector<std::vector<std::string>> groups_;  // names in each of the optimizer's
+  bool steps_differ_ = false;                     // between parameters
   uint64_t vocab_ = 0;
   MegatronArgs model_;
   StoredBuilder builder_;

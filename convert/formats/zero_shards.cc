@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "convert/formats/group_members.h"
 #include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -288,9 +289,14 @@ Status ReadState(FileSystem& fs, const ZeroShard& shard, int stage, nlohmann::js
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
     state["param_groups"] = std::move(groups);
-  const PyValue* first = GroupState(optimizer, stage, 0);
-  CAIRN_ASSIGN_OR_RETURN(const auto step,
-                         ScalarOf(fs, shard.path, shard.contents, first ? Find(*first, "step") : nullptr));
+  std::optional<double> step;
+  for (size_t g = 0; const PyValue* group = GroupState(optimizer, stage, g); ++g) {
+    CAIRN_ASSIGN_OR_RETURN(const auto here, ScalarOf(fs, shard.path, shard.contents, Find(*group, "step")));
+    if (step && here && *step != *here)
+      return NotSupported("{}: its groups of parameters have had {} and {} updates; one number is read",
+                          shard.path, *step, *here);
+    if (here) step = here;
+  }
   if (step) state["optimizer_step"] = *step;
   // DeepSpeed takes it for its own again, whatever its configuration says.
   if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
@@ -301,6 +307,21 @@ Status ReadState(FileSystem& fs, const ZeroShard& shard, int stage, nlohmann::js
     state["dynamic_loss_scale"] = dynamic.value_or(0) != 0;
   }
   return OkStatus();
+}
+
+// Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
+// many.
+void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
+  const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
+  for (const PyValue* group : param_shapes.items) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i + 1 < group->items.size(); i += 2) names.push_back(KeyText(*group->items[i]));
+    if (round_robin && contents.stage < 3) names = WithoutRoundRobin(names, ranks);
+    if (known == 1 && !contents.groups.empty())
+      contents.groups[0].insert(contents.groups[0].end(), names.begin(), names.end());
+    else
+      contents.groups.push_back(std::move(names));
+  }
 }
 
 }  // namespace
@@ -316,7 +337,7 @@ Result<uint64_t> PartitionCount(const PyValue& root) {
 }
 
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes) {
+                              const PyValue& param_shapes, bool round_robin) {
   ZeroContents contents;
   for (const ZeroShard& shard : shards)
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
@@ -326,6 +347,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);
+  AddGroups(param_shapes, shards.size(), round_robin, contents);
   CAIRN_RETURN_IF_ERROR(contents.stage == 3 ? Zero3(shards, param_shapes, contents).Read()
                                             : Zero12(shards, param_shapes, contents).Read());
   return contents;

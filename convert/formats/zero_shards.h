@@ -29,6 +29,7 @@ struct ZeroContents {
   std::vector<ZeroTensor> tensors;
   int stage = 1;
   nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
+  std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
   std::vector<std::string>
       doubts;  // what in the files contradicts itself: masters must be held against weights
 };
@@ -38,7 +39,8 @@ Result<uint64_t> PartitionCount(const PyValue& root);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
 // Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported.
+// `round_robin`: its ds_config has round_robin_gradients.
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
-                              const PyValue& param_shapes);
+                              const PyValue& param_shapes, bool round_robin);
 
 }  // namespace cairn
