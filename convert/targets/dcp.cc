@@ -1,5 +1,8 @@
 #include "convert/targets/dcp.h"
 
+#include <algorithm>
+#include <set>
+
 #include "ckpt/placement.h"
 #include "convert/formats/safetensors.h"
 #include "convert/target_builder.h"
@@ -17,6 +20,7 @@ class Planner {
 
   Result<TargetPlanned> Plan() {
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    if (tensors_.optimizer) CAIRN_RETURN_IF_ERROR(FitStates());
     LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     CAIRN_RETURN_IF_ERROR(PlaceLayers());
@@ -24,7 +28,7 @@ class Planner {
       builder_.AddFile(fmt::format("__{}_0.distcp", rank));
     for (const TrainingParameter& parameter : tensors_.parameters)
       CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
-    if (tensors_.optimizer) AddParamGroup();
+    if (tensors_.optimizer) AddParamGroups();
     AddState();
     builder_.Place();
     builder_.DropEmptyFiles();
@@ -33,6 +37,15 @@ class Planner {
   }
 
  private:
+  // Every state has a place under its name; a step is missing where no file says it.
+  Status FitStates() {
+    CAIRN_ASSIGN_OR_RETURN(state_.groups, GroupsOfSource(state_.param_groups, tensors_));
+    const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
+    if (state_.step_known || std::ranges::none_of(tensors_.parameters, counts)) return OkStatus();
+    TrainingTensors same = tensors_;
+    return FitOptimizer(same, Steps::kOfEach, options_.allow_optimizer, state_);
+  }
+
   Status PlaceLayers() {
     CAIRN_RETURN_IF_ERROR(Validate(options_.topology));
     const int layers = CountLayers(source_.catalog().Parameters());
@@ -50,16 +63,26 @@ class Planner {
     AddTensor(parameter.weight, {"model", name});
     for (const auto& [second, first] : state_.shared_params.items())
       if (first == name) AddAgain(parameter.weight, second);
-    if (!parameter.exp_avg) return OkStatus();
-    AddTensor(*parameter.exp_avg, {"optimizer", "state", name, "exp_avg"});
-    AddTensor(*parameter.exp_avg_sq, {"optimizer", "state", name, "exp_avg_sq"});
-    if (parameter.master) AddTensor(*parameter.master, {"optimizer", "state", name, "master_param"});
-    DcpEntry& step = Add({"optimizer", "state", name, "step"});
+    if (!parameter.has_state()) return OkStatus();
+    const auto add = [&](const std::optional<uint32_t>& tensor, std::string_view kind) {
+      if (tensor) AddTensor(*tensor, {"optimizer", "state", name, std::string(kind)});
+    };
+    add(parameter.exp_avg, "exp_avg");
+    add(parameter.exp_avg_sq, "exp_avg_sq");
+    for (const auto& [role, tensor] : parameter.others) add(tensor, Name(role));
+    add(parameter.master, "master_param");
+    parameter.step ? add(parameter.step, "step") : AddStep(parameter);
+    return OkStatus();
+  }
+
+  // That of all parameters.
+  void AddStep(const TrainingParameter& parameter) {
+    if (!state_.step_known && !parameter.exp_avg) return;
+    DcpEntry& step = Add({"optimizer", "state", parameter.spec.name, "step"});
     step.dtype = Dtype::kF32;
     const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
     builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
     step.chunks.emplace_back(Box{}, zip);
-    return OkStatus();
   }
 
   // A weight under a second name, which whoever reads the file takes for a tensor of its own.
@@ -135,20 +158,20 @@ class Planner {
     entry.chunks.emplace_back(Box{}, zip);
   }
 
-  void AddParamGroup() {
-    nlohmann::json names = nlohmann::json::array();
-    for (const TrainingParameter& parameter : tensors_.parameters) names.push_back(parameter.spec.name);
-    nlohmann::json group = ParamGroup(state_, 0, 1);
-    if (state_.param_groups.size() > 1)
-      state_.notes.push_back(
-          fmt::format("the optimizer's {} groups of parameters become one, with the hyper-parameters of "
-                      "the first",
-                      state_.param_groups.size()));
-    if (state_.param_groups.empty())
-      state_.notes.push_back(
-          "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
-    group["params"] = std::move(names);
-    for (const auto& [key, value] : group.items()) AddValue({"optimizer", "param_groups", 0, key}, value);
+  void AddParamGroups() {
+    if (state_.param_groups.empty()) state_.notes.push_back(AdamWDefaultsInWords());
+    const bool adam =
+        std::ranges::any_of(tensors_.parameters, [](const auto& p) { return p.exp_avg.has_value(); });
+    std::set<std::string> held;
+    for (const TrainingParameter& parameter : tensors_.parameters) held.insert(parameter.spec.name);
+    for (size_t g = 0; g < state_.groups.size(); ++g) {
+      nlohmann::json group =
+          adam || state_.param_groups.empty() ? ParamGroup(state_, g) : state_.groups.hyper[g];
+      group["params"] = nlohmann::json::array();
+      for (const std::string& name : state_.groups.MembersOf(g))
+        if (held.contains(name)) group["params"].push_back(name);
+      for (const auto& [key, value] : group.items()) AddValue({"optimizer", "param_groups", g, key}, value);
+    }
   }
 
   void AddState() {

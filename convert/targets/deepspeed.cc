@@ -22,6 +22,7 @@ class Planner {
     if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
       CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), state_.params_dtype));
     }
+    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, steps_, options_.allow_optimizer, state_));
     for (const TrainingParameter& parameter : tensors_.parameters)
       if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
         return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",
@@ -30,24 +31,54 @@ class Planner {
       state_.notes.push_back(
           "there is no optimizer's state: load it with load_module_only, or as a fine-tuning");
     else if (state_.param_groups.empty())
-      state_.notes.push_back(
-          "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
+      state_.notes.push_back(AdamWDefaultsInWords());
     if (state_.schedule.empty()) state_.notes.push_back("no schedule of the learning rate is carried");
     return OkStatus();
   }
 
   Status Cut() {
     CAIRN_ASSIGN_OR_RETURN(model_, LocalModelOf(source_, tensors_, topology_));
+    if (tensors_.optimizer) return CutGroups();
+    state_.groups.hyper.assign(1, nlohmann::json::object());
+    return OkStatus();
+  }
+
+  // Those of the source, if not others are asked for. Where it says nothing of them they are Megatron's for a
+  // model of its names, else one.
+  Status CutGroups() {
+    const bool plain = model_.names == LocalNames::kPlain;
     const size_t known = state_.param_groups.size();
-    groups_ = options_.param_groups != 0           ? options_.param_groups
-              : known == 1 || known == 2           ? static_cast<int>(known)
-              : model_.names == LocalNames::kPlain ? 1
-                                                   : 2;
-    if (known > 2 && options_.param_groups == 0)
-      return NotSupported(
-          "the optimizer has {} groups of parameters, and nothing says which are where; choose "
-          "--param-groups 1 or 2",
-          known);
+    const size_t count = options_.param_groups != 0 ? static_cast<size_t>(options_.param_groups)
+                         : known == 0               ? (plain ? 1 : 2)
+                                                    : 0;
+    auto groups = GroupsOfSource(state_.param_groups, tensors_);
+    if (!groups.ok() && count != 0)  // the user says it
+      groups = GroupsOfSource(nlohmann::json::array({state_.param_groups[0]}), tensors_);
+    if (!groups.ok()) return groups.status();
+    state_.groups = *std::move(groups);
+    const auto rule = [&](const ParameterSpec& spec) { return count == 1 ? 0 : MatricesThenVectors(spec); };
+    if (count != 0) {
+      CAIRN_ASSIGN_OR_RETURN(state_.groups,
+                             PartBy(state_.groups, tensors_, count, rule, options_.allow_optimizer));
+    }
+    for (const auto& held : model_.ranks)
+      for (const LocalTensor& local : held) CAIRN_RETURN_IF_ERROR(CheckOneGroup(local));
+    return OkStatus();
+  }
+
+  // Of a tensor that several parameters are fused in.
+  Status CheckOneGroup(const LocalTensor& local) const {
+    const auto name = [&](const MegatronPart& part) -> const std::string& {
+      return tensors_.parameters[part.parameter].spec.name;
+    };
+    const auto group = [&](const MegatronPart& part) {
+      const bool frozen = !tensors_.parameters[part.parameter].exp_avg;
+      return frozen ? std::nullopt : std::optional(state_.groups.GroupOf(name(part)));
+    };
+    for (const MegatronPart& part : local.parts)
+      if (group(part) != group(local.parts[0]))
+        return NotSupported("{} and {} are one tensor, {}, and of two of the optimizer's groups", name(part),
+                            name(local.parts[0]), local.name);
     return OkStatus();
   }
 
@@ -55,7 +86,9 @@ class Planner {
     return tensors_.tensors[parameter.weight].entry.dtype;
   }
   ZeroJob Job(const std::string& directory) const {
-    return {tensors_, state_, topology_, groups_, directory};
+    const bool plain = model_.names == LocalNames::kPlain;
+    return {tensors_,  state_, topology_,
+            directory, plain,  state_.round_robin_gradients && topology_.zero < 3};
   }
   std::string StepName() const { return fmt::format("global_step{}", state_.iteration); }
   const nlohmann::json& facts() const { return source_.manifest().model; }
@@ -66,7 +99,7 @@ class Planner {
   Topology topology_;
   TrainingTensors tensors_;
   LocalModel model_;
-  int groups_ = 1;
+  Steps steps_ = Steps::kOne;  // that the form holds
   TargetBuilder builder_;
 };
 
@@ -87,6 +120,10 @@ class ShardedPlanner : public Planner {
     if (topology_.zero == 3) MastersAreWeights();
     const std::string directory = StepName();
     const ZeroJob job = Job(directory);
+    if (job.round_robin && tensors_.optimizer)
+      state_.notes.push_back(
+          "the optimizer's order is that of round_robin_gradients, as its ds_config has it: load it with "
+          "that on");
     for (size_t rank = 0; rank < model_.ranks.size(); ++rank) {
       AddModelStates(job, static_cast<int>(rank));
       if (tensors_.optimizer) AddZeroShards(job, model_.ranks[rank], static_cast<int>(rank), builder_);
@@ -170,6 +207,8 @@ class UniversalPlanner : public Planner {
   using Planner::Planner;
 
   Result<TargetPlanned> Plan() {
+    steps_ = Steps::kOfEach;
+    state_.round_robin_gradients = false;  // parameters are by name
     CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
     // The arguments in its model states are those of the training that it came from.
     if (topology_.zero == 0) topology_.zero = 1;
@@ -221,9 +260,11 @@ class UniversalPlanner : public Planner {
       if (local.gated) p.Entry("param_n_sub_params", 2);
       p.EndDict();
     }
-    if (parameter.exp_avg)
-      builder_.EmitScalar(builder_.BeginTorchFile(folder + "step.pt"),
-                          static_cast<float>(state_.optimizer_step));
+    if (!parameter.exp_avg) return;
+    const uint32_t zip = builder_.BeginTorchFile(folder + "step.pt");
+    if (!parameter.step) return builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+    const uint32_t array = builder_.EmitArray(zip, tensors_.tensors[*parameter.step].entry.dtype, {});
+    builder_.target.parts.push_back({*parameter.step, Box{}, array, Box{}, false});
   }
 
   // What ZeRO 1 and 2 look for is at the top, what ZeRO 3 does in a dict of its own.
@@ -254,9 +295,7 @@ class UniversalPlanner : public Planner {
   void EmitParamGroups(PickleEmitter& p) const {
     p.Text("param_groups");
     p.BeginList();
-    for (int g = 0; g < groups_; ++g)
-      EmitParamGroup(p, state_, static_cast<size_t>(g), static_cast<size_t>(groups_),
-                     {static_cast<size_t>(g)});
+    for (size_t g = 0; g < state_.groups.size(); ++g) EmitParamGroup(p, state_, g, {g});
     p.EndList();
   }
 };

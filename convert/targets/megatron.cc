@@ -45,7 +45,10 @@ class Planner {
   }
 
  private:
-  Status CheckOptimizer() const {
+  Status CheckOptimizer() {
+    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
+    if (tensors_.optimizer)
+      CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
     if (topology_.zero > 1)
       return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
                              topology_.zero);
@@ -159,11 +162,13 @@ class Planner {
     AddParts(tensors_, tensor, role, builder_.EmitArray(zip, dtype, tensor.shape), builder_.target);
   }
 
-  // Matrices, which have weight decay, then vectors.
-  static std::vector<std::vector<const LocalTensor*>> Groups(const std::vector<Chunk>& chunks) {
-    std::vector<std::vector<const LocalTensor*>> groups(kCoreGroups);
+  // A fused tensor's parameters are of one group: matrices all of them, or vectors.
+  std::vector<std::vector<const LocalTensor*>> Groups(const std::vector<Chunk>& chunks) const {
+    std::vector<std::vector<const LocalTensor*>> groups(state_.groups.size());
     for (const Chunk& chunk : chunks)
-      for (const Held& held : chunk) groups[held.tensor.shape.rank() > 1 ? 0 : 1].push_back(&held.tensor);
+      for (const Held& held : chunk)
+        groups[state_.groups.GroupOf(tensors_.parameters[held.tensor.parts[0].parameter].spec.name)]
+            .push_back(&held.tensor);
     return groups;
   }
 
@@ -228,10 +233,10 @@ class Planner {
       std::vector<size_t> ids;
       for (size_t i = 0; i < groups[g].size(); ++i) ids.push_back(id++);
       if (!distributed()) {
-        EmitParamGroup(p, state_, g, groups.size(), ids, CoreGroupOwn(state_, g));
+        EmitParamGroup(p, state_, g, ids, CoreGroupOwn(state_, g));
         continue;
       }
-      nlohmann::json group = ParamGroup(state_, g, groups.size());
+      nlohmann::json group = ParamGroup(state_, g);
       group.update(CoreGroupOwn(state_, g));
       p.BeginDict();
       EmitHyperParameters(p, group);
@@ -260,7 +265,8 @@ class Planner {
       state_.notes.push_back("some sizes are no multiples of 64; start without --overlap-grad-reduce");
     if (distributed() && tensors_.weight_type() == Dtype::kF16)
       state_.notes.push_back("start without --accumulate-allreduce-grads-in-fp32");
-    AddCoreNotes(tensors_.optimizer, distributed(), options_.local_spec, state_);
+    AddCoreNotes(tensors_.optimizer, distributed(), options_.local_spec,
+                 tensors_.weight_type() == Dtype::kF16, state_);
   }
 
   const CheckpointSource& source_;

@@ -15,6 +15,9 @@ constexpr CoreModule kInLayer[] = {
     {"mlp.dense_h_to_4h", "mlp.linear_fc1.", "mlp.linear_fc1.", true},
     {"mlp.dense_4h_to_h", "mlp.linear_fc2.", "mlp.linear_fc2.", true},
 };
+constexpr double kInitialLossScale = 4294967296.0;  // --initial-loss-scale
+constexpr int64_t kHysteresis = 2;                  // --hysteresis
+
 constexpr CoreModule kBeside[] = {
     {"word_embeddings", "embedding.word_embeddings.", "embedding.word_embeddings."},
     {"position_embeddings", "embedding.position_embeddings.", "embedding.position_embeddings."},
@@ -53,7 +56,8 @@ nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shap
 
 nlohmann::json CoreSchedule(const TrainingState& state) {
   if (state.schedule.contains("num_steps")) return state.schedule;
-  const nlohmann::json group = ParamGroup(state, 0, kCoreGroups);
+  const nlohmann::json group =
+      state.groups.size() == 0 ? WithAdamWDefaults(nlohmann::json::object()) : ParamGroup(state, 0);
   const int64_t samples = std::max<int64_t>(1, state.consumed_samples);
   return {{"max_lr", group["lr"]},
           {"min_lr", 0.0},
@@ -67,25 +71,47 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
           {"wd_incr_steps", samples}};
 }
 
-nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
-  return {{"wd_mult", group == 0 ? 1.0 : 0.0}, {"lr_mult", 1.0},          {"is_expert_parallel", false},
-          {"is_decoupled_lr", false},          {"bias_correction", true}, {"step", state.optimizer_step}};
+Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state) {
+  CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
+  const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
+  if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(state.groups, PartBy(state.groups, tensors, 2, MatricesThenVectors, allowed));
+  const auto decay = [&](size_t group) { return state.groups.hyper[group].value("weight_decay", 0.0); };
+  if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
+  if (decay(1) != decay(0) && !allowed)
+    return NotSupported(
+        "the optimizer has weight decay {} for vectors and {} for matrices; Megatron's has none for vectors; "
+        "--allow optimizer takes Megatron's",
+        decay(1), decay(0));
+  state.notes.push_back(
+      fmt::format("vectors had weight decay {}; Megatron's optimizer gives them none", decay(1)));
+  return OkStatus();
 }
 
+nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
+  nlohmann::json own = {{"bias_correction", true}, {"step", state.optimizer_step}};
+  const nlohmann::json megatron = {{"wd_mult", group == 0 ? 1.0 : 0.0},
+                                   {"lr_mult", 1.0},
+                                   {"is_expert_parallel", false},
+                                   {"is_decoupled_lr", false}};
+  for (const auto& [key, value] : megatron.items()) own[key] = state.groups.hyper[group].value(key, value);
+  return own;
+}
+
+// Megatron's loader wants a scale. Where no file says one it is that which Megatron begins with.
 void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder) {
+  const bool known = state.dynamic_loss_scale && state.loss_scale > 0;
   PickleEmitter& p = builder.pickle(zip);
   p.Text("grad_scaler");
   p.BeginDict();
-  if (state.dynamic_loss_scale) {
-    p.Text("scale");
-    builder.EmitScalar(zip, static_cast<float>(state.loss_scale), {1});
-    p.Entry("growth_tracker", 0);
-    p.Entry("hysteresis_tracker", 2);
-  }
+  p.Text("scale");
+  builder.EmitScalar(zip, static_cast<float>(known ? state.loss_scale : kInitialLossScale), {1});
+  p.Entry("growth_tracker", known ? state.loss_scale_good_steps : 0);
+  p.Entry("hysteresis_tracker", known ? state.loss_scale_hysteresis.value_or(kHysteresis) : kHysteresis);
   p.EndDict();
 }
 
-void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, TrainingState& state) {
+void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state) {
   if (!optimizer) {
     state.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
     return;
@@ -103,9 +129,9 @@ void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, TrainingSta
   if (!state.schedule.contains("num_steps"))
     state.notes.push_back(
         "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
-  if (state.param_groups.empty())
-    state.notes.push_back(
-        "no file says the optimizer's hyper-parameters; torch.optim.AdamW's defaults stand there");
+  if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
+  if (fp16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
+    state.notes.push_back("no file says the loss scale; Megatron's first one, 2^32, stands there");
 }
 
 }  // namespace cairn

@@ -34,8 +34,10 @@ nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shap
 // As OptimizerParamScheduler asks for it; what is not known is a constant rate.
 nlohmann::json CoreSchedule(const TrainingState& state);
 
-// Megatron's optimizers have two groups: of matrices, which have weight decay, and of vectors.
-inline constexpr size_t kCoreGroups = 2;
+// Sets the groups of `state`. Groups of Megatron's own stay as they are; those of another program become
+// matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported where vectors have
+// another weight decay than Megatron can give them. `allowed`: that is a note.
+Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state);
 // What it adds to the hyper-parameters of group `group`.
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 
@@ -43,7 +45,7 @@ nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder);
 
 // What a user must know of the optimizer's state. `optimizer`: there is one; `distributed`: as the
-// distributed optimizer takes it; `local_spec`: the step as torch's AdamW does.
-void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, TrainingState& state);
+// distributed optimizer takes it; `local_spec`: the step as torch's AdamW does; `fp16`: it scales losses.
+void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state);
 
 }  // namespace cairn

@@ -35,6 +35,7 @@ nlohmann::json UniversalInfo(const LocalModel& model, const Topology& topology) 
 
 nlohmann::json DeepSpeedConfig(const ZeroJob& job) {
   nlohmann::json config = {{"zero_optimization", {{"stage", job.topology.zero}}}};
+  if (job.round_robin) config["zero_optimization"]["round_robin_gradients"] = true;
   if (job.state.params_dtype) config[Name(*job.state.params_dtype)] = {{"enabled", true}};
   return config;
 }

@@ -16,9 +16,10 @@ namespace cairn {
 
 struct TargetOptions {
   Topology topology;
-  std::optional<Dtype> dtype;  // of the weights; nothing: as they are stored
-  bool local_spec = false;     // names of Megatron-Core's own layers, not of Transformer Engine's
-  int param_groups = 0;        // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: the source's
+  std::optional<Dtype> dtype;    // of the weights; nothing: as they are stored
+  bool local_spec = false;       // names of Megatron-Core's own layers, not of Transformer Engine's
+  int param_groups = 0;          // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: the source's
+  bool allow_optimizer = false;  // what the format cannot hold of the optimizer's state may be left out
 };
 
 struct TargetPlanned {

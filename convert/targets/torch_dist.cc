@@ -89,10 +89,12 @@ class Planner {
   }
 
   Status ChooseOptimizer() {
+    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
     if (topology_.zero > 1)
       return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
                              topology_.zero);
     if (!tensors_.optimizer) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
     const bool fp32 = std::ranges::all_of(tensors_.parameters, [&](const TrainingParameter& parameter) {
       return tensors_.tensors[parameter.weight].entry.dtype == Dtype::kF32;
     });
@@ -229,7 +231,8 @@ class Planner {
 
   void AddNotes() {
     state_.notes.push_back("random states are not carried; the training seeds them anew");
-    AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec, state_);
+    AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec,
+                 tensors_.weight_type() == Dtype::kF16, state_);
   }
 
   const CheckpointSource& source_;

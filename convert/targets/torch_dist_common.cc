@@ -37,10 +37,10 @@ void EmitState(const TorchDistCommon& common, uint32_t zip, TargetBuilder& build
 void EmitGroups(const TorchDistCommon& common, PickleEmitter& p) {
   p.Text("param_groups");
   p.BeginList();
-  for (size_t g = 0; g < kCoreGroups; ++g) {
-    nlohmann::json group = ParamGroup(common.state, g, kCoreGroups);
+  for (size_t g = 0; g < common.state.groups.size(); ++g) {
+    nlohmann::json group = ParamGroup(common.state, g);
     group.update(CoreGroupOwn(common.state, g));
-    group["default_config"] = true;
+    if (!group.contains("default_config")) group["default_config"] = true;
     p.BeginDict();
     EmitHyperParameters(p, group);
     p.EndDict();

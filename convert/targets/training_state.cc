@@ -9,21 +9,6 @@ namespace {
 
 constexpr std::string_view kSchedule = "lr_schedule.";
 
-// torch 2.11, torch/optim/adamw.py.
-nlohmann::json AdamWDefaults() {
-  return {{"lr", 1e-3},
-          {"betas", {0.9, 0.999}},
-          {"eps", 1e-8},
-          {"weight_decay", 1e-2},
-          {"amsgrad", false},
-          {"maximize", false},
-          {"foreach", nullptr},
-          {"capturable", false},
-          {"fused", nullptr},
-          {"differentiable", false},
-          {"decoupled_weight_decay", true}};
-}
-
 int64_t FirstOf(const nlohmann::json& state, std::initializer_list<const char*> names, int64_t fallback) {
   for (const char* name : names) {
     const auto found = state.find(name);
@@ -45,10 +30,18 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   state.skipped = FirstOf(from, {"skipped_steps", "skipped_iterations"}, 0);
   state.optimizer_step =
       FirstOf(from, {"optimizer_step", "optimizer_steps"}, state.iteration - state.skipped);
+  for (const char* name : {"optimizer_step", "optimizer_steps", "iteration", "global_step", "step"})
+    state.step_known |= from.contains(name) && from[name].is_number();
   if (const auto scale = from.find("loss_scale"); scale != from.end() && scale->is_number())
     state.loss_scale = scale->get<double>();
   if (const auto dynamic = from.find("dynamic_loss_scale"); dynamic != from.end() && dynamic->is_boolean())
     state.dynamic_loss_scale = dynamic->get<bool>();
+  state.loss_scale_good_steps = FirstOf(from, {"loss_scale_good_steps"}, 0);
+  if (const int64_t hysteresis = FirstOf(from, {"loss_scale_hysteresis"}, -1); hysteresis >= 0)
+    state.loss_scale_hysteresis = hysteresis;
+  // cairn train, whose scale is dynamic where it tolerates overflows.
+  state.dynamic_loss_scale |= state.loss_scale_hysteresis.value_or(0) > 0;
+  state.round_robin_gradients = from.value("round_robin_gradients", nlohmann::json()) == true;
   if (const auto clip = from.find("clip_grad"); clip != from.end() && clip->is_number())
     state.clip_grad = clip->get<double>();
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
@@ -60,19 +53,31 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   for (const auto& [key, value] : from.items())
     if (key.starts_with(kSchedule)) state.schedule[key.substr(kSchedule.size())] = value;
   if (const auto groups = from.find("param_groups"); groups != from.end() && groups->is_array())
-    for (const auto& group : *groups)
-      if (group.is_object()) state.param_groups.push_back(group);
+    state.param_groups = *groups;
   for (const auto& [spec, first] : SecondNames(source)) state.shared_params[spec.name] = first;
   return state;
 }
 
-nlohmann::json ParamGroup(const TrainingState& state, size_t group, size_t count) {
-  nlohmann::json chosen = AdamWDefaults();
-  if (state.param_groups.size() == count)
-    chosen.update(state.param_groups[group]);
-  else if (!state.param_groups.empty())
-    chosen.update(state.param_groups[0]);
-  return chosen;
+Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string left, LeaveOtherStates(tensors, steps, allowed));
+  if (!left.empty())
+    state.notes.push_back(fmt::format("allowed: the optimizer's {} is left out{}", left,
+                                      steps == Steps::kOne && left.ends_with("step")
+                                          ? fmt::format("; all parameters get step {}", state.optimizer_step)
+                                          : ""));
+  const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
+  if (state.step_known || std::ranges::none_of(tensors.parameters, counts)) return OkStatus();
+  if (!allowed)
+    return NotSupported(
+        "no file says how many updates the optimizer's moments have had; --allow optimizer takes {}",
+        state.optimizer_step);
+  state.notes.push_back(
+      fmt::format("allowed: no file says the optimizer's step, {} is written", state.optimizer_step));
+  return OkStatus();
+}
+
+nlohmann::json ParamGroup(const TrainingState& state, size_t group) {
+  return WithAdamWDefaults(state.groups.hyper[group]);
 }
 
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ckpt/source.h"
+#include "convert/targets/optimizer_groups.h"
 #include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
@@ -17,12 +18,17 @@ struct TrainingState {
   int64_t consumed_tokens = 0;
   int64_t skipped = 0;         // iterations whose update was left out
   int64_t optimizer_step = 0;  // updates of the moments
+  bool step_known = false;     // a file says it, or the iteration it follows from
   double loss_scale = 0;       // 0: none
   bool dynamic_loss_scale = false;
+  int64_t loss_scale_good_steps = 0;                      // since the last overflow or growth
+  std::optional<int64_t> loss_scale_hysteresis;           // overflows still tolerated
+  bool round_robin_gradients = false;                     // of the training's own ds_config
   std::optional<double> clip_grad;                        // largest norm of the gradients; 0: any
   std::optional<Dtype> params_dtype;                      // 16-bit type that the training computes in
   nlohmann::json schedule = nlohmann::json::object();     // of the learning rate, as its own program has it
-  nlohmann::json param_groups = nlohmann::json::array();  // hyper-parameters; empty: unknown
+  nlohmann::json param_groups = nlohmann::json::array();  // as the source's state has them; empty: unknown
+  OptimizerGroups groups;                                 // as the target writes them
   nlohmann::json shared_params =
       nlohmann::json::object();    // further names of parameters (shared_parameters.h)
   std::vector<std::string> notes;  // what could not be told or carried
@@ -30,9 +36,13 @@ struct TrainingState {
 
 TrainingState TrainingStateOf(const CheckpointSource& source);
 
-// Hyper-parameters of group `group` of `count`: those of the source where it has as many groups or one, else
-// torch.optim.AdamW's defaults.
-nlohmann::json ParamGroup(const TrainingState& state, size_t group, size_t count);
+// What a target must know before it writes moments. Leaves out what it cannot hold where `allowed`, with a
+// note. Errors: NotSupported: those of LeaveOtherStates, and where no file says how many updates the moments
+// have had.
+Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state);
+
+// Hyper-parameters of a group that the target writes, AdamW's defaults where the source says none.
+nlohmann::json ParamGroup(const TrainingState& state, size_t group);
 // Emits them as entries of a dict that is open, betas as the tuple that torch wants.
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "ckpt/cast.h"
 
@@ -15,11 +17,7 @@ class Chooser {
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
-    for (const TrainingParameter& parameter : chosen_.parameters) {
-      if (parameter.exp_avg.has_value() != parameter.exp_avg_sq.has_value())
-        return Corrupt("{} has one of the optimizer's two moments", parameter.spec.name);
-      chosen_.optimizer |= parameter.exp_avg.has_value();
-    }
+    for (const TrainingParameter& parameter : chosen_.parameters) chosen_.optimizer |= parameter.has_state();
     return std::move(chosen_);
   }
 
@@ -52,13 +50,29 @@ class Chooser {
     if (master && type != Dtype::kF32) {
       CAIRN_ASSIGN_OR_RETURN(parameter.master, Add(*master, Role::kMaster, catalog_.tensors[*master].dtype));
     }
-    for (const auto& [role, place] :
-         {std::pair(Role::kExpAvg, &parameter.exp_avg), std::pair(Role::kExpAvgSq, &parameter.exp_avg_sq)}) {
-      const auto moment = Find(spec, role);
-      if (!moment) continue;
-      CAIRN_ASSIGN_OR_RETURN(*place, Add(*moment, role, catalog_.tensors[*moment].dtype));
-    }
+    CAIRN_RETURN_IF_ERROR(AddStates(spec, parameter));
     chosen_.parameters.push_back(std::move(parameter));
+    return OkStatus();
+  }
+
+  // Adam's are the two moments together; one alone is another optimizer's.
+  Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
+    const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
+    for (int number = 1; ParseRole(Name(static_cast<Role>(number))); ++number) {
+      const Role role = static_cast<Role>(number);
+      if (!IsOptimizerState(role) || role == Role::kMaster) continue;
+      const auto found = Find(spec, role);
+      if (!found) continue;
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t index, Add(*found, role, catalog_.tensors[*found].dtype));
+      if (role == Role::kStep)
+        parameter.step = index;
+      else if (adam && role == Role::kExpAvg)
+        parameter.exp_avg = index;
+      else if (adam && role == Role::kExpAvgSq)
+        parameter.exp_avg_sq = index;
+      else
+        parameter.others.emplace_back(role, index);
+    }
     return OkStatus();
   }
 
@@ -82,9 +96,34 @@ Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::o
   return Chooser(catalog, dtype).Choose();
 }
 
+Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {
+  std::set<std::string_view> left;
+  const auto leave = [&](const TrainingParameter& parameter, Role role, uint32_t index) -> Status {
+    if (!allowed)
+      return NotSupported(
+          "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
+          "native hold it",
+          parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
+    tensors.tensors[index].read_back = false;
+    left.insert(Name(role));
+    return OkStatus();
+  };
+  tensors.optimizer = false;
+  for (TrainingParameter& parameter : tensors.parameters) {
+    for (const auto& [role, index] : parameter.others) CAIRN_RETURN_IF_ERROR(leave(parameter, role, index));
+    parameter.others.clear();
+    if (parameter.step && (steps == Steps::kOne || !parameter.exp_avg))
+      CAIRN_RETURN_IF_ERROR(leave(parameter, Role::kStep, *std::exchange(parameter.step, std::nullopt)));
+    tensors.optimizer |= parameter.exp_avg.has_value();
+  }
+  std::string names;
+  for (const std::string_view name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  return names;
+}
+
 void LeaveLoneMasters(TrainingTensors& tensors) {
   for (const TrainingParameter& parameter : tensors.parameters)
-    if (parameter.master && !parameter.exp_avg) tensors.tensors[*parameter.master].read_back = false;
+    if (parameter.master && !parameter.has_state()) tensors.tensors[*parameter.master].read_back = false;
 }
 
 }  // namespace cairn

@@ -118,7 +118,7 @@ class Shards {
       std::vector<size_t> params;
       for (size_t v = 0; v < vectors_.size(); ++v)
         if (vectors_[v].group == g) params.push_back(v);
-      EmitParamGroup(p, job_.state, g, groups_.size(), params);
+      EmitParamGroup(p, job_.state, g, params);
     }
     p.EndList();
     p.EndDict();
@@ -238,12 +238,28 @@ class Shards {
 }  // namespace
 
 std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<LocalTensor>& held) {
-  std::vector<std::vector<size_t>> groups(job.groups);
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (!job.tensors.parameters[held[i].parts[0].parameter].exp_avg) continue;  // frozen
-    groups[job.groups == 2 && held[i].shape.rank() < 2 ? 1 : 0].push_back(i);
+  const OptimizerGroups& known = job.state.groups;
+  const auto parameter = [&](size_t i) -> const TrainingParameter& {
+    return job.tensors.parameters[held[i].parts[0].parameter];
+  };
+  std::vector<std::vector<size_t>> groups(known.size());
+  for (size_t i = 0; i < held.size(); ++i)
+    if (parameter(i).exp_avg) groups[known.GroupOf(parameter(i).spec.name)].push_back(i);  // else frozen
+  for (std::vector<size_t>& group : groups) {
+    if (job.source_order)
+      std::ranges::stable_sort(group, {},
+                               [&](size_t i) { return known.place.at(parameter(i).spec.name).index; });
+    if (job.round_robin) group = RoundRobin(group, static_cast<size_t>(job.topology.dp));
   }
   return groups;
+}
+
+// stage_1_and_2.py, _round_robin_reorder: every rank's in turn, those of the first rank first.
+std::vector<size_t> RoundRobin(const std::vector<size_t>& order, size_t ranks) {
+  std::vector<size_t> reordered;
+  for (size_t rank = 0; rank < ranks; ++rank)
+    for (size_t i = rank; i < order.size(); i += ranks) reordered.push_back(order[i]);
+  return reordered;
 }
 
 void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
@@ -260,10 +276,10 @@ void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t
   pickle.EndList();
 }
 
-void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group, size_t count,
+void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
                     const std::vector<size_t>& params, const nlohmann::json& own) {
   pickle.BeginDict();
-  nlohmann::json values = ParamGroup(state, group, count);
+  nlohmann::json values = ParamGroup(state, group);
   values.update(own);
   EmitHyperParameters(pickle, values);
   pickle.Entry("params", params);

@@ -11,19 +11,25 @@ namespace cairn {
 struct ZeroJob {
   const TrainingTensors& tensors;
   const TrainingState& state;
-  Topology topology;      // zero: 1, 2 or 3
-  int groups = 1;         // of parameters: of all, or of matrices and of the others
-  std::string directory;  // of the step, relative
+  Topology topology;          // zero: 1, 2 or 3
+  std::string directory;      // of the step, relative
+  bool source_order = false;  // of a group's parameters; else that in which the program registers them
+  bool round_robin =
+      false;  // DeepSpeed's round_robin_gradients, which puts them in another order (ZeRO 1, 2)
 };
 
-// The optimizer's groups: indices into `held`, in order.
+// The optimizer's groups of `job.state`: indices into `held`, in order. Parameters of one tensor must be of
+// one group.
 std::vector<std::vector<size_t>> GroupsOf(const ZeroJob& job, const std::vector<LocalTensor>& held);
+
+// The order that DeepSpeed's round_robin_gradients makes of one.
+std::vector<size_t> RoundRobin(const std::vector<size_t>& order, size_t ranks);
 
 // Emits the value of param_shapes: a list of a dict {name: shape} a group.
 void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
                      const std::vector<LocalTensor>& held);
 // Emits a parameter group of torch's optimizers, with `params` in it; what `own` says wins.
-void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group, size_t count,
+void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
                     const std::vector<size_t>& params, const nlohmann::json& own = nlohmann::json::object());
 // Emits loss_scaler, dynamic_loss_scale and overflow: entries of a dict that is open.
 void EmitLossScale(PickleEmitter& pickle, const TrainingState& state);
