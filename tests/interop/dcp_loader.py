@@ -49,8 +49,7 @@ def run(rank, world, directory, checkpoint):
     if rank == 0:
         assert equal(weights, full["model"])
         assert equal(states["state"], full["optimizer"]["state"])
-        group, expected = states["param_groups"][0], full["optimizer"]["param_groups"][0]
-        assert {k: v for k, v in group.items() if k != "params"} == {k: v for k, v in expected.items() if k != "params"}
+        assert equal(states["param_groups"], full["optimizer"]["param_groups"])
     dist.barrier()
     step(model, optimizer)
     if rank == 0:

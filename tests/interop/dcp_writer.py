@@ -2,7 +2,7 @@
 
     dcp_writer.py DIR
 
-Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt.
+Groups are vectors, then matrices; a layer has had fewer updates. Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt.
 """
 
 import os
@@ -20,7 +20,8 @@ from torch.distributed.fsdp import fully_shard
 def build(world):
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)).bfloat16()
     fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+    vectors, matrices = ([p for p in model.parameters() if (p.dim() == 1) == which] for which in (True, False))
+    return model, torch.optim.AdamW([{"params": vectors, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.5}], lr=1e-2)
 
 
 def run(rank, world, directory):
@@ -28,8 +29,10 @@ def run(rank, world, directory):
     dist.init_process_group("gloo", f"file://{directory}/store{world}", rank=rank, world_size=world)
     torch.manual_seed(0)
     model, optimizer = build(world)
-    for _ in range(2):
+    for late in (True, False):
         model(torch.arange(24.0).reshape(4, 6).bfloat16() / 24).float().sum().backward()
+        for p in model[2].parameters() if late else ():  # unfrozen late: its steps are fewer
+            p.grad = None
         optimizer.step()
         optimizer.zero_grad()
     weights, states = get_state_dict(model, optimizer)

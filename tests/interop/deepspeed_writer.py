@@ -147,8 +147,9 @@ def groups(parameters):
     parameters = list(parameters)
     if SPEC.get("one_group"):
         return parameters
-    return [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
-            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+    found = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+             {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+    return found[::-1] if SPEC.get("vectors_first") else found
 
 
 def pipe_model():

@@ -222,13 +222,16 @@ class DcpTest(Case):
                 dump = Dump(self.path(f"{kind}{world}"))
                 expected = {(name, "weight"): value for name, value in full["model"].items()}
                 for name, state in full["optimizer"]["state"].items():
-                    expected |= {(name, role): state[role] for role in ("exp_avg", "exp_avg_sq")}
+                    expected |= {(name, role): state[role] for role in ("exp_avg", "exp_avg_sq", "step")}
                 for key, value in expected.items():
                     self.assertTrue(same_bits(dump.tensors[key], value), key)
                 self.assertEqual(set(dump.tensors), set(expected))
-                self.assertEqual(dump.facts["state"]["optimizer_step"], 2)
+                self.assertNotIn("optimizer_step", dump.facts["state"])  # parameters differ in it
+                decays = {group["weight_decay"]: (group["lr"], set(group["params"]))
+                          for group in dump.facts["state"]["param_groups"]}
+                self.assertEqual(decays, {group["weight_decay"]: (group["lr"], set(group["params"]))
+                                          for group in full["optimizer"]["param_groups"]})
                 fingerprints.add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
-        self.assertEqual(dump.facts["state"]["optimizer_step"], 2)
         self.assertEqual(Dump(self.path("nested4")).facts["state"]["iteration"], 7)
         self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
         os.remove(self.path("nested4", ".metadata"))
@@ -481,9 +484,19 @@ class MegatronTest(Case):
         dump = Dump(root, "--prove")
         self.assertEqual(dump.facts["history"], [])
         self.assertGreater(dump.facts["proven"], 20)
+        if layout == self.plain_optimizer:
+            self.check_numbers(dump)
         for role, known in states.items():
             for key, value in self.canonical(name, spec, known):
                 self.assertTrue(same_bits(dump.tensors[key, role], value), (layout.__name__, key, role))
+
+    def check_numbers(self, dump):
+        state = dump.facts["state"]
+        self.assertEqual([state[key] for key in ("optimizer_step", "loss_scale", "dynamic_loss_scale", "loss_scale_good_steps",
+                                                 "loss_scale_hysteresis")], [5, 512, True, 7, 1])
+        matrices, vectors = [{name for name, role in dump.tensors if role == "master" and
+                              (dump.tensors[name, role].dim() > 1) == decay} for decay in (True, False)]
+        self.assertEqual([set(group["params"]) for group in state["param_groups"]], [matrices, vectors])
 
     @staticmethod
     def plain_optimizer(file, directory, values):
@@ -491,7 +504,9 @@ class MegatronTest(Case):
         groups = [[k for k, v in values["master"].items() if (v.dim() > 1) == decay] for decay in (True, False)]
         ids = {key: i for i, key in enumerate(groups[0] + groups[1])}
         file["optimizer"] = {
-            "optimizer": {"state": {i: {r: values[r][k] for r in ("exp_avg", "exp_avg_sq")} for k, i in ids.items()},
+            "grad_scaler": {"scale": torch.tensor([512.0]), "growth_tracker": 7, "hysteresis_tracker": 1},
+            "optimizer": {"state": {i: {r: values[r][k] for r in ("exp_avg", "exp_avg_sq")} | {"step": torch.tensor(5.0)}
+                                    for k, i in ids.items()},
                           "param_groups": [{"params": [ids[k] for k in group], "lr": 1e-3} for group in groups]},
             "fp32_from_fp16_params": [[values["master"][k] for k in group] for group in groups]}
 

@@ -88,6 +88,7 @@ class DcpTest(Case):
 
 MORE = 10
 PIPE = {"engine": "pipe", "config": FP32_GRADS | {"gradient_accumulation_steps": 2}}
+ROBIN = ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}
 TRAINED = {
     "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
     "one": {"world": 2, "engine": "plain", "one_group": True, "config": ZERO | {"zero_optimization": {"stage": 2}},
@@ -95,6 +96,7 @@ TRAINED = {
     "pipeline": PIPE | {"world": 8, "pp": 2, "tp": 2, "more": MORE},
     "tied2": {"world": 2, "engine": "tied", "config": ZERO | {"zero_optimization": {"stage": 2}}, "more": MORE},
     "tied3": {"world": 2, "engine": "tied", "config": ZERO | {"zero_optimization": {"stage": 3}}, "more": MORE},
+    "robin": {"world": 2, "engine": "plain", "vectors_first": True, "config": ROBIN, "more": MORE},
 }
 
 
@@ -144,13 +146,19 @@ class DeepSpeedTest(Case):
                        {"world": 2, "config": ZERO | {"zero_optimization": {"stage": 3}}}),
     }
 
+    # Groups the other way round, and parameters in the order that DeepSpeed's option gives them.
+    ROBIN = {
+        "robin_again": (["--to", "megatron-deepspeed", "--zero", "2", "--dp", "2"],
+                        {"world": 2, "vectors_first": True, "config": ROBIN}),
+    }
+
     def test_it_goes_on_as_if_nothing_had_happened(self):
         if importlib.util.find_spec("deepspeed") is None:
             self.skipTest("deepspeed is not installed")
         run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED))
         jobs = {}
         cases = (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE), ("tied2", self.TIED),
-                 ("tied3", self.TIED3))
+                 ("tied3", self.TIED3), ("robin", self.ROBIN))
         for source, targets in cases:
             # By way of a native step, so that all that a target needs is carried by it.
             cairn("convert", self.path(source), self.path(source + "-native"), "--to", "native", "--tp", "1", "--pp", "1",
