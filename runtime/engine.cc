@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/data/model_spec.h"
@@ -12,6 +13,8 @@ namespace cairn {
 namespace {
 
 using at::Tensor;
+
+constexpr double kClipEpsilon = 1e-6;  // as torch's clip_grad_norm_ and Megatron's
 
 FlatParameters MakeParameters(const TrainConfig& config, const ParallelDims& dims, at::Device device) {
   std::vector<ParameterSpec> specs = GptSpecs(config);
@@ -65,7 +68,7 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
 
 void Engine::Update(const StepOutcome& outcome, double lr, int64_t step) {
   const double limit = config_.clip_grad;
-  const double clip = limit > 0 && outcome.grad_norm > limit ? outcome.grad_norm / limit : 1.0;
+  const double clip = limit > 0 ? std::max(1.0, (outcome.grad_norm + kClipEpsilon) / limit) : 1.0;
   optimizer_.Step(lr, grad_divisor_ * clip, step);
   GatherWeights(parameters_, dims_);
   CopyTiedWeights(parameters_, dims_);

@@ -48,8 +48,13 @@ Tensor LinearInputGrad(const Tensor& dy, const Tensor& weight) {
 }
 
 void AddLinearWeightGrad(const Tensor& grad, const Tensor& dy, const Tensor& x) {
-  if (ComputeInFp32(x)) return AddLinearWeightGrad(grad, dy.to(at::kFloat), x.to(at::kFloat));
-  if (x.scalar_type() == at::kFloat && !UseOneDnn(x)) {
+  const bool wide = x.scalar_type() == at::kFloat;
+  if (!wide && x.device().is_cuda()) {
+    Tensor(grad).add_(at::mm(dy.t(), x, at::kFloat));
+    return;
+  }
+  if (!wide) return AddLinearWeightGrad(grad, dy.to(at::kFloat), x.to(at::kFloat));
+  if (!UseOneDnn(x)) {
     Tensor(grad).addmm_(dy.t(), x);
   } else {
     Tensor(grad).add_(Product(dy.t(), x.t(), std::nullopt));

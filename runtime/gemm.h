@@ -14,7 +14,8 @@ at::Tensor LinearForward(const at::Tensor& x, const at::Tensor& weight, const at
 // dy [n, out] times weight [out, in]: [n, in].
 at::Tensor LinearInputGrad(const at::Tensor& dy, const at::Tensor& weight);
 
-// grad [out, in] += dy [n, out] transposed times x [n, in]. `grad` is fp32.
+// grad [out, in] += dy [n, out] transposed times x [n, in]. `grad` is fp32, and so is the product: 16-bit
+// factors are multiplied exactly and summed in fp32.
 void AddLinearWeightGrad(const at::Tensor& grad, const at::Tensor& dy, const at::Tensor& x);
 
 // grad [out] += the sum of dy's rows, summed in fp32.

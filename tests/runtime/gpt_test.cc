@@ -5,16 +5,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <map>
-
 #include "runtime/data/model_spec.h"
+#include "runtime/gemm.h"
 #include "runtime/initialize.h"
+#include "runtime/layer_norm.h"
+#include "runtime/optimizer.h"
+#include "tests/support/reference_gpt.h"
 
 namespace cairn {
 namespace {
 
 using at::Tensor;
-using Leaves = std::map<std::string, Tensor>;
 
 constexpr double kTolerance = 2e-5;  // fp32, sums of up to 128 products; relative to the largest element
 
@@ -63,42 +64,6 @@ Leaves MakeLeaves(const Model& model) {
   return leaves;
 }
 
-Tensor Linear(const Leaves& p, const std::string& name, const Tensor& x) {
-  return at::linear(x, p.at(name + ".weight"), p.at(name + ".bias"));
-}
-
-Tensor Norm(const Leaves& p, const std::string& name, const Tensor& x) {
-  return at::layer_norm(x, {x.size(-1)}, p.at(name + ".weight"), p.at(name + ".bias"), 1e-5);
-}
-
-Tensor ReferenceAttention(const Leaves& p, const std::string& name, const Tensor& x, int heads) {
-  const int64_t b = x.size(0), s = x.size(1);
-  const auto part = [&](const char* which) {
-    return Linear(p, name + "." + which, x).view({b, s, heads, -1}).transpose(1, 2);
-  };
-  const Tensor q = part("query"), k = part("key"), v = part("value");
-  Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
-  scores = scores.masked_fill(at::ones({s, s}, at::kBool).triu(1), -INFINITY);
-  return Linear(p, name + ".output", at::matmul(scores.softmax(-1), v).transpose(1, 2).reshape({b, s, -1}));
-}
-
-Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, const Tensor& tokens, const Tensor& labels) {
-  Tensor x = at::embedding(p.at("embedding.word.weight"), tokens) +
-             p.at("embedding.position.weight").narrow(0, 0, tokens.size(1));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = fmt::format("layers.{}.", layer);
-    x = x + ReferenceAttention(p, prefix + "attention", Norm(p, prefix + "input_norm", x),
-                               config.num_attention_heads);
-    const Tensor up = Linear(p, prefix + "mlp.up", Norm(p, prefix + "post_attention_norm", x));
-    x = x + Linear(p, prefix + "mlp.down", at::gelu(up, "tanh"));
-  }
-  const std::string head =
-      config.untie_embeddings_and_output_weights ? "output.weight" : "embedding.word.weight";
-  Tensor logits = at::matmul(Norm(p, "final_norm", x), p.at(head).t());
-  logits = logits.narrow(2, 0, config.vocab_size).reshape({-1, config.vocab_size});
-  return at::cross_entropy_loss(logits, labels.view({-1}));
-}
-
 struct Batch {
   Tensor tokens;
   Tensor labels;
@@ -144,6 +109,45 @@ TEST(GptTest, Fp16FollowsTheFp32ReferenceWithinItsPrecision) {
   TrainConfig config = Small();
   config.fp16 = true;
   ExpectEqualToReference(config, 0.02);
+}
+
+// The gradients of the weights, by fp64 from the same 16-bit factors; rounding any of them to 16 bits costs
+// 2e-3.
+TEST(GradientTest, OfWeightsAreNeverRoundedTo16Bits) {
+  constexpr int64_t n = 96, in = 40, out = 24;
+  at::manual_seed(3);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const Tensor x = at::randn({n, in}).to(type), dy = at::randn({n, out}).to(type);
+    const Tensor grad = at::ones({out, in});
+    AddLinearWeightGrad(grad, dy, x);
+    const Tensor wanted = 1 + at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    EXPECT_LT((grad - wanted).abs().max().item<double>(), 2e-5) << type;
+
+    Parameter weight{at::randn({in}).to(type), at::ones({in})},
+        bias{at::randn({in}).to(type), at::ones({in})};
+    const LayerNorm norm(weight, bias, 1e-5);
+    const Tensor leaf = x.detach().clone().requires_grad_();
+    const Tensor down = at::randn({n, in}).to(type);
+    torch::autograd::backward({norm.forward(leaf)}, {down});
+    const Tensor wide = x.to(at::kDouble), wide_down = down.to(at::kDouble);
+    const Tensor variance = wide.var({1}, /*unbiased=*/false, /*keepdim=*/true);
+    const Tensor normal = (wide - wide.mean({1}, true)) / (variance + 1e-5).sqrt();
+    EXPECT_LT((weight.grad - 1 - (wide_down * normal).sum(0)).abs().max().item<double>(), 5e-5) << type;
+    EXPECT_LT((bias.grad - 1 - wide_down.sum(0)).abs().max().item<double>(), 2e-5) << type;
+  }
+}
+
+// fp32 sums of 2^20 squares are 2e-5 too low.
+TEST(OptimizerTest, TheNormOfALongGradientIsExact) {
+  TrainConfig config = Small();
+  config.vocab_size = 65536;  // times 32: 2^21 elements
+  const ParallelDims dims;
+  const FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, Dtype::kF32,
+                                  at::kCPU);
+  at::manual_seed(4);
+  Tensor(parameters.grads()).normal_();
+  const double wanted = parameters.grads().to(at::kDouble).square().sum().item<double>();
+  EXPECT_NEAR(Optimizer(config, parameters, dims).SquareSum() / wanted, 1, 1e-12);
 }
 
 TEST(GptTest, PaddingRowsGetNoGradient) {
