@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,40 @@
 
 namespace cairn {
 namespace {
+
+// MPI requests of one operation. The progress thread and whoever waits test them, one at a time.
+class Requests : public Pollable {
+ public:
+  // Only before they are watched.
+  MPI_Request* New() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  // By the progress thread. An error is left to the waiting one.
+  bool Poll() override {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && Test();
+  }
+
+  // By the owner. Throws MPI's errors.
+  bool Done() {
+    const std::lock_guard lock(mutex_);
+    const bool ended = Test();
+    CheckMpi(error_, "MPI_Testall");
+    return ended;
+  }
+
+ private:
+  bool Test() {
+    if (requests_.empty() || error_ != MPI_SUCCESS) return true;
+    int done = 0;
+    error_ = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
+    if (error_ == MPI_SUCCESS && done) requests_.clear();
+    return done || error_ != MPI_SUCCESS;
+  }
+
+  std::mutex mutex_;
+  std::vector<MPI_Request> requests_;
+  int error_ = MPI_SUCCESS;
+};
 
 // MPI requests in flight, the tensors they use, and what remains to be done with those when they are
 // complete.
@@ -19,24 +54,23 @@ class MpiWork : public c10d::Work {
 
   // Requests left behind by an error still use the tensors: those are left to them.
   ~MpiWork() override {
-    if (!requests_.empty()) new auto(std::move(tensors_));
+    if (!done_) new auto(std::move(tensors_));
   }
 
-  MPI_Request* NewRequest() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  MPI_Request* NewRequest() { return requests_->New(); }
   void Then(std::function<void()> finish) { finish_ = std::move(finish); }
+  // All requests are there.
+  void Watch() { comm_->session()->progress().Watch(requests_); }
 
   bool isCompleted() override {
-    if (requests_.empty()) return true;
-    int done = 0;
-    CheckMpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-             "MPI_Testall");
-    if (!done) return false;
-    requests_.clear();
+    if (done_) return true;
+    if (!requests_->Done()) return false;
+    done_ = true;
     if (finish_) finish_();
     tensors_.clear();
     return true;
   }
-  bool isSuccess() const override { return requests_.empty(); }
+  bool isSuccess() const override { return done_; }
 
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     Backoff backoff;
@@ -46,7 +80,8 @@ class MpiWork : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
 
  private:
-  std::vector<MPI_Request> requests_;
+  std::shared_ptr<Requests> requests_ = std::make_shared<Requests>();
+  bool done_ = false;
   std::vector<at::Tensor> tensors_;
   std::shared_ptr<MpiComm> comm_;
   std::function<void()> finish_;
@@ -130,6 +165,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::allreduce(std::vector<at::Tensor>& te
              "MPI_Iallreduce");
   });
   if (IsHalf(t)) work->Then([t, sum]() mutable { t.copy_(sum); });
+  work->Watch();
   return work;
 }
 
@@ -141,6 +177,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::broadcast(std::vector<at::Tensor>& te
                         work->NewRequest()),
              "MPI_Ibcast");
   });
+  work->Watch();
   return work;
 }
 
@@ -153,6 +190,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::_allgather_base(at::Tensor& output, a
     ForBytes(slots[root], longest_piece_, [&](const Piece& p) {
       CheckMpi(MPI_Ibcast(p.data, p.count, p.type, root, comm_->get(), work->NewRequest()), "MPI_Ibcast");
     });
+  work->Watch();
   return work;
 }
 
@@ -172,6 +210,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::_reduce_scatter_base(at::Tensor& outp
     });
   const at::Tensor own = slots[rank_];
   if (own.data_ptr() != out.data_ptr()) work->Then([out, own]() mutable { out.view({-1}).copy_(own); });
+  work->Watch();
   return work;
 }
 
@@ -180,6 +219,7 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::send(std::vector<at::Tensor>& tensors
   ForBytes(tensors.at(0), longest_piece_, [&](const Piece& p) {
     CheckMpi(MPI_Isend(p.data, p.count, p.type, to, tag, comm_->get(), work->NewRequest()), "MPI_Isend");
   });
+  work->Watch();
   return work;
 }
 
@@ -188,12 +228,14 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::recv(std::vector<at::Tensor>& tensors
   ForBytes(tensors.at(0), longest_piece_, [&](const Piece& p) {
     CheckMpi(MPI_Irecv(p.data, p.count, p.type, from, tag, comm_->get(), work->NewRequest()), "MPI_Irecv");
   });
+  work->Watch();
   return work;
 }
 
 c10::intrusive_ptr<c10d::Work> MpiBackend::barrier(const c10d::BarrierOptions& /*options*/) {
   auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::BARRIER, std::vector<at::Tensor>{}, comm_);
   CheckMpi(MPI_Ibarrier(comm_->get(), work->NewRequest()), "MPI_Ibarrier");
+  work->Watch();
   return work;
 }
 

@@ -30,6 +30,7 @@ std::shared_ptr<MpiSession> MpiSession::Start() {
 }
 
 MpiSession::~MpiSession() {
+  progress_.reset();
   if (std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 

@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "runtime/progress_thread.h"
+
 namespace cairn {
 
 // Throws c10::Error with MPI's own text unless `code` is MPI_SUCCESS. `what` is the call.
@@ -20,8 +22,12 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
+  // Moves messages while their ranks compute.
+  ProgressThread& progress() { return *progress_; }
+
  private:
   MpiSession() = default;
+  std::unique_ptr<ProgressThread> progress_ = std::make_unique<ProgressThread>();
 };
 
 // A communicator of one's own; its errors come back as codes.
