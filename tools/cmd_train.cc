@@ -4,13 +4,16 @@
 
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 
 #include "runtime/data/mpirun_args.h"
+#include "runtime/data/train_config.h"
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
+#include "tools/output.h"
 #include "tools/supervise.h"
 
 namespace cairn {
@@ -71,6 +74,20 @@ Result<std::string> FindTrainer() {
       trainer);
 }
 
+// The trainer would find the same, once a rank, after all of them have started.
+Status CheckArguments(const std::vector<std::string>& command, int ranks) {
+  std::vector<const char*> argv;
+  for (const std::string& word : command) argv.push_back(word.c_str());
+  CAIRN_ASSIGN_OR_RETURN(ParsedCommandLine parsed,
+                         ParseCommandLine(static_cast<int>(argv.size()), argv.data()));
+  return parsed.text.empty() ? Validate(parsed.config, ranks).status() : OkStatus();
+}
+
+std::string SignalLine(int signal) {
+  return fmt::format("a rank exited on signal {} ({}){}", signal, ::strsignal(signal),
+                     signal == SIGKILL ? "; the kernel does that where memory runs out" : "");
+}
+
 // Becomes the command. Returns only where that fails.
 Status Become(const std::vector<std::string>& command) {
   std::vector<char*> argv;
@@ -87,7 +104,12 @@ Result<int> RunTrain(std::vector<std::string> arguments) {
   bool help = false;
   for (const std::string& argument : arguments) help = help || argument == "--help" || argument == "-h";
   arguments.insert(arguments.begin(), trainer);
-  if (ranks && !help) return Supervise(MpirunArguments(*ranks, arguments));
+  if (ranks && !help) {
+    CAIRN_RETURN_IF_ERROR(CheckArguments(arguments, *ranks));
+    CAIRN_ASSIGN_OR_RETURN(const int status, Supervise(MpirunArguments(*ranks, arguments)));
+    if (status > 128) PrintProblem(SignalLine(status - 128));  // mpirun does not say it
+    return status;
+  }
   return Become(arguments);
 }
 

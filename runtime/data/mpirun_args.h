@@ -13,6 +13,7 @@ namespace cairn {
 inline std::vector<std::string> MpirunArguments(int ranks, const std::vector<std::string>& command) {
   std::vector<std::string> arguments = {
       "mpirun",
+      "-q",  // an exit status needs no banners: whoever failed has said why
       "-n",
       std::to_string(ranks),
       "--host",

@@ -86,6 +86,24 @@ Result<std::string> ReadConfigFile(const std::string& path) {
   return text.str();
 }
 
+// BigScience's scripts part the thousands of a number, as Python does: 300_000_000.
+std::string WithoutUnderscores(std::string text) {
+  const bool number = !text.empty() && text.front() != '_' && text.back() != '_' &&
+                      text.find("__") == std::string::npos &&
+                      text.find_first_not_of("0123456789_") == std::string::npos;
+  if (number) std::erase(text, '_');
+  return text;
+}
+
+// CLI11 lists what it does not know backwards, values too.
+Status CheckKnown(const std::vector<std::string>& unknown) {
+  std::string names;
+  for (const std::string& word : unknown)
+    if (word.starts_with("--") || names.empty()) names += (names.empty() ? "" : ", ") + word;
+  if (names.empty()) return OkStatus();
+  return InvalidArgument("cairn train does not know {}; see --help", names);
+}
+
 }  // namespace
 
 Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
@@ -108,8 +126,12 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   app.get_formatter()->column_width(46);
   app.set_version_flag("--version", "cairn-train " CAIRN_VERSION);
   for (const Flag& flag : TrainFlags()) Declare(app, flag, parsed.config);
+  if (argc > 0) app.name(argv[0]);
+  app.allow_extras();
+  std::vector<std::string> words;  // last first, as CLI11 takes them
+  for (int i = argc - 1; i > 0; --i) words.push_back(WithoutUnderscores(argv[i]));
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();
     return parsed;
@@ -119,6 +141,7 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("{}; see --help", error.what());
   }
+  CAIRN_RETURN_IF_ERROR(CheckKnown(app.remaining()));
   if (config_file.empty()) return parsed;
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(config_file));
   std::vector<std::string_view> given;
