@@ -41,7 +41,7 @@ Rows Exponentiate(const Tensor& logits, const Tensor& targets, VocabularyShard s
   ForEachBlock(logits, [&](int64_t begin, int64_t count) {
     Tensor stored = logits.narrow(0, begin, count);
     Tensor block = stored.to(at::kFloat);  // the same memory for fp32
-    block.narrow(1, shard.ids, block.size(1) - shard.ids).fill_(kMasked);
+    block.narrow(1, shard.ids, block.size(1) - shard.ids).fill_(shard.counts_padding ? 0 : kMasked);
     Tensor max = rows.max.narrow(0, begin, count);
     at::amax_out(max, block, {1}, true);
     rows.target.narrow(0, begin, count).copy_(block.gather(1, rows.column.narrow(0, begin, count)));
@@ -55,14 +55,15 @@ Rows Exponentiate(const Tensor& logits, const Tensor& targets, VocabularyShard s
 }
 
 // In place: exponentials become (softmax - one-hot) * scale. `share` and `scale` fp32 [n, 1] and scalar.
-void TurnIntoGradient(const Tensor& exponentials, const Rows& rows, const Tensor& share,
-                      const Tensor& scale) {
+void TurnIntoGradient(const Tensor& exponentials, const Rows& rows, const Tensor& share, const Tensor& scale,
+                      VocabularyShard shard) {
   const Tensor factor = share * scale;
   const Tensor at_target = rows.here.to(at::kFloat).mul_(scale).neg_();
   ForEachBlock(exponentials, [&](int64_t begin, int64_t count) {
     Tensor stored = exponentials.narrow(0, begin, count);
     Tensor block = stored.to(at::kFloat);
     block.mul_(factor.narrow(0, begin, count));
+    block.narrow(1, shard.ids, block.size(1) - shard.ids).zero_();
     block.scatter_add_(1, rows.column.narrow(0, begin, count), at_target.narrow(0, begin, count));
     if (!block.is_same(stored)) stored.copy_(block);
   });
@@ -83,8 +84,8 @@ Tensor VocabularyParallelCrossEntropy(const Tensor& logits, const Tensor& target
   share.div_(sum);
   const Tensor loss = (sum.log() + max - sum_and_target.narrow(1, 1, 1)).mean();
   return by_hand.Finish(
-      loss, [exponentials = logits.detach(), rows, share](const Tensor& dloss) -> std::vector<Tensor> {
-        TurnIntoGradient(exponentials, rows, share, dloss / static_cast<double>(exponentials.size(0)));
+      loss, [exponentials = logits.detach(), rows, share, shard](const Tensor& dloss) -> std::vector<Tensor> {
+        TurnIntoGradient(exponentials, rows, share, dloss / static_cast<double>(exponentials.size(0)), shard);
         return {exponentials};
       });
 }

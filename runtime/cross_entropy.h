@@ -13,6 +13,9 @@ namespace cairn {
 struct VocabularyShard {
   int64_t first_id = 0;
   int64_t ids = 0;  // true columns; those behind are padding
+  // false: padding has no part in the softmax, so that the loss depends on no TP. true: it has, with logits
+  // of 0 that learn nothing, about as in Megatron, whose padding rows are weights like any other.
+  bool counts_padding = false;
 };
 
 // Mean over the n tokens of -log softmax(logits)[target]: an fp32 scalar, the same on all ranks of `tp`.

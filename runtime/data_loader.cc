@@ -35,11 +35,13 @@ DataLoader::SampleFunction MockSource(const TrainConfig& config, const char* spl
 Result<std::unique_ptr<DataLoader>> OpenSplit(const TrainConfig& config, const ParallelDims& dims,
                                               at::Device device,
                                               const std::shared_ptr<const IndexedDataset>& indexed,
-                                              SequenceRange range, int64_t samples) {
+                                              SequenceRange range, int64_t samples,
+                                              std::shared_ptr<const GptDataset>* set = nullptr) {
   CAIRN_ASSIGN_OR_RETURN(GptDataset dataset, GptDataset::Create(indexed, range, samples, config.seq_length,
                                                                 static_cast<uint32_t>(config.seed)));
   const uint64_t size = dataset.size();
   auto shared = std::make_shared<const GptDataset>(std::move(dataset));
+  if (set != nullptr) *set = shared;
   const auto source = [shared](uint64_t i, std::span<int64_t> out) { return shared->Sample(i, out); };
   return std::make_unique<DataLoader>(config, dims, device, source, size);
 }
@@ -95,8 +97,9 @@ Result<DataLoaders> OpenData(const TrainConfig& config, const ParallelDims& dims
   CAIRN_ASSIGN_OR_RETURN(IndexedDataset opened, IndexedDataset::Open(config.data_path[0]));
   const auto indexed = std::make_shared<const IndexedDataset>(std::move(opened));
   CAIRN_ASSIGN_OR_RETURN(const auto ranges, SplitSequences(config.split, indexed->sequence_count()));
-  CAIRN_ASSIGN_OR_RETURN(loaders.train, OpenSplit(config, dims, device, indexed,
-                                                  ranges[static_cast<int>(Split::kTrain)], train_samples));
+  CAIRN_ASSIGN_OR_RETURN(loaders.train,
+                         OpenSplit(config, dims, device, indexed, ranges[static_cast<int>(Split::kTrain)],
+                                   train_samples, &loaders.train_set));
   if (validation_samples > 0) {
     CAIRN_ASSIGN_OR_RETURN(loaders.validation,
                            OpenSplit(config, dims, device, indexed, ranges[static_cast<int>(Split::kValid)],

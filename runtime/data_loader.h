@@ -12,6 +12,7 @@
 #include <span>
 
 #include "runtime/data/sampler.h"
+#include "runtime/data/gpt_dataset.h"
 #include "runtime/data/train_config.h"
 #include "runtime/parallel_dims.h"
 
@@ -56,6 +57,7 @@ class DataLoader {
 struct DataLoaders {
   std::unique_ptr<DataLoader> train;
   std::unique_ptr<DataLoader> validation;
+  std::shared_ptr<const GptDataset> train_set;  // null: made up data, whose order depends on nothing
 };
 
 // `train_samples`: of the whole training; the order of an indexed dataset depends on it. Errors: those of the

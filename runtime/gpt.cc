@@ -85,6 +85,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, const Fl
     final_norm_ = model.Norm("final_norm");
     head_.emplace("logits", model.View(head), Parameter(), tp_);
     head_shard_ = ShardOf(parameters, head);
+    head_shard_.counts_padding = config.softmax_over_padding;
   }
 }
 

@@ -16,8 +16,8 @@ LrSchedule::LrSchedule(const TrainConfig& config, int64_t total_samples)
                                                    : static_cast<double>(config.lr_warmup_iters) * batch;
 }
 
-double LrSchedule::At(int64_t consumed_samples) const {
-  const double now = static_cast<double>(consumed_samples);
+double LrSchedule::At(int64_t scheduled_samples) const {
+  const double now = static_cast<double>(scheduled_samples);
   if (now < warmup_samples_) return max_lr_ * now / warmup_samples_;
   if (style_ == "constant") return max_lr_;
   if (now >= decay_samples_) return min_lr_;

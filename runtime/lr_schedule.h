@@ -1,9 +1,10 @@
-// The learning rate as a function of the samples consumed: linear warm-up, then constant, linear or cosine
-// decay.
+// The learning rate as a function of the samples of the updates so far: linear warm-up, then constant, linear
+// or cosine decay.
 //
 // Counting samples, not steps, keeps the curve where the batch size ramps up or changes on resume. Formulas
-// as Megatron's OptimizerParamScheduler; the rate of a step is that at the samples consumed once the step is
-// done, so that no step is taken at rate 0.
+// as Megatron's OptimizerParamScheduler, and its timing: an update uses the rate at the samples before it
+// (the first one of a warm-up is taken at rate 0), a step that is skipped does not advance it, and the log
+// has the rate after the step, which is that of the next update.
 #pragma once
 
 #include "runtime/data/train_config.h"
@@ -15,7 +16,7 @@ class LrSchedule {
   // Requires a validated config. `total_samples`: of the whole training, the decay's default length.
   LrSchedule(const TrainConfig& config, int64_t total_samples);
 
-  double At(int64_t consumed_samples) const;
+  double At(int64_t scheduled_samples) const;  // TrainState's
 
  private:
   double max_lr_;

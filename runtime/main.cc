@@ -11,6 +11,7 @@
 #include "runtime/data/bus_guard.h"
 #include "runtime/data/model_spec.h"
 #include "runtime/launch.h"
+#include "runtime/rank_message.h"
 #include "runtime/stop_signal.h"
 #include "runtime/trainer.h"
 #include "runtime/watchdog.h"
@@ -71,21 +72,6 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   return options;
 }
 
-Result<TrainingEnd> Train(const TrainConfig& config, const Topology& topology, Transport& transport,
-                          std::chrono::steady_clock::time_point start) {
-  const ParallelDims dims = MakeParallelDims(topology, transport);
-  std::unique_ptr<Checkpointer> checkpointer;
-  if (!config.save.empty() || !config.load.empty()) {
-    const int device = at::Device(transport.device()).index();
-    CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology, device),
-                                                              transport.NewControlPlane("checkpoints")));
-  }
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(config, dims, at::Device(transport.device()), checkpointer.get(), start));
-  return trainer->Run();
-}
-
 // libtorch throws; everything else hands back a Status.
 template <typename Function>
 Status Guard(Function&& function) {
@@ -98,10 +84,53 @@ Status Guard(Function&& function) {
   }
 }
 
-void Complain(int rank, const Status& status) {
+void Complain(const Status& status) {
   std::string line = status.message();
   if (const size_t end = line.find('\n'); end != std::string::npos) line.resize(end);
-  Say(fmt::format("rank {}: {}", rank, line));
+  Say(line);
+}
+
+// Agree's status, but without the rank where rank 0 has the same to say: what it met, all did as a rule.
+Status AgreeOn(ControlPlane& plane, const Status& mine, std::string_view what) {
+  const Status agreed = Agree(plane, mine, what);
+  const bool own = !mine.ok() && plane.rank() == 0 && agreed.message() == "rank 0: " + mine.message();
+  return own ? mine : agreed;
+}
+
+// How it ended on this rank. `together`: all ranks have the same failure, so that one says it and all leave
+// in order; else the others do not know of it.
+struct Outcome {
+  Status status;
+  bool together = false;
+  TrainingEnd end = TrainingEnd::kDone;
+};
+
+// What the user can have got wrong shows before the first step, or in the data. Every rank comes to the same
+// agreements, whatever it met before them.
+Outcome Train(const TrainConfig& config, const Topology& topology, Transport& transport,
+              std::chrono::steady_clock::time_point start) {
+  const ParallelDims dims = MakeParallelDims(topology, transport);
+  const std::unique_ptr<ControlPlane> plane = transport.NewControlPlane("errors");
+  std::unique_ptr<Checkpointer> checkpointer;
+  std::unique_ptr<Trainer> trainer;
+  Status status = Guard([&]() -> Status {
+    if (!config.save.empty() || !config.load.empty()) {
+      const int device = at::Device(transport.device()).index();
+      CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology, device),
+                                                                transport.NewControlPlane("checkpoints")));
+    }
+    CAIRN_ASSIGN_OR_RETURN(
+        trainer, Trainer::Create(config, dims, at::Device(transport.device()), checkpointer.get(), start));
+    return OkStatus();
+  });
+  if (status = AgreeOn(*plane, status, "opening data and checkpoints"); !status.ok()) return {status, true};
+  status = Guard([&] { return trainer->Start(); });
+  if (status = AgreeOn(*plane, status, "outcome of the start"); !status.ok()) return {status, true};
+  const Result<TrainingEnd> end = trainer->Run();
+  if (!end.ok()) return {end.status()};
+  if (*end == TrainingEnd::kUnread)
+    return {AgreeOn(*plane, trainer->DataStatus(), "outcome of reading"), true};
+  return {OkStatus(), true, *end};
 }
 
 int Main(int argc, char** argv) {
@@ -131,16 +160,20 @@ int Main(int argc, char** argv) {
   }
   const auto topology = Validate(config, transport->size());
   if (!topology.ok()) {  // all ranks find the same; one says it
-    if (transport->rank() == 0) Complain(0, topology.status());
+    if (transport->rank() == 0) Complain(topology.status());
     return kExitTrouble;
   }
-  TrainingEnd end = TrainingEnd::kDone;
-  const Status trained = Guard([&]() -> Status {
-    CAIRN_ASSIGN_OR_RETURN(end, Train(config, *topology, *transport, start));
-    return OkStatus();
+  Outcome outcome;
+  const Status trained = Guard([&] {
+    outcome = Train(config, *topology, *transport, start);
+    return outcome.status;
   });
-  if (trained.ok()) return end == TrainingEnd::kDone ? 0 : kExitDiverged;
-  Complain(transport->rank(), trained);
+  if (trained.ok()) return outcome.end == TrainingEnd::kDone ? 0 : kExitDiverged;
+  if (outcome.together) {
+    if (transport->rank() == 0) Complain(trained);
+    return kExitTrouble;
+  }
+  Complain(trained.WithContext(fmt::format("rank {}", transport->rank())));
   Watchdog::StopAllRanks(kExitTrouble);
 }
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "runtime/data/arguments_block.h"
+
 namespace cairn {
 namespace {
 
@@ -12,21 +14,23 @@ std::string JsonNumber(double value, int digits) {
 
 }  // namespace
 
-double StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch) {
-  const double passes = config.recompute() ? 4 : 3;
-  const double l = config.num_layers;
+Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch) {
   const double h = config.hidden_size;
   const double s = config.seq_length;
-  const double v = static_cast<double>(padded_vocabulary);
-  return 24 * passes * static_cast<double>(global_batch) * s * l * h * h *
-         (1 + s / (6 * h) + v / (16 * l * h));
+  const double tokens = static_cast<double>(global_batch) * s;
+  const double products = 4 * h * h + 2 * h * config.ffn();  // of one token in one layer
+  const double attention = s * h;                            // scores and values of s / 2 tokens before it
+  const double layers = 2 * tokens * config.num_layers * (products + attention);
+  const double head = 2 * tokens * h * static_cast<double>(padded_vocabulary);
+  const double model = 3 * (layers + head);
+  return {.model = model, .hardware = model + (config.recompute() ? layers : 0)};
 }
 
 TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations)
-    : config_(config), world_(topology.world()), total_iterations_(total_iterations) {
-  const int64_t multiple = int64_t{config.make_vocab_size_divisible_by} * topology.tp;
-  padded_vocabulary_ = (config.vocab_size + multiple - 1) / multiple * multiple;
-}
+    : config_(config),
+      world_(topology.world()),
+      padded_vocabulary_(PaddedVocabulary(config, topology.tp)),
+      total_iterations_(total_iterations) {}
 
 // What waits for room may find some by now.
 TrainLog::~TrainLog() {
@@ -59,14 +63,17 @@ void TrainLog::Message(const std::string& line) {
 
 void TrainLog::Add(const StepReport& report) {
   const bool finite = std::isfinite(report.loss);
+  const bool counts = finite && !report.skipped;
+  const Flops flops = StepFlops(config_, padded_vocabulary_, report.global_batch);
   ++interval_.steps;
   interval_.samples += report.global_batch;
-  interval_.losses += finite;
-  interval_.loss += finite ? report.loss : 0;
+  interval_.losses += counts;
+  interval_.loss += counts ? report.loss : 0;
   interval_.nans += !finite;
   interval_.skipped += report.skipped;
   interval_.seconds += report.seconds;
-  interval_.flops += StepFlops(config_, padded_vocabulary_, report.global_batch);
+  interval_.flops.model += flops.model;
+  interval_.flops.hardware += flops.hardware;
 }
 
 void TrainLog::Step(const StepReport& report) {
@@ -74,28 +81,34 @@ void TrainLog::Step(const StepReport& report) {
   Add(report);
   const bool interval_ends = report.state.iteration % config_.log_interval == 0;
   WriteJson(report, interval_ends);
+  AddScalars(report, interval_ends);
   if (!interval_ends) return;
   Message(Line(report));
-  WriteScalars(report);
   interval_ = {};
 }
 
+// As Megatron-LM does, leaves out what has no value: the loss where all steps were skipped, the norm of a
+// gradient that overflowed, zeros that nobody counted.
 std::string TrainLog::Line(const StepReport& report) const {
   const Interval& i = interval_;
-  const double steps = static_cast<double>(i.steps);
-  const double loss = i.losses > 0 ? i.loss / static_cast<double>(i.losses) : std::nan("");
-  return fmt::format(
+  std::string line = fmt::format(
       " iteration {:8d}/{:8d} | consumed samples: {:12d} | consumed tokens: {:12d} | elapsed time per "
-      "iteration (s): "
-      "{:.2f} | learning rate: {:.3E} | global batch size: {:5d} | lm loss: {:.6E} | loss scale: {:.1f} | "
-      "grad norm: "
-      "{:.3f} | num zeros: {:.1f} | number of skipped iterations: {:3d} | number of nan iterations: {:3d} | "
-      "samples per "
-      "second: {:.3f} | TFLOPs: {:.2f} |",
+      "iteration "
+      "(ms): {:.1f} | learning rate: {:.6E} | global batch size: {:5d} |",
       report.state.iteration, total_iterations_, report.state.consumed_samples, report.state.consumed_tokens,
-      i.seconds / steps, report.lr, report.global_batch, loss, report.loss_scale, report.grad_norm,
-      report.zeros, i.skipped, i.nans, static_cast<double>(i.samples) / i.seconds,
-      i.flops / i.seconds / world_ / 1e12);
+      i.seconds * 1e3 / static_cast<double>(i.steps), report.lr, report.global_batch);
+  if (i.losses > 0) line += fmt::format(" lm loss: {:.6E} |", i.loss / static_cast<double>(i.losses));
+  line += fmt::format(" loss scale: {:.1f} |", report.loss_scale);
+  if (!report.skipped && std::isfinite(report.grad_norm))
+    line += fmt::format(" grad norm: {:.3f} |", report.grad_norm);
+  if (config_.log_num_zeros_in_grad && !report.skipped)
+    line += fmt::format(" num zeros: {:.1f} |", report.zeros);
+  return line +
+         fmt::format(
+             " number of skipped iterations: {:3d} | number of nan iterations: {:3d} | samples per second: "
+             "{:.3f} | model TFLOPs: {:.2f} | hardware TFLOPs: {:.2f} |",
+             i.skipped, i.nans, static_cast<double>(i.samples) / i.seconds,
+             i.flops.model / i.seconds / world_ / 1e12, i.flops.hardware / i.seconds / world_ / 1e12);
 }
 
 void TrainLog::WriteJson(const StepReport& report, bool interval_ends) {
@@ -114,18 +127,26 @@ void TrainLog::FlushJson() { json_->health.Note(json_->file.Flush(), json_->file
 
 void TrainLog::FlushEvents() { events_->health.Note(events_->writer.Flush(), events_->writer.lost()); }
 
-void TrainLog::WriteScalars(const StepReport& report) {
+// Megatron-LM's names; each also over samples. TensorBoard shows no NaN.
+void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
   if (!events_) return;
-  const auto add = [&](const char* tag, double value) {
+  const auto add = [&](const std::string& tag, double value) {
+    if (!std::isfinite(value)) return;
     events_->writer.AddScalar(tag, report.state.iteration, static_cast<float>(value));
+    events_->writer.AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
   };
-  add("lm loss", report.loss);
-  add("learning rate", report.lr);
-  add("batch size", static_cast<double>(report.global_batch));
-  add("grad norm", report.grad_norm);
-  add("loss scale", report.loss_scale);
-  add("iteration time", interval_.seconds / static_cast<double>(interval_.steps));
-  add("samples per second", static_cast<double>(interval_.samples) / interval_.seconds);
+  if (report.state.iteration % config_.tensorboard_log_interval == 0) {
+    add("learning-rate", report.lr);
+    add("batch-size", static_cast<double>(report.global_batch));
+    add("lm loss", report.loss);
+    add("loss-scale", report.loss_scale);
+    if (!report.skipped) add("grad-norm", report.grad_norm);
+    if (!report.skipped && config_.log_num_zeros_in_grad) add("num-zeros", report.zeros);
+  }
+  if (!interval_ends) return;
+  const double steps = static_cast<double>(interval_.steps);
+  add("iteration-time", interval_.seconds / steps);
+  add("throughput", interval_.flops.model / interval_.seconds / world_ / 1e12);
   FlushEvents();
 }
 
@@ -138,6 +159,8 @@ void TrainLog::Evaluation(int64_t iteration, double loss) {
   Message(fmt::format("{}\n{}\n{}", dashes, line, dashes));
   if (!events_) return;
   events_->writer.AddScalar("lm loss validation", iteration, static_cast<float>(loss));
+  events_->writer.AddScalar("lm loss validation ppl", iteration,
+                            static_cast<float>(std::exp(std::min(20.0, loss))));
   FlushEvents();
 }
 

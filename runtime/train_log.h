@@ -1,5 +1,6 @@
-// The log: one line every log interval in the format of BigScience's Megatron-DeepSpeed, one JSON object a
-// step, and TensorBoard scalars. Only the last rank writes, as it has the loss.
+// The log: one line every log interval in Megatron-LM's format (with the consumed tokens of BigScience's),
+// one JSON object a step, and TensorBoard scalars by Megatron-LM's names. Only the last rank writes, as it
+// has the loss.
 #pragma once
 
 #include <memory>
@@ -12,18 +13,24 @@
 
 namespace cairn {
 
-// FLOPs of one step by the formula that BigScience published: 24 k B s l h^2 (1 + s / 6h + v / 16lh), k = 4
-// with activation recomputation, else 3; `padded_vocabulary` is v.
-double StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
+// FLOPs of one step. `model`: of the forward pass, and twice as many of the backward; of the attention's
+// products, the half that the causal mask leaves. Megatron-LM's num_floating_point_operations: 72 B s l h^2
+// (1 + s / 12h + v / 12lh) where the MLP is 4h wide; other widths count as they are. `hardware`: with the
+// layers' second forward pass under recomputation.
+struct Flops {
+  double model = 0;
+  double hardware = 0;
+};
+Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
 
 struct StepReport {
   TrainState state;  // after the step
   int64_t global_batch = 0;
-  double lr = 0;
+  double lr = 0;          // after the step: of the next update (lr_schedule.h)
   double loss = 0;        // mean over the global batch; NaN or infinite where training went wrong
   double loss_scale = 1;  // that the step used
   double grad_norm = 0;   // before clipping
-  double zeros = 0;       // of the gradient
+  double zeros = 0;       // of the gradient, where they were counted
   bool skipped = false;
   double seconds = 0;
 };
@@ -46,12 +53,12 @@ class TrainLog {
   struct Interval {
     int64_t steps = 0;
     int64_t samples = 0;
-    int64_t losses = 0;  // finite ones
+    int64_t losses = 0;  // finite ones of steps not skipped, as in Megatron's mean
     int64_t skipped = 0;
     int64_t nans = 0;
     double loss = 0;
     double seconds = 0;
-    double flops = 0;
+    Flops flops;
   };
   struct JsonLog {
     LogFile file;
@@ -66,7 +73,7 @@ class TrainLog {
   void Add(const StepReport& report);
   std::string Line(const StepReport& report) const;
   void WriteJson(const StepReport& report, bool interval_ends);
-  void WriteScalars(const StepReport& report);
+  void AddScalars(const StepReport& report, bool interval_ends);
   void FlushJson();
   void FlushEvents();
 

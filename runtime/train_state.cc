@@ -20,11 +20,22 @@ void ForEachField(State& state, Visit&& visit) {
   visit("loss_scale_hysteresis", state.loss_scale_hysteresis);
 }
 
+// The first that is there; `fallback` where none is.
+int64_t CountOf(const nlohmann::json& json, std::initializer_list<const char*> names, int64_t fallback) {
+  for (const char* name : names)
+    if (const auto found = json.find(name);
+        found != json.end() && found->is_number_integer() && found->get<int64_t>() >= 0)
+      return found->get<int64_t>();
+  return fallback;
+}
+
 }  // namespace
 
 nlohmann::json TrainState::ToJson() const {
   nlohmann::json json = nlohmann::json::object();
   ForEachField(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  json["scheduled_samples"] = scheduled_samples;
+  json["training_samples"] = training_samples;
   json["health"] = cairn::ToJson(health);
   return json;
 }
@@ -41,6 +52,9 @@ Result<TrainState> TrainState::FromJson(const nlohmann::json& json) {
     if (!fits || (value < 0 && std::string_view(name) != "seed")) bad = name;
   });
   if (!bad.empty()) return Corrupt("training state: '{}' is missing or not a valid number", bad);
+  state.scheduled_samples =
+      CountOf(json, {"scheduled_samples", "lr_schedule.num_steps"}, state.consumed_samples);
+  state.training_samples = CountOf(json, {"training_samples"}, 0);
   if (const std::optional<Health> health = HealthOf(json)) state.health = *health;
   return state;
 }

@@ -10,12 +10,14 @@ namespace cairn {
 
 struct TrainState {
   int64_t iteration = 0;         // steps done, skipped ones included
-  int64_t consumed_samples = 0;  // fixes the data order, the batch size and the learning rate
+  int64_t consumed_samples = 0;  // fixes the data order and the batch size
   int64_t consumed_tokens = 0;
-  int64_t optimizer_steps = 0;  // steps not skipped: Adam's bias correction counts these
+  int64_t optimizer_steps = 0;    // steps not skipped: Adam's bias correction counts these
+  int64_t scheduled_samples = 0;  // of steps not skipped: fixes the learning rate (lr_schedule.h)
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
   int64_t seed = 0;
+  int64_t training_samples = 0;  // of the whole training as it was planned: shapes the data order; 0: unknown
   double loss_scale = 1;
   int64_t loss_scale_good_steps = 0;  // since the last overflow or growth
   int64_t loss_scale_hysteresis = 0;  // overflows still tolerated
@@ -24,8 +26,10 @@ struct TrainState {
 
   nlohmann::json ToJson() const;
 
-  // Health may be missing: steps of other programs have none. Errors: Corrupt naming the key that is missing,
-  // of the wrong type or negative.
+  // Health may be missing: steps of other programs have none. So may training_samples, and
+  // scheduled_samples: Megatron's schedule
+  // says them (lr_schedule.num_steps), and Cairn's older steps, whose rate followed the samples consumed, do
+  // not. Errors: Corrupt naming the key that is missing, of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
 };
 

@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include "runtime/data/arguments_block.h"
+#include "runtime/data/gpt_dataset.h"
+#include "runtime/memory_use.h"
 #include "runtime/rank_message.h"
 #include "runtime/stop_signal.h"
 #include "runtime/watchdog.h"
@@ -36,7 +39,7 @@ double SecondsSince(Clock::time_point start) {
 
 // Batches of all evaluations of a training, in samples.
 int64_t ValidationSamples(const TrainConfig& config, int64_t total_iterations) {
-  if (config.eval_interval == 0) return 0;
+  if (config.eval_interval == 0 || config.eval_iters == 0) return 0;
   return (total_iterations / config.eval_interval + 1) * config.eval_iters * config.global_batch_size;
 }
 
@@ -46,6 +49,7 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
                  CheckpointHooks* hooks, Clock::time_point start)
     : config_(config),
       dims_(dims),
+      device_(device),
       hooks_(hooks),
       start_(start),
       save_now_file_(config.save_now_file),
@@ -54,6 +58,7 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
       scaler_(config),
       engine_(config, dims, device) {
   state_.seed = config.seed;
+  state_.training_samples = schedule_.total_samples();
   scaler_.Start(state_);
 }
 
@@ -69,22 +74,34 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, cons
   return trainer;
 }
 
-Result<TrainingEnd> Trainer::Run() {
+Status Trainer::Start() {
   DeferStopSignals();
+  CAIRN_RETURN_IF_ERROR(Resume());
+  log_->Message(ArgumentsBlock(config_, dims_.topology));
   log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
                             engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
                             at::get_num_threads()));
-  CAIRN_RETURN_IF_ERROR(Resume());
-  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Prepare(engine_.Buffers()));
+  if (Finished())
+    log_->Message(
+        fmt::format(" the training is complete: {} of {} iterations are done; more --train-iters (or "
+                    "--train-samples) continue it",
+                    state_.iteration, schedule_.total_iterations()));
+  return hooks_ ? hooks_->Prepare(engine_.Buffers()) : OkStatus();
+}
+
+Result<TrainingEnd> Trainer::Run() {
   while (!Finished()) {
     CAIRN_RETURN_IF_ERROR(Step());
-    if (unread_) return StopUnread();
+    if (unread_) {
+      CAIRN_RETURN_IF_ERROR(StopUnread());
+      return TrainingEnd::kUnread;
+    }
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
-    if (config_.eval_interval > 0 && state_.iteration % config_.eval_interval == 0) Evaluate();
+    if (data_.validation && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
   }
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
-  if (data_.validation) CAIRN_RETURN_IF_ERROR(data_.validation->status());
+  CAIRN_RETURN_IF_ERROR(DataStatus());
   return TrainingEnd::kDone;
 }
 
@@ -115,18 +132,17 @@ void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
   if (!bad) health.first_bad_iteration = 0;
 }
 
-bool Trainer::DataFailed() const {
-  return !data_.train->status().ok() || (data_.validation && !data_.validation->status().ok());
+Status Trainer::DataStatus() const {
+  for (const DataLoader* loader : {data_.train.get(), data_.validation.get()})
+    if (loader != nullptr && !loader->status().ok())
+      return loader->status().WithContext(fmt::format("stopped after iteration {}", state_.iteration));
+  return OkStatus();
 }
 
 // What was trained until now is saved; the step whose batch is not whole never happened.
 Status Trainer::StopUnread() {
   if (state_.iteration > 0) CAIRN_RETURN_IF_ERROR(Save(true));
-  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
-  for (const DataLoader* loader : {data_.train.get(), data_.validation.get()})
-    if (loader != nullptr && !loader->status().ok())
-      return loader->status().WithContext(fmt::format("stopped after iteration {}", state_.iteration));
-  return Aborted("stopped after iteration {}: another rank cannot read its data", state_.iteration);
+  return hooks_ ? hooks_->Finish() : OkStatus();
 }
 
 Status Trainer::Resume() {
@@ -138,7 +154,15 @@ Status Trainer::Resume() {
   if (resumed->seed != config_.seed)
     return InvalidArgument("--seed {} differs from the checkpoint's {}; the data order would change",
                            config_.seed, resumed->seed);
+  if (resumed->training_samples > 0 && data_.train_set &&
+      !data_.train_set->SameOrderFor(resumed->training_samples))
+    log_->Message(
+        fmt::format(" the length of the training has changed from {} to {} samples, and the order of its "
+                    "data with it, as in "
+                    "Megatron: what is left holds samples that were seen, and lacks some that were not",
+                    resumed->training_samples, schedule_.total_samples()));
   state_ = *resumed;
+  state_.training_samples = schedule_.total_samples();
   scaler_.Resume(state_);
   if (buffers.rng_state.empty()) {
     engine_.streams().Reseed(state_.iteration);
@@ -155,8 +179,8 @@ Status Trainer::Step() {
   const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
   const double loss_scale = state_.loss_scale;
   const std::string random = engine_.streams().SaveState();
-  const StepOutcome outcome =
-      engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(), [this] { return DataFailed(); });
+  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(),
+                                                       [this] { return !DataStatus().ok(); });
   unread_ = outcome.unread;
   if (unread_) return engine_.streams().LoadState(random);
   const Votes agreed = Votes::Decode(outcome.votes, dims_.topology.world());
@@ -170,20 +194,26 @@ Status Trainer::Step() {
   state_.skipped_iterations += outcome.overflow;
   state_.nan_iterations += !std::isfinite(outcome.loss);
   NoteHealth(outcome, scaler_.Explains(state_));
-  const double lr = lr_.At(state_.consumed_samples);
   if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->BeforeOptimizerStep());
-  if (!outcome.overflow) engine_.Update(outcome, lr, ++state_.optimizer_steps);
+  if (!outcome.overflow) {
+    engine_.Update(outcome, lr_.At(state_.scheduled_samples), ++state_.optimizer_steps);
+    state_.scheduled_samples += batch;
+  }
   scaler_.Update(outcome.overflow, state_);
   if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
   log_->Step({.state = state_,
               .global_batch = batch,
-              .lr = lr,
+              .lr = lr_.At(state_.scheduled_samples),
               .loss = outcome.loss,
               .loss_scale = loss_scale,
               .grad_norm = outcome.grad_norm,
               .zeros = outcome.zeros,
               .skipped = outcome.overflow,
               .seconds = SecondsSince(begin)});
+  if (!memory_told_ && dims_.at.dp == 0 && state_.iteration % config_.log_interval == 0) {
+    Print(MemoryLine(dims_.world_rank, state_.iteration, MemoryUseOf(device_)) + "\n");
+    memory_told_ = true;
+  }
   return OkStatus();
 }
 

@@ -17,6 +17,7 @@ namespace cairn {
 enum class TrainingEnd {
   kDone,
   kDiverged,  // too many bad iterations in a row (ckpt/health.h); a line on stderr says so
+  kUnread,    // some rank could not read its data: DataStatus()
 };
 
 class Trainer {
@@ -28,8 +29,14 @@ class Trainer {
                                                  at::Device device, CheckpointHooks* hooks,
                                                  std::chrono::steady_clock::time_point start);
 
-  // Resumes where there is something to resume from, and trains to the end or until it is told to stop.
+  // Resumes where there is something to resume from. Before Run, once.
+  Status Start();
+
+  // Trains to the end, or until it is told to stop.
   Result<TrainingEnd> Run();
+
+  // What this rank could not read.
+  Status DataStatus() const;
 
  private:
   Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device, CheckpointHooks* hooks,
@@ -37,7 +44,6 @@ class Trainer {
 
   Status Resume();
   Status Step();
-  bool DataFailed() const;
   Status StopUnread();
   void Evaluate();
   Status Save(bool last);
@@ -48,6 +54,7 @@ class Trainer {
 
   const TrainConfig config_;
   const ParallelDims& dims_;
+  const at::Device device_;
   CheckpointHooks* hooks_;
   std::chrono::steady_clock::time_point start_;
   SaveNowFile save_now_file_;
@@ -58,11 +65,12 @@ class Trainer {
   Engine engine_;
   DataLoaders data_;
   std::unique_ptr<TrainLog> log_;
-  int64_t bad_in_row_ = 0;   // iterations, of this start alone
-  bool stop_ = false;        // agreed by all ranks
-  bool unread_ = false;      // likewise: some rank could not read its data
-  bool save_now_ = false;    // agreed by all ranks
-  bool saver_busy_ = false;  // agreed by all ranks
+  bool memory_told_ = false;  // once a start, after the first log line
+  int64_t bad_in_row_ = 0;    // iterations, of this start alone
+  bool stop_ = false;         // agreed by all ranks
+  bool unread_ = false;       // likewise: some rank could not read its data
+  bool save_now_ = false;     // agreed by all ranks
+  bool saver_busy_ = false;   // agreed by all ranks
 };
 
 }  // namespace cairn

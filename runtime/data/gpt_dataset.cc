@@ -40,12 +40,19 @@ Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> inde
   dataset.indexed_ = std::move(indexed);
   dataset.seq_length_ = seq_length;
   dataset.plan_ = *plan;
+  dataset.tokens_per_epoch_ = tokens;
   NumpyShuffler shuffler(seed);  // one stream: documents first, then samples
   dataset.document_index_ = BuildDocumentIndex(range, *plan, shuffler);
   dataset.sample_index_ =
       BuildSampleIndex(lengths, range.begin, dataset.document_index_, seq_length, plan->samples);
   dataset.shuffle_index_ = BuildShuffleIndex(*plan, shuffler);
   return dataset;
+}
+
+// The order is drawn once for all epochs together, or for all but the last and then for that one.
+bool GptDataset::SameOrderFor(uint64_t num_samples) const {
+  const Result<EpochPlan> other = PlanEpochs(tokens_per_epoch_, num_samples, seq_length_);
+  return other.ok() && other->epochs == plan_.epochs && other->separate_final == plan_.separate_final;
 }
 
 Status GptDataset::Sample(uint64_t i, std::span<int64_t> out) const {

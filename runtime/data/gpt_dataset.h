@@ -29,6 +29,8 @@ class GptDataset {
   uint64_t size() const { return shuffle_index_.size(); }  // samples; at least num_samples
   uint64_t seq_length() const { return seq_length_; }
   uint64_t epochs() const { return plan_.epochs; }
+  // Whether the samples that both have would come in the same order had `num_samples` been asked for.
+  bool SameOrderFor(uint64_t num_samples) const;
 
   // Copies the seq_length + 1 tokens of sample i: inputs are out[0, s), labels out[1, s + 1).
   // Errors: InvalidArgument (i >= size(), a span of another size), IoError (a file that was truncated, or
@@ -46,6 +48,7 @@ class GptDataset {
   std::shared_ptr<const IndexedDataset> indexed_;
   uint64_t seq_length_ = 0;
   EpochPlan plan_;
+  uint64_t tokens_per_epoch_ = 0;
   std::vector<uint32_t> document_index_;
   std::vector<SampleStart> sample_index_;
   std::vector<uint32_t> shuffle_index_;

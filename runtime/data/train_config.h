@@ -28,6 +28,7 @@ struct TrainConfig {
   int64_t vocab_size = 0;           // true size; the padded one follows from the next and TP
   int make_vocab_size_divisible_by = 128;
   bool untie_embeddings_and_output_weights = false;
+  bool softmax_over_padding = false;  // of the vocabulary
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
@@ -86,7 +87,7 @@ struct TrainConfig {
   bool mock_data = false;
   int64_t seed = 1234;
   int64_t eval_interval = 0;  // 0: no evaluation
-  int64_t eval_iters = 10;
+  int64_t eval_iters = 10;    // 0: no evaluation either
 
   // Checkpoints.
   std::string save;
@@ -114,6 +115,7 @@ struct TrainConfig {
   bool log_num_zeros_in_grad = false;
   std::string log_json;
   std::string tensorboard_dir;
+  int64_t tensorboard_log_interval = 1;
 
   bool recompute() const { return checkpoint_activations || recompute_granularity == "full"; }
   int ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }

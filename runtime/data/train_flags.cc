@@ -28,6 +28,11 @@ const Flag kFlags[] = {
      "In memory the vocabulary is padded to a multiple of this times TP", &C::make_vocab_size_divisible_by},
     {kModel, "untie-embeddings-and-output-weights", "Give the output layer a weight of its own",
      &C::untie_embeddings_and_output_weights},
+    {kModel, "softmax-over-padding",
+     "Count the vocabulary's padding in the softmax, with logits of 0, to compare losses with Megatron's; "
+     "without it "
+     "the loss depends on no padding",
+     &C::softmax_over_padding},
     {kModel, "hidden-dropout", "Dropout probability of the residual branches and the embedding",
      &C::hidden_dropout},
     {kModel, "attention-dropout", "Dropout probability of the attention weights", &C::attention_dropout},
@@ -95,7 +100,7 @@ const Flag kFlags[] = {
     {kData, "mock-data", "Train on a synthetic sequence made from the seed", &C::mock_data},
     {kData, "seed", "Seed of weights, sample order and dropout", &C::seed},
     {kData, "eval-interval", "Steps between evaluations; 0 is none", &C::eval_interval},
-    {kData, "eval-iters", "Batches of an evaluation", &C::eval_iters},
+    {kData, "eval-iters", "Batches of an evaluation; 0 is none", &C::eval_iters},
 
     {kCheckpoints, "save", "Run directory to write checkpoints to", &C::save},
     {kCheckpoints, "load",
@@ -151,7 +156,9 @@ const Flag kFlags[] = {
     {kLogs, "log-interval", "Steps between log lines", &C::log_interval},
     {kLogs, "log-num-zeros-in-grad", "Count the zeros of the gradient", &C::log_num_zeros_in_grad},
     {kLogs, "log-json", "Append one JSON object per step to this file", &C::log_json},
-    {kLogs, "tensorboard-dir", "Write scalars as TensorBoard event files there", &C::tensorboard_dir},
+    {kLogs, "tensorboard-dir", "Write scalars as TensorBoard event files there, by Megatron-LM's names",
+     &C::tensorboard_dir},
+    {kLogs, "tensorboard-log-interval", "Steps between TensorBoard's points", &C::tensorboard_log_interval},
 };
 
 }  // namespace

@@ -138,8 +138,14 @@ class ReportTest(CliTest):
         self.assertEqual((run["status"], run["iterations"], run["starts"], run["gbs"], run["seq"]), ("ok", 8, 2, 2, 32))
         self.assertGreaterEqual(run["checkpoints"], 3)
         text = pathlib.Path(self.dir / "train.log").read_text()
-        told = [float(x) for x in re.findall(r"elapsed time per iteration \(s\): ([\d.]+)", text)]
+        told = [float(x) / 1e3 for x in re.findall(r"elapsed time per iteration \(ms\): ([\d.]+)", text)]
         self.assertAlmostEqual(run["sec_per_it"], sum(told) / len(told), 9)
+        self.assertEqual((run["mbs"], run["hidden"], run["layers"], run["heads"], run["vocab"]), (1, 32, 2, 2, 100))
+        peak = max(float(x) for x in re.findall(r"\| max allocated: ([\d.]+)", text))
+        self.assertAlmostEqual(run["mem_gb"], peak / 1024, 6)
+        self.assertGreater(run["tflops_megatron"], 0)
+        told = [float(x) for x in re.findall(r"model TFLOPs: ([\d.]+)", text)]
+        self.assertAlmostEqual(run["tflops_logged"], sum(told) / len(told), 9)
         loss = float(re.findall(r"lm loss: (\S+)", text)[-1])
         self.assertAlmostEqual(run["loss"], loss, 9)
 

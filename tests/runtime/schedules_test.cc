@@ -140,6 +140,16 @@ TEST(TrainStateTest, StepsWithoutHealthAreTaken) {
   EXPECT_EQ(*TrainState::FromJson(json), TrainState{.iteration = 3});
 }
 
+// Cairn's older steps followed the samples consumed; Megatron's schedule says its own.
+TEST(TrainStateTest, TheScheduleOfOtherStepsIsFound) {
+  nlohmann::json json = TrainState{.consumed_samples = 24, .scheduled_samples = 16}.ToJson();
+  EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 16);
+  json.erase("scheduled_samples");
+  EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 24);
+  json["lr_schedule.num_steps"] = 20;
+  EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 20);
+}
+
 TEST(TrainStateTest, MissingOrNegativeKeyIsCorrupt) {
   nlohmann::json json = TrainState{}.ToJson();
   json["iteration"] = -1;

@@ -96,6 +96,8 @@ constexpr FieldName kFieldNames[] = {
     {"elapsed time per iteration (s)", IterationField::kSeconds},
     {"elapsed time per iteration (ms)", IterationField::kMilliseconds},
     {"throughput per GPU (TFLOP/s/GPU)", IterationField::kTflops},
+    {"model TFLOPs", IterationField::kTflops},
+    {"hardware TFLOPs", IterationField::kNone},
 };
 
 IterationField FieldOf(std::string_view name) {
