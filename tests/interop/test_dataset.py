@@ -185,6 +185,47 @@ class DatasetTest(Case):
                 want = megatron_samples(lengths, first, end - first, samples, seq_length, seed)
                 self.assertEqual(got, [tokens[positions].tolist() for positions in want], arguments)
 
+    def test_samples_are_megatron_cores(self):
+        """megatron-core's own dataset, over numbers of any size, documents of several sequences, splits and epochs."""
+        import logging
+        import shutil
+
+        from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+        from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        class Tokenizer:
+            eod, pad, eos, vocab_size, unique_identifiers = 0, -1, 0, 100, {"tokenizer": "none"}
+
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        random = numpy.random.default_rng(11)
+        cases = [(dtype, split, part, samples, seq_length)
+                 for dtype, split, part in ((numpy.uint16, "969,30,1", 0), (numpy.int32, "70,20,10", 1), (numpy.uint8, "1,1,1", 0),
+                                            (numpy.int64, "0.9,0.1,0", 1), (numpy.int32, "98,2", 0))
+                 for samples, seq_length in ((3, 16), (200, 7), (700, 33))]
+        for dtype, split, part, samples, seq_length in cases:
+            prefix, cache = self.path("m"), self.path("cache")
+            for path in (cache, prefix):
+                shutil.rmtree(path, ignore_errors=True)
+            builder = IndexedDatasetBuilder(prefix + ".bin", dtype=dtype)
+            for _ in range(60):
+                lengths = [int(n) for n in random.integers(0, 120, size=random.integers(1, 3))]
+                numbers = random.integers(0, min(numpy.iinfo(dtype).max, 70_000), size=sum(lengths)).astype(dtype)
+                builder.add_document(numbers, lengths)
+            builder.finalize(prefix + ".idx")
+            seed = int(random.integers(2**31))
+            probe = [os.environ["DATA_PROBE"], "samples", prefix, split, part, samples, seq_length, seed]
+            printed = subprocess.run(list(map(str, probe)), capture_output=True, text=True, check=True).stdout
+            config = GPTDatasetConfig(random_seed=seed, sequence_length=seq_length, blend=([prefix], None), split=split,
+                                      path_to_cache=cache, tokenizer=Tokenizer(), reset_position_ids=False,
+                                      reset_attention_mask=False, eod_mask_loss=False, num_dataset_builder_threads=1)
+            wanted = [samples if i == part else None for i in range(3)]
+            dataset = BlendedMegatronDatasetBuilder(GPTDataset, wanted, lambda: True, config).build()[part]
+            self.assertEqual([list(map(int, line.split())) for line in printed.splitlines()],
+                             [list(map(int, dataset._query_document_sample_shuffle_indices(i)[0])) for i in range(samples)],
+                             (dtype, split, part, samples, seq_length, seed))
+
     def test_tensorboard_reads_the_event_files(self):
         for _ in range(2):  # a second file in the same directory joins the first
             subprocess.run([os.environ["DATA_PROBE"], "events", self.path("logs")], check=True)
