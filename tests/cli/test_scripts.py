@@ -1,0 +1,50 @@
+"""What the scripts and the configuration do to a machine: nothing that was not asked for."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+INSTALLERS = ("apt-get", "apt", "sudo", "pip", "pip3")
+
+
+class ScriptsTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cairn-scripts-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        tripwires = self.dir / "bin"
+        tripwires.mkdir()
+        for name in INSTALLERS:
+            (tripwires / name).write_text(f"#!/bin/sh\ntouch {self.dir}/installed\nexit 1\n")
+            (tripwires / name).chmod(0o755)
+        self.environment = {**os.environ, "PATH": f"{tripwires}:{os.environ['PATH']}", "CAIRN_CACHE": str(self.dir / "cache")}
+
+    def run_here(self, *command):
+        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True)
+
+    def test_check_names_what_is_missing_and_installs_nothing(self):
+        done = self.run_here("scripts/setup", "--check")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("cache/venv-", done.stderr)
+        self.assertEqual(os.listdir(self.dir), ["bin"])
+        self.assertEqual(self.run_here("scripts/setup", "--chekc").returncode, 2)
+
+    def test_configuring_installs_nothing(self):
+        done = self.run_here("cmake", "-S", str(ROOT), "-B", str(self.dir / "build"), "-G", "Ninja")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("scripts/setup", done.stderr)
+        self.assertFalse((self.dir / "installed").exists())
+        self.assertFalse((self.dir / "cache").exists())
+
+    def test_an_environment_without_torch_is_told(self):
+        (self.dir / "venv/lib/python3.11/site-packages").mkdir(parents=True)
+        done = self.run_here("cmake", "-S", str(ROOT), "-B", str(self.dir / "build"), "-G", "Ninja", f"-DCAIRN_VENV={self.dir}/venv")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("has no torch", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
