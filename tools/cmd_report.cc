@@ -48,9 +48,10 @@ ReadLogs ReadAll(const std::vector<std::string>& paths) {
       read.trouble = true;
       continue;
     }
-    const std::string cause = EmptyCause(log->facts);
+    const TrainingStart& only = log->starts[0];
+    const std::string cause = only.config.empty() ? EmptyCause(log->facts) : "no iteration";
     read.empty[path] = cause;
-    if (log->starts.size() == 1 && log->starts[0].series.empty() && !log->starts[0].failure) {
+    if (log->starts.size() == 1 && only.series.empty() && !only.failure) {
       PrintProblem(fmt::format("{}: {}", path, cause));
       read.trouble |= log->facts.zeros > 0 || log->facts.compressed;
     }
@@ -158,8 +159,10 @@ Result<int> RunReport(const ReportOptions& options) {
 }
 
 void AddReportFlags(CLI::App& report, ReportOptions& options) {
-  report.add_option("LOG", options.logs,
-                    "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed or cairn train; -: stdin");
+  report.add_option(
+      "LOG", options.logs,
+      "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed, Hugging Face's Trainer or cairn train; "
+      "-: stdin");
   AddChoice<ReportFormat>(report, "--format", options.format, "default: table, for terminals",
                           {{"table", ReportFormat::kTable},
                            {"md", ReportFormat::kMarkdown},
@@ -219,7 +222,8 @@ void AddReportCommand(CLI::App& app, Verb& verb) {
       "Configuration comes from the log, else from the file's name (61B-zero1-mbs-2-pp16-dp-1-gas-512.out), "
       "else from "
       "options. Starts that go on from each other are one run.\n"
-      "A run that failed is a row; only a log that cannot be read is trouble.\n\n" +
+      "A run that failed is a row, with what it died of; one whose log ends before its last iteration is "
+      "incomplete. Only a log that cannot be read is trouble.\n\n" +
       HelpFooter("cairn report logs/*.out --format md --sort sec_per_it --gpus 64 --seq-length 1024"));
   report->callback([options, report, &verb] {
     if (report->get_subcommands().empty()) verb = [options] { return RunReport(*options); };

@@ -49,8 +49,8 @@ Result<int> RunRewrite(const RewriteArguments& arguments) {
   else if (!arguments.in_place && !arguments.dry_run)
     fmt::print("{}", rewritten->text);
   else
-    fmt::print("{}: {} rows computed, {} cells {}, {} rows left as they are\n", arguments.table,
-               rewritten->computed, rewritten->changed, writes ? "changed" : "would change", rewritten->left);
+    PrintLine("{}: {} rows computed, {} cells {}, {} rows left as they are", arguments.table,
+              rewritten->computed, rewritten->changed, writes ? "changed" : "would change", rewritten->left);
   return kExitDone;
 }
 

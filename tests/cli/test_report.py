@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import unittest
+import xml.dom.minidom
 
 from cairn_cli import CAIRN, TRAINER, CliTest
 
@@ -28,7 +29,7 @@ class ReportTest(CliTest):
         self.log("18B-mbs-4-pp8-dp-1-gas-64.out", lines(1, 3, 10, 90.5, 256))
         options = ["--gpus", 16, "--seq-length", 1024]
         run, = self.json("report", "18B-mbs-4-pp8-dp-1-gas-64.out", *options)
-        self.assertEqual((run["tp"], run["status"], run["iterations"], run["sec_per_it"]), (2, "ok", 3, 90.5))
+        self.assertEqual((run["tp"], run["status"], run["iterations"], run["sec_per_it"]), (2, "incomplete", 3, 90.5))
         self.assertAlmostEqual(run["tflops"], 26.07, 2)
         self.cairn("report", "18B-mbs-4-pp8-dp-1-gas-64.out", *options, "--format", "md",
                    says="|   16 |  18B |   1 |   2 |   8 |   4 | 256 |   - |  90.50 |  26.07 |")
@@ -44,6 +45,31 @@ class ReportTest(CliTest):
         self.assertEqual((b["status"], b["cause"], b["sec_per_it"]), ("fail", "node failure", None))
         self.cairn("report", "a.out", says="a.out:3: RuntimeError: CUDA out of memory")
 
+    def test_how_a_run_ended(self):
+        self.log("open.out", lines(1, 9, 200))
+        self.log("scale.out", lines(1, 9, 200) + "Traceback (most recent call last):\n  File \"x\"\n"
+                 "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n")
+        self.log("other.out", "step: 1 loss: 2.5 tps: 100\n")
+        ends = [(run["status"], run["cause"]) for run in self.json("report", "open.out", "scale.out", "other.out")]
+        self.assertEqual(ends, [("incomplete", "ends at 9 of 200"), ("fail", "python traceback: Exception"), ("unknown", "unknown format")])
+        self.cairn("report", "other.out", says="other.out: unknown format")
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_names_and_lines_are_shown_and_not_obeyed(self):
+        names = [b"a\x1b[31m\xff.out", b"b\nc|d.out"]
+        for name in names:
+            (self.dir / os.fsdecode(name)).write_text(lines(1, 3, 3) + "OSError: \x1b]0;title\x07 No space left on device\n")
+        paths = [os.fsdecode(name) for name in names]
+        for form in ("table", "md", "csv"):
+            done = subprocess.run([CAIRN, "report", *paths, "--format", form], cwd=self.dir, capture_output=True, check=True)
+            text = done.stdout.decode()  # UTF-8, too
+            self.assertNotRegex(text, r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+        self.assertIn("b?c", text)
+        self.assertEqual(len([line for line in text.splitlines()]), 3)
+        self.cairn("report", *paths, "--plot", "a.svg", "--html", "a.html")
+        xml.dom.minidom.parse(str(self.dir / "a.svg"))
+        self.assertNotRegex((self.dir / "a.html").read_text(), r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
     def test_restarts_are_one_run_unless_told_apart(self):
         self.log("a.out", lines(1, 10, 20))
         self.log("b.out", lines(8, 20, 20))
@@ -52,7 +78,7 @@ class ReportTest(CliTest):
         self.assertEqual(len(self.json("report", "b.out", "a.out", "--no-join")), 2)
 
     def test_files_that_are_no_logs_get_one_clear_line_each(self):
-        self.log("good.out", lines(1, 2, 10))
+        self.log("good.out", lines(1, 2, 2))
         self.log("empty.out", "")
         self.log("binary.out", bytes(range(256)) * 4096)
         self.log("huge.out", "x" * (3 << 20))

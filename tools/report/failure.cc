@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "tools/printable.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {
@@ -11,11 +14,12 @@ constexpr auto npos = std::string_view::npos;
 constexpr size_t kMaxText = 300;
 
 // Heavier ones are causes, lighter ones their consequences; of equals the first counts.
-constexpr int kMachine = 50;  // memory ran out, a node went away
-constexpr int kProgram = 40;  // it stopped by itself, and says why
-constexpr int kEnd = 30;      // something stopped it
-constexpr int kSymptom = 20;  // what other ranks see
-constexpr int kExit = 10;     // an exit status
+constexpr int kMachine = 50;   // memory ran out, a node went away
+constexpr int kProgram = 40;   // it stopped by itself, and says why
+constexpr int kEnd = 30;       // something stopped it
+constexpr int kSymptom = 20;   // what other ranks see
+constexpr int kExit = 10;      // an exit status
+constexpr int kTraceback = 5;  // an exception that no other line names
 
 struct Sign {
   std::string_view words;  // all of them, one after the other, with anything between: "A*B"
@@ -127,21 +131,25 @@ std::string_view ExceptionName(std::string_view text) {
   }
   const std::string_view name = text.substr(begin, end - begin);
   const bool ends = end == text.size() || text[end] == ':';
-  const bool is_exception =
-      name.ends_with("Error") || name.ends_with("Exception") || name.ends_with("Interrupt");
+  bool is_exception = false;
+  for (const std::string_view last :
+       {"Error", "Exception", "Interrupt", "Iteration", "SystemExit", "GeneratorExit"})
+    is_exception |= name.ends_with(last);
   return ends && is_exception && name.size() <= 60 ? name : std::string_view();
 }
 
 std::string Shortened(std::string_view text) {
   text = Trim(text);
-  std::string out;
-  for (const char c : text.substr(0, kMaxText))
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
-  if (text.size() > kMaxText) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
-    out += "...";
+  const bool cut = text.size() > kMaxText;
+  if (cut) {
+    size_t end = kMaxText;  // not within a character
+    while (end > kMaxText - 4 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text = text.substr(0, end);
   }
-  return out;
+  std::string out(text);
+  std::ranges::replace(out, '\t', ' ');
+  out = Printable(std::move(out), Lines::kOne);
+  return cut ? out + "..." : out;
 }
 
 // The length of one prefix of a launcher; 0 where there is none.
@@ -192,6 +200,8 @@ std::optional<Failure> FailureIn(std::string_view text) {
     return Make(text, std::string(sign.cause), sign.weight, sign.decreed);
   }
   if (!exception.empty()) return Make(text, fmt::format("python traceback: {}", exception), kProgram);
+  if (content.starts_with("Traceback (most recent call last)"))
+    return Make(text, "python traceback", kTraceback);
   if (content.starts_with("cairn-train: ")) {
     // A rank that stops, or a remark of one that goes on.
     return content.find(": rank ") != npos ? std::optional(Make(text, "error", kProgram)) : std::nullopt;

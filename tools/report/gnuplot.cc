@@ -1,5 +1,6 @@
 #include "tools/report/gnuplot.h"
 
+#include "tools/printable.h"
 #include "tools/process/child.h"
 
 namespace cairn {
@@ -25,10 +26,8 @@ Result<std::string> RunGnuplot(const std::string& commands) {
 
 std::string GnuplotString(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\' || c == '`') continue;
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
+  for (const char c : Printable(std::string(text), Lines::kOne))
+    if (c != '"' && c != '\\' && c != '`') out += c;
   return out + '"';
 }
 

@@ -1,5 +1,6 @@
 #include "tools/report/html_page.h"
 
+#include "tools/printable.h"
 #include "tools/report/report_text.h"
 
 namespace cairn {
@@ -11,7 +12,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; white-space: nowrap; text-align: left; }
 th { border-bottom: 2px solid #888; cursor: pointer; } .n { text-align: right; }
-tr.fail td { background: #fff1ee; } code { background: #f4f4f4; white-space: pre-wrap; overflow-wrap: anywhere; }
+tr.fail td { background: #fff1ee; } tr.open td { background: #fffbe6; } code { background: #f4f4f4; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; }
 )";
 
@@ -33,7 +34,7 @@ std::string Table(const ColumnList& columns, const std::vector<RunSummary>& runs
     out += fmt::format("<th{}>{}</th>", column->number ? " class=n" : "", HtmlText(column->heading));
   out += "</tr></thead>\n<tbody>\n";
   for (const RunSummary& run : runs) {
-    out += run.ok ? "<tr>" : "<tr class=fail>";
+    out += run.end == RunEnd::kFailed ? "<tr class=fail>" : run.ok() ? "<tr>" : "<tr class=open>";
     for (const ReportColumn* column : columns)
       out += fmt::format("<td{} data-value=\"{}\">{}</td>", column->number ? " class=n" : "",
                          HtmlText(RawCell(*column, run)), HtmlText(Cell(*column, run)));
@@ -65,7 +66,7 @@ std::string_view Inline(std::string_view svg) {
 
 std::string HtmlText(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : Printable(std::string(text), Lines::kOne)) {
     switch (c) {
       case '&':
         out += "&amp;";
@@ -80,7 +81,7 @@ std::string HtmlText(std::string_view text) {
         out += "&quot;";
         break;
       default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+        out += c;
     }
   }
   return out;

@@ -12,6 +12,7 @@
 #include "tools/report/iteration_pattern.h"
 #include "tools/report/line_facts.h"
 #include "tools/report/numbers.h"
+#include "tools/report/trainer_log.h"
 
 namespace cairn {
 namespace {
@@ -34,6 +35,7 @@ class Reader : public LineSink {
     if (line.kinds & (kConfigLine | kStartLine | kCommandLine | kJsonLine)) Config(line);
     if (line.kinds & kMemoryLine) Memory(line.text);
     if (line.kinds & kCheckpointLine) Checkpoint(line.text);
+    if (line.kinds & kTrainerLine) Trainer(line.text);
     if (line.kinds & kDoneLine) start().done = true;
     if (line.kinds & kTroubleLine) Trouble(line.text);
   }
@@ -60,12 +62,16 @@ class Reader : public LineSink {
     fresh.file = file_;
     fresh.first_line = line;
     search_.Clear();
+    trainer_ = {};
     speaker_.clear();
     after_failure_ = 0;
     last_saved_ = -1;
   }
 
-  void End() { start().failure = search_.best(); }
+  void End() {
+    trainer_.Finish(start());
+    start().failure = search_.best();
+  }
 
   void BeginAnother() {
     End();
@@ -113,10 +119,15 @@ class Reader : public LineSink {
     }
     start().source = source;
     if (start().series.empty()) First(line, speaker);
-    if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
+    ClearFailure();
     Add(line);
     if (prefix.size() < kDateLength) return;
     if (const auto date = DateIn(prefix.substr(0, 200))) Date(*date);
+  }
+
+  // It went on.
+  void ClearFailure() {
+    if (search_.best() && ++after_failure_ >= kLinesThatClearAFailure) search_.Clear();
   }
 
   bool IsEcho(const IterationLine& line, std::string_view speaker) {
@@ -181,6 +192,11 @@ class Reader : public LineSink {
     FillFrom(told, start().config);
   }
 
+  void Trainer(std::string_view text) {
+    if (trainer_.BeginsAnother(text)) BeginAnother();
+    if (trainer_.Take(text)) ClearFailure();
+  }
+
   void Memory(std::string_view text) {
     const MemoryFacts facts = MemoryIn(text);
     start().allocated_gib = std::max(start().allocated_gib, facts.allocated_gib);
@@ -215,6 +231,7 @@ class Reader : public LineSink {
   IterationLine quick_;
   std::vector<TrainingStart> starts_;
   FailureSearch search_;
+  TrainerLog trainer_;
   uint64_t line_ = 0;
   std::string speaker_;
   int after_failure_ = 0;  // iterations since the first sign of it

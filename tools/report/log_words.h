@@ -31,6 +31,7 @@ enum LineKind : uint32_t {
   kDoneLine = 1 << 8,         // "[after training is done]"
   kTroubleLine = 1 << 9,      // may say why a run failed
   kEvaluationLine = 1 << 10,  // "validation loss at iteration ..."
+  kTrainerLine = 1 << 11,     // of Hugging Face's Trainer: "{'loss': 3.7, ...}", its banner and its bar
 };
 
 // A word found in a block.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/printable.h"
 #include "tools/report/config_name.h"
 #include "tools/report/numbers.h"
 
@@ -48,7 +49,7 @@ Number MemoryOf(const RunSummary& run) { return run.reserved_gib ? run.reserved_
 Number SizeOf(const RunSummary& run) { return run.parameters ? Number(*run.parameters / 1e9) : std::nullopt; }
 std::string SizeOfBillions(double billions) { return SizeText(billions * 1e9); }
 
-std::string StatusOf(const RunSummary& run) { return run.ok ? "ok" : "fail"; }
+std::string StatusOf(const RunSummary& run) { return std::string(Name(run.end)); }
 std::string CauseOf(const RunSummary& run) { return run.cause; }
 std::string FileOf(const RunSummary& run) { return run.file; }
 std::string NameOf(const RunSummary& run) { return std::string(StemOf(run.file)); }
@@ -63,7 +64,7 @@ Number LostOf(const RunSummary& run) { return run.lost_seconds(); }
 // "name; fail: out of memory, line 12; 2 restarts"
 std::string NotesOf(const RunSummary& run) {
   std::string notes = NameOf(run);
-  if (!run.ok) notes += "; fail: " + run.cause;
+  if (!run.ok()) notes += fmt::format("; {}: {}", Name(run.end), run.cause);
   if (run.failure) notes += fmt::format(" (line {})", run.failure->failure.line);
   if (run.starts > 1) notes += fmt::format("; {} restart{}", run.starts - 1, run.starts == 2 ? "" : "s");
   if (run.nans > 0) notes += fmt::format("; {} NaN", run.nans);
@@ -195,16 +196,16 @@ ColumnList TerminalColumns(bool days) {
 
 std::string Cell(const ReportColumn& column, const RunSummary& run) {
   if (column.text) {
-    const std::string text = column.text(run);
-    return text.empty() ? "-" : text;
+    std::string text = column.text(run);
+    return text.empty() ? "-" : Printable(std::move(text), Lines::kOne);
   }
   const auto value = column.number(run);
-  if (!value) return column.key == "sec_per_it" && !run.ok ? "fail" : "-";
+  if (!value) return column.key == "sec_per_it" && run.end == RunEnd::kFailed ? "fail" : "-";
   return column.show ? column.show(*value) : fmt::format("{}", *value);
 }
 
 std::string RawCell(const ReportColumn& column, const RunSummary& run) {
-  if (column.text) return column.text(run);
+  if (column.text) return Printable(column.text(run), Lines::kOne);
   const auto value = column.number(run);
   return value ? fmt::format("{}", *value) : "";
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/printable.h"
+
 namespace cairn {
 namespace {
 
@@ -137,8 +139,10 @@ std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummar
   }
   for (const RunSummary& run : runs)
     if (run.failure)
-      out +=
-          fmt::format("{}:{}: {}\n", run.failure->file, run.failure->failure.line, run.failure->failure.text);
+      out += Printable(fmt::format("{}:{}: {}", run.failure->file, run.failure->failure.line,
+                                   run.failure->failure.text),
+                       Lines::kOne) +
+             '\n';
   return out;
 }
 

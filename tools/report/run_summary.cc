@@ -168,8 +168,20 @@ void TakeEnd(const TrainingRun& run, RunSummary& summary) {
   summary.complete = sum.reached_total();
   const bool failed = sum.failure && !OnlyTheEnd(sum);
   if (failed) summary.failure = FailedStart{run.last_file, *sum.failure};
-  summary.ok = !failed && !sum.series.empty();
-  summary.cause = failed ? sum.failure->cause : sum.series.empty() ? "no iteration" : "";
+  const int64_t total = sum.total > 0 ? sum.total : sum.config.train_iters.value_or(-1);
+  const int64_t last = sum.series.empty() ? 0 : sum.series.back().iteration;
+  if (failed) {
+    summary.end = RunEnd::kFailed;
+    summary.cause = sum.failure->cause;
+  } else if (sum.series.empty()) {
+    summary.end = sum.config.empty() ? RunEnd::kUnknown : RunEnd::kIncomplete;
+    summary.cause = sum.config.empty() ? "unknown format" : "no iteration";
+  } else if (!sum.done && total > 0 && total - last >= LogInterval(sum)) {
+    summary.end = RunEnd::kIncomplete;
+    summary.cause = fmt::format("ends at {} of {}", last, total);
+  } else {
+    summary.end = RunEnd::kOk;
+  }
 }
 
 void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summary) {
@@ -197,6 +209,20 @@ void TakeSamples(TrainingRun& run, RunSummary& summary) {
 }
 
 }  // namespace
+
+std::string_view Name(RunEnd end) {
+  switch (end) {
+    case RunEnd::kOk:
+      return "ok";
+    case RunEnd::kIncomplete:
+      return "incomplete";
+    case RunEnd::kFailed:
+      return "fail";
+    case RunEnd::kUnknown:
+      return "unknown";
+  }
+  return "?";
+}
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   RunSummary summary;
@@ -243,8 +269,8 @@ std::string EmptyCause(const LogFacts& facts) {
   if (facts.compressed) return "compressed file; give zcat FILE | cairn report -";
   if (facts.zeros > 0) return "binary data, no log";
   if (facts.longest_line >= (1 << 20))
-    return fmt::format("no iteration; a line of {} MB or more", facts.longest_line / 1000000);
-  return "no iteration";
+    return fmt::format("unknown format; a line of {} MB or more", facts.longest_line / 1000000);
+  return "unknown format";
 }
 
 }  // namespace cairn

@@ -19,13 +19,17 @@ struct SummaryOptions {
   std::optional<double> tokens;
 };
 
+// Unknown: nothing in the file says that it is a log of a training.
+enum class RunEnd { kOk, kIncomplete, kFailed, kUnknown };
+std::string_view Name(RunEnd end);  // "ok", "incomplete", "fail", "unknown"
+
 struct RunSummary {
   std::string file;  // the first
   std::vector<std::string> files;
   RunConfig config;  // completed from name, options and arithmetic
-  bool ok = false;
+  RunEnd end = RunEnd::kUnknown;
   std::optional<FailedStart> failure;
-  std::string cause;      // empty where ok
+  std::string cause;      // empty where it ended well
   bool complete = false;  // got to its last iteration
 
   int64_t iterations = 0;  // done and kept, each once
@@ -48,12 +52,13 @@ struct RunSummary {
   std::optional<double> days, gpu_hours;  // of the planned training
   std::vector<Sample> samples;            // for plots; seconds an iteration
 
+  bool ok() const { return end == RunEnd::kOk; }
   double lost_seconds() const { return redone_seconds + gap_seconds; }
 };
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);
 
-// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", ...
+// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", "unknown format".
 std::string EmptyCause(const LogFacts& facts);
 
 }  // namespace cairn

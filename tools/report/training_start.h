@@ -14,7 +14,7 @@
 namespace cairn {
 
 // Which lines the samples come from; where there are several kinds, the last of these.
-enum class SampleSource { kNone, kThroughput, kPipeline, kIteration };
+enum class SampleSource { kNone, kThroughput, kPipeline, kTrainer, kIteration };
 
 struct TrainingStart {
   std::string file;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace cairn {
 namespace {
 
@@ -48,6 +50,10 @@ TEST(FailureTest, CausesByTheirLines) {
        "srcSelectDimSize` failed.",
        "assertion"},
       {"3: ValueError: num_layers must be divisible", "python traceback: ValueError"},
+      {"Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+       "python traceback: Exception"},
+      {"[default0]:StopIteration", "python traceback: StopIteration"},
+      {"1: Traceback (most recent call last):", "python traceback"},
       {"OSError: [Errno 28] No space left on device: '/x'", "disk full"},
       {"Fatal Python error: Segmentation fault", "segmentation fault"},
   };
@@ -66,6 +72,7 @@ TEST(FailureTest, LinesThatOnlyTalkAboutFailures) {
            "it again",
            "srun: error: n1: tasks 0-3: Exited with exit code 0",
            "  assert_is_fine: yes",
+           "Exception ignored in: <function Pool.__del__ at 0x7f>",
        })
     EXPECT_EQ(CauseOf(line), "") << line;
 }
@@ -89,6 +96,18 @@ TEST(FailureTest, CausesOutweighConsequences) {
   EXPECT_EQ(
       FirstCause({"ValueError: x", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "}),
       "python traceback: ValueError 1");
+}
+
+TEST(FailureTest, TheLineIsPrintable) {
+  EXPECT_EQ(FailureIn("ValueError: a\tb\x1b[31m\xff\xc2\x85 é")->text, "ValueError: a b?[31m??? é");
+  const std::string text = FailureIn("ValueError: " + std::string(400, 'x'))->text;
+  EXPECT_EQ(text.size(), 303u);
+  EXPECT_TRUE(FailureIn("ValueError:x " + std::string(400, '\xc3'))->text.ends_with("?..."));
+  std::string wide = "ValueError: ";
+  for (int i = 0; i < 200; ++i) wide += "é";
+  EXPECT_TRUE(FailureIn(wide)->text.ends_with("é..."));
+  EXPECT_TRUE(FailureIn("1: " + wide)->text.ends_with("é..."))
+      << "one byte on, the cut is within a character";
 }
 
 TEST(FailureTest, PrefixesOfLaunchers) {

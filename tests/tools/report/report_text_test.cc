@@ -14,7 +14,7 @@ std::vector<RunSummary> Runs() {
   for (const auto& [name, pp, seconds] :
        {std::tuple{"18B-pp8.out", 8, 90.5}, {"52B-pp16|x.out", 16, 129.25}}) {
     std::string text = Dump(4, pp, 4 * pp, 2, 1024);
-    for (int i = 1; i <= 3; ++i) text += NewLine(i, 10, seconds, 3.5, 1024);
+    for (int i = 1; i <= 3; ++i) text += NewLine(i, 3, seconds, 3.5, 1024);
     auto log = ReadTrainingText(text, name);
     EXPECT_TRUE(log.ok());
     logs.push_back(*std::move(log));

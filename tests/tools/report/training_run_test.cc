@@ -38,7 +38,7 @@ TEST(TrainingRunTest, AveragesLeaveTheFirstIterationsOut) {
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it_skip2, 1);
   EXPECT_DOUBLE_EQ(*runs[0].median, 4);
   EXPECT_EQ(runs[0].iterations, 3);
-  EXPECT_TRUE(runs[0].ok);
+  EXPECT_TRUE(runs[0].ok());
   EXPECT_TRUE(runs[0].complete);
   EXPECT_FALSE(OfText(NewLine(1, 3, 10))[0].sec_per_it_skip1.has_value());
 }
@@ -47,7 +47,7 @@ TEST(TrainingRunTest, ARestartGoesOnAndRedoneIterationsCountOnce) {
   const auto runs = OfText(Dump(8, 12, 384, 2, 2048) + Lines(1, 10, 20) + kOutOfMemory +
                            Dump(8, 12, 384, 2, 2048) + " loading checkpoint\n" + Lines(7, 20, 20, 4));
   ASSERT_EQ(runs.size(), 1u);
-  EXPECT_TRUE(runs[0].ok);
+  EXPECT_TRUE(runs[0].ok());
   EXPECT_EQ(runs[0].starts, 2);
   EXPECT_EQ(runs[0].iterations, 20);
   EXPECT_EQ(runs[0].redone_iterations, 4);
@@ -81,7 +81,7 @@ TEST(TrainingRunTest, AJobQueuedAgainBeforeItsFirstCheckpointIsOneRun) {
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].iterations, 10);
   EXPECT_EQ(runs[0].redone_iterations, 3);
-  EXPECT_TRUE(runs[0].ok);
+  EXPECT_TRUE(runs[0].ok());
 }
 
 TEST(TrainingRunTest, RestartsInOtherFilesAreJoinedInAnyOrder) {
@@ -116,20 +116,48 @@ TEST(TrainingRunTest, ARunThatFailedIsTold) {
   const auto runs =
       OfText(Lines(1, 5, 10) + "Traceback (most recent call last):\n  File \"x\"\n" + kOutOfMemory);
   ASSERT_EQ(runs.size(), 1u);
-  EXPECT_FALSE(runs[0].ok);
+  EXPECT_FALSE(runs[0].ok());
   EXPECT_EQ(runs[0].cause, "out of memory");
   EXPECT_EQ(runs[0].failure->failure.line, 8u);
   EXPECT_EQ(runs[0].iterations, 5);
   const auto none = OfText("hello\n" + std::string(kOutOfMemory));
-  EXPECT_FALSE(none[0].ok);
+  EXPECT_FALSE(none[0].ok());
   EXPECT_EQ(none[0].cause, "out of memory");
-  EXPECT_EQ(OfText("hello\n")[0].cause, "no iteration");
+}
+
+TEST(TrainingRunTest, ALogThatEndsBeforeItsLastIterationIsIncomplete) {
+  const auto runs = OfText(Lines(1, 9, 200));
+  EXPECT_EQ(runs[0].end, RunEnd::kIncomplete);
+  EXPECT_EQ(runs[0].cause, "ends at 9 of 200");
+  EXPECT_EQ(OfText(Lines(1, 9, 9))[0].end, RunEnd::kOk);
+  EXPECT_EQ(OfText(Lines(1, 9, 200) + "[exiting program at iteration 9] datetime: x\n")[0].end, RunEnd::kOk);
+  EXPECT_EQ(OfText(OldLine(100, 205, 1) + OldLine(200, 205, 1))[0].end, RunEnd::kOk) << "a line every 100";
+  EXPECT_EQ(OfText(OldLine(100, 300, 1) + OldLine(200, 300, 1))[0].end, RunEnd::kIncomplete);
+  EXPECT_EQ(OfText(Dump(8, 12, 384, 2, 2048))[0].end, RunEnd::kIncomplete);
+  EXPECT_EQ(OfText(Dump(8, 12, 384, 2, 2048))[0].cause, "no iteration");
+}
+
+TEST(TrainingRunTest, AnExceptionWithoutAKindIsAFailure) {
+  const auto runs = OfText(Lines(1, 9, 200) +
+                           "Traceback (most recent call last):\n  File \"x\"\nException: Current loss scale "
+                           "already at minimum - cannot decrease scale anymore. Exiting run.\n");
+  EXPECT_EQ(runs[0].end, RunEnd::kFailed);
+  EXPECT_EQ(runs[0].failure->failure.line, 12u);
+  EXPECT_EQ(
+      OfText(Lines(1, 9, 200) + "Traceback (most recent call last):\n  File \"x\"\nMyOwn: x\n")[0].cause,
+      "python traceback");
+}
+
+TEST(TrainingRunTest, WhatIsNoLogOfATrainingIsUnknown) {
+  const auto runs = OfText("hello\n");
+  EXPECT_EQ(runs[0].end, RunEnd::kUnknown);
+  EXPECT_EQ(runs[0].cause, "unknown format");
 }
 
 TEST(TrainingRunTest, WhatTrainingSurvivedOrLeavingLooksLikeIsNoFailure) {
-  EXPECT_TRUE(OfText(Lines(1, 2, 9) + "ValueError: a worker's\n" + Lines(3, 9, 9))[0].ok);
-  EXPECT_TRUE(OfText(Lines(1, 9, 9) + "RuntimeError: NCCL communicator was aborted on rank 1.\n")[0].ok);
-  EXPECT_FALSE(OfText(Lines(1, 9, 9) + "OSError: [Errno 28] No space left on device\n")[0].ok)
+  EXPECT_TRUE(OfText(Lines(1, 2, 9) + "ValueError: a worker's\n" + Lines(3, 9, 9))[0].ok());
+  EXPECT_TRUE(OfText(Lines(1, 9, 9) + "RuntimeError: NCCL communicator was aborted on rank 1.\n")[0].ok());
+  EXPECT_FALSE(OfText(Lines(1, 9, 9) + "OSError: [Errno 28] No space left on device\n")[0].ok())
       << "the last checkpoint";
 }
 
