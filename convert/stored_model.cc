@@ -12,6 +12,7 @@
 #include "convert/architectures/hugging_face_config.h"
 #include "convert/run_identity.h"
 #include "convert/strict_json.h"
+#include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
 namespace {

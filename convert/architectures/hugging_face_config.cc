@@ -8,6 +8,7 @@
 #include "convert/architectures/architectures.h"
 #include "convert/architectures/expand.h"
 #include "convert/architectures/rope.h"
+#include "convert/torch/pickle_emitter.h"
 
 namespace cairn {
 namespace {
@@ -174,19 +175,6 @@ Status CheckFlags(const Architecture& architecture, const json& model) {
 }
 
 }  // namespace
-
-std::string_view TorchName(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return "float64";
-    case Dtype::kF16:
-      return "float16";
-    case Dtype::kBF16:
-      return "bfloat16";
-    default:
-      return "float32";
-  }
-}
 
 Result<json> ModelOfConfig(const Architecture& architecture, const json& config) {
   CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));

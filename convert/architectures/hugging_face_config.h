@@ -20,9 +20,6 @@ Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlo
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
                                      Dtype dtype);
 
-// "float32", ...; of what torch cannot name, that.
-std::string_view TorchName(Dtype dtype);
-
 // A model with the fields that an earlier version did not read from its own config.json.
 nlohmann::json CompleteModel(const nlohmann::json& model);
 
