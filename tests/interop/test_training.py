@@ -122,6 +122,29 @@ class Resume(Case):
                       self.output)
 
 
+    def test_a_user_s_mistake_is_one_line_once(self):
+        with open(self.path("a.txt"), "w") as text:
+            text.write("a text of bytes " * 200)
+        cairn("data", self.path("a.txt"), "--tokenizer", "bytes", "--output-prefix", self.path("p"))
+        model = [flag for flag in TINY if flag != "--mock-data"]
+        for flags, says in ((["--mock-data", "--load", self.path("none")], "none: No such file"),
+                            (["--data-path", self.path("none")], "none.idx"),
+                            (["--data-path", self.path("p")], "is outside --vocab-size 61"),
+                            (["--mock-data", "--data-impl", "mmap", "--no-such"], "does not know --data-impl, --no-such;"),
+                            (["--mock-data", "--num-attention-heads", "5"], "--num-attention-heads 5")):
+            done = cairn("train", *topology(1, 1, 2), *model, "--train-iters", "2", *flags, status=2)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+    def test_a_complete_training_says_so(self):
+        flags = ["--train-iters", "1_0", "--exit-interval", "2", "--save", self.path("run"), "--load", self.path("run"),
+                 "--eval-interval", "1", "--eval-iters", "0"]  # the first start finds nothing to load
+        self.assertEqual(sorted(self.train("run", (1, 1, 2), *flags)), [1, 2])
+        self.assertNotIn("the training is complete", self.output)
+        self.train("again", (1, 1, 2), *flags, "--train-iters", "2")
+        self.assertIn("the training is complete: 2 of 2 iterations are done", self.output)
+
+
 class Interruptions(Case):
     def start(self, *flags, mesh=(1, 2, 2, 1)):
         return subprocess.Popen([CAIRN, "train", *topology(*mesh), *TINY, "--train-iters", "100000", "--save",
