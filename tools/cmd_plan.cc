@@ -14,9 +14,10 @@ namespace cairn {
 namespace {
 
 Result<Calibration> CalibrationOf(const PlanOptions& options) {
-  if (options.calibrate.empty()) return BuiltInCalibration();
+  const PlanRequest& request = options.request;
+  if (options.calibrate.empty()) return BuiltInCalibration(request.cluster, request.program);
   CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
-  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, options.request.cluster));
+  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, request.cluster, {}, request.program));
   return Calibrate(runs.rows, options.request.cluster);
 }
 
@@ -86,17 +87,22 @@ void AddPlanCommand(CLI::App& app, Verb& verb) {
   plan->require_subcommand(0, 1);
   AddPlanPredict(*plan, verb);
   plan->footer(
-      "Plans are ranked by seconds of an iteration. Constants are fitted on 78 published runs on A100-80 "
-      "nodes that\n"
-      "recompute activations fully, with TP=8; other clusters, other TP, selective or no recomputation, "
-      "virtual stages,\n"
-      "ZeRO 2 and 3 and offloading follow from the same physics, unmeasured.\n"
+      "Plans are ranked by seconds of an iteration. Runs of jean-zay (82, Megatron-DeepSpeed), selene (7) "
+      "and\n"
+      "nvidia-h100 (5, both Megatron-LM) are built in, and plans for these clusters fitted on them. Of all "
+      "others the bounds\n"
+      "are as wide as clusters were found to differ; --calibrate with three runs of your own narrows them. "
+      "FP8, "
+      "ZeRO 2 and 3\n"
+      "and offloading follow from the same physics, unmeasured.\n"
       "A cluster's TOML: base = \"a100-80\", gpus-per-node, memory-gb, half-tflops, single-tflops, bf16, "
+      "fp8, "
       "sms, hbm-gbps,\n"
       "link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and cores of a "
       "node, which they\n"
       "share, each as fast as the keys above say.\n\n" +
-      HelpFooter("cairn plan --num-layers 72 --hidden-size 14336 --num-attention-heads 64 --vocab-size "
+      HelpFooter("cairn plan --cluster jean-zay --num-layers 72 --hidden-size 14336 --num-attention-heads 64 "
+                 "--vocab-size "
                  "250000 --nodes 48 "
                  "--global-batch-size 2048 --recompute full",
                  "no plan is left"));

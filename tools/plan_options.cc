@@ -11,6 +11,7 @@
 
 #include "convert/strict_json.h"
 #include "runtime/data/train_config.h"
+#include "tools/choices.h"
 #include "tools/plan/hf_config.h"
 
 namespace cairn {
@@ -72,6 +73,12 @@ void DeclareRun(CLI::App& plan, PlanOptions& o) {
   plan.add_flag("--bf16", o.bf16, "bfloat16 (the default)")->group(group);
   plan.add_flag("--fp16", o.fp16, "half precision")->group(group);
   plan.add_flag("--fp32", o.fp32, "single precision")->group(group);
+  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, all else in bfloat16")->group(group);
+  plan.add_flag("--sequence-parallel", o.request.sequence_parallel,
+                "cut norms, residuals and dropout by TP along the sequence")
+      ->group(group);
+  plan.add_flag("--use-flash-attn", o.request.flash_attention, "attention that stores no scores")
+      ->group(group);
   plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU")
       ->group(group);
 }
@@ -91,6 +98,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
           std::map<std::string, Recompute>(std::begin(kRecompute), std::end(kRecompute))))
       ->option_text("full|selective|none")
       ->group("Search");
+  AddFramework(plan, r.program)->group("Search");
   plan.add_flag("--for-cairn", o.for_cairn,
                 "only what cairn train runs, with its memory (implied by --sbatch)")
       ->group("Search");
@@ -214,6 +222,18 @@ Status ApplyModel(PlanOptions& options) {
 
 }  // namespace
 
+CLI::Option* AddFramework(CLI::App& app, Program& program) {
+  return AddChoice<Program>(
+      app, "--framework", program, "whose memory is counted",
+      {{"megatron-deepspeed", Program::kMegatronDeepSpeed}, {"megatron-lm", Program::kMegatronLm}});
+}
+
+std::string_view NameOf(Program program) {
+  if (program == Program::kCairn) return "cairn train";
+  return program == Program::kMegatronLm ? "Megatron-LM (18 bytes a parameter, 6 + 12/dp with ZeRO 1)"
+                                         : "Megatron-DeepSpeed (20 bytes a parameter)";
+}
+
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {
   DeclareModel(plan, options);
   DeclareRun(plan, options);
@@ -226,11 +246,14 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   if (!options.model.empty()) CAIRN_RETURN_IF_ERROR(ApplyModel(options));
   if (options.shape.seq == 0) options.shape.seq = 2048;
   if (options.untied) options.shape.tied = false;
-  if (options.bf16 + options.fp16 + options.fp32 > 1)
-    return InvalidArgument("--bf16, --fp16 and --fp32 exclude each other");
+  if (options.bf16 + options.fp16 + options.fp32 + options.fp8 > 1)
+    return InvalidArgument("--bf16, --fp16, --fp32 and --fp8 exclude each other");
   PlanRequest& request = options.request;
   request.shape = options.shape;
-  request.precision = options.fp32 ? Precision::kFp32 : options.fp16 ? Precision::kFp16 : Precision::kBf16;
+  request.precision = options.fp32   ? Precision::kFp32
+                      : options.fp16 ? Precision::kFp16
+                      : options.fp8  ? Precision::kFp8
+                                     : Precision::kBf16;
   const bool scripts = !options.sbatch.empty();
   if (options.for_cairn || scripts) request.program = Program::kCairn;
   if (request.shape.layers == 0 || request.shape.hidden == 0 || request.shape.heads == 0 ||
@@ -243,6 +266,11 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
   if (request.program == Program::kCairn && (request.shape.gated || grouped))
     return InvalidArgument(
         "cairn train has no gated MLP and no grouped queries; plan without --for-cairn and --sbatch");
+  if (request.program == Program::kCairn &&
+      (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
+    return InvalidArgument(
+        "cairn train has no sequence parallelism, no flash attention that is chosen and no FP8; plan without "
+        "--for-cairn and --sbatch");
   if (scripts && SamplesOf(options) == 0)
     return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");
   CAIRN_ASSIGN_OR_RETURN(request.cluster, FindCluster(options.cluster));

@@ -16,7 +16,7 @@ struct PlanOptions {
   std::string calibrate;
   ModelShape shape{.seq = 0};  // sizes of 0 were not given
   bool untied = false;
-  bool bf16 = false, fp16 = false, fp32 = false;
+  bool bf16 = false, fp16 = false, fp32 = false, fp8 = false;
   int64_t train_samples = 0, train_tokens = 0, train_iters = 0;
   PlanRequest request;
   bool for_cairn = false;  // plans for `cairn train`
@@ -31,6 +31,10 @@ struct PlanOptions {
 };
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
+
+// --framework, whose memory is counted.
+CLI::Option* AddFramework(CLI::App& app, Program& program);
+std::string_view NameOf(Program program);
 
 // Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
 Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);

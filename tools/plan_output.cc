@@ -95,6 +95,15 @@ void PrintModel(const PlanOptions& options) {
              SizeText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
   fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
              c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.precision) / 1e12);
+  fmt::print("Memory as {} holds it. ", NameOf(options.request.program));
+  if (!options.calibrate.empty())
+    fmt::print("Times are fitted on {}.\n", options.calibrate);
+  else if (c.measured.empty())
+    fmt::print(
+        "No run of this cluster was measured: bounds are as wide as clusters differ (--calibrate "
+        "runs.csv).\n");
+  else
+    fmt::print("Times are fitted on the runs of {} that are built in.\n", c.measured);
   if (m.hidden % 128 != 0)
     fmt::print("hidden % 128 is {}: the last tile of every product is not full\n", m.hidden % 128);
   if (m.hidden % c.sms != 0)

@@ -53,9 +53,27 @@ class PredictTest(CliTest):
         self.assertEqual([[r[k] for k in keys] for r in a], [[r[k] for k in keys] for r in b])
 
     def test_built_in_runs_are_the_file(self):
-        a = self.cairn("plan", "predict", RUNS, "--format", "md").stdout
-        b = self.cairn("plan", "predict", RUNS, "--calibrate", RUNS, "--format", "md").stdout
+        a = self.cairn("plan", "predict", RUNS, "--cluster", "jean-zay", "--format", "md").stdout
+        b = self.cairn("plan", "predict", RUNS, "--cluster", "jean-zay", "--calibrate", RUNS, "--format", "md").stdout
         self.assertEqual(a, b)
+
+    def test_each_row_is_predicted_on_its_own_gpus(self):
+        table = self.dir / "two.csv"
+        table.write_text("gpu,gpus,hidden,layers,heads,seq,vocab,tp,pp,mbs,gbs,zero,recompute,sequence_parallel,note\n"
+                         "a100-80,512,8192,48,64,2048,51200,8,2,4,1536,0,full,0,14.45 s were published\n"
+                         "h100-80,768,8192,84,64,4096,131072,8,2,,384,1,selective,1,2.177 s were; flash attention\n")
+        done = self.cairn("plan", "predict", table, "--format", "csv")
+        for row in self.rows(done.stdout):
+            seconds = float(row["note"].split()[0])
+            self.assertLess(float(row["sec_per_it_pred_lo"]), seconds)
+            self.assertGreater(float(row["sec_per_it_pred_hi"]), seconds)
+        self.assertIn("no measured run", done.stderr)
+        self.assertIn("20 bytes a parameter", done.stderr)
+        lm = self.cairn("plan", "predict", table, "--framework", "megatron-lm", "--format", "csv")
+        self.assertIn("18 bytes a parameter", lm.stderr)
+        self.assertNotEqual(self.rows(lm.stdout)[0]["mem_gb_pred"], self.rows(done.stdout)[0]["mem_gb_pred"])
+        table.write_text("gpu,gpus,hidden,layers,tp,pp,mbs,gbs\n/etc/passwd,8,64,8,1,1,1,8\n")
+        self.cairn("plan", "predict", table, code=2, says="/etc/passwd")
 
     def test_bad_tables_are_one_line(self):
         bad = self.dir / "bad.csv"

@@ -1,10 +1,16 @@
-// The runs that are compiled in: a100-runs.csv beside this file, as it is.
+// The runs that are compiled in: the tables beside this file, as they are.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 namespace cairn {
 
-extern const std::string_view kBuiltInRuns;
+struct BuiltInTable {
+  std::string_view cluster;  // where they were measured: Cluster::measured
+  std::string_view csv;
+};
+
+std::span<const BuiltInTable> BuiltInTables();
 
 }  // namespace cairn

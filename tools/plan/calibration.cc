@@ -15,6 +15,7 @@ namespace cairn {
 namespace {
 
 constexpr double kTimeNoise = 0.03;    // relative; what equal runs of the first tables differ by
+constexpr double kTimeMisfit = 0.055;  // what the model leaves of runs that it was not fitted on
 constexpr double kMemoryNoise = 0.04;  // the same; memory is rounded to GB there
 constexpr double kUsualRows = 5;  // rows that it takes to believe in another noise as much as in the usual
 constexpr int kNoiseRounds = 4;
@@ -22,6 +23,7 @@ constexpr double kSameNoise = 0.02;       // a relative change that ends the rou
 constexpr double kNinetyPercent = 1.645;  // standard deviations either side
 constexpr size_t kLeastGroups = 3;        // to learn from leaving each out
 constexpr size_t kMostGroups = 100;       // each costs a fit
+constexpr char kMemoryMeasuredAt[] = "jean-zay";
 constexpr double kLeastUsable = 0.9;
 constexpr double kMostUsable = 1.05;  // the allocator gives cached memory back before it fails
 
@@ -43,7 +45,8 @@ std::vector<double> ToLogs(const Constants& constants, std::span<const ConstantI
 std::vector<double> Weights(const std::vector<const RunRow*>& rows) {
   const auto key = [](const RunRow& r) {
     return std::tuple(r.shape.hidden, r.shape.layers, r.shape.heads, r.shape.seq, r.shape.vocab, r.setup.tp,
-                      r.setup.pp, r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero);
+                      r.setup.pp, r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero,
+                      r.setup.recompute);
   };
   std::map<decltype(key(*rows[0])), int> counts;
   for (const RunRow* row : rows) ++counts[key(*row)];
@@ -70,14 +73,15 @@ double DecidedConstants(const Fit& fit, const std::vector<Prior>& priors) {
 }
 
 // The noise that the residuals (in units of `noise`) show, drawn to the `usual` as by kUsualRows rows that
-// had it; never below the usual, for no constant can explain what equal runs differ by. Constants that follow
-// the rows make residuals small, so that each takes one row away (MacKay, "Bayesian Interpolation", 1992).
+// had it; never below the `least`, for no constant can explain what equal runs differ by. Constants that
+// follow the rows make residuals small, so that each takes one row away (MacKay, "Bayesian Interpolation",
+// 1992).
 double NoiseOf(std::vector<double> residuals, const std::vector<double>& weights, double decided,
-               double noise, double usual) {
+               double noise, double usual, double least) {
   const double rows = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double seen = noise * Scale(std::move(residuals));
   const double free = kUsualRows + std::max(0.0, rows - decided);
-  return std::max(usual, std::sqrt((kUsualRows * usual * usual + rows * seen * seen) / free));
+  return std::max(least, std::sqrt((kUsualRows * usual * usual + rows * seen * seen) / free));
 }
 
 // `measured` and `predict(constants, row)` are of the same quantity. How strongly the rows pull against the
@@ -86,7 +90,7 @@ template <typename Constants, typename Predict>
 Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
                                          std::optional<double> RunRow::*measured,
                                          std::span<const ConstantInfo<Constants>> infos, double usual_noise,
-                                         const Predict& predict) {
+                                         double least_noise, const Predict& predict) {
   std::vector<Prior> priors;
   for (const auto& info : infos) priors.push_back({std::log(info.mean), info.spread});
   double noise = usual_noise;
@@ -103,7 +107,7 @@ Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
     std::vector<double> left(rows.size());
     residuals(fit.x, left);
     const double before = noise;
-    noise = NoiseOf(std::move(left), weights, DecidedConstants(fit, priors), noise, usual_noise);
+    noise = NoiseOf(std::move(left), weights, DecidedConstants(fit, priors), noise, usual_noise, least_noise);
     if (std::abs(noise / before - 1) < kSameNoise) break;
   }
   FittedConstants<Constants> fitted{FromLogs(fit.x, infos), fit.axes};
@@ -119,8 +123,21 @@ std::vector<const RunRow*> With(const std::vector<RunRow>& rows, std::optional<d
   return with;
 }
 
+// The fastest of the micro-batches that the row may have had, and its time.
+std::pair<double, int64_t> FastestOf(const RunRow& row, const Cluster& cluster,
+                                     const TimeConstants& constants) {
+  const auto of = [&](int64_t size) {
+    RunSetup setup = row.setup;
+    setup.micro_batch = size;
+    return std::pair(TimeOf(row.shape, setup, cluster, constants).Total(), size);
+  };
+  if (row.micro_batches.empty()) return of(row.setup.micro_batch);
+  auto best = of(row.micro_batches.front());
+  for (const int64_t size : row.micro_batches) best = std::min(best, of(size));
+  return best;
+}
 double Seconds(const RunRow& row, const Cluster& cluster, const TimeConstants& constants) {
-  return TimeOf(row.shape, row.setup, cluster, constants).Total();
+  return FastestOf(row, cluster, constants).first;
 }
 double MemoryGb(const RunRow& row, const MemoryConstants& constants) {
   return MemoryOf(row.shape, row.setup, constants).Peak();
@@ -175,12 +192,12 @@ Result<Calibration> FitRows(const std::vector<RunRow>& rows, const Cluster& clus
   Calibration calibration;
   CAIRN_ASSIGN_OR_RETURN(
       calibration.time,
-      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(cluster.cpu), kTimeNoise,
-            [&](const TimeConstants& c, const RunRow& row) { return Seconds(row, cluster, c); }));
+      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(cluster.cpu), kTimeMisfit,
+            kTimeNoise, [&](const TimeConstants& c, const RunRow& row) { return Seconds(row, cluster, c); }));
   CAIRN_ASSIGN_OR_RETURN(
       calibration.memory,
       FitTo(With(rows, &RunRow::memory_gb), &RunRow::memory_gb, MemoryConstantInfos(), kMemoryNoise,
-            [](const MemoryConstants& c, const RunRow& row) { return MemoryGb(row, c); }));
+            kMemoryNoise, [](const MemoryConstants& c, const RunRow& row) { return MemoryGb(row, c); }));
   return calibration;
 }
 
@@ -221,7 +238,7 @@ Result<Distances> LeaveOut(const std::vector<RunRow>& rows, const Cluster& clust
     CAIRN_ASSIGN_OR_RETURN(const Calibration without, FitRows(others, cluster));
     for (const RunRow& row : rows) {
       if (group_of(row) != group) continue;
-      const Prediction p = Predict(row.shape, row.setup, cluster, without);
+      const Prediction p = PredictRow(row, cluster, without);
       if (row.seconds) distances.seconds.push_back(Distance(p.seconds, *row.seconds));
       if (row.memory_gb) distances.memory.push_back(Distance(p.memory_gb, *row.memory_gb));
     }
@@ -255,18 +272,44 @@ Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cl
   return calibration;
 }
 
-Result<CsvTable> BuiltInRuns() { return ParseCsv(kBuiltInRuns, "built-in runs"); }
+Result<std::vector<RunRow>> BuiltInRuns(const std::string& place, Program program) {
+  for (const BuiltInTable& built_in : BuiltInTables()) {
+    if (built_in.cluster != place) continue;
+    CAIRN_ASSIGN_OR_RETURN(const CsvTable table,
+                           ParseCsv(built_in.csv, fmt::format("built-in runs of {}", place)));
+    CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, FindCluster(place));
+    CAIRN_ASSIGN_OR_RETURN(RunRows runs, ParseRunRows(table, true, cluster, {}, program));
+    return std::move(runs.rows);
+  }
+  return std::vector<RunRow>();
+}
 
-Result<Calibration> BuiltInCalibration() {
-  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, BuiltInRuns());
-  CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, FindCluster("a100-80"));
-  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, cluster));
-  return Calibrate(runs.rows, cluster);
+Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<RunRow> rows, BuiltInRuns(cluster.measured, program));
+  const bool believed_only = program == Program::kMegatronLm;
+  // What a program holds is the same on every cluster, and was measured of Megatron-DeepSpeed on Jean Zay.
+  if (cluster.measured == kMemoryMeasuredAt && !believed_only) return Calibrate(rows, cluster);
+  CAIRN_ASSIGN_OR_RETURN(Calibration calibration, Calibrate(rows, cluster));
+  if (believed_only || cluster.cpu) return calibration;
+  CAIRN_ASSIGN_OR_RETURN(const Cluster measured, FindCluster(kMemoryMeasuredAt));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<RunRow> memories, BuiltInRuns(kMemoryMeasuredAt, program));
+  for (RunRow& row : memories) row.seconds.reset();  // fitting times costs most
+  CAIRN_ASSIGN_OR_RETURN(const Calibration of_program, Calibrate(memories, measured));
+  calibration.memory = of_program.memory;
+  calibration.usable = of_program.usable;
+  return calibration;
+}
+
+Prediction PredictRow(const RunRow& row, const Cluster& cluster, const Calibration& calibration) {
+  RunSetup setup = row.setup;
+  setup.micro_batch = FastestOf(row, cluster, calibration.time.constants).second;
+  return Predict(row.shape, setup, cluster, calibration);
 }
 
 Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                    const Calibration& calibration) {
   Prediction prediction;
+  prediction.micro_batch = setup.micro_batch;
   prediction.time = TimeOf(shape, setup, cluster, calibration.time.constants);
   prediction.memory = MemoryOf(shape, setup, calibration.memory.constants);
   prediction.seconds = Bounds(calibration.time, TimeConstantInfos(), [&](const TimeConstants& c) {

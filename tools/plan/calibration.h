@@ -34,10 +34,14 @@ struct Calibration {
 // InvalidArgument.
 Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster);
 
-// Fitted on the table that is compiled in: 78 runs on A100-80 nodes of 8. Its shares of peak are taken to
-// hold for other clusters too, which nobody has measured.
-Result<Calibration> BuiltInCalibration();
-Result<CsvTable> BuiltInRuns();
+// Fitted on the runs that are compiled in and were measured on this very cluster (Cluster::measured). Of any
+// other, times are what is believed before a run was measured, with the spread that clusters have among each
+// other in their bounds. Memory depends on the program: that of Megatron-DeepSpeed is fitted on Jean Zay's
+// runs for every cluster, that of Megatron-LM is believed as it is counted.
+Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program = Program::kMegatronDeepSpeed);
+// None where the place has no table.
+Result<std::vector<RunRow>> BuiltInRuns(const std::string& place,
+                                        Program program = Program::kMegatronDeepSpeed);
 
 // A prediction with the bounds between which 9 of 10 measurements are expected.
 struct Estimate {
@@ -47,6 +51,7 @@ struct Estimate {
 };
 
 struct Prediction {
+  int64_t micro_batch = 1;
   Estimate seconds;    // of one iteration
   Estimate memory_gb;  // of the GPU that needs most
   double tflops = 0;   // by the published Megatron formula
@@ -58,5 +63,7 @@ struct Prediction {
 
 Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                    const Calibration& calibration);
+// With the fastest of the micro-batches that the row leaves open.
+Prediction PredictRow(const RunRow& row, const Cluster& cluster, const Calibration& calibration);
 
 }  // namespace cairn

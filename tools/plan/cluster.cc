@@ -13,17 +13,21 @@
 namespace cairn {
 namespace {
 
-// GPUs after NVIDIA's data sheets (SXM parts, dense rates). The V100 and A100 nodes are those of the first
-// users: four 100 Gb/s cards a node; H100 and H200 nodes have eight of 400 Gb/s.
+// GPUs after NVIDIA's data sheets (SXM parts, dense rates). Nodes of V100 and A100-40 have four cards of
+// 100 Gb/s, as Jean Zay has; those of A100-80 eight of 200 Gb/s, of H100 and H200 eight of 400 Gb/s.
 constexpr double kOldNic = 50;
+constexpr double kDgxNic = 200;
 constexpr double kNewNic = 400;
 const Cluster kBuiltIn[] = {
     {"v100-16", 4, 16, 125, 15.7, false, 80, 900, 150, kOldNic, 12},
     {"v100-32", 4, 32, 125, 15.7, false, 80, 900, 150, kOldNic, 12},
     {"a100-40", 8, 40, 312, 19.5, true, 108, 1555, 300, kOldNic, 25},
-    {"a100-80", 8, 80, 312, 19.5, true, 108, 2039, 300, kOldNic, 25},
-    {"h100", 8, 80, 989, 67, true, 132, 3350, 450, kNewNic, 50},
-    {"h200", 8, 141, 989, 67, true, 132, 4800, 450, kNewNic, 50},
+    {"a100-80", 8, 80, 312, 19.5, true, 108, 2039, 300, kDgxNic, 25},
+    {"h100", 8, 80, 989, 67, true, 132, 3350, 450, kNewNic, 50, false, 0, true},
+    {"h200", 8, 141, 989, 67, true, 132, 4800, 450, kNewNic, 50, false, 0, true},
+    {"jean-zay", 8, 80, 312, 19.5, true, 108, 2039, 300, kOldNic, 25, false, 0, false, "jean-zay"},
+    {"selene", 8, 80, 312, 19.5, true, 108, 2039, 300, kDgxNic, 25, false, 0, false, "selene"},
+    {"nvidia-h100", 8, 80, 989, 67, true, 132, 3350, 450, kNewNic, 50, false, 0, true, "nvidia-h100"},
 };
 
 std::vector<std::string> Names() {
@@ -32,7 +36,8 @@ std::vector<std::string> Names() {
   return names;
 }
 
-const Cluster* BuiltIn(const std::string& name) {
+const Cluster* BuiltIn(const std::string& given) {
+  const std::string name = given == "h100-80" ? "h100" : given;
   const auto found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
                                   [&](const Cluster& cluster) { return cluster.name == name; });
   return found == std::end(kBuiltIn) ? nullptr : found;
@@ -64,9 +69,9 @@ Status TakeKey(const std::string& where, const std::string& key, const toml::nod
     cluster.name = node.value_or(cluster.name);
     return OkStatus();
   }
-  if (key == "bf16" || key == "cpu") {
+  if (key == "bf16" || key == "fp8" || key == "cpu") {
     if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
-    (key == "cpu" ? cluster.cpu : cluster.has_bf16) = *node.value<bool>();
+    (key == "cpu" ? cluster.cpu : key == "fp8" ? cluster.has_fp8 : cluster.has_bf16) = *node.value<bool>();
     return OkStatus();
   }
   if (key == "gpus-per-node") return TakeNumber(where, node, cluster.gpus_per_node);
@@ -81,6 +86,7 @@ Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
   Cluster cluster;
   if (const Cluster* base = BuiltIn(table["base"].value_or(std::string()))) cluster = *base;
   cluster.name = path;
+  cluster.measured.clear();  // other nodes are another cluster
   for (const auto& [key, node] : table) {
     std::string name(key.str());
     std::replace(name.begin(), name.end(), '_', '-');

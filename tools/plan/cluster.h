@@ -27,16 +27,22 @@ struct Cluster {
   // take turns. 0: every rank has its device to itself. With `cpu` the speeds above are those of one core.
   int cores = 0;
 
+  bool has_fp8 = false;  // the layers' products may run in FP8
+  // Names the runs that are compiled in and were measured there; empty: none were, and what other clusters
+  // showed is all that is known.
+  std::string measured;
+
   double PeakFlops(Precision precision) const {
     return (precision == Precision::kFp32 ? single_tflops : half_tflops) * 1e12;
   }
 };
 
+// Kinds of GPUs in usual nodes (v100-16, ..., h200), then places whose runs are compiled in (jean-zay, ...).
 std::span<const Cluster> BuiltInClusters();
 
-// A name of the above, or the path of a TOML file with the keys gpus-per-node, memory-gb, half-tflops,
-// single-tflops, bf16, cpu, cores, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional beside `base`
-// (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
+// A name of the above (h100-80 is h100), or the path of a TOML file with the keys gpus-per-node, memory-gb,
+// half-tflops, single-tflops, bf16, cpu, cores, sms, hbm-gbps, link-gbps, nic-gbps, pcie-gbps, all optional
+// beside `base` (a built-in name). Errors: InvalidArgument naming the file and line, or the known names.
 Result<Cluster> FindCluster(const std::string& name_or_path);
 
 }  // namespace cairn

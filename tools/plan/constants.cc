@@ -7,24 +7,32 @@ namespace {
 
 using T = TimeConstants;
 constexpr ConstantInfo<T> kTime[] = {
-    {"matmul", &T::matmul, 0.75, 0.10, "share of peak that a large matrix product of whole tiles reaches"},
-    {"depth", &T::depth, 150, 0.5, "depth of a product at which half of that is reached"},
-    {"misaligned", &T::misaligned, 0.9, 0.1, "speed of products with a side that is no multiple of 64"},
-    {"memory", &T::memory, 0.7, 0.2, "share of memory bandwidth that elementwise kernels reach"},
-    {"softmax", &T::softmax, 8, 0.3, "times that the attention scores cross memory in a forward pass"},
-    {"attention", &T::attention, 0.5, 0.4, "share of peak of attention's batched products"},
-    {"attention_misaligned", &T::attention_misaligned, 0.1, 0.5,
+    {"matmul", &T::matmul, 0.76, 0.08, "share of peak that a large matrix product of whole tiles reaches"},
+    {"depth", &T::depth, 150, 0.4, "depth of a product at which half of that is reached"},
+    {"misaligned", &T::misaligned, 0.95, 0.05, "speed of products with a side that is no multiple of 64"},
+    {"memory", &T::memory, 0.75, 0.15, "share of memory bandwidth that elementwise kernels reach"},
+    {"softmax", &T::softmax, 6, 0.2, "times that the attention scores cross memory in a forward pass"},
+    {"attention", &T::attention, 0.45, 0.2, "share of peak of attention's batched products"},
+    {"attention_misaligned", &T::attention_misaligned, 0.1, 0.3,
      "their speed where the head dimension is no multiple of 8 (no tensor cores)"},
-    {"attention_128", &T::attention_128, 1.0, 1.0,
-     "their speed at a head dimension of 128: physics expects 1, the first cluster measured less"},
-    {"link", &T::link, 0.73, 0.15, "share of the link's speed that an all-reduce within a node reaches"},
-    {"weight_bytes", &T::weight_bytes, 10, 0.4,
+    {"attention_128", &T::attention_128, 0.6, 0.6,
+     "their speed at a head dimension of 128: physics expects 1, one cluster measured 0.2, another 0.7"},
+    {"link", &T::link, 0.42, 0.25, "share of the link's speed that an all-reduce within a node reaches"},
+    {"weight_bytes", &T::weight_bytes, 9, 0.3,
      "bytes of traffic a parameter and micro-batch: weights read, gradients accumulated"},
-    {"launch", &T::launch, 1e-3, 0.6, "seconds a layer and micro-batch that nothing else explains"},
-    {"hand_over", &T::hand_over, 0.4, 0.7, "share of activations between stages that is not hidden"},
-    {"network", &T::network, 0.8, 0.4, "share of the node's network speed that collectives reach"},
-    {"head", &T::head, 1.0, 0.2, "cost of output layer and loss against that of such a product"},
+    {"launch", &T::launch, 4e-4, 1.0, "seconds a layer and micro-batch that nothing else explains"},
+    {"hand_over", &T::hand_over, 0.4, 0.6, "share of activations between stages that is not hidden"},
+    {"network", &T::network, 0.7, 0.4, "share of the node's network speed that collectives reach"},
+    {"head", &T::head, 0.95, 0.12, "cost of output layer and loss against that of such a product"},
     {"latency", &T::latency, 5e-6, 0.5, "seconds of each round of a collective, however short"},
+    {"whole", &T::whole, 25, 0.3,
+     "times that the input of a layer crosses memory, each way, in kernels that TP does not cut"},
+    {"flash", &T::flash, 0.5, 0.3, "share of peak of flash attention"},
+    {"sequence", &T::sequence, 0.4, 0.4,
+     "share of TP's collectives that are not hidden where they gather and scatter sequences"},
+    {"overlap", &T::overlap, 0.4, 0.7, "share of data-parallel collectives that is not hidden"},
+    {"fp8", &T::fp8, 1.4, 0.15, "speed of a layer's products in FP8, with their casts, against 16 bits"},
+    {"pace", &T::pace, 0.92, 0.2, "seconds of this cluster and program against all that the others explain"},
 };
 
 // Peaks are those that the machine was measured to reach; activations may lie in caches, which are faster
@@ -34,10 +42,10 @@ struct Belief {
   double mean, spread;
 };
 constexpr Belief kOfCpus[] = {
-    {&T::matmul, 0.9, 0.3},      {&T::depth, 15, 1.0},      {&T::memory, 1.0, 1.0},
-    {&T::softmax, 8, 1.0},       {&T::attention, 0.5, 0.7}, {&T::link, 0.1, 1.5},
-    {&T::weight_bytes, 10, 0.7}, {&T::launch, 1e-3, 1.0},   {&T::hand_over, 1.0, 1.5},
-    {&T::network, 0.5, 1.0},     {&T::head, 1.0, 0.7},      {&T::latency, 1e-4, 1.5}};
+    {&T::matmul, 0.9, 0.3},    {&T::depth, 15, 1.0},    {&T::memory, 1.0, 1.0},      {&T::softmax, 8, 1.0},
+    {&T::attention, 0.5, 0.7}, {&T::link, 0.1, 1.5},    {&T::weight_bytes, 10, 0.7}, {&T::launch, 1e-3, 1.0},
+    {&T::hand_over, 1.0, 1.5}, {&T::network, 0.5, 1.0}, {&T::head, 1.0, 0.7},        {&T::latency, 1e-4, 1.5},
+    {&T::whole, 16, 0.3},      {&T::overlap, 1.0, 0.2}, {&T::pace, 1.0, 0.05}};
 
 constexpr auto kTimeOfCpus = [] {
   auto infos = std::to_array(kTime);
@@ -49,9 +57,10 @@ constexpr auto kTimeOfCpus = [] {
 
 using M = MemoryConstants;
 constexpr ConstantInfo<M> kMemory[] = {
-    {"weights", &M::weights, 1, 0.2, "weights and their gradients against 2 + 2 bytes a parameter"},
+    {"weights", &M::weights, 1, 0.2,
+     "weights and their gradients against the bytes that the program gives them"},
     {"optimizer", &M::optimizer, 1, 0.15,
-     "optimizer against 16 bytes a parameter (master, two moments, fp32 gradient), spread by ZeRO"},
+     "optimizer against its bytes (master, two moments, and DeepSpeed's fp32 gradient), spread by ZeRO"},
     {"kept", &M::kept, 1, 0.2, "inputs of layers kept for recomputation, against their bytes"},
     {"working", &M::working, 1.5, 0.5, "activations of the layer at work, against their bytes"},
     {"logits", &M::logits, 8, 0.4, "bytes a token and vocabulary entry of the last stage"},

@@ -3,8 +3,10 @@
 //
 // All are positive; their logarithms are normally distributed about log(mean) with standard deviation
 // `spread`. They are shares of what the hardware can do or bytes and passes of what a program does, so that
-// constants fitted on one cluster carry over to another. Of CPUs much less is believed than of GPUs: what
-// their caches, their libraries and MPI between their processes give is known to an order of magnitude only.
+// constants fitted on one cluster carry over to another; what whole clusters and programs differ by beside
+// them is `pace`. Means and spreads are wide enough for the clusters whose runs are compiled in (runs of two
+// on A100-80, 1.35 times apart, and of one on H100). Of CPUs much less is believed than of GPUs: what their
+// caches, their libraries and MPI between their processes give is known to an order of magnitude only.
 #pragma once
 
 #include <span>
@@ -23,7 +25,7 @@ struct ConstantInfo {
 
 struct TimeConstants {
   double matmul, depth, misaligned, memory, softmax, attention, attention_misaligned, attention_128, link,
-      weight_bytes, launch, hand_over, network, head, latency;
+      weight_bytes, launch, hand_over, network, head, latency, whole, flash, sequence, overlap, fp8, pace;
 };
 std::span<const ConstantInfo<TimeConstants>> TimeConstantInfos(bool cpu = false);
 

@@ -74,7 +74,7 @@ HeldOut Judge(const std::string& group, const std::vector<RunRow>& train, const 
   HeldOut held{group, test.size()};
   std::vector<std::pair<const RunRow*, double>> predicted;
   for (const RunRow& row : test) {
-    const Prediction p = Predict(row.shape, row.setup, cluster, calibration);
+    const Prediction p = PredictRow(row, cluster, calibration);
     if (row.seconds) {
       held.time.Add(p.seconds.value, *row.seconds);
       held.plain_time.Add(plain.Seconds(row), *row.seconds);

@@ -10,12 +10,16 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-// Bytes a parameter. Mixed precision: fp32 master, two moments, and the fp32 gradient the step works on.
+// Bytes a parameter. Mixed precision, Megatron-DeepSpeed (20): 16-bit gradients; fp32 master, two moments,
+// and the fp32 gradient that the step works on. Megatron-LM (18, or 6 + 12/dp with its distributed optimizer,
+// as its report_theoretical_memory counts): gradients accumulate in fp32; fp32 master and two moments.
 struct ParameterBytes {
   double weight, gradient, optimizer;
 };
-ParameterBytes BytesOf(Precision precision) {
-  return precision == Precision::kFp32 ? ParameterBytes{4, 4, 8} : ParameterBytes{2, 2, 16};
+ParameterBytes BytesOf(const RunSetup& setup) {
+  if (!setup.mixed()) return {4, 4, 8};
+  if (setup.program == Program::kMegatronLm) return {2, 4, 12};
+  return {2, 2, 16};
 }
 
 class Stage {
@@ -42,13 +46,14 @@ class Stage {
 
  private:
   void States(double params, StageMemory& memory) const {
-    const ParameterBytes bytes = BytesOf(setup_.precision);
+    const ParameterBytes bytes = BytesOf(setup_);
     const auto share = [&](int from) { return setup_.zero >= from ? 1.0 / setup_.dp : 1.0; };
     memory.parameters = params * bytes.weight * constants_.weights * share(3) / kGiga;
     memory.gradients = params * bytes.gradient * constants_.weights * share(2) / kGiga;
     if (setup_.offload_optimizer) return;
     memory.optimizer = params * bytes.optimizer * constants_.optimizer * share(1) / kGiga;
-    if (setup_.zero == 0 && setup_.mixed()) memory.optimizer += params * constants_.unsharded / kGiga;
+    if (setup_.zero == 0 && setup_.mixed() && setup_.program == Program::kMegatronDeepSpeed)
+      memory.optimizer += params * constants_.unsharded / kGiga;
   }
 
   double InputBytes() const {
@@ -57,7 +62,8 @@ class Stage {
 
   // Of one layer and micro-batch, until its backward.
   double KeptBytes() const {
-    if (setup_.recompute == Recompute::kFull) return constants_.kept * InputBytes();
+    if (setup_.recompute == Recompute::kFull)
+      return constants_.kept * InputBytes() / (setup_.sequence_parallel ? tp_ : 1);
     return constants_.kept * LayerActivationBytes(shape_, setup_, setup_.recompute == Recompute::kNone);
   }
 
@@ -86,8 +92,10 @@ double LayerActivationBytes(const ModelShape& shape, const RunSetup& setup, bool
   const double key_value = static_cast<double>(shape.KeyValueWidth()) / hidden;
   // Half-precision bytes an element of the input: norms, inputs of products and dropout masks whole on each
   // rank; query, key, value, context (2 each) and both sides of the activation (2 each) cut by TP.
-  double per_element = 10 + (4 * query + 4 * key_value + 4 * width) / tp;
-  if (scores) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
+  // Sequence parallelism cuts all of it.
+  const double whole = setup.sequence_parallel ? 10 / tp : 10;
+  double per_element = whole + (4 * query + 4 * key_value + 4 * width) / tp;
+  if (scores && !setup.flash_attention) per_element += 5.0 * shape.heads * shape.seq / (hidden * tp);
   const double elements = static_cast<double>(setup.micro_batch) * shape.seq * hidden;
   return elements * per_element * (setup.mixed() ? 1 : 2);
 }

@@ -61,6 +61,9 @@ void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
   rules.push_back({"zero > 1 needs pp == 1",
                    "a pipeline accumulates gradients over micro-batches, which zero 2 scatters at once",
                    [](const RunSetup& s) { return s.zero <= 1 || s.pp == 1; }});
+  if (request.program == Program::kMegatronLm)
+    rules.push_back({"zero <= 1", "Megatron-LM's distributed optimizer is zero 1",
+                     [](const RunSetup& s) { return s.zero <= 1; }});
   if (request.program == Program::kCairn)
     rules.push_back({"cairn train runs it",
                      "zero 0 and 1; full or no recomputation; no virtual stages, no offloading",

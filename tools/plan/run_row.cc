@@ -9,6 +9,7 @@
 #include <span>
 
 #include "tools/plan/formulas.h"
+#include "tools/plan/memory_model.h"
 
 namespace cairn {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr double kLargest = 1e9;       // of any number in a row
 constexpr double kLargestCount = 1e6;  // so that products of three fit
 constexpr int64_t kMostLayers = 100'000;
+constexpr int64_t kMicroBatches[] = {1, 2, 4, 8, 16};
 constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to settle a row
 
 // Whether a cell says that the run went out of memory.
@@ -25,8 +27,10 @@ bool SaysOom(std::string_view cell) {
   return upper == "OOM" || upper == "FAIL" || upper.starts_with("OUT OF MEMORY");
 }
 
-constexpr std::pair<std::string_view, Precision> kPrecisions[] = {
-    {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
+constexpr std::pair<std::string_view, Precision> kPrecisions[] = {{"bf16", Precision::kBf16},
+                                                                  {"fp16", Precision::kFp16},
+                                                                  {"fp32", Precision::kFp32},
+                                                                  {"fp8", Precision::kFp8}};
 constexpr std::pair<std::string_view, Recompute> kRecomputes[] = {
     {"full", Recompute::kFull}, {"selective", Recompute::kSelective}, {"none", Recompute::kNone}};
 
@@ -54,6 +58,13 @@ class RowReader {
     if (*value < least || *value > kLargestCount || *value != std::floor(*value))
       return InvalidArgument("{}: {} is no whole number from {} to 1e6", Where(column), *value, least);
     return static_cast<int64_t>(*value);
+  }
+
+  // 0 or 1.
+  Result<bool> Flag(std::string_view column, bool otherwise) const {
+    CAIRN_ASSIGN_OR_RETURN(const int64_t value, Count(column, otherwise ? 1 : 0, 0));
+    if (value > 1) return InvalidArgument("{}: {} is neither 0 nor 1", Where(column), value);
+    return value == 1;
   }
 
   // Blank: as `choice` is already. Errors: InvalidArgument naming the words.
@@ -105,8 +116,8 @@ double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
 
 class Parser {
  public:
-  Parser(const CsvTable& table, bool measured, const Cluster& cluster)
-      : table_(table), measured_(measured), cluster_(cluster) {}
+  Parser(const CsvTable& table, bool measured, const Cluster& cluster, Program program)
+      : table_(table), measured_(measured), cluster_(cluster), program_(program) {}
 
   Result<RunRows> Parse(const std::vector<RunRow>& like) {
     for (const char* column : {"hidden", "tp", "pp", "mbs", "gbs"})
@@ -118,8 +129,12 @@ class Parser {
     FillHeads(like);
     for (RunRow& row : result_.rows) {
       CAIRN_RETURN_IF_ERROR(CheckHeads(row));
+      SettleMicroBatch(row);
       SettleSpeed(row);
     }
+    if (blank_micro_batches_ > 0)
+      result_.notes.push_back(fmt::format("{}: {} rows say no micro-batch; read as the fastest that fits",
+                                          table_.name, blank_micro_batches_));
     return std::move(result_);
   }
 
@@ -130,6 +145,7 @@ class Parser {
     if (measured_) CAIRN_RETURN_IF_ERROR(ParseMeasured(reader, row));
     CAIRN_RETURN_IF_ERROR(ParseSetup(reader, row));
     row.group = reader.Cell("table");
+    row.gpu = reader.Cell("gpu");
     return row;
   }
 
@@ -171,13 +187,21 @@ class Parser {
     RunSetup& setup = row.setup;
     CAIRN_ASSIGN_OR_RETURN(setup.tp, reader.Count("tp", {}));
     CAIRN_ASSIGN_OR_RETURN(setup.pp, reader.Count("pp", {}));
-    CAIRN_ASSIGN_OR_RETURN(setup.micro_batch, reader.Count("mbs", {}));
+    CAIRN_ASSIGN_OR_RETURN(setup.micro_batch, reader.Count("mbs", 0));
     CAIRN_ASSIGN_OR_RETURN(setup.global_batch, reader.Count("gbs", {}));
     CAIRN_ASSIGN_OR_RETURN(setup.zero, reader.Count("zero", 1, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.gpus, reader.Count("gpus", 0, 0));
     CAIRN_ASSIGN_OR_RETURN(setup.dp, reader.Count("dp", 0, 0));
     CAIRN_RETURN_IF_ERROR(reader.Word<Precision>("precision", kPrecisions, setup.precision));
     CAIRN_RETURN_IF_ERROR(reader.Word<Recompute>("recompute", kRecomputes, setup.recompute));
+    setup.program = program_;
+    CAIRN_ASSIGN_OR_RETURN(setup.virtual_stages, reader.Count("virtual_stages", 1));
+    CAIRN_ASSIGN_OR_RETURN(setup.sequence_parallel, reader.Flag("sequence_parallel", false));
+    const bool noted = reader.Cell("note").find("flash attention") != std::string::npos;
+    CAIRN_ASSIGN_OR_RETURN(setup.flash_attention, reader.Flag("flash_attention", noted));
+    if (setup.virtual_stages > 1 && setup.pp == 1)
+      return InvalidArgument("{}: {} need a pipeline of more than one stage", reader.Where("virtual_stages"),
+                             setup.virtual_stages);
     if (setup.zero > 3) return InvalidArgument("{}: {} is no ZeRO stage", reader.Where("zero"), setup.zero);
     const int64_t copy = setup.tp * setup.pp;
     if (setup.gpus == 0 && setup.dp == 0)
@@ -250,6 +274,22 @@ class Parser {
                            row.shape.hidden);
   }
 
+  // Which micro-batches a row may have had.
+  void SettleMicroBatch(RunRow& row) {
+    RunSetup& setup = row.setup;
+    if (setup.micro_batch > 0) return;
+    MemoryConstants believed;
+    for (const auto& info : MemoryConstantInfos()) believed.*info.field = info.mean;
+    for (const int64_t size : kMicroBatches) {
+      setup.micro_batch = size;
+      const bool fits = MemoryOf(row.shape, setup, believed).Peak() <= cluster_.memory_gb;
+      if (size == 1 || (fits && setup.global_batch % (size * setup.dp) == 0))
+        row.micro_batches.push_back(size);
+    }
+    setup.micro_batch = 1;
+    ++blank_micro_batches_;
+  }
+
   void SettleSpeed(RunRow& row) {
     const std::string where = fmt::format("{}:{}", table_.name, row.line);
     if (row.seconds && row.tflops) {
@@ -279,14 +319,16 @@ class Parser {
   const CsvTable& table_;
   bool measured_;
   const Cluster& cluster_;
+  Program program_;
+  int blank_micro_batches_ = 0;
   RunRows result_;
 };
 
 }  // namespace
 
 Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
-                             const std::vector<RunRow>& like) {
-  return Parser(table, measured, cluster).Parse(like);
+                             const std::vector<RunRow>& like, Program program) {
+  return Parser(table, measured, cluster, program).Parse(like);
 }
 
 }  // namespace cairn

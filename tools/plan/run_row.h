@@ -20,6 +20,10 @@ struct RunRow {
   int line = 0;
   ModelShape shape;
   RunSetup setup;
+  std::string gpu;  // the column `gpu`: a built-in cluster's name; empty: it says none
+  // A blank micro-batch: those of 1, 2, 4, 8 and 16 that divide the batch and, by what is believed of memory,
+  // fit; the run is taken to have had the fastest. Empty: setup.micro_batch.
+  std::vector<int64_t> micro_batches;
   double size_b = 0;                // as the row says it; 0: it does not
   std::optional<double> memory_gb;  // of the GPU that needs most
   std::optional<double> seconds;    // of one iteration
@@ -33,12 +37,14 @@ struct RunRows {
   std::vector<std::string> notes;  // "FILE:LINE: what was read how"
 };
 
-// Columns (any order): hidden, tp, pp, mbs, gbs, and gpus or dp, and layers or size_b are needed; heads, seq
-// (2048), vocab (250000), zero (1), precision (bf16), recompute (full), mem_gb, sec_per_it, tflops, note,
-// table may be there or blank. Heads that are missing are those of rows of the same width, in this table or
-// `like`. `measured` false: the measured columns are not looked at, not even to settle a contradiction.
-// Errors: InvalidArgument naming file, line and column.
+// Columns (any order): hidden, tp, pp, mbs, gbs, and gpus or dp, and layers or size_b are needed; a cell of
+// mbs may be blank. gpu, heads, seq (2048), vocab (250000), zero (1), precision (bf16), recompute (full),
+// virtual_stages (1), sequence_parallel (0), flash_attention (0, or 1 where the note says "flash attention"),
+// mem_gb, sec_per_it, tflops, note, table may be there or blank. Heads that are missing are those of rows of
+// the same width, in this table or `like`. `measured` false: the measured columns are not looked at, not even
+// to settle a contradiction. Errors: InvalidArgument naming file, line and column.
 Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
-                             const std::vector<RunRow>& like = {});
+                             const std::vector<RunRow>& like = {},
+                             Program program = Program::kMegatronDeepSpeed);
 
 }  // namespace cairn

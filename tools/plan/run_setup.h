@@ -7,12 +7,9 @@
 
 namespace cairn {
 
-enum class Precision { kFp32, kFp16, kBf16 };
-enum class Program {
-  kMegatron,
-  kCairn
-};  // whose memory is counted: Megatron-DeepSpeed's, or `cairn train`'s
-enum class Recompute { kNone, kSelective, kFull };  // selective: attention's scores only
+enum class Precision { kFp32, kFp16, kBf16, kFp8 };  // kFp8: the products of layers; all else as bf16
+enum class Program { kMegatronDeepSpeed, kMegatronLm, kCairn };  // whose memory is counted
+enum class Recompute { kNone, kSelective, kFull };               // selective: attention's scores only
 
 struct RunSetup {
   int64_t gpus = 1;  // tp * pp * dp
@@ -26,8 +23,10 @@ struct RunSetup {
   Recompute recompute = Recompute::kFull;
   Precision precision = Precision::kBf16;
   bool offload_optimizer = false;  // states and step on the CPU
-  Program program = Program::kMegatron;
-  bool on_cpu = false;  // ranks are processes on CPUs
+  Program program = Program::kMegatronDeepSpeed;
+  bool on_cpu = false;             // ranks are processes on CPUs
+  bool sequence_parallel = false;  // norms, residuals and dropout are cut by TP along the sequence
+  bool flash_attention = false;    // scores are never stored
 
   // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
   // did not.

@@ -37,6 +37,8 @@ Status CheckRequest(const PlanRequest& request) {
   if (request.global_batch < 1) return InvalidArgument("the global batch size is needed");
   if (request.precision == Precision::kBf16 && !request.cluster.has_bf16)
     return InvalidArgument("{} has no bf16; plan with --fp16", request.cluster.name);
+  if (request.precision == Precision::kFp8 && !request.cluster.has_fp8)
+    return InvalidArgument("{} has no fp8; plan with --bf16", request.cluster.name);
   if (!request.rampup.empty()) {
     const auto& r = request.rampup;
     if (r.size() != 3 || r[0] < 1 || r[1] < 1 || r[2] < 0 || r[0] > request.global_batch ||
@@ -87,6 +89,8 @@ class Combinations {
     setup.precision = request_.precision;
     setup.offload_optimizer = request_.offload_optimizer;
     setup.program = request_.program;
+    setup.sequence_parallel = request_.sequence_parallel && tp > 1;
+    setup.flash_attention = request_.flash_attention;
     setup.on_cpu = request_.cluster.cpu;
     for (const int64_t chunks : chunks_)
       for (const int64_t micro : micro_)

@@ -17,7 +17,9 @@ struct PlanRequest {
   int64_t nodes = 1;  // budget; plans may use fewer
   Precision precision = Precision::kBf16;
   bool offload_optimizer = false;
-  Program program = Program::kMegatron;  // whose memory is counted
+  bool sequence_parallel = false;
+  bool flash_attention = false;
+  Program program = Program::kMegatronDeepSpeed;  // whose memory is counted
   int64_t global_batch = 0;
   std::vector<int64_t> rampup;  // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;

@@ -9,10 +9,12 @@ namespace cairn {
 namespace {
 
 constexpr double kGiga = 1e9;
-// Tensors of tokens * hidden that a layer's forward pass reads or writes in elementwise kernels: norms,
-// residuals and dropout whole on each rank, biases, GeLU and transposes cut by TP.
-constexpr double kWholePasses = 16;
+// Tensors of tokens * hidden that a layer's forward pass reads or writes in elementwise kernels that TP cuts:
+// biases, GeLU and transposes. Norms, residuals and dropout are whole on each rank (TimeConstants::whole),
+// unless sequences are cut too.
 constexpr double kCutPasses = 16;
+constexpr double kFlashBackward = 2.5;  // forward passes: the scores are computed again
+constexpr double kCausal = 0.5;         // of the scores, which flash attention alone makes use of
 constexpr double kLossBytes = 24;  // a logit: read and written as half and as float, in forward and backward
 constexpr double kStepBytesSharded = 40;  // a parameter: Adam reads and writes master, moments, gradient
 constexpr double kStepBytesWhole = 8;     // a parameter: cast and clear on every rank
@@ -32,6 +34,7 @@ class Model {
         tp_(static_cast<double>(setup.tp)),
         hidden_(static_cast<double>(shape.hidden)),
         tokens_(static_cast<double>(setup.micro_batch) * shape.seq),
+        whole_share_(setup.sequence_parallel ? 1 / tp_ : 1),
         element_(setup.mixed() ? 2.0 : 4.0),
         peak_(cluster.PeakFlops(setup.precision)),
         memory_(cluster.hbm_gbps * kGiga * constants.memory),
@@ -46,7 +49,8 @@ class Model {
     time.products = Trained(hidden_, fused) + Trained(queries, hidden_) +
                     Trained(hidden_, shape_.gated ? 2 * ffn : ffn) + Trained(ffn, hidden_);
     time.attention = Attention();
-    const double bytes = element_ * tokens_ * hidden_ * (kWholePasses + kCutPasses / tp_);
+    if (setup_.precision == Precision::kFp8) time.products /= constants_.fp8;
+    const double bytes = element_ * tokens_ * hidden_ * (constants_.whole * whole_share_ + kCutPasses / tp_);
     time.elementwise = (Forwards() + 2) * bytes / memory_;
     time.tensor_parallel = TensorParallel();
     time.weights = shape_.LayerMatrices() / tp_ * constants_.weight_bytes / memory_;
@@ -71,7 +75,8 @@ class Model {
   double HandOver() const {
     if (setup_.pp == 1) return 0;
     const double speed = CrossesNodes(setup_.gpus) ? network_ / cluster_.gpus_per_node : link_;
-    return 2 * element_ * tokens_ * hidden_ / speed * constants_.hand_over * setup_.virtual_stages;
+    return 2 * element_ * tokens_ * hidden_ * whole_share_ / speed * constants_.hand_over *
+           setup_.virtual_stages;
   }
 
   // The first or last stage holds the embedding beside its layers.
@@ -89,7 +94,7 @@ class Model {
     // ZeRO-3 gathers weights for each forward and backward too.
     const double passes[] = {2, 3, micro_batches + 1, 3 * micro_batches};
     const double speed = CrossesNodes(setup_.tp * setup_.dp) ? network_ / cluster_.gpus_per_node : link_;
-    return once * passes[std::clamp<int64_t>(setup_.zero, 0, 3)] / speed;
+    return constants_.overlap * once * passes[std::clamp<int64_t>(setup_.zero, 0, 3)] / speed;
   }
 
   double Optimizer() const {
@@ -123,6 +128,8 @@ class Model {
     const double seq = static_cast<double>(shape_.seq);
     const double head_dim = static_cast<double>(shape_.HeadDim());
     const double scores = setup_.micro_batch * seq * seq * shape_.heads / tp_;  // elements
+    if (setup_.flash_attention)
+      return (Forwards() + kFlashBackward) * 2 * 2 * kCausal * scores * head_dim / (peak_ * constants_.flash);
     double share = constants_.attention;
     if (!cluster_.cpu) {
       share *= head_dim / (64 * std::ceil(head_dim / 64));
@@ -134,12 +141,13 @@ class Model {
     return forward * (setup_.recompute == Recompute::kNone ? 3 : 4);
   }
 
-  // Of the layer's output: two a forward, two a backward.
+  // Of the layer's output: two a forward, two a backward. Sequence parallelism gathers and scatters instead:
+  // the same bytes, in pieces that hide behind products.
   double AllReduces() const { return setup_.tp == 1 ? 0 : 2 * Forwards() + 2; }
   double TensorParallel() const {
     const double bytes = element_ * tokens_ * hidden_ * 2 * (tp_ - 1) / tp_;
     const double speed = CrossesNodes(setup_.tp) ? std::min(network_, link_) : link_;
-    return AllReduces() * bytes / speed;
+    return AllReduces() * bytes / speed * (setup_.sequence_parallel ? constants_.sequence : 1);
   }
 
   const ModelShape& shape_;
@@ -148,12 +156,13 @@ class Model {
   const TimeConstants& constants_;
   double tp_;
   double hidden_;
-  double tokens_;   // of one micro-batch
-  double element_;  // bytes
-  double peak_;     // operations a second
-  double memory_;   // bytes a second
-  double network_;  // bytes a second of a node
-  double link_;     // bytes a second
+  double tokens_;       // of one micro-batch
+  double whole_share_;  // of what TP does not cut, on one rank
+  double element_;      // bytes
+  double peak_;         // operations a second
+  double memory_;       // bytes a second
+  double network_;      // bytes a second of a node
+  double link_;         // bytes a second
 };
 
 // Cores that the ranks share; 0: each has a device of its own.
@@ -176,20 +185,28 @@ void AddTurns(const RunSetup& setup, const Cluster& cluster, double stage_work, 
                (time.data_parallel + time.optimizer) * (setup.gpus / cores - 1);
 }
 
+LayerTime Paced(LayerTime time, double pace) {
+  for (double* part : {&time.products, &time.attention, &time.elementwise, &time.tensor_parallel,
+                       &time.weights, &time.launch, &time.latency})
+    *part *= pace;
+  return time;
+}
+
 }  // namespace
 
 IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                      const TimeConstants& constants) {
   const Model model(shape, setup, cluster, constants);
+  const double pace = constants.pace;
   IterationTime time;
-  time.layer = model.Layer();
-  time.hand_over = model.HandOver();
+  time.layer = Paced(model.Layer(), pace);
+  time.hand_over = pace * model.HandOver();
   const double cores = SharedCores(setup, cluster);
   const double turns = cores > 0 ? std::max(1.0, setup.tp / cores) : 1;  // of ranks that wait for each other
   const double deepest = std::ceil(static_cast<double>(shape.layers) / setup.pp);
   const double layers = deepest * (time.layer.Work() * turns + time.layer.latency);
-  const double head = model.Head() * turns;
-  const double embedding = model.EmbeddingTraffic() * turns;
+  const double head = pace * model.Head() * turns;
+  const double embedding = pace * model.EmbeddingTraffic() * turns;
   double all_stages;  // one micro-batch through the whole pipeline
   if (setup.pp == 1) {
     time.slowest_stage = all_stages = layers + head + embedding;
@@ -202,8 +219,8 @@ IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Clust
   }
   time.steady = setup.MicroBatches() * time.slowest_stage;
   time.bubble = (all_stages - time.slowest_stage) / setup.virtual_stages;
-  time.data_parallel = model.DataParallel();
-  time.optimizer = model.Optimizer();
+  time.data_parallel = pace * model.DataParallel();
+  time.optimizer = pace * model.Optimizer();
   const double waits = setup.pp * deepest * time.layer.latency + (setup.pp - 1) * time.hand_over;
   AddTurns(setup, cluster, (all_stages - waits) / turns, time);
   return time;

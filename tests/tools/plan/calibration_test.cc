@@ -11,8 +11,8 @@ namespace {
 class CalibrationTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    cluster_ = *FindCluster("a100-80");
-    rows_ = ParseRunRows(*BuiltInRuns(), true, cluster_)->rows;
+    cluster_ = *FindCluster("jean-zay");
+    rows_ = *BuiltInRuns("jean-zay");
     calibration_ = *Calibrate(rows_, cluster_);
   }
 

@@ -82,7 +82,33 @@ TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
   EXPECT_EQ(rows->rows[1].setup.precision, Precision::kBf16);
   EXPECT_EQ(rows->rows[1].setup.recompute, Recompute::kFull);
   EXPECT_EQ(parse("256,8,8,1,1,1,1,16,int4,none\n").status().message(),
-            "runs.csv:2: precision: 'int4' is none of bf16, fp16, fp32");
+            "runs.csv:2: precision: 'int4' is none of bf16, fp16, fp32, fp8");
+}
+
+TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
+  const std::string columns =
+      "gpu,gpus,hidden,layers,heads,seq,vocab,tp,pp,mbs,gbs,zero,precision,recompute,virtual_stages,"
+      "sequence_parallel,flash_attention,note\n";
+  const auto parse = [&](const std::string& row) {
+    return ParseRunRows(*ParseCsv(columns + row, "runs.csv"), true, *FindCluster("h100"));
+  };
+  const auto rows = parse(
+      "h100-80,768,8192,84,64,4096,131072,8,2,,384,1,fp8,selective,2,1,,70B; flash attention\n"
+      "h100-80,768,8192,84,64,4096,131072,8,2,2,384,1,bf16,selective,,,0,flash attention was off\n");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  const RunRow& row = rows->rows[0];
+  EXPECT_EQ(row.gpu, "h100-80");
+  EXPECT_EQ(row.setup.precision, Precision::kFp8);
+  EXPECT_EQ(row.setup.virtual_stages, 2);
+  EXPECT_TRUE(row.setup.sequence_parallel);
+  EXPECT_TRUE(row.setup.flash_attention);
+  EXPECT_EQ(row.micro_batches.front(), 1);
+  EXPECT_GT(row.micro_batches.size(), 1u);
+  EXPECT_NE(rows->notes.back().find("no micro-batch"), std::string::npos);
+  EXPECT_FALSE(rows->rows[1].setup.flash_attention);
+  EXPECT_TRUE(rows->rows[1].micro_batches.empty());
+  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,2,,,\n").ok());  // chunks of no pipeline
+  EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,,2,,\n").ok());
 }
 
 TEST(RunRowTest, BadCellsAreNamed) {
