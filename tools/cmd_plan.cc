@@ -39,10 +39,11 @@ Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
   }
   if (options.dry_run) return paths;
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.sbatch));
-  const JobOptions job{
-      .samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
-  for (size_t i = 0; i < plans.size(); ++i)
+  JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    job.save_interval = plans[i].save_interval;
     CAIRN_RETURN_IF_ERROR(WriteText(paths[i], JobScript(options.request, plans[i].candidate.setup, job)));
+  }
   return paths;
 }
 

@@ -139,6 +139,11 @@ void DeclareOutput(CLI::App& plan, PlanOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
+  plan.add_option("--mtbf", o.mtbf_hours,
+                  "hours between failures of one node, for the interval between saves (Young and Daly)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
   plan.add_option("--sbatch", o.sbatch,
                   "write job scripts of the plans there, named after their configuration")
       ->group(group);

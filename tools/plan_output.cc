@@ -1,5 +1,7 @@
 #include "tools/plan_output.h"
 
+#include <cmath>
+
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/text_table.h"
@@ -86,6 +88,8 @@ void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
       "files\n",
       HumanBytes(c.bytes), c.files, HumanBytes(c.weight_bytes), HumanSeconds(c.save_seconds),
       options.node_gbps, HumanBytes(c.archive_bytes), c.archive_inodes);
+  fmt::print("Save every {} steps ({}): a node fails once in {:g} hours\n", plan.save_interval,
+             HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
 }
 
 void PrintModel(const PlanOptions& options) {
@@ -172,6 +176,7 @@ ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
                         {"weight_bytes", c.weight_bytes},
                         {"files", c.files},
                         {"save_seconds", c.save_seconds},
+                        {"save_interval", plan.save_interval},
                         {"archive_bytes", c.archive_bytes},
                         {"archive_inodes", c.archive_inodes}};
   return json;
@@ -190,6 +195,9 @@ PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const 
   if (SamplesOf(options) > 0)
     facts.training = CostOf(request, candidate.setup, calibration.time.constants, SamplesOf(options));
   facts.checkpoint = CheckpointOf(request, candidate.setup, options.node_gbps);
+  const double nodes = std::ceil(static_cast<double>(candidate.setup.gpus) / request.cluster.gpus_per_node);
+  facts.save_interval = SaveInterval(facts.checkpoint.save_seconds, options.mtbf_hours * 3600 / nodes,
+                                     facts.prediction.seconds.value);
   return facts;
 }
 

@@ -16,6 +16,7 @@ struct PlanFacts {
   Prediction prediction;
   TrainingCost training;  // zeros where no length was given
   CheckpointCost checkpoint;
+  int64_t save_interval = 0;  // steps
 };
 
 PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration);

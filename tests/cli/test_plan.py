@@ -139,9 +139,14 @@ class PlanTest(CliTest):
         for script in scripts:
             subprocess.run(["bash", "-n", script], check=True)
             self.assertIn(f"--job-name={script.stem}\n", script.read_text())
+            self.assertRegex(script.read_text(), r"\n  --save-interval \d+\n")
+            self.assertIn("DATA_PATH", script.read_text())
             if shutil.which("shellcheck"):
                 subprocess.run(["shellcheck", script], check=True)
         self.cairn(*args, code=2, says="is there already")
+        self.cairn(*args[:-1], self.dir / "own", "--sbatch-args", "--data-path verses")
+        for script in (self.dir / "own").iterdir():
+            self.assertNotIn("DATA_PATH", script.read_text())
 
     def test_misuse(self):
         self.cairn("plan", code=2, says="a model is needed")

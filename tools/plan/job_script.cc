@@ -1,6 +1,7 @@
 #include "tools/plan/job_script.h"
 
 #include <cmath>
+#include <sstream>
 
 namespace cairn {
 namespace {
@@ -42,6 +43,18 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
   return flags;
 }
 
+// Whether the words give the flag, as "--flag value" or "--flag=value".
+bool Gives(const std::string& arguments, const std::string& flag) {
+  std::istringstream words(arguments);
+  for (std::string word; words >> word;)
+    if (word == flag || word.starts_with(flag + "=")) return true;
+  return false;
+}
+
+constexpr char kDataFlag[] =
+    "  --data-path \"${DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes "
+    "one)}\"\n";
+
 }  // namespace
 
 std::string JobName(const PlanRequest& request, const RunSetup& s) {
@@ -54,9 +67,14 @@ std::string JobScript(const PlanRequest& request, const RunSetup& setup, const J
   const std::string name = JobName(request, setup);
   const int64_t node = std::min<int64_t>(setup.gpus, request.cluster.gpus_per_node);
   const int64_t nodes = (setup.gpus + node - 1) / node;
+  const bool data = Gives(options.arguments, "--data-path") || Gives(options.arguments, "--mock-data");
+  std::string flags = Flags(request, setup, options.samples);
+  if (options.save_interval > 0 && !Gives(options.arguments, "--save-interval"))
+    flags += fmt::format("  --save-interval {}\n", options.save_interval);
+  if (!data) flags += kDataFlag;
   return fmt::format(
       R"(#!/bin/bash
-# Written by cairn plan. Submit with: DATA_PATH=/path/to/prefix sbatch {name}.sbatch
+# Written by cairn plan. Submit with: {prefix}sbatch {name}.sbatch
 #SBATCH --job-name={name}
 #SBATCH --output={name}.out
 #SBATCH --open-mode=append
@@ -70,8 +88,7 @@ set -euo pipefail
 
 save=${{SAVE:-$PWD/{name}}} # checkpoints; the job goes on from the newest good one
 flags=(
-{flags}  --data-path "${{DATA_PATH:?set DATA_PATH to the prefix of the indexed dataset (cairn data makes one)}}"
-  --save "$save"
+{flags}  --save "$save"
 )
 
 # Slurm sends USR1 {minutes} min before the limit; srun hands it to the ranks, which save and exit with status 0.
@@ -94,7 +111,8 @@ fi
       fmt::arg("name", name), fmt::arg("nodes", nodes), fmt::arg("gpus", setup.gpus), fmt::arg("node", node),
       fmt::arg("gpus_per_node", request.cluster.cpu ? "" : fmt::format("#SBATCH --gpus-per-node={}\n", node)),
       fmt::arg("time", options.time), fmt::arg("signal", options.save_minutes * 60),
-      fmt::arg("minutes", options.save_minutes), fmt::arg("flags", Flags(request, setup, options.samples)),
+      fmt::arg("minutes", options.save_minutes), fmt::arg("flags", flags),
+      fmt::arg("prefix", data ? "" : "DATA_PATH=/path/to/prefix "),
       fmt::arg("arguments", options.arguments.empty() ? "" : " " + options.arguments));
 }
 

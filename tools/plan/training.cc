@@ -1,5 +1,6 @@
 #include "tools/plan/training.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tools/plan/formulas.h"
@@ -45,6 +46,11 @@ CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, d
   cost.archive_bytes = cost.bytes;
   cost.archive_inodes = 1 + static_cast<int64_t>(std::ceil(cost.bytes / kTarBytes));
   return cost;
+}
+
+int64_t SaveInterval(double save_seconds, double failure_seconds, double step_seconds) {
+  const double seconds = std::sqrt(2 * save_seconds * failure_seconds) - save_seconds;
+  return std::max<int64_t>(1, std::llround(std::min(1e9, seconds / step_seconds)));
 }
 
 }  // namespace cairn

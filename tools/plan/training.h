@@ -30,4 +30,8 @@ struct CheckpointCost {
 // `node_gbps`: GB/s that one node writes to the file system.
 CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, double node_gbps);
 
+// Steps between checkpoints that lose the least time to saves and to work done again: sqrt(2 C M) - C seconds
+// with C of a save and M between failures of the whole job (Young 1974; Daly 2006). At least 1.
+int64_t SaveInterval(double save_seconds, double failure_seconds, double step_seconds);
+
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include "tools/plan/hf_config.h"
 #include "tools/plan/job_script.h"
 #include "tools/plan/matmul.h"
+#include "tools/plan/training.h"
 
 namespace cairn {
 namespace {
@@ -101,6 +102,28 @@ TEST(JobScriptTest, NamesTheConfigurationAndCarriesTheFlags) {
         "--pipeline-model-parallel-size 12\n", "--rampup-batch-size 192 32 1000000\n",
         "--train-samples 1000000\n", "--bf16\n", "--recompute-granularity full\n", "--lr 6e-5"})
     EXPECT_NE(script.find(part), std::string::npos) << part;
+}
+
+TEST(JobScriptTest, SavesNowAndThenAndTakesDataFromTheArguments) {
+  PlanRequest request;
+  request.shape = {.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000};
+  request.cluster = *FindCluster("a100-80");
+  const RunSetup setup{384, 8, 12, 4, 1, 4, 2048, 1};
+  const auto script = [&](const std::string& arguments) {
+    return JobScript(request, setup, {.samples = 1e6, .save_interval = 40, .arguments = arguments});
+  };
+  EXPECT_NE(script("").find("  --save-interval 40\n"), std::string::npos);
+  EXPECT_NE(script("").find("DATA_PATH:?"), std::string::npos);
+  EXPECT_EQ(script("--data-path d").find("DATA_PATH"), std::string::npos);
+  EXPECT_EQ(script("--lr 1e-4 --data-path=d").find("DATA_PATH"), std::string::npos);
+  EXPECT_EQ(script("--save-interval 7").find("--save-interval 40"), std::string::npos);
+}
+
+TEST(SaveIntervalTest, IsYoungsAndDalys) {
+  // A save of 28 s, a failure in 100 hours: sqrt(2 * 28 * 360000) - 28 = 4462 s.
+  EXPECT_EQ(SaveInterval(28, 360000, 113), 39);
+  EXPECT_EQ(SaveInterval(28, 360000, 1e6), 1);
+  EXPECT_EQ(SaveInterval(1000, 10, 1), 1);  // fails faster than it saves
 }
 
 }  // namespace
