@@ -181,8 +181,9 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
 
 // Of what no field of the function means: --allow config.KEY says that it means nothing.
 void LeaveOutOthers(const std::vector<std::string>& allow, json& model, json& history) {
+  const json others = model.value("other", json::object());
   json left = json::object();
-  for (const auto& [name, value] : model.value("other", json::object()).items())
+  for (const auto& [name, value] : others.items())
     if (MatchesAny(allow, name))
       history.push_back(fmt::format("import: {} was left out of account (--allow)", name));
     else
