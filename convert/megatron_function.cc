@@ -195,7 +195,7 @@ json LayerTypes(const json& skip, uint64_t layers) {
   json types = json::array();
   for (uint64_t i = 0; i < layers && i < kMaxItems; ++i) {
     const bool listed = skip.is_array() && i < skip.size() && !SaysNothing(skip[i]);
-    const bool counted = skip.is_number_unsigned() && skip != 0 && (i + 1) % skip.get<uint64_t>() != 0;
+    const bool counted = skip.is_number_integer() && skip > 0 && (i + 1) % skip.get<uint64_t>() != 0;
     types.push_back(listed || counted ? "sliding_attention" : "full_attention");
   }
   return types;

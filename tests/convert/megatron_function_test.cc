@@ -191,7 +191,7 @@ json Read(const json& more, const json& of = {}, const std::vector<std::string>&
                {"mlp_type", "standard"},
                {"num_experts", json::array({1})}};
   args.update(of.is_object() ? of : json::object());
-  args.update(more);
+  args.update(more.is_object() ? more : json::object());
   json facts = {{"num_layers", 2},        {"hidden_size", 32},      {"num_attention_heads", 4},
                 {"vocab_size", 101},      {"ffn_hidden_size", 128}, {"max_position_embeddings", 64},
                 {"tied_embeddings", true}};
