@@ -232,8 +232,11 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& model, 
   }
   // The type in which transformers computes is the file's own where the weights still have theirs.
   const json stored = model.value("hugging_face", json::object()).value("stored_dtype", json());
-  if (!has_kept || stored != TorchName(dtype) || (!kept.contains("dtype") && !kept.contains("torch_dtype")))
-    config["dtype"] = config["torch_dtype"] = TorchName(dtype);  // the latter: transformers before 5
+  json type = TorchName(dtype);
+  if (has_kept && stored == type)
+    for (const char* key : {"torch_dtype", "dtype"})
+      if (kept.contains(key) && kept[key].is_string()) type = kept[key];
+  config["dtype"] = config["torch_dtype"] = type;  // the latter: transformers before 5
   return config;
 }
 
