@@ -1,5 +1,7 @@
 #include "runtime/resume.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -44,6 +46,10 @@ Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, cons
       "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
       DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
       ToString(spec.shape), hint);
+}
+
+bool IsOwn(const nlohmann::json& state) {
+  return state.is_object() && state.contains("nan_iterations") && state.contains("optimizer_steps");
 }
 
 std::string NameOf(int64_t local_step, const std::string& directory) {
@@ -201,6 +207,14 @@ Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
   return agreed;
 }
 
+// The directory that the candidates are of: all are of save_dir, or of --load.
+std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
+  const bool of_save = !places_.save_dir.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
+    return c.directory.starts_with(places_.save_dir + "/");
+  });
+  return of_save || places_.load.empty() ? places_.save_dir : places_.load;
+}
+
 // Rank 0 proposes one step after the other; one counts only where every rank could load its part of it. Where
 // there are none but local ones, and too much of them is lost, there is nothing left to resume from.
 Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
@@ -215,7 +229,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     if (failure.ok() && !only_local && i == candidates.size())
       failure = Corrupt(
           "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
-          places_.save_dir.empty() ? places_.load : places_.save_dir, candidates.size());
+          PlaceOf(candidates), candidates.size());
     CAIRN_ASSIGN_OR_RETURN(const Candidate candidate, Agreed(!failure.ok() ? Result<Candidate>(failure)
                                                              : i < candidates.size() ? candidates[i]
                                                                                      : Candidate()));
@@ -229,6 +243,9 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
         Say(resumed.weights_only
                 ? fmt::format("starts with the weights of {}", what)
                 : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
+      if (root && !resumed.missing.empty())
+        Say(fmt::format("{}: another program's; as in a training that begins: {}", what,
+                        fmt::join(resumed.missing, ", ")));
       return std::optional(std::move(resumed));
     }
     if (!IsDamage(agreed.kind())) return agreed;
@@ -251,7 +268,10 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
   CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
   if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
-  Result<TrainState> loaded = TrainState::FromJson(step->manifest().state);
+  // cairn train writes all of its state; what other programs do not have is no damage.
+  const nlohmann::json& state = step->manifest().state;
+  Result<TrainState> loaded =
+      IsOwn(state) ? TrainState::FromJson(state) : TrainState::FromOtherProgram(state, resumed.missing);
   if (!loaded.ok()) return loaded.status().WithContext(directory);
   CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
   LoadRng(*step, buffers);
@@ -303,32 +323,62 @@ Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
   return OkStatus();
 }
 
+// The tensor that a part is read from. Of another program's training the fp32 masters may be all that there
+// is of weights (universal, ZeRO 3): they are the masters, and rounded the weights.
+Result<uint32_t> Resumer::TensorOf(const StepReader& step, const TensorLookup& lookup,
+                                   const ParameterSpec& spec, const StateBuffers::Part& part) const {
+  Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
+  const Result<uint32_t> weight = lookup.Find(spec.name, Role::kWeight);
+  const bool masters_alone = !IsOwn(step.manifest().state) && weight.ok() &&
+                             step.catalog().tensors[*weight].dtype == Dtype::kF32 &&
+                             !lookup.Find(spec.name, Role::kMaster).ok();
+  if (masters_alone && part.role == Role::kMaster) tensor = weight;
+  if (!tensor.ok())
+    return InvalidArgument(
+        "{}; was it trained with another precision or architecture? A step of weights alone starts a "
+        "training with --finetune",
+        tensor.status().message());
+  const TensorEntry& entry = step.catalog().tensors[*tensor];
+  const bool rounds = masters_alone && part.role == Role::kWeight && CanCast(entry.dtype, part.dtype);
+  const bool same_shape = entry.spec.shape == spec.shape;
+  if (!same_shape || (entry.dtype != part.dtype && !rounds))
+    return DoesNotFit(entry, part, spec, same_shape ? ", or take its weights alone with --finetune" : "");
+  return tensor;
+}
+
+// The trainer's AdamW has two moments, and one step for all parameters.
+Status Resumer::CheckStates(const StepReader& step) const {
+  constexpr Role kOwn[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq, Role::kRng};
+  for (const TensorEntry& tensor : step.catalog().tensors)
+    if (std::ranges::find(kOwn, tensor.role) == std::end(kOwn))
+      return InvalidArgument(
+          "{}: its optimizer is not that of cairn train, which has no {}{}; take its weights alone with "
+          "--finetune",
+          DisplayName(tensor), Name(tensor.role), tensor.role == Role::kStep ? " of each parameter" : "");
+  return OkStatus();
+}
+
 Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
+  CAIRN_RETURN_IF_ERROR(CheckStates(step));
   const TensorLookup lookup(step.catalog());
   std::vector<ReadRequest> requests;
   std::vector<std::byte> host;
   for (const StateBuffers::Part& part : buffers.parts) {
     for (const LocalParameter& local : buffers.layout.parameters) {
       const ParameterSpec& spec = buffers.specs[local.index];
-      Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
-      if (!tensor.ok())
-        return InvalidArgument(
-            "{}; was it trained with another precision or architecture? A step of weights alone starts a "
-            "training with --finetune",
-            tensor.status().message());
-      const TensorEntry& entry = step.catalog().tensors[*tensor];
-      if (!(entry.spec.shape == spec.shape) || entry.dtype != part.dtype)
-        return DoesNotFit(
-            entry, part, spec,
-            entry.spec.shape == spec.shape ? ", or take its weights alone with --finetune" : "");
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, TensorOf(step, lookup, spec, part));
       for (const auto& [box, target] : StretchesOf(part, local)) {
+        if (step.catalog().tensors[tensor].dtype != part.dtype) {
+          CAIRN_RETURN_IF_ERROR(LoadAs(step, tensor, box, part.dtype, part.on_gpu, target));
+          continue;
+        }
         const size_t bytes = box.Volume() * SizeOf(part.dtype);
         if (!part.on_gpu) {
-          requests.push_back({*tensor, box, {target, bytes}});
+          requests.push_back({tensor, box, {target, bytes}});
           continue;
         }
         host.resize(bytes);
-        CAIRN_RETURN_IF_ERROR(step.ReadBox(*tensor, box, host));
+        CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, box, host));
         device_copy_(target, host.data(), bytes);
       }
     }

@@ -26,8 +26,9 @@ struct ResumePlaces {
 };
 
 struct Resumed {
-  TrainState state;           // with weights_only: of a training that has not begun
-  bool weights_only = false;  // --finetune
+  TrainState state;                  // with weights_only: of a training that has not begun
+  std::vector<std::string> missing;  // of the training's state, of a step that another program saved
+  bool weights_only = false;         // --finetune
   bool from_local = false;
   bool durable = true;     // false: a local step that is not in save_dir
   bool continues = false;  // the step is one of save_dir's own, or a local one of them
@@ -61,10 +62,14 @@ class Resumer {
   Status AddLoad(std::vector<Candidate>& candidates) const;
   Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
   Status StepsAreGone() const;
+  std::string PlaceOf(const std::vector<Candidate>& candidates) const;
   void SayWhatIsGone(const Resumed& resumed) const;
   Result<Candidate> Agreed(const Result<Candidate>& proposal);
   Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  Result<uint32_t> TensorOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
+                            const StateBuffers::Part& part) const;
+  Status CheckStates(const StepReader& step) const;
   Status LoadParts(StepReader& step, StateBuffers& buffers);
   Status LoadWeights(StepReader& step, StateBuffers& buffers);
   Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,

@@ -1,5 +1,6 @@
 #include "runtime/train_state.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace cairn {
@@ -57,6 +58,35 @@ Result<TrainState> TrainState::FromJson(const nlohmann::json& json) {
   state.training_samples = CountOf(json, {"training_samples"}, 0);
   if (const std::optional<Health> health = HealthOf(json)) state.health = *health;
   return state;
+}
+
+Result<TrainState> TrainState::FromOtherProgram(const nlohmann::json& json,
+                                                std::vector<std::string>& missing) {
+  nlohmann::json own = json.is_object() ? json : nlohmann::json::object();
+  const auto also = [&](const char* name, const char* theirs) {
+    if (!own.contains(name) && own.contains(theirs)) own[name] = own[theirs];
+  };
+  also("optimizer_steps", "optimizer_step");
+  also("skipped_iterations", "skipped_steps");
+  if (own.contains("iteration") && own["iteration"].is_number_integer()) {
+    const int64_t skipped = own.value("skipped_iterations", nlohmann::json(0)).is_number_integer()
+                                ? own.value("skipped_iterations", int64_t{0})
+                                : 0;
+    if (!own.contains("optimizer_steps")) own["optimizer_steps"] = own["iteration"].get<int64_t>() - skipped;
+  }
+  // Whole numbers of tensors.
+  for (const char* name : {"optimizer_steps", "iteration"})
+    if (own.contains(name) && own[name].is_number_float() &&
+        own[name].get<double>() == std::floor(own[name].get<double>()) && own[name].get<double>() < 9e15)
+      own[name] = static_cast<int64_t>(own[name].get<double>());
+  const nlohmann::json begins = TrainState().ToJson();
+  for (const auto& [name, value] : begins.items()) {
+    const bool optional = name == "health" || name == "scheduled_samples" || name == "training_samples";
+    if (own.contains(name) || optional) continue;
+    own[name] = name == "seed" ? nlohmann::json(kUnknownSeed) : value;
+    missing.push_back(name);
+  }
+  return FromJson(own);
 }
 
 }  // namespace cairn

@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "ckpt/health.h"
 
 namespace cairn {
+
+inline constexpr int64_t kUnknownSeed = INT64_MIN;  // of another program's training
 
 struct TrainState {
   int64_t iteration = 0;         // steps done, skipped ones included
@@ -31,6 +35,11 @@ struct TrainState {
   // says them (lr_schedule.num_steps), and Cairn's older steps, whose rate followed the samples consumed, do
   // not. Errors: Corrupt naming the key that is missing, of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
+
+  // Of a step that another program's training was converted to: what is missing is as in a training that
+  // begins, and gets into `missing`; updates and skipped iterations also go by those programs' names. Errors:
+  // Corrupt naming a key that is of the wrong type or negative.
+  static Result<TrainState> FromOtherProgram(const nlohmann::json& json, std::vector<std::string>& missing);
 };
 
 }  // namespace cairn

@@ -151,7 +151,7 @@ Status Trainer::Resume() {
   buffers.rng_state.clear();
   CAIRN_ASSIGN_OR_RETURN(const std::optional<TrainState> resumed, hooks_->Resume(buffers));
   if (!resumed) return OkStatus();
-  if (resumed->seed != config_.seed)
+  if (resumed->seed != config_.seed && resumed->seed != kUnknownSeed)
     return InvalidArgument("--seed {} differs from the checkpoint's {}; the data order would change",
                            config_.seed, resumed->seed);
   if (resumed->training_samples > 0 && data_.train_set &&
@@ -162,6 +162,7 @@ Status Trainer::Resume() {
                     "Megatron: what is left holds samples that were seen, and lacks some that were not",
                     resumed->training_samples, schedule_.total_samples()));
   state_ = *resumed;
+  state_.seed = config_.seed;
   state_.training_samples = schedule_.total_samples();
   scaler_.Resume(state_);
   if (buffers.rng_state.empty()) {

@@ -58,10 +58,13 @@ void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel
                      const nlohmann::json& facts, const std::vector<LocalTensor>& held) {
   const TrainingState& state = job.state;
   const nlohmann::json schedule = state.schedule.empty() ? nlohmann::json() : state.schedule;
+  // Below ZeRO 3 they are in the module with all others, and nothing says so; empty ones would be taken for
+  // all.
+  const nlohmann::json frozen = job.topology.zero < 3 ? nlohmann::json() : nlohmann::json::object();
   const nlohmann::json entries = {{"buffer_names", nlohmann::json::array()},
                                   {"optimizer", nullptr},
-                                  {"frozen_param_shapes", nlohmann::json::object()},
-                                  {"frozen_param_fragments", nlohmann::json::object()},
+                                  {"frozen_param_shapes", frozen},
+                                  {"frozen_param_fragments", frozen},
                                   {"shared_params", state.shared_params},
                                   {"lr_scheduler", schedule},
                                   {"data_sampler", nullptr},

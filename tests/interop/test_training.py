@@ -97,6 +97,25 @@ class Resume(Case):
         self.assertEqual((matrices["lr"], matrices["betas"], matrices["weight_decay"], vectors["weight_decay"]),
                          (1e-3, [0.9, 0.75], 0.125, 0))
 
+    def test_goes_on_from_every_format_as_from_its_own_step(self):
+        flags = ["--bf16", "--attention-dropout", "0", "--hidden-dropout", "0", "--lr-decay-style", "constant"]
+        self.train("start", (1, 1, 1), *flags, "--train-iters", "3", "--save", self.path("start"))
+        flags += ["--train-iters", "5", "--load"]
+        own = self.train("own", (1, 1, 1), *flags, self.path("start"))
+        for target, more in (("megatron-deepspeed", ["--zero", "2"]), ("universal", []), ("torch-dist", ["--zero", "1"]),
+                             ("megatron", ["--zero", "0"]), ("dcp", [])):
+            there, back = self.path(target), self.path(target + "-native")
+            cairn("convert", self.path("start"), there, "--to", target, "--dp", 1, *more)
+            cairn("convert", there, back, "--to", "native", "--tp", 1, "--pp", 1, "--dp", 1)
+            self.assertEqual(self.train(target + "-on", (1, 1, 1), *flags, back), own, target)
+            self.assertIn("resumed from " + back, self.output)
+            self.assertEqual("as in a training that begins" in self.output, target != "dcp")
+        self.train("dcp-on", (1, 1, 1), *flags, self.path("dcp-native"), "--seed", "9", status=2)
+        empty = self.path("torch-dist-native")
+        os.truncate(os.path.join(steps(empty)[-1], "shard-00000.h5"), 100)
+        self.train("no", (1, 1, 1), *flags, empty, "--save", self.path("new"), status=2)
+        self.assertIn(empty + ": none of its 1 steps", self.output)
+
     def test_walks_back_past_a_damaged_step_and_refuses_when_none_is_left(self):
         flags = ["--train-iters", "6", "--save-interval", "2", "--save", self.path("run")]
         self.train("first", (1, 1, 2, 1), *flags, "--exit-interval", "4")

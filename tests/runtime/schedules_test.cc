@@ -150,6 +150,25 @@ TEST(TrainStateTest, TheScheduleOfOtherStepsIsFound) {
   EXPECT_EQ(TrainState::FromJson(json)->scheduled_samples, 20);
 }
 
+TEST(TrainStateTest, OfAnotherProgramWhatIsMissingIsAsInATrainingThatBegins) {
+  std::vector<std::string> missing;
+  const auto state = TrainState::FromOtherProgram(
+      {{"iteration", 9}, {"consumed_samples", 72}, {"skipped_steps", 2}, {"optimizer_step", 7.0}}, missing);
+  ASSERT_TRUE(state.ok()) << state.status().message();
+  EXPECT_EQ(*state, (TrainState{.iteration = 9,
+                                .consumed_samples = 72,
+                                .optimizer_steps = 7,
+                                .scheduled_samples = 72,
+                                .skipped_iterations = 2,
+                                .seed = kUnknownSeed}));
+  EXPECT_EQ(missing, (std::vector<std::string>{"consumed_tokens", "loss_scale", "loss_scale_good_steps",
+                                               "loss_scale_hysteresis", "nan_iterations", "seed"}));
+  EXPECT_EQ(TrainState::FromOtherProgram({{"iteration", 9}, {"skipped_steps", 2}}, missing)->optimizer_steps,
+            7);
+  EXPECT_EQ(TrainState::FromOtherProgram({{"iteration", "x"}}, missing).status().kind(),
+            StatusKind::kCorrupt);
+}
+
 TEST(TrainStateTest, MissingOrNegativeKeyIsCorrupt) {
   nlohmann::json json = TrainState{}.ToJson();
   json["iteration"] = -1;
