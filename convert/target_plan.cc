@@ -55,6 +55,16 @@ Result<TargetPlan> TargetPlan::Make(const std::vector<TensorEntry>& tensors, con
       plan.random_states_.push_back(i);
       continue;
     }
+    // A state of another shape than its parameter's (a number, a row) is a piece of its own that no rank
+    // cuts.
+    const auto known = index_of.find(spec.name);
+    const bool own = IsOptimizerState(tensors[i].role) && known != index_of.end() &&
+                     !(plan.specs_[known->second].shape == spec.shape) && spec.tp_dim == kReplicated;
+    if (own) {
+      plan.specs_.push_back(spec);
+      plan.roles_.push_back({i});
+      continue;
+    }
     const auto [found, is_new] = index_of.emplace(spec.name, plan.specs_.size());
     if (is_new) {
       plan.specs_.push_back(spec);
