@@ -67,9 +67,13 @@ class Mapper {
   Status Add(const ListedTensor& tensor) {
     const auto place = PlaceOf(tensor.name);
     if (place) return Take(tensor, *place);
-    if (MatchesAny(architecture_.buffers, tensor.name)) return OkStatus();
+    if (MatchesAny(architecture_.buffers, tensor.name)) {
+      mapped_.buffers.push_back(tensor);
+      return OkStatus();
+    }
     if (MatchesAny(allow_, tensor.name)) {
       mapped_.left_out.push_back(tensor.name);
+      mapped_.allowed.push_back(tensor);
     } else if (tensor.name == HeadOf(architecture_)) {
       mapped_.twins.push_back({0, tensor});
     } else {
@@ -192,6 +196,22 @@ void LeaveOutOthers(const std::vector<std::string>& allow, json& model, json& hi
   if (!left.empty()) model["other"] = left;
 }
 
+void Leave(Account& account, Fate fate, const ListedTensor& tensor, const std::vector<std::string>& files) {
+  if (!tensor.dtype) return account.LeaveStorage(fate, tensor.name);
+  for (const StoredExtent& extent : tensor.extents)
+    account.Leave(fate, files[extent.file], extent.file_offset, extent.range.size() * SizeOf(*tensor.dtype),
+                  tensor.name);
+}
+
+Status Settle(const MappedModel& mapped, Account& account, Manifest& manifest) {
+  const auto& files = mapped.catalog.files;
+  for (const ListedTensor& tensor : mapped.buffers) Leave(account, Fate::kBuffer, tensor, files);
+  for (const ListedTensor& tensor : mapped.allowed) Leave(account, Fate::kAllowed, tensor, files);
+  for (const StoredTwin& twin : mapped.twins) Leave(account, Fate::kReplica, twin.copy, files);
+  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], account.Close(mapped.catalog));
+  return OkStatus();
+}
+
 Result<json> ReadModel(FileSystem& fs, const std::string& directory, const Architecture*& architecture) {
   const std::string path = JoinPath(directory, "config.json");
   CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
@@ -241,7 +261,7 @@ Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const js
 Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
                                                           std::vector<std::string> files,
                                                           const std::vector<ListedTensor>& tensors,
-                                                          const OpenOptions& options) {
+                                                          Account account, const OpenOptions& options) {
   const Architecture* architecture = nullptr;
   CAIRN_ASSIGN_OR_RETURN(json model, ReadModel(fs, directory, architecture));
   Result<MappedModel> mapped =
@@ -250,6 +270,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const 
   for (const StoredTwin& twin : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
   Manifest manifest;
+  CAIRN_RETURN_IF_ERROR(Settle(*mapped, account, manifest).WithContext(directory));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
   NoteDtype(mapped->catalog, model);
   LeaveOutOthers(options.allow, model, manifest.history);

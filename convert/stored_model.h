@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/account.h"
 #include "convert/architectures/expand.h"
 #include "convert/formats/formats.h"
 #include "convert/stored_source.h"
@@ -35,6 +36,8 @@ struct MappedModel {
   StoredCatalog catalog;
   std::vector<StoredTwin> twins;
   std::vector<std::string> left_out;  // names without a place that were allowed
+  std::vector<ListedTensor> allowed;  // the same
+  std::vector<ListedTensor> buffers;  // that the model computes again
 };
 
 // Pure. `allow`: globs of names that may have no place. Errors: InvalidArgument naming tensors without a
@@ -44,15 +47,15 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const nloh
                                     const std::vector<ListedTensor>& tensors, std::vector<std::string> files,
                                     const std::vector<std::string>& allow);
 
-// A Hugging Face directory whose weights are `tensors` in `files` (relative to it). Reads config.json and
-// generation_config.json. Its run is made from the model and the first bytes of each tensor, so that it does
-// not depend on how the tensors are spread over files; its step is 0.
-// Errors: those of MapToParameters; Corrupt, NotSupported and InvalidArgument of config.json; Corrupt where
-// copies of tied embeddings differ.
+// A Hugging Face directory whose weights are `tensors` in `files` (relative to it), listed in `account`.
+// Reads config.json and generation_config.json. Its run is made from the model and the first bytes of each
+// tensor, so that it does not depend on how the tensors are spread over files; its step is 0. Errors: those
+// of MapToParameters; Corrupt, NotSupported and InvalidArgument of config.json; Corrupt where copies of tied
+// embeddings differ.
 Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
                                                           std::vector<std::string> files,
                                                           const std::vector<ListedTensor>& tensors,
-                                                          const OpenOptions& options);
+                                                          Account account, const OpenOptions& options);
 
 // 32 hex digits for the Manifest::run of a model that has none: the same for the same model and tensors.
 Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const nlohmann::json& model,

@@ -5,6 +5,7 @@
 
 #include "convert/formats/dcp_index.h"
 #include "convert/formats/dcp_param_groups.h"
+#include "convert/formats/param_groups.h"
 #include "convert/formats/safetensors.h"
 #include "convert/strict_json.h"
 
@@ -14,8 +15,8 @@ namespace {
 // What a tensor is to a model.
 struct Place {
   std::string parameter;
-  Role role = Role::kWeight;
-  bool step = false;  // the number of updates of a parameter's moments
+  std::optional<Role> role = Role::kWeight;
+  bool training = false;  // how far a training was: no tensor of model or optimizer
 };
 
 constexpr std::string_view kWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
@@ -27,112 +28,199 @@ std::string WithoutWrappers(std::string name) {
   return name;
 }
 
+// Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in their names.
+std::set<std::string> OptimizersOf(const DcpIndex& index) {
+  std::set<std::string> found;
+  const auto look = [&](const std::string& name) {
+    constexpr std::string_view kGroups = "param_groups.";
+    const size_t at = name.find(kGroups);
+    if (at == 0 || (at != std::string::npos && name[at - 1] == '.')) found.insert(name.substr(0, at));
+  };
+  for (const DcpTensor& tensor : index.tensors) look(tensor.name);
+  for (const DcpBytes& bytes : index.bytes) look(bytes.name);
+  return found;
+}
+
+std::optional<Role> StateRole(std::string_view kind) {
+  if (kind == "master_param") return Role::kMaster;
+  const auto role = ParseRole(kind);
+  return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
+}
+
 // "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
-// module called "state", so the last one before a known ending counts.
-std::optional<Place> OptimizerPlace(const std::string& name) {
+// module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
+// A place without a role is an optimizer's state that nobody knows.
+std::optional<Place> OptimizerPlace(const std::string& name, const std::set<std::string>& optimizers) {
   constexpr std::string_view kState = "state.";
   const size_t end = name.rfind('.');
   if (end == std::string::npos) return std::nullopt;
-  const std::string_view kind = std::string_view(name).substr(end + 1);
+  const std::optional<Role> role = StateRole(std::string_view(name).substr(end + 1));
+  for (const std::string& optimizer : optimizers) {
+    const size_t begin = optimizer.size() + kState.size();
+    if (name.starts_with(optimizer + std::string(kState)) && begin < end)
+      return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
+  }
+  if (!role) return std::nullopt;
   size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
   if (begin == std::string::npos) return std::nullopt;
   begin += begin == 0 && name.starts_with(kState) ? kState.size() : kState.size() + 1;
   if (begin >= end) return std::nullopt;
-  Place place{WithoutWrappers(name.substr(begin, end - begin))};
-  if (kind == "exp_avg")
-    place.role = Role::kExpAvg;
-  else if (kind == "exp_avg_sq")
-    place.role = Role::kExpAvgSq;
-  else if (kind == "master_param")
-    place.role = Role::kMaster;
-  else if (kind == "step")
-    place.step = true;
-  else
-    return std::nullopt;
-  return place;
+  return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
+}
+
+std::string_view GroupOf(std::string_view name) { return name.substr(0, name.find('.')); }
+
+// Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
+// trainers call so.
+std::set<std::string, std::less<>> TrainingGroups(const DcpIndex& index) {
+  static constexpr std::string_view kKnown[] = {"train_state", "lr_scheduler", "scheduler", "lr_schedulers",
+                                                "schedulers",  "dataloader",   "sampler",   "rng_state",
+                                                "rng_states",  "rng",          "trainer",   "progress"};
+  std::map<std::string_view, int> ranks;  // the largest of each group
+  for (const DcpTensor& tensor : index.tensors) {
+    int& rank = ranks.try_emplace(GroupOf(tensor.name), 0).first->second;
+    rank = std::max(rank, tensor.shape.rank());
+  }
+  std::set<std::string, std::less<>> groups;
+  for (const auto& [group, rank] : ranks)
+    if ((rank == 0 && ranks.size() > 1) || std::ranges::find(kKnown, group) != std::end(kKnown))
+      groups.emplace(group);
+  return groups;
 }
 
 // Weights go by the last part of their path, which is the key of the model's state dict, unless two models
 // are in the checkpoint that share names.
-std::vector<Place> PlaceAll(const DcpIndex& index) {
+std::vector<Place> PlaceAll(const DcpIndex& index, const std::set<std::string>& optimizers) {
+  const auto training = TrainingGroups(index);
   std::vector<Place> places;
   std::set<std::string> names;
   bool unique = true;
   for (const DcpTensor& tensor : index.tensors) {
-    auto place = OptimizerPlace(tensor.name);
-    if (!place) {
+    auto place = OptimizerPlace(tensor.name, optimizers);
+    const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
+      return tensor.name.starts_with(optimizer + "param_groups.");
+    });
+    if (!place && (hyper || training.contains(GroupOf(tensor.name)))) {
+      place = Place{tensor.name, std::nullopt, true};
+    } else if (!place) {
       place = Place{WithoutWrappers(tensor.path.empty() ? tensor.name : tensor.path.back())};
       unique = names.insert(place->parameter).second && unique;
     }
     places.push_back(*std::move(place));
   }
   for (size_t i = 0; !unique && i < places.size(); ++i)
-    if (places[i].role == Role::kWeight && !places[i].step)
-      places[i].parameter = WithoutWrappers(index.tensors[i].name);
+    if (places[i].role == Role::kWeight) places[i].parameter = WithoutWrappers(index.tensors[i].name);
   return places;
 }
 
 class Reader {
  public:
   Reader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
-      : fs_(fs), path_(std::move(path)), options_(options), index_(index), items_(fs, path_) {}
+      : fs_(fs),
+        path_(std::move(path)),
+        options_(options),
+        index_(index),
+        optimizers_(OptimizersOf(index)),
+        items_(fs, path_, builder_.account) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadOwn());
-    const std::vector<Place> places = PlaceAll(index_);
+    const std::vector<Place> places = PlaceAll(index_, optimizers_);
+    leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
+    if (leave_optimizer_)
+      manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
+    CAIRN_RETURN_IF_ERROR(ReadSteps(places));
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
-    CAIRN_RETURN_IF_ERROR(AddSteps());
     CAIRN_RETURN_IF_ERROR(ReadState());
     groups_.PutInto(manifest_.state);
+    CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
+    if (!left_.empty()) manifest_.history.push_back("training state that is not carried: " + Joined(left_));
     return builder_.Open(fs_, path_, std::move(manifest_));
   }
 
  private:
+  static std::string Joined(const std::set<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  }
+
+  static bool IsUnknownState(const Place& place) { return !place.role && !place.training; }
+  static bool IsNumber(const DcpTensor& tensor) {
+    return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
+  }
+
+  // One number where all parameters agree, else a tensor for each of them.
+  Status ReadSteps(const std::vector<Place>& places) {
+    std::set<double> steps;
+    for (size_t i = 0; i < places.size(); ++i) {
+      const DcpTensor& tensor = index_.tensors[i];
+      if (places[i].role != Role::kStep || !IsNumber(tensor) || IsAllowed(options_, tensor.name)) continue;
+      CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
+      steps.insert(step);
+    }
+    one_step_ = steps.size() == 1;
+    if (one_step_) manifest_.state["optimizer_step"] = *steps.begin();
+    if (steps.size() > 1) manifest_.state.erase("optimizer_step");
+    return OkStatus();
+  }
+
+  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
+    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
+    return OkStatus();
+  }
+  Status Leave(Fate fate, const DcpTensor& tensor) {
+    for (const DcpChunk& chunk : tensor.chunks)
+      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
+    return OkStatus();
+  }
+
+  // Numbers are kept under their names; what is more is left out, and said so.
+  Status AddTrainingState(const DcpTensor& tensor) {
+    if (IsNumber(tensor)) {
+      CAIRN_ASSIGN_OR_RETURN(const double number, items_.Number(tensor.name, tensor.chunks[0].item));
+      TakeNumber(tensor.name, tensor.path, number);
+    } else {
+      left_.insert(tensor.name);
+    }
+    return Leave(Fate::kTrainingState, tensor);
+  }
+
   Status Add(const DcpTensor& tensor, const Place& place) {
+    if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
+      return Leave(Fate::kAllowed, tensor);
     if (IsAllowed(options_, tensor.name)) {
       manifest_.history.push_back("left out " + tensor.name);
-      return OkStatus();
+      return Leave(Fate::kAllowed, tensor);
     }
-    if (place.step && tensor.shape.rank() == 0 && tensor.chunks.size() == 1) {
-      CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
-      steps_.push_back({&tensor, place.parameter, step});
-      return OkStatus();
-    }
+    if (place.training) return AddTrainingState(tensor);
+    if (!place.role)
+      return NotSupported(
+          "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out, "
+          "--allow optimizer the whole optimizer",
+          path_, tensor.name, tensor.name);
+    if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
+      return Leave(Fate::kTrainingState, tensor);
     for (const DcpChunk& chunk : tensor.chunks) {
       const uint32_t file = builder_.AddFile(chunk.item.file);
       CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
-                             builder_.Tensor(SpecOf(tensor, place), place.role, array.array.dtype));
-      builder_.AddPart(entry, chunk.box, array);
-    }
-    return OkStatus();
-  }
-
-  // One number where all parameters agree, else a tensor for each.
-  Status AddSteps() {
-    const auto differ = [](const Step& a, const Step& b) { return a.number != b.number; };
-    if (steps_.empty()) return OkStatus();
-    if (std::ranges::adjacent_find(steps_, differ) == steps_.end()) {
-      manifest_.state["optimizer_step"] = steps_[0].number;
-      return OkStatus();
-    }
-    manifest_.state.erase("optimizer_step");
-    for (const Step& step : steps_) {
-      const DcpChunk& chunk = step.tensor->chunks[0];
-      CAIRN_ASSIGN_OR_RETURN(const TensorArray array,
-                             items_.Array(*step.tensor, chunk, builder_.AddFile(chunk.item.file)));
-      ParameterSpec spec{.name = step.parameter, .shape = {}};
-      if (const auto known = specs_.find(spec.name); known != specs_.end()) spec.layer = known->second.layer;
-      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor(spec, Role::kStep, array.array.dtype));
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.array.dtype));
       builder_.AddPart(entry, chunk.box, array);
     }
     return OkStatus();
   }
 
   ParameterSpec SpecOf(const DcpTensor& tensor, const Place& place) const {
-    ParameterSpec spec{.name = place.step ? tensor.name : place.parameter, .shape = tensor.shape};
-    if (const auto known = specs_.find(spec.name); known != specs_.end()) spec = known->second;
-    spec.shape = tensor.shape;
+    ParameterSpec spec{.name = place.parameter, .shape = tensor.shape};
+    const auto known = specs_.find(spec.name);
+    if (known == specs_.end()) return spec;
+    // States of another shape than their parameter's (numbers, rows) are cut nowhere.
+    if (known->second.shape == tensor.shape)
+      spec = known->second;
+    else
+      spec.layer = known->second.layer;
     return spec;
   }
 
@@ -168,28 +256,71 @@ class Reader {
     return OkStatus();
   }
 
-  // Numbers that say how far a training was.
+  // What is no tensor: numbers that say how far a training was, hyper-parameters, and what is left out.
   Status ReadState() {
-    static const std::set<std::string, std::less<>> kKnown = {
-        "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
     for (const DcpBytes& bytes : index_.bytes) {
-      CAIRN_RETURN_IF_ERROR(ReadHyperParameter(bytes));
-      const std::string key = bytes.path.empty() ? bytes.name : bytes.path.back();
-      if (!kKnown.contains(key) || OptimizerPlace(bytes.name)) continue;
-      const auto number = items_.Number(bytes.name, bytes.item);
-      if (!number.ok() && number.status().kind() != StatusKind::kNotSupported) return number.status();
-      if (number.ok()) AddState(key, *number);
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      if (bytes.name == "cairn" && AsText(&file.root())) continue;
+      CAIRN_RETURN_IF_ERROR(ReadItem(bytes, file));
     }
     for (const char* key : {"iteration", "global_step", "step"})
       if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
     return OkStatus();
   }
-  Status ReadHyperParameter(const DcpBytes& bytes) {
-    if (!DcpParamGroups::IsOne(bytes)) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
-    groups_.Add(bytes, file.root(), WithoutWrappers);
+  Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
+    const auto plain = PlainJson(file.root());
+    const auto place = OptimizerPlace(bytes.name, optimizers_);
+    if (DcpParamGroups::IsOne(bytes)) {
+      groups_.Add(bytes, file.root(), WithoutWrappers);
+    } else if (place) {
+      return ReadPlainState(bytes, *place, plain);
+    } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {
+      TakeNumber(bytes.name, bytes.path, plain->get<double>());
+    } else if (!plain || !(plain->is_null() || plain->empty())) {
+      left_.emplace(GroupOf(bytes.name));
+    }
+    builder_.account.LeaveBelow(Fate::kTrainingState, bytes.item.file, file, file.root(), bytes.name);
     return OkStatus();
   }
+  // Nothing (momentum_buffer of SGD without momentum), or a step that is a plain number.
+  Status ReadPlainState(const DcpBytes& bytes, const Place& place,
+                        const std::optional<nlohmann::json>& plain) {
+    if (plain && plain->is_null()) return OkStatus();
+    if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {
+      manifest_.history.push_back("left out " + bytes.name);
+      return LeaveItem(Fate::kAllowed, bytes.name, bytes.item);
+    }
+    if (place.role == Role::kStep && plain && plain->is_number()) {
+      const double step = plain->get<double>();
+      if (!plain_step_) plain_step_ = step;
+      if (*plain_step_ == step && (!manifest_.state.contains("optimizer_step") ||
+                                   manifest_.state["optimizer_step"].get<double>() == step)) {
+        manifest_.state["optimizer_step"] = step;
+        return OkStatus();
+      }
+    }
+    return NotSupported(
+        "{}: {} is no tensor, and differs between parameters or is not known here; --allow "
+        "'{}' leaves it out, --allow optimizer the whole optimizer",
+        path_, bytes.name, bytes.name);
+  }
+
+  static bool IsProgress(const std::string& name, const std::vector<std::string>& path) {
+    static const std::set<std::string, std::less<>> kKnown = {
+        "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
+    return kKnown.contains(path.empty() ? name : path.back()) || kKnown.contains(LastOf(name));
+  }
+  static std::string_view LastOf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+  // Of a scheduler is not of the training.
+  void TakeNumber(const std::string& name, const std::vector<std::string>& path, double number) {
+    const std::string key(path.empty() || path.back() == name ? LastOf(name) : std::string_view(path.back()));
+    if (IsProgress(name, path) && name.find("schedul") == std::string::npos)
+      AddState(key, number);
+    else
+      manifest_.state["other"][name] = number;
+  }
+
   void AddState(const std::string& key, double number) {
     if (key != "lr" && number >= 0 && number < 9e15)
       manifest_.state[key] = static_cast<int64_t>(number);
@@ -201,16 +332,15 @@ class Reader {
   const std::string path_;
   const OpenOptions& options_;
   const DcpIndex& index_;
-  DcpItems items_;
+  const std::set<std::string> optimizers_;  // the start of their names
   StoredBuilder builder_;
+  DcpItems items_;
   Manifest manifest_;
-  struct Step {  // updates of a parameter's moments
-    const DcpTensor* tensor;
-    std::string parameter;
-    double number;
-  };
-  std::vector<Step> steps_;
+  bool leave_optimizer_ = false;  // as some of it cannot be read
+  bool one_step_ = false;         // of all parameters
+  std::optional<double> plain_step_;
   DcpParamGroups groups_;
+  std::set<std::string> left_;                               // training state that has no place
   std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
 };
 

@@ -152,12 +152,23 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
     const std::vector<std::string> parts = at == paths->end() ? std::vector<std::string>() : at->second;
     if (!meta.IsNamed("TensorStorageMetadata")) {
       const auto item = items->find(KeyOf(name, nullptr));
-      if (item != items->end()) bytes.push_back({name, parts, item->second});
+      if (item == items->end())
+        return NotFound("{}: {} is in no file; a rank's part of the save is missing", path, name);
+      bytes.push_back({name, parts, item->second});
       continue;
     }
     DcpTensor& tensor = found.emplace_back(DcpTensor{name, parts, {}, {}});
     CAIRN_RETURN_IF_ERROR(AddTensor(meta, *items, chunks_left, tensor).WithContext(directory));
   }
+  // Each place of storage_data is a chunk's or an item's, so that as many are used as there are.
+  uint64_t used = bytes.size();
+  for (const DcpTensor& tensor : found) used += tensor.chunks.size();
+  for (auto item = items->begin(); used != items->size() && item != items->end(); ++item)
+    if (!names.contains(item->first.first))
+      return Corrupt("{}: {} has a place in {} and no entry in state_dict_metadata", path, item->first.first,
+                     item->second.file);
+  if (used != items->size())
+    return Corrupt("{}: {} of its chunks are named, files have {}", path, used, items->size());
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }
 
@@ -171,7 +182,18 @@ Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
   Result<TorchFile> torch = TorchFile::Read(*file, item.where);
   if (!torch.ok())
     return torch.status().WithContext(fmt::format("{}: {} at byte {}", path, name, item.where.begin));
+  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(item.file, *torch);
   return torch;
+}
+
+Status DcpItems::ListAll(const DcpIndex& index) {
+  const auto list = [&](const std::string& name, const DcpItem& item) {
+    return listed_.contains({item.file, item.where.begin}) ? OkStatus() : Open(name, item).status();
+  };
+  for (const DcpTensor& tensor : index.tensors)
+    for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(list(tensor.name, chunk.item));
+  for (const DcpBytes& bytes : index.bytes) CAIRN_RETURN_IF_ERROR(list(bytes.name, bytes.item));
+  return OkStatus();
 }
 
 Result<TensorArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {

@@ -3,6 +3,7 @@
 // Source: torch.distributed.checkpoint.metadata and .filesystem, written by torch 2.0 to 2.11.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,10 +47,14 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
 // The items of a directory, one open file at a time.
 class DcpItems {
  public:
-  DcpItems(FileSystem& fs, std::string directory) : files_(fs, std::move(directory)) {}
+  // Lists the storages of each item in `account`.
+  DcpItems(FileSystem& fs, std::string directory, Account& account)
+      : files_(fs, std::move(directory)), account_(account) {}
 
   // Errors: those of TorchFile::Read, naming file and item.
   Result<TorchFile> Open(const std::string& name, const DcpItem& item);
+  // Lists all items of an index that were not opened yet.
+  Status ListAll(const DcpIndex& index);
   // The chunk's tensor as an array; of the chunk's shape.
   Result<TensorArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
   // The number that a small tensor or a plain value is.
@@ -57,6 +62,8 @@ class DcpItems {
 
  private:
   OpenFiles files_;
+  Account& account_;
+  std::set<std::pair<std::string, uint64_t>> listed_;  // items: file and first byte
 };
 
 }  // namespace cairn

@@ -8,7 +8,9 @@
 #include "convert/formats/group_members.h"
 #include "convert/formats/megatron_names.h"
 #include "convert/formats/megatron_state.h"
+#include "convert/formats/param_groups.h"
 #include "convert/formats/replicas.h"
+#include "convert/formats/unsharded_optimizer.h"
 #include "convert/formats/zero_shards.h"
 #include "convert/master_proof.h"
 #include "convert/run_identity.h"
@@ -38,6 +40,9 @@ class Opener {
     CAIRN_RETURN_IF_ERROR(ReadModels());
     CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
+    CAIRN_RETURN_IF_ERROR(ReadFrozen());
+    CAIRN_RETURN_IF_ERROR(CheckNames());
+    CAIRN_RETURN_IF_ERROR(LeaveRest());
     CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
     manifest_.state.update(MegatronState(root()));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
@@ -45,12 +50,15 @@ class Opener {
     manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
     for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
+    CAIRN_RETURN_IF_ERROR(builder_.Settle(files_.directory, manifest_));
     CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
                            OpenWithReplicas(fs_, files_.directory, std::move(manifest_),
                                             std::move(builder_.catalog), replicas_, options_.replicas));
-    if (!doubts_.empty())
-      CAIRN_RETURN_IF_ERROR(ProveMasters(*source, kDefaultMaxMemory).status().WithContext(doubts_[0]));
+    if (!doubts_.empty() || by_value_)
+      CAIRN_RETURN_IF_ERROR(ProveMasters(*source, kDefaultMaxMemory)
+                                .status()
+                                .WithContext(doubts_.empty() ? files_.directory : doubts_[0]));
     return source;
   }
 
@@ -76,7 +84,9 @@ class Opener {
       models_.push_back({name, std::move(file)});
     }
     if (models_.empty()) return NotFound("{}: there are no model states", files_.directory);
-    return CheckModelCount();
+    CAIRN_RETURN_IF_ERROR(CheckModelCount());
+    for (const ModelFile& model : models_) builder_.account.AddFile(model.name, model.contents);
+    return OkStatus();
   }
 
   Status CheckModelCount() {
@@ -125,6 +135,7 @@ class Opener {
     else if (keys.contains("weight"))
       prefix = "final_layernorm.";
     prefixes_[index] = prefix;
+    builder_.account.AddFile(name, file);
     const uint32_t file_index = builder_.AddFile(name);
     return ForEachTensor(root, [&](const std::string& key, const TensorRef& tensor) -> Status {
       auto array = ArrayOf(file, tensor, file_index, key);
@@ -146,8 +157,7 @@ class Opener {
       CAIRN_RETURN_IF_ERROR(
           ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
             names.push_back(key);
-            // Of ZeRO-3, whose parameters are in the optimizer files.
-            if (tensor.shape == Dims{0}) return OkStatus();
+            if (tensor.shape == Dims{0} && IsPlaceholder(rank, key)) return OkStatus();
             auto array = ArrayOf(model.contents, tensor, file_index, key);
             if (!array.ok()) return Fail(model.name, array.status());
             found.emplace_back(key, std::move(*array));
@@ -160,6 +170,17 @@ class Opener {
     return OkStatus();
   }
 
+  // Of ZeRO-3, whose parameters are in the optimizer files, or with the frozen ones.
+  bool IsPlaceholder(size_t rank, const std::string& name) const {
+    const PyValue& root = models_[rank].contents.root();
+    const PyValue* groups = Find(root, "param_shapes");
+    for (size_t g = 0; groups && g < groups->items.size(); ++g)
+      if (Find(*groups->items[g], name)) return true;
+    const PyValue* frozen = Find(root, "frozen_param_shapes");
+    const PyValue* shared = Find(root, "shared_params");
+    return (frozen && Find(*frozen, name)) || (shared && Find(*shared, name));
+  }
+
   static bool AllMegatron(const std::vector<std::string>& names) {
     return std::ranges::all_of(names, [](const std::string& name) {
       return name.starts_with("language_model.") && (ParseMegatronName(name) || IsMegatronBuffer(name));
@@ -167,7 +188,10 @@ class Opener {
   }
 
   Status Take(const std::string& name, int tp, Role role, TensorArray array, const std::string& file) {
-    if (megatron_ && IsMegatronBuffer(name)) return OkStatus();
+    if (megatron_ && IsMegatronBuffer(name)) {
+      builder_.account.Leave(Fate::kBuffer, builder_.catalog, array.array);
+      return OkStatus();
+    }
     MegatronName place{kBeforeLayers, name};
     if (megatron_) {
       const auto found = ParseMegatronName(name);
@@ -184,17 +208,25 @@ class Opener {
   // ---- Masters and moments.
 
   Status ReadOptimizers() {
-    if (files_.optimizers.empty()) return OkStatus();
+    if (files_.optimizers.empty()) return ReadUnshardedOptimizers();
     for (size_t rank = 0; rank < models_.size(); ++rank) {
       std::vector<ZeroShard> shards;
       CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
       const PyValue* shapes = Find(models_[rank].contents.root(), "param_shapes");
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
-      CAIRN_ASSIGN_OR_RETURN(ZeroContents contents, ReadZero(fs_, shards, *shapes, round_robin));
-      groups_.resize(std::max(groups_.size(), contents.groups.size()));
-      for (size_t g = 0; g < contents.groups.size(); ++g)
-        groups_[g].insert(groups_[g].end(), contents.groups[g].begin(), contents.groups[g].end());
+      auto read = ReadZero(fs_, shards, *shapes, round_robin);
+      if (!read.ok() && read.status().kind() == StatusKind::kNotSupported) {
+        CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, read.status()));
+        LeaveShards(shards, Fate::kAllowed);
+        continue;
+      }
+      if (!read.ok()) return read.status();
+      ZeroContents& contents = *read;
+      AddGroups(contents.groups);
+      LeaveSteps(shards);
+      for (const StoredArray& array : contents.alignment)
+        builder_.account.Leave(Fate::kAlignment, builder_.catalog, array);
       manifest_.topology.zero = contents.stage;
       manifest_.topology.dp = static_cast<int>(shards.size());
       manifest_.state.update(contents.state);
@@ -203,6 +235,8 @@ class Opener {
       for (ZeroTensor& tensor : contents.tensors)
         if (masters || tensor.role != Role::kMaster)
           CAIRN_RETURN_IF_ERROR(TakeZero(static_cast<int>(rank), std::move(tensor), shards[0].path));
+        else
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor.array);
     }
     if (!doubts_.empty())
       manifest_.history.push_back(doubts_[0] +
@@ -222,6 +256,192 @@ class Opener {
     return any;
   }
 
+  void LeaveShards(const std::vector<ZeroShard>& shards, Fate fate) {
+    for (const ZeroShard& shard : shards) {
+      const std::string& name = builder_.catalog.files[shard.file];
+      builder_.account.LeaveBelow(fate, name, shard.contents, shard.contents.root(), "optimizer");
+    }
+  }
+
+  // The numbers of updates, which all ranks and groups have.
+  void LeaveSteps(const std::vector<ZeroShard>& shards) {
+    for (const ZeroShard& shard : shards) {
+      const std::string& name = builder_.catalog.files[shard.file];
+      for (const auto& [key, tensor] : NumbersOf(shard.contents.root()))
+        builder_.account.Leave(Fate::kTrainingState, name, shard.contents, *tensor, key);
+    }
+  }
+  static std::vector<std::pair<std::string, const TensorRef*>> NumbersOf(const PyValue& root) {
+    std::vector<std::pair<std::string, const TensorRef*>> found;
+    const Status status = ForEachTensor(root, [&](const std::string& name, const TensorRef& tensor) {
+      if (tensor.storage && tensor.shape.rank() == 0) found.emplace_back(name, &tensor);
+      return OkStatus();
+    });
+    if (!status.ok()) found.clear();  // then what they hold is in no tensor, and an error
+    return found;
+  }
+
+  void AddGroups(const std::vector<std::vector<std::string>>& groups) {
+    groups_.resize(std::max(groups_.size(), groups.size()));
+    for (size_t g = 0; g < groups.size(); ++g)
+      groups_[g].insert(groups_[g].end(), groups[g].begin(), groups[g].end());
+  }
+
+  // Of a training without ZeRO, whose model states have the optimizer too.
+  Status ReadUnshardedOptimizers() {
+    for (size_t rank = 0; rank < models_.size(); ++rank) {
+      const ModelFile& model = models_[rank];
+      const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict);
+      if (!optimizer) continue;
+      const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer);
+      if (status.ok()) continue;
+      builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
+      CAIRN_RETURN_IF_ERROR(
+          LeaveOutOptimizer(options_, manifest_, status.WithContext(JoinPath(files_.directory, model.name))));
+    }
+    return OkStatus();
+  }
+  Status ReadUnshardedOptimizer(int rank, const PyValue& optimizer) {
+    const ModelFile& model = models_[static_cast<size_t>(rank)];
+    std::set<std::string> buffers;
+    if (const PyValue* names = Find(model.contents.root(), "buffer_names"))
+      for (const PyValue* name : names->items) buffers.insert(KeyText(*name));
+    std::vector<size_t> trained;  // into slices_
+    std::vector<const TensorArray*> weights;
+    for (size_t i = 0; i < slices_.size(); ++i) {
+      const auto& [tp, slice] = slices_[i];
+      if (tp != rank % tp_ || slice.role != Role::kWeight || buffers.contains(slice.tensor.array.name))
+        continue;
+      trained.push_back(i);
+      weights.push_back(&slice.tensor);
+    }
+    CAIRN_ASSIGN_OR_RETURN(UnshardedOptimizer read,
+                           ReadUnsharded(fs_, files_.directory, model.contents, builder_.AddFile(model.name),
+                                         optimizer, weights, builder_));
+    manifest_.state.update(read.state);
+    AddGroups(read.groups);
+    for (UnshardedState& state : read.states) {
+      by_value_ |= state.role == Role::kMaster;
+      Slice slice{slices_[trained[state.weight]].second.place, state.role, std::move(state.array)};
+      slices_.push_back({rank % tp_, std::move(slice)});
+    }
+    for (const auto& [key, tensor] : NumbersOf(optimizer))
+      builder_.account.Leave(Fate::kTrainingState, model.name, model.contents, *tensor, "optimizer." + key);
+    return OkStatus();
+  }
+
+  // ---- Frozen parameters: whole ones beside the module (ZeRO-1, 2), or a piece on each rank (ZeRO-3).
+
+  Status ReadFrozen() {
+    for (size_t rank = 0; rank < models_.size(); ++rank) {
+      const int model = static_cast<int>(rank);
+      std::vector<ModelFile> others;  // of ZeRO-3, the other data parallel ranks'
+      for (int d = 1; files_.models.empty() && d < DataRanks(model); ++d) {
+        const auto name = files_.zero3_models.find({model, d});
+        if (name == files_.zero3_models.end())
+          return NotFound("{}: the model states of data parallel rank {} are missing", files_.directory, d);
+        CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name->second));
+        builder_.account.AddFile(name->second, file);
+        others.push_back({name->second, std::move(file)});
+      }
+      CAIRN_RETURN_IF_ERROR(ReadFrozen(rank, others));
+      for (const ModelFile& other : others) {
+        if (const PyValue* module = Find(other.contents.root(), "module"))
+          builder_.account.LeaveBelow(Fate::kReplica, other.name, other.contents, *module, "module");
+        CAIRN_RETURN_IF_ERROR(LeaveRest(other));
+      }
+    }
+    return OkStatus();
+  }
+
+  int DataRanks(int model) const {
+    if (manifest_.topology.dp > 1) return manifest_.topology.dp;
+    int count = 0;
+    while (files_.zero3_models.contains({model, count})) ++count;
+    return files_.optimizers.empty() ? count : 1;
+  }
+
+  Status ReadFrozen(size_t rank, const std::vector<ModelFile>& others) {
+    const ModelFile& model = models_[rank];
+    const PyValue* shapes = FindKind(model.contents.root(), "frozen_param_shapes", PyKind::kDict);
+    const PyValue* fragments = FindKind(model.contents.root(), "frozen_param_fragments", PyKind::kDict);
+    for (size_t i = 0; shapes && i + 1 < shapes->items.size(); i += 2) {
+      const std::string name = KeyText(*shapes->items[i]);
+      const auto shape = AsDims(shapes->items[i + 1]);
+      const PyValue* first = fragments ? Find(*fragments, name) : nullptr;
+      if (!shape || !first || !first->is(PyKind::kTensor))
+        return Fail(model.name, NotFound("{} is among its frozen parameters and has no fragment", name));
+      auto joined = JoinFragments(name, *shape, model, others);
+      if (!joined.ok()) return Fail(model.name, joined.status());
+      CAIRN_RETURN_IF_ERROR(TakeFrozen(static_cast<int>(rank), name, *std::move(joined), model.name));
+    }
+    return OkStatus();
+  }
+
+  // The module has it too, as a rule, where it is not cut.
+  Status TakeFrozen(int rank, const std::string& name, StoredArray array, const std::string& file) {
+    const auto known = std::ranges::find_if(slices_, [&](const auto& slice) {
+      return slice.first == rank % tp_ && IsWeight(slice) && slice.second.tensor.array.name == name;
+    });
+    if (known == slices_.end()) return Take(name, rank % tp_, Role::kWeight, {std::move(array), false}, file);
+    builder_.account.Leave(Fate::kReplica, builder_.catalog, array);
+    return OkStatus();
+  }
+
+  Result<StoredArray> JoinFragments(const std::string& name, const Dims& shape, const ModelFile& model,
+                                    const std::vector<ModelFile>& others) {
+    if (!CheckedBytes(shape, 8)) return Corrupt("{} has a size that cannot be", name);
+    StoredArray joined{name, Dtype::kF32, shape, {}};
+    const uint64_t volume = shape.Volume();
+    uint64_t end = 0;
+    for (size_t d = 0; d <= others.size(); ++d) {
+      const ModelFile& file = d == 0 ? model : others[d - 1];
+      const PyValue* fragments = Find(file.contents.root(), "frozen_param_fragments");
+      const PyValue* value = fragments ? FindKind(*fragments, name, PyKind::kTensor) : nullptr;
+      if (!value) return NotFound("{} is frozen, and {} has no fragment of it", name, file.name);
+      CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
+                             ArrayOf(file.contents, *value->tensor, builder_.AddFile(file.name), name));
+      if (part.transposed || (d > 0 && part.array.dtype != joined.dtype))
+        return NotSupported("a fragment of {} is stored transposed or in a type of its own", name);
+      joined.dtype = part.array.dtype;
+      const uint64_t all = part.array.shape.Volume(), count = std::min(all, volume - end);
+      for (StoredExtent extent : SliceOf(part.array, 0, {count}).extents) {
+        extent.range = {extent.range.begin + end, extent.range.end + end};
+        joined.extents.push_back(extent);
+      }
+      if (count < all)
+        builder_.account.Leave(Fate::kAlignment, builder_.catalog, SliceOf(part.array, count, {all - count}));
+      end += count;
+    }
+    if (end != volume) return Corrupt("{} has {} elements in its fragments, its shape {}", name, end, volume);
+    return joined;
+  }
+
+  // What the model states name must be in some file.
+  Status CheckNames() const {
+    std::set<std::string> there;
+    for (const auto& [tp, slice] : slices_) there.insert(slice.tensor.array.name);
+    for (const ModelFile& model : models_) {
+      const PyValue* groups = Find(model.contents.root(), "param_shapes");
+      for (size_t g = 0; files_.layers.empty() && groups && g < groups->items.size(); ++g)
+        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2)
+          if (const std::string name = KeyText(*groups->items[g]->items[i]); !there.contains(name))
+            return Fail(model.name, NotFound("{} is in param_shapes and in no file", name));
+    }
+    return OkStatus();
+  }
+
+  Status LeaveRest(const ModelFile& model) {
+    const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
+    return builder_.account
+        .LeaveRest(model.name, model.contents, {"module", "optimizer", "frozen_param_fragments"}, allowed)
+        .WithContext(files_.directory);
+  }
+  Status LeaveRest() {
+    for (const ModelFile& model : models_) CAIRN_RETURN_IF_ERROR(LeaveRest(model));
+    return OkStatus();
+  }
+
   Status OpenShards(int rank, std::vector<ZeroShard>& shards) {
     const auto open = [&](int d) -> Status {
       const auto name = files_.optimizers.find({rank, d});
@@ -230,6 +450,7 @@ class Opener {
             "{}: the optimizer file of data parallel rank {} and model parallel rank {} is missing",
             files_.directory, d, rank);
       CAIRN_ASSIGN_OR_RETURN(TorchFile file, OpenFile(name->second));
+      builder_.account.AddFile(name->second, file);
       shards.push_back(
           {JoinPath(files_.directory, name->second), builder_.AddFile(name->second), std::move(file)});
       return OkStatus();
@@ -266,7 +487,10 @@ class Opener {
       } else if (name.starts_with("tied_modules.")) {
         name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
         // The last stage has the whole embedding, of which only the weights that are tied are kept up.
-        if (rank >= tp_ && name != "word_embeddings.weight") return OkStatus();
+        if (rank >= tp_ && name != "word_embeddings.weight") {
+          builder_.account.Leave(Fate::kReplica, builder_.catalog, tensor.array);
+          return OkStatus();
+        }
       }
     }
     return Take(name, rank % tp_, tensor.role, {std::move(tensor.array), false}, file);
@@ -287,9 +511,13 @@ class Opener {
     manifest_.topology.tp = tp_;
     manifest_.topology.pp = static_cast<int>(models_.size()) / tp_;
     MegatronAssembler assembler(args_, tp_, builder_);
-    const bool masters_only = std::ranges::none_of(slices_, IsWeight);
+    std::set<std::pair<int, std::string>> weights;
+    for (const auto& slice : slices_)
+      if (IsWeight(slice)) weights.emplace(slice.second.place.layer, slice.second.place.name);
     for (auto& [tp, slice] : slices_) {
-      const Role role = masters_only && slice.role == Role::kMaster ? Role::kWeight : slice.role;
+      const bool alone =
+          slice.role == Role::kMaster && !weights.contains({slice.place.layer, slice.place.name});
+      const Role role = alone ? Role::kWeight : slice.role;
       const Dims shape = slice.tensor.array.shape;
       CAIRN_RETURN_IF_ERROR(
           assembler
@@ -367,7 +595,9 @@ class Opener {
       return std::pair(a.extents[0].file, a.extents[0].file_offset);
     };
     if (array.extents.empty() || place(array) == place(same)) return OkStatus();
-    replicas_.push_back({part->tensor, builder_.AddArray(array), part->array});
+    const uint32_t copy = builder_.AddArray(array);
+    builder_.account.Replica(copy);
+    replicas_.push_back({part->tensor, copy, part->array});
     return OkStatus();
   }
 
@@ -388,6 +618,7 @@ class Opener {
   std::vector<MegatronReplica> replicas_;
   std::vector<std::string> doubts_;
   std::vector<std::vector<std::string>> groups_;  // stored names in each of the optimizer's
+  bool by_value_ = false;                         // which master is whose was found so
 };
 
 }  // namespace

@@ -36,7 +36,8 @@ Result<std::unique_ptr<CheckpointSource>> OpenHuggingFace(FileSystem& fs, const 
       path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files,
                          pickled ? ReadPickledFiles(fs, path) : ReadSafetensorsFiles(fs, path));
-  return OpenStoredModel(fs, files.directory, std::move(files.names), files.tensors, options);
+  return OpenStoredModel(fs, files.directory, std::move(files.names), files.tensors, std::move(files.account),
+                         options);
 }
 
 }  // namespace cairn

@@ -226,7 +226,10 @@ Status MegatronBuckets::Read(DcpItems& items, MegatronOptimizer& optimizer, Stor
   return OkStatus();
 }
 
-Status MegatronBuckets::Assemble(MegatronAssembler& assembler) const {
+Status MegatronBuckets::Assemble(MegatronAssembler& assembler, StoredBuilder& builder) const {
+  for (const MegatronWeight& head : heads_)
+    for (const auto& [role, states] : head.states)
+      builder.account.Leave(Fate::kReplica, builder.catalog, states);
   for (size_t tp = 0; tp < held_.size(); ++tp)
     for (const auto& [ordinal, held] : held_[tp])
       for (const auto& [role, states] : held.weight.states) {
@@ -234,10 +237,12 @@ Status MegatronBuckets::Assemble(MegatronAssembler& assembler) const {
         for (const auto& [number, piece] : held.pieces) {
           const Box& box = piece.first;
           const bool replica = tp > 0 && box.extent == held.shape;
-          if (!replica)
-            CAIRN_RETURN_IF_ERROR(
-                assembler.Add({held.name.name, held.name.layer, 0, role,
-                               TensorArray{SliceOf(states, begin, box.extent), false}, held.shape, box}));
+          StoredArray slice = SliceOf(states, begin, box.extent);
+          if (replica)
+            builder.account.Leave(Fate::kReplica, builder.catalog, slice);
+          else
+            CAIRN_RETURN_IF_ERROR(assembler.Add({held.name.name, held.name.layer, 0, role,
+                                                 TensorArray{std::move(slice), false}, held.shape, box}));
           begin += box.Volume();
         }
       }

@@ -32,8 +32,8 @@ class MegatronBuckets {
   // Once all weights are there: finds out what the buckets hold. `items` and `optimizer` read the directory
   // whose files `builder` lists. Errors: NotSupported, and Corrupt naming bucket and element.
   Status Read(DcpItems& items, MegatronOptimizer& optimizer, StoredBuilder& builder);
-  // Then: hands the states of every parameter over.
-  Status Assemble(MegatronAssembler& assembler) const;
+  // Then: hands the states of every parameter over; what are copies, the builder's account learns.
+  Status Assemble(MegatronAssembler& assembler, StoredBuilder& builder) const;
 
  private:
   // What a tensor parallel rank holds of a weight. The halves of a gated MLP are two pieces of one.

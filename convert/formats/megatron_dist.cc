@@ -24,6 +24,9 @@ constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_av
                                                         {"optimizer.state.fp32_param.", Role::kMaster},
                                                         {"optimizer.state.param.", Role::kMaster}};
 
+constexpr std::string_view kStateItems[] = {"rng_state",           "common_state",        "optimizer.",
+                                            "opt_param_scheduler", "rerun_state_machine", "args"};
+
 // What a name says: a role, a module, and whether all layers are stacked under it.
 struct DistName {
   MegatronName place;
@@ -57,7 +60,10 @@ Dims WithoutFirst(const Dims& dims) {
 class Opener {
  public:
   Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
-      : fs_(fs), directory_(std::move(directory)), options_(options), items_(fs, directory_) {}
+      : fs_(fs),
+        directory_(std::move(directory)),
+        options_(options),
+        items_(fs, directory_, builder_.account) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
@@ -67,27 +73,59 @@ class Opener {
     const Status cut = CutStates(index);
     if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
     for (const DcpTensor& tensor : index.tensors) {
-      if (IsMegatronBuffer(tensor.name) || MegatronBuckets::IsOne(tensor.name)) continue;
-      if (!cut.ok() && tensor.name.starts_with("optimizer.")) continue;
+      if (MegatronBuckets::IsOne(tensor.name)) continue;
       const auto name = ParseDistName(tensor.name);
-      if (!name && tensor.name.starts_with("optimizer.state.common_step")) continue;
+      const bool step = !name && tensor.name.starts_with("optimizer.state.common_step");
+      const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
+      if (IsMegatronBuffer(tensor.name) || step || left_out) {
+        CAIRN_RETURN_IF_ERROR(Leave(left_out ? Fate::kAllowed
+                                    : step   ? Fate::kTrainingState
+                                             : Fate::kBuffer,
+                                    tensor));
+        continue;
+      }
       if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
       CAIRN_RETURN_IF_ERROR(Add(tensor, *name, assembler).WithContext(directory_));
     }
     if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       PutMembersByMegatronsRule(builder_.catalog, *groups);
+    CAIRN_RETURN_IF_ERROR(LeaveItems(index));
     return builder_.Open(fs_, directory_, std::move(manifest_));
   }
 
  private:
+  Status Leave(Fate fate, const DcpTensor& tensor) {
+    for (const DcpChunk& chunk : tensor.chunks)
+      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
+    return OkStatus();
+  }
+  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
+    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
+    return OkStatus();
+  }
+  // What is no tensor: states of modules, random states, and what all ranks have in common.
+  Status LeaveItems(const DcpIndex& index) {
+    for (const DcpBytes& bytes : index.bytes) {
+      const std::string name = bytes.name.substr(0, bytes.name.find('/'));
+      const bool state =
+          std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
+      if (!state && !IsMegatronBuffer(name)) continue;
+      CAIRN_RETURN_IF_ERROR(
+          LeaveItem(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState, bytes.name, bytes.item));
+    }
+    return items_.ListAll(index);
+  }
   Status ReadBuckets(const DcpIndex& index, MegatronAssembler& assembler) {
     Status status = buckets_.status();
-    MegatronOptimizer optimizer(fs_, directory_, builder_.catalog);
+    MegatronOptimizer optimizer(fs_, directory_, builder_);
     if (status.ok()) status = buckets_->Read(items_, optimizer, builder_);
     if (status.ok()) status = ReadGroups(index);
-    if (!status.ok()) return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
-    return buckets_->Assemble(assembler).WithContext(directory_);
+    if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
+    for (const DcpTensor& tensor : index.tensors)
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(Leave(Fate::kAllowed, tensor));
+    return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
   // What is no tensor of it: of the first model parallel rank, as all have it.
@@ -122,6 +160,8 @@ class Opener {
     const std::string path = JoinPath(directory_, "common.pt");
     if (fs_.Stat(path).ok()) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+      builder_.account.AddFile("common.pt", file);
+      builder_.account.LeaveBelow(Fate::kTrainingState, "common.pt", file, file.root(), "common.pt");
       CAIRN_RETURN_IF_ERROR(ReadArgs(file.root(), index).WithContext(path));
       return ReadScalars(path, file);
     }
@@ -211,6 +251,7 @@ class Opener {
   FileSystem& fs_;
   const std::string directory_;
   const OpenOptions& options_;
+  StoredBuilder builder_;
   DcpItems items_;
   MegatronArgs args_;
   // A tensor of the optimizer that is not laid out like its weight.
@@ -221,7 +262,6 @@ class Opener {
   std::map<std::string, CutState> cut_;
   bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
   Result<MegatronBuckets> buckets_ = NotFound("there are none");
-  StoredBuilder builder_;
   Manifest manifest_;
 };
 

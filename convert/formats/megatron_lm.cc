@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "ckpt/layout.h"
 #include "convert/formats/group_members.h"
@@ -63,7 +64,10 @@ class Opener {
   Result<std::unique_ptr<CheckpointSource>> Open() {
     CAIRN_RETURN_IF_ERROR(FindRanks());
     for (const Rank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
+    for (const Rank& rank : ranks_)
+      if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
     CAIRN_RETURN_IF_ERROR(Assemble());
+    CAIRN_RETURN_IF_ERROR(builder_.Settle(directory_, manifest_));
     const std::vector<uint32_t> place = builder_.SortByParameter();
     std::vector<MegatronReplica> replicas = std::move(replicas_);
     for (MegatronReplica& replica : replicas) replica.tensor = place[replica.tensor];
@@ -125,11 +129,18 @@ class Opener {
   Status ReadRank(const Rank& rank) {
     const std::string path = JoinPath(directory_, rank.file);
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile(rank.file, file);
     const size_t first = chunks_.size();
+    std::set<std::string> taken = {"model", "optimizer"};
     if (const PyValue* model = Find(file.root(), "model"))
       CAIRN_RETURN_IF_ERROR(ReadChunk(rank, 0, file, *model).WithContext(path));
-    for (int number = 0; const PyValue* model = Find(file.root(), fmt::format("model{}", number)); ++number)
+    for (int number = 0; const PyValue* model = Find(file.root(), fmt::format("model{}", number)); ++number) {
       CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(path));
+      taken.insert(fmt::format("model{}", number));
+    }
+    const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
+    CAIRN_RETURN_IF_ERROR(
+        builder_.account.LeaveRest(rank.file, file, taken, allowed).WithContext(directory_));
     if (chunks_.size() == first) return NotFound("{}: there is no model in it", path);
     return ReadOptimizer(rank, file, first);
   }
@@ -137,16 +148,19 @@ class Opener {
   Status ReadOptimizer(const Rank& rank, const TorchFile& file, size_t first) {
     const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
     if (!optimizer || left_out_) return OkStatus();
+    if (const PyValue* scaler = Find(*optimizer, "grad_scaler"))
+      builder_.account.LeaveBelow(Fate::kTrainingState, rank.file, file, *scaler, "grad_scaler");
     std::vector<MegatronChunkWeights> chunks;
     for (size_t c = first; c < chunks_.size(); ++c) {
       MegatronChunkWeights& chunk = chunks.emplace_back();
       for (auto& [name, weight] : chunks_[c].tensors) chunk.weights.push_back(&weight);
     }
-    MegatronOptimizer reader(fs_, directory_, builder_.catalog);
-    const std::string distributed = JoinPath(ParentOf(rank.file), "distrib_optim.pt");
+    MegatronOptimizer reader(fs_, directory_, builder_);
+    const std::string distributed = DistributedOf(rank);
     Status status;
     if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
+      builder_.account.AddFile(distributed, shard);
       status = reader.ReadDistributed(shard, builder_.AddFile(distributed), chunks).WithContext(distributed);
       manifest_.topology.zero = 1;
     } else {
@@ -167,6 +181,22 @@ class Opener {
     return OkStatus();
   }
 
+  static std::string DistributedOf(const Rank& rank) {
+    return JoinPath(ParentOf(rank.file), "distrib_optim.pt");
+  }
+  // The files were listed where a rank before the one that failed was read.
+  Status LeaveOptimizer(const Rank& rank) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, rank.file)));
+    if (const PyValue* optimizer = Find(file.root(), "optimizer"))
+      builder_.account.LeaveBelow(Fate::kAllowed, rank.file, file, *optimizer, "optimizer");
+    const std::string distributed = DistributedOf(rank);
+    if (!fs_.Stat(JoinPath(directory_, distributed)).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
+    builder_.account.AddFile(distributed, shard);
+    builder_.account.LeaveBelow(Fate::kAllowed, distributed, shard, shard.root(), distributed);
+    return OkStatus();
+  }
+
   static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
 
   Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
@@ -174,7 +204,10 @@ class Opener {
     Chunk chunk{rank, number, {}, 0};
     CAIRN_RETURN_IF_ERROR(
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
-          if (IsMegatronBuffer(key)) return OkStatus();
+          if (IsMegatronBuffer(key)) {
+            builder_.account.Leave(Fate::kBuffer, rank.file, file, tensor, key);
+            return OkStatus();
+          }
           auto name = ParseMegatronName(key);
           if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
           if (tied_ && name->name == "output_layer.weight")

@@ -234,7 +234,10 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
       return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name, slice.shape[0],
                      tp, args_.vocab);
     shape[0] = args_.vocab;
-    if (box.offset[0] >= shape[0]) return OkStatus();  // all padding
+    if (box.offset[0] >= shape[0]) {
+      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+      return OkStatus();
+    }
     box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
   }
   return AddBox(slice, target, module.layout == Layout::kGateUp ? "mlp.up" : module.canonical, shape, box,
@@ -267,8 +270,10 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
   const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
   if (fresh)
     builder_.catalog.parts.push_back({tensor, target_box, array, in_array});
-  else if (first)
+  else if (first) {
+    builder_.account.Replica(array);
     replicas_.push_back({tensor, array, taken->second});
+  }
   return OkStatus();
 }
 

@@ -32,6 +32,19 @@ Result<StoredArray> TensorOf(const TorchFile& file, uint32_t file_index, const P
   return std::move(array.array);
 }
 
+// The number of updates is read with the groups. Errors: NotSupported naming a state beside it and Adam's.
+Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, const std::string& name,
+                 Account& account) {
+  for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
+    const std::string key = KeyText(*state.items[i]);
+    if (key == "exp_avg" || key == "exp_avg_sq") continue;
+    if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
+      return NotSupported("{} of {} is no state of Megatron's Adam", key, of);
+    account.LeaveBelow(Fate::kTrainingState, name, file, *state.items[i + 1], of + "." + key);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& array, uint64_t begin,
@@ -96,6 +109,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       weight.group = g;
       CAIRN_RETURN_IF_ERROR(TakeStep(file, file_index, *state, name));
       weight.states.emplace_back(Role::kMaster, std::move(master));
+      CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, catalog_.files[file_index], account_));
       for (const auto& [role, key] :
            {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
         CAIRN_ASSIGN_OR_RETURN(StoredArray moment, TensorOf(file, file_index, Find(*state, key), key));
@@ -140,6 +154,11 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
   return OkStatus();
 }
 
+void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end) {
+  for (const auto& [role, vector] : buffer.vectors)
+    if (begin < end) account_.Leave(Fate::kAlignment, catalog_, SliceOf(vector, begin, {end - begin}));
+}
+
 // Gives one of `left` what the buffer has from element `begin` on, and where that ends; nothing where no
 // weight is what lies there.
 Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& buffer, uint64_t begin,
@@ -164,7 +183,9 @@ Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<M
   while (!left.empty()) {
     const uint64_t aligned = bucket + (end - bucket + kAlignment - 1) / kAlignment * kAlignment;
     CAIRN_ASSIGN_OR_RETURN(std::optional<uint64_t> next, TakeAt(buffer, aligned, left));
-    if (!next) {
+    if (next) {
+      LeaveAlignment(buffer, end, aligned);
+    } else {
       bucket = end;
       CAIRN_ASSIGN_OR_RETURN(next, TakeAt(buffer, end, left));
     }
@@ -172,6 +193,7 @@ Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<M
       return Corrupt("no weight is the master at element {} rounded; {} weights are left", end, left.size());
     end = *next;
   }
+  LeaveAlignment(buffer, end, buffer.vectors[0].second.shape.Volume());
   return OkStatus();
 }
 
@@ -189,6 +211,7 @@ Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets
         return Corrupt("no weight is the master at element {} of bucket {} rounded; {} weights are left", at,
                        b, left.size());
       at = *next;
+      LeaveAlignment(buckets[b], at, std::min(size, (at + kAlignment - 1) / kAlignment * kAlignment));
     }
   }
   if (!left.empty()) return Corrupt("{} weights are in no bucket", left.size());

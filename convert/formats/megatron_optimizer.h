@@ -31,13 +31,13 @@ struct MegatronBuffer {
 // Fills in `states` of weights. After an error some of them may have states and others not.
 class MegatronOptimizer {
  public:
-  // `directory` is what the files in `catalog` are relative to.
-  MegatronOptimizer(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog)
-      : files_(fs, directory), catalog_(catalog) {}
+  // `directory` is what the builder's files are relative to; its account learns what is alignment.
+  MegatronOptimizer(FileSystem& fs, const std::string& directory, StoredBuilder& builder)
+      : files_(fs, directory), catalog_(builder.catalog), account_(builder.account) {}
 
   // `optimizer` of model_optim_rng.pt: fp32_from_fp16_params and torch's own state dict.
-  // Errors: NotSupported where it is in no known form, or parameters differ in their number of updates;
-  // Corrupt where a master rounds to no weight.
+  // Errors: NotSupported where it is in no known form, naming a state that has no place, or where parameters
+  // differ in their number of updates; Corrupt where a master rounds to no weight.
   Status ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
                    const std::vector<MegatronChunkWeights>& chunks);
 
@@ -51,9 +51,12 @@ class MegatronOptimizer {
   // The same where each bucket is known: parameters in reverse go through the buckets of a chunk.
   Status ReadBuckets(const std::vector<MegatronBuffer>& buckets, const std::vector<MegatronWeight*>& weights);
 
- private:
-  Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
+  // Whether the first elements of a master from `begin` on, and the last ones, round to those of a weight.
   Result<bool> Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight);
+
+ private:
+  void LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end);
+  Result<std::vector<std::byte>> Sample(const StoredArray& array, uint64_t begin, uint64_t count);
   Result<std::optional<uint64_t>> TakeAt(const MegatronBuffer& buffer, uint64_t begin,
                                          std::vector<MegatronWeight*>& left);
   Status TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state, const std::string& name);
@@ -62,6 +65,7 @@ class MegatronOptimizer {
   OpenFiles files_;
   const StoredCatalog& catalog_;
   std::optional<double> step_;
+  Account& account_;
 };
 
 }  // namespace cairn

@@ -103,6 +103,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const 
   if (!parameters.ok()) return parameters.status().WithContext(path);
   StoredCatalog catalog = CatalogOf(*parameters, files.tensors);
   catalog.files = std::move(files.names);
+  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], files.account.Close(catalog));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, files.directory, std::move(manifest), std::move(catalog)));

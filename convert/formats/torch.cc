@@ -28,13 +28,15 @@ void FindOptimizers(const PyValue& value, const std::string& path, int depth, nl
 
 bool MatchesTorch(FileSystem& fs, const std::string& path) { return TorchFile::Matches(fs, path); }
 
-Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path) {
+Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path,
+                                                  const std::string& name, Account& account) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
+  account.AddFile(name, file);
   std::vector<TorchTensor> tensors;
-  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& name, const TensorRef& tensor) {
-                          auto found = ArrayOf(file, tensor, 0, name);
+  CAIRN_RETURN_IF_ERROR(ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) {
+                          auto found = ArrayOf(file, tensor, 0, key);
                           if (!found.ok()) return found.status();
-                          tensors.push_back({name, std::move(found->array), found->transposed});
+                          tensors.push_back({key, std::move(found->array), found->transposed});
                           return OkStatus();
                         }).WithContext(path));
   return tensors;
@@ -46,10 +48,12 @@ Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::s
   const auto [directory, name] = SplitPath(path);
   StoredBuilder builder;
   const uint32_t index = builder.AddFile(name);
+  builder.account.AddFile(name, file);
   Manifest manifest;
   const auto add = [&](const std::string& tensor_name, const TensorRef& tensor) -> Status {
     if (IsAllowed(options, tensor_name)) {
       manifest.history.push_back("left out " + tensor_name);
+      builder.account.Leave(Fate::kAllowed, name, file, tensor, tensor_name);
       return OkStatus();
     }
     CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, index, tensor_name));

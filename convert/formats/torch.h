@@ -4,6 +4,7 @@
 // of torch.optim are told by their keys: the manifest's state lists their paths as `optimizers`, for strip.
 #pragma once
 
+#include "convert/account.h"
 #include "convert/formats/formats.h"
 #include "convert/stored_source.h"
 
@@ -20,8 +21,9 @@ struct TorchTensor {
   bool transposed = false;  // the tensor is the array's transpose
 };
 
-// The tensors of `pytorch_model.bin` and the like. Errors: those of TorchFile::Open and ArrayOf, naming the
-// path.
-Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path);
+// The tensors of `pytorch_model.bin` and the like. Lists the file's storages as those of `name`. Errors:
+// those of TorchFile::Open and ArrayOf, naming the path.
+Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path,
+                                                  const std::string& name, Account& account);
 
 }  // namespace cairn

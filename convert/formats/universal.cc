@@ -75,15 +75,13 @@ class Opener {
     }
     MegatronAssembler assembler(model_, 1, builder_);
     for (const std::string& name : names_)
-      for (const auto& [role, file] :
-           {std::pair(Role::kWeight, "fp32.pt"), std::pair(Role::kExpAvg, "exp_avg.pt"),
-            std::pair(Role::kExpAvgSq, "exp_avg_sq.pt")})
-        CAIRN_RETURN_IF_ERROR(Add(name, role, file, megatron ? &places.at(name) : nullptr, assembler));
+      CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
     if (steps_differ_ && megatron)
       return NotSupported("{}: its parameters differ in their number of updates, and are fused ones",
                           directory_);
     for (size_t i = 0; steps_differ_ && i < names_.size(); ++i)
       CAIRN_RETURN_IF_ERROR(Add(names_[i], Role::kStep, "step.pt", nullptr, assembler));
+    for (size_t i = 0; i < states_.size(); ++i) CAIRN_RETURN_IF_ERROR(ReadModule(i, megatron));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     return builder_.Open(fs_, directory_, std::move(manifest_));
@@ -100,6 +98,7 @@ class Opener {
     for (const std::string& name : names) {
       CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, name)));
       states_.push_back(std::move(file));
+      state_names_.push_back(name);
       const PyValue* groups = Find(states_.back().root(), "param_shapes");
       for (size_t g = 0; groups && g < groups->items.size(); ++g)
         for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2) {
@@ -127,6 +126,9 @@ class Opener {
     const std::string path = JoinPath(directory_, "zero/optimizer_state.pt");
     if (!fs_.Stat(path).ok()) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile("zero/optimizer_state.pt", file);
+    builder_.account.LeaveBelow(Fate::kTrainingState, "zero/optimizer_state.pt", file, file.root(),
+                                "optimizer_state");
     const PyValue& root = file.root();
     const PyValue* base = Find(root, "optimizer_state_dict");
     const PyValue* groups = Find(root, "param_groups");
@@ -175,15 +177,79 @@ class Opener {
     return OkStatus();
   }
 
+  // Every file of a parameter's directory is one of its states.
+  Status AddParameter(const std::string& name, const MegatronName* place, MegatronAssembler& assembler) {
+    CAIRN_RETURN_IF_ERROR(Add(name, Role::kWeight, "fp32.pt", place, assembler));
+    const std::string directory = fmt::format("zero/{}", name);
+    CAIRN_ASSIGN_OR_RETURN(const auto files, fs_.List(JoinPath(directory_, directory)));
+    for (const std::string& file : files) {
+      if (file == "fp32.pt") continue;
+      const std::string relative = JoinPath(directory, file), key = file.substr(0, file.rfind('.'));
+      if (file == "step.pt") {
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kTrainingState, relative, key));
+        continue;
+      }
+      if (IsAllowed(options_, relative)) {
+        manifest_.history.push_back("left out " + relative);
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
+        continue;
+      }
+      const auto role = ParseRole(key);
+      if (!file.ends_with(".pt") || !role || !IsOptimizerState(*role) || *role == Role::kMaster)
+        return NotSupported(
+            "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out", directory_,
+            relative, relative);
+      CAIRN_RETURN_IF_ERROR(Add(name, *role, file.c_str(), place, assembler));
+    }
+    return OkStatus();
+  }
+
+  Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {
+    const std::string path = JoinPath(directory_, relative);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile(relative, file);
+    builder_.account.LeaveBelow(fate, relative, file, file.root(), name);
+    return OkStatus();
+  }
+
+  // The module beside the parameters has their 16-bit weights again, and buffers, which are nowhere else.
+  Status ReadModule(size_t state, bool megatron) {
+    const TorchFile& file = states_[state];
+    const std::string& name = state_names_[state];
+    builder_.account.AddFile(name, file);
+    const auto allowed = [&](const std::string& key) { return IsAllowed(options_, key); };
+    CAIRN_RETURN_IF_ERROR(
+        builder_.account.LeaveRest(name, file, {"module", "optimizer", "frozen_param_fragments"}, allowed)
+            .WithContext(directory_));
+    for (const char* key : {"optimizer", "frozen_param_fragments"})
+      if (const PyValue* value = Find(file.root(), key))
+        builder_.account.LeaveBelow(Fate::kReplica, name, file, *value, key);
+    const PyValue* module = Find(file.root(), "module");
+    if (!module || module->is(PyKind::kNone)) return OkStatus();
+    const std::set<std::string> known(names_.begin(), names_.end());
+    return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
+      const bool placeholder = tensor.shape == Dims{0} && shapes_.contains(key);
+      const bool buffer = megatron && IsMegatronBuffer(key);
+      if (known.contains(key) || placeholder || buffer || state > 0 || megatron) {
+        builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, name, file, tensor, key);
+        return OkStatus();
+      }
+      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = key, .shape = tensor.shape},
+                                                                   Role::kWeight, array.array.dtype));
+      builder_.AddPart(entry, Box::Whole(tensor.shape), array);
+      return OkStatus();
+    });
+  }
+
   Status Add(const std::string& name, Role role, const char* kind, const MegatronName* place,
              MegatronAssembler& assembler) {
     const std::string relative = fmt::format("zero/{}/{}", name, kind);
     const std::string path = JoinPath(directory_, relative);
-    // Buffers and frozen parameters have no moments.
-    if (role != Role::kWeight && !fs_.Stat(path).ok()) return OkStatus();
     CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
     const PyValue* value = file.root().is(PyKind::kTensor) ? &file.root() : Find(file.root(), "param");
     if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: there is no tensor in it", path);
+    builder_.account.AddFile(relative, file);
     auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
     if (!array.ok()) return array.status().WithContext(path);
     const auto known = shapes_.find(name);
@@ -207,6 +273,7 @@ class Opener {
   const std::string directory_;
   const OpenOptions& options_;
   std::vector<TorchFile> states_;
+  std::vector<std::string> state_names_;  // of their files
   const PyValue* args_ = nullptr;
   std::map<std::string, Dims> shapes_;
   std::vector<std::string> names_;

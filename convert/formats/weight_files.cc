@@ -14,6 +14,7 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
   CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
                          ReadSafetensorsHeader(fs, JoinPath(files.directory, files.names[file])));
   for (SafetensorsTensor& tensor : header.tensors) {
+    files.account.AddStorage(files.names[file], tensor.name, tensor.file_offset, tensor.bytes);
     const uint64_t elements = tensor.dtype ? tensor.bytes / SizeOf(*tensor.dtype) : 0;
     files.tensors.push_back({std::move(tensor.name),
                              std::move(tensor.dtype_name),
@@ -26,8 +27,9 @@ Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
 }
 
 Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<TorchTensor> tensors,
-                         ListTorchTensors(fs, JoinPath(files.directory, files.names[file])));
+  CAIRN_ASSIGN_OR_RETURN(
+      std::vector<TorchTensor> tensors,
+      ListTorchTensors(fs, JoinPath(files.directory, files.names[file]), files.names[file], files.account));
   for (TorchTensor& tensor : tensors) {
     StoredArray& array = tensor.array;
     for (StoredExtent& extent : array.extents) extent.file = file;
@@ -42,7 +44,7 @@ Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, co
                                 ReadFile read) {
   const std::string path = JoinPath(directory, name);
   CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
-  WeightFiles files{directory, index.files, {}, {}};
+  WeightFiles files{directory, index.files, {}, {}, {}};
   WeightIndexCheck check(path, index);
   for (uint32_t file = 0; file < files.names.size(); ++file) {
     const size_t first = files.tensors.size();
@@ -58,7 +60,7 @@ Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const cha
                               ReadFile read) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   if (info.is_directory() && !fs.Stat(JoinPath(path, one)).ok()) return ReadIndexed(fs, path, index, read);
-  WeightFiles files{info.is_directory() ? path : ParentDir(path), {}, {}, {}};
+  WeightFiles files{info.is_directory() ? path : ParentDir(path), {}, {}, {}, {}};
   files.names = {info.is_directory() ? one : path.substr(path.find_last_of('/') + 1)};
   CAIRN_RETURN_IF_ERROR(read(fs, files, 0));
   return files;

@@ -17,6 +17,7 @@ struct WeightFiles {
   std::vector<std::string> names;  // relative to it
   std::vector<ListedTensor> tensors;
   std::map<std::string, std::string> metadata;  // of the first safetensors file
+  Account account{};                            // of all of them
 };
 
 // model.safetensors, else what model.safetensors.index.json names, in the directory `path`; or that one file.

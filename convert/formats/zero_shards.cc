@@ -1,9 +1,11 @@
 #include "convert/formats/zero_shards.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <set>
 
 #include "convert/formats/group_members.h"
+#include "convert/formats/optimizer_states.h"
 #include "convert/formats/param_groups.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -15,10 +17,9 @@ constexpr uint64_t kAlignment = 2;  // a group is padded to a multiple of this t
 // A vector that lies in several tensors.
 class FlatVector {
  public:
-  Status Append(const ZeroShard& shard, const PyValue* value, const std::string& name) {
-    if (!value || !value->is(PyKind::kTensor) || value->tensor->shape.rank() != 1)
-      return Corrupt("{}: there is no vector {}", shard.path, name);
-    auto array = ArrayOf(shard.contents, *value->tensor, shard.file, name);
+  Status Append(const ZeroShard& shard, const TensorRef* tensor, const std::string& name) {
+    if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
+    auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
     if (!array.ok()) return array.status().WithContext(shard.path);
     if (dtype_ && dtype_ != array->array.dtype)
       return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->array.dtype),
@@ -32,6 +33,19 @@ class FlatVector {
   }
   // Elements that no file has.
   void PadTo(uint64_t size) { size_ = std::max(size_, size); }
+
+  // What files have of elements [begin, end), as an array for an account.
+  StoredArray Available(std::string name, uint64_t begin, uint64_t end) const {
+    StoredArray array{std::move(name), dtype(), {end - begin}, {}};
+    for (const StoredExtent& extent : extents_) {
+      const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
+      if (from < to)
+        array.extents.push_back({{from - begin, to - begin},
+                                 extent.file,
+                                 extent.file_offset + (from - extent.range.begin) * SizeOf(dtype())});
+    }
+    return array;
+  }
 
   uint64_t size() const { return size_; }
   Dtype dtype() const { return dtype_.value_or(Dtype::kF32); }
@@ -94,8 +108,15 @@ const PyValue* OptimizerOf(const ZeroShard& shard) {
   return FindKind(shard.contents.root(), "optimizer_state_dict", PyKind::kDict);
 }
 
-constexpr std::array<std::pair<Role, const char*>, 3> kRoles = {
-    {{Role::kMaster, "fp32"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}}};
+const TensorRef* TensorOf(const PyValue* value) {
+  return value && value->is(PyKind::kTensor) ? value->tensor : nullptr;
+}
+
+const TensorRef* StateOf(const OptimizerStates& states, Role role) {
+  for (const auto& [known, tensor] : states.tensors)
+    if (known == role) return tensor;
+  return nullptr;
+}
 
 // What the optimizer itself keeps for a group: its moments and the number of its updates.
 const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
@@ -104,57 +125,135 @@ const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
   return base ? EntryOf(Find(*base, "state"), group) : nullptr;
 }
 
-class Zero12 {
+// What both forms have: the states of each group (or sub-group), and what becomes of a number among them.
+class ZeroReader {
  public:
-  Zero12(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, ZeroContents& contents)
-      : shards_(shards), param_shapes_(param_shapes), contents_(contents) {}
+  ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage,
+             ZeroContents& contents)
+      : shards_(shards), param_shapes_(param_shapes), stage_(stage), contents_(contents) {}
+
+ protected:
+  // Errors: NotSupported naming a state that has no place.
+  Result<OptimizerStates> States(size_t shard, size_t group) const {
+    const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
+    if (!state) return OptimizerStates();
+    auto states = StatesOf(*state, fmt::format("group {}", group));
+    if (!states.ok()) return states.status().WithContext(shards_[shard].path);
+    return states;
+  }
+
+  // One number for all parameters of a group, so that each has it.
+  Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
+    auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
+    if (!array.ok()) return array.status().WithContext(shards_[0].path);
+    contents_.tensors.push_back({parameter.name, role, std::move(array->array)});
+    return OkStatus();
+  }
+
+  void LeaveAlignment(const FlatVector& flat, std::string_view key, uint64_t begin, uint64_t end) {
+    if (begin < end)
+      contents_.alignment.push_back(flat.Available(fmt::format("alignment of {}", key), begin, end));
+  }
+
+  const std::vector<ZeroShard>& shards_;
+  const PyValue& param_shapes_;
+  const int stage_;
+  ZeroContents& contents_;
+};
+
+class Zero12 : public ZeroReader {
+ public:
+  using ZeroReader::ZeroReader;
 
   Status Read() {
+    CAIRN_RETURN_IF_ERROR(CheckNames());
     for (size_t g = 0; g < param_shapes_.items.size(); ++g) CAIRN_RETURN_IF_ERROR(ReadGroup(g));
     return OkStatus();
   }
 
  private:
+  // What the optimizer has a place of must have a shape, or its elements would count as alignment.
+  Status CheckNames() const {
+    for (const ZeroShard& shard : shards_) {
+      const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
+      for (size_t g = 0; const PyValue* mapping = ItemOf(mappings, g); ++g)
+        for (size_t i = 0; mapping->is(PyKind::kDict) && i + 1 < mapping->items.size(); i += 2) {
+          const PyValue* shapes = ItemOf(&param_shapes_, g);
+          const std::string name = KeyText(*mapping->items[i]);
+          if (!shapes || !Find(*shapes, name))
+            return Corrupt("{}: {} is in group {} and not in param_shapes", shard.path, name, g);
+        }
+    }
+    return OkStatus();
+  }
+
   Status ReadGroup(size_t g) {
     CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, ParametersOf(*param_shapes_.items[g]));
     if (parameters.empty()) return OkStatus();
     const PyValue* first = OptimizerOf(shards_[0]);
     const PyValue* paddings = ItemOf(Find(*first, "param_alignment_paddings"), g);
+    std::vector<std::pair<uint64_t, uint64_t>> aligned;  // stretches between parameters
     uint64_t total = 0;
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i].begin = total;
       total += parameters[i].shape.Volume();
       const auto padding = AsInt(ItemOf(paddings, i));
-      if (padding && *padding > 0) total += static_cast<uint64_t>(*padding);
+      if (!padding || *padding <= 0) continue;
+      aligned.emplace_back(total, total + static_cast<uint64_t>(*padding));
+      total = aligned.back().second;
     }
     // A rank's share; its moments have all of it, its master may lack the padding at the end.
     const uint64_t unit = kAlignment * shards_.size();
     uint64_t share = (total + unit - 1) / unit * unit / shards_.size();
-    const PyValue* state = GroupState(*first, 1, g);
-    const PyValue* moments = state ? FindKind(*state, "exp_avg", PyKind::kTensor) : nullptr;
-    if (moments && moments->tensor->shape.rank() == 1) share = moments->tensor->shape[0];
+    CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, g));
+    for (const auto& [role, tensor] : states.tensors)
+      if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
     if (share * shards_.size() < total)
       return Corrupt("{}: group {} has {} elements on {} ranks, its parameters have {}", shards_[0].path, g,
                      share * shards_.size(), shards_.size(), total);
+    aligned.emplace_back(total, share * shards_.size());
     CheckMappings(g, parameters, share);
-    for (const auto& [role, key] : kRoles) {
-      if (role != Role::kMaster && !moments) continue;
-      FlatVector flat;
-      for (size_t d = 0; d < shards_.size(); ++d) {
-        const PyValue& optimizer = *OptimizerOf(shards_[d]);
-        const PyValue* group_state = GroupState(optimizer, 1, g);
-        const PyValue* value = role == Role::kMaster
-                                   ? ItemOf(Find(optimizer, "single_partition_of_fp32_groups"), g)
-                               : group_state ? Find(*group_state, key)
-                                             : nullptr;
-        CAIRN_RETURN_IF_ERROR(flat.Append(shards_[d], value, fmt::format("{} of group {}", key, g)));
-        if (flat.size() > share * (d + 1))
-          return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
-                         g, share);
-        flat.PadTo(share * (d + 1));
+    CAIRN_RETURN_IF_ERROR(ReadRole(g, Role::kMaster, "fp32", parameters, share, aligned));
+    for (const auto& [role, tensor] : states.tensors) {
+      if (!IsNumber(*tensor)) {
+        CAIRN_RETURN_IF_ERROR(ReadRole(g, role, Name(role), parameters, share, aligned));
+        continue;
       }
-      CAIRN_RETURN_IF_ERROR(AddTensors(parameters, role, flat));
+      for (const Parameter& parameter : parameters)
+        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *tensor));
     }
+    return AddSteps(states, parameters);
+  }
+
+  Status ReadRole(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
+                  uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
+    FlatVector flat;
+    for (size_t d = 0; d < shards_.size(); ++d) {
+      const TensorRef* value = nullptr;
+      if (role == Role::kMaster) {
+        value = TensorOf(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
+      } else {
+        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
+        value = StateOf(states, role);
+      }
+      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[d], value, fmt::format("{} of group {}", key, g)));
+      if (flat.size() > share * (d + 1))
+        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
+                       g, share);
+      flat.PadTo(share * (d + 1));
+    }
+    for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
+    return AddTensors(parameters, role, flat);
+  }
+
+  Status AddSteps(const OptimizerStates& states, const std::vector<Parameter>& parameters) {
+    for (const Parameter& parameter : parameters)
+      if (contents_.steps_differ) {
+        const TensorRef* step = TensorOf(states.step);
+        if (!step)
+          return NotSupported("{}: the steps of its groups differ and are no tensors", shards_[0].path);
+        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
+      }
     return OkStatus();
   }
 
@@ -191,18 +290,13 @@ class Zero12 {
     }
     return OkStatus();
   }
-
-  const std::vector<ZeroShard>& shards_;
-  const PyValue& param_shapes_;
-  ZeroContents& contents_;
 };
 
 // Every parameter is cut into as many pieces as there are ranks, the last one padded, and a rank's vector is
 // its pieces one behind the other.
-class Zero3 {
+class Zero3 : public ZeroReader {
  public:
-  Zero3(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, ZeroContents& contents)
-      : shards_(shards), param_shapes_(param_shapes), contents_(contents) {}
+  using ZeroReader::ZeroReader;
 
   Status Read() {
     std::vector<Parameter> parameters;
@@ -215,18 +309,15 @@ class Zero3 {
       parameter.begin = total;
       total += PieceOf(parameter);
     }
-    for (const auto& [role, key] : kRoles) {
-      std::vector<FlatVector> flats(shards_.size());
-      bool there = true;
-      for (size_t r = 0; r < shards_.size() && there; ++r) {
-        CAIRN_ASSIGN_OR_RETURN(there, Gather(shards_[r], role, key, flats[r]));
-        if (there && flats[r].size() != total)
-          return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key,
-                         flats[r].size(), total);
-      }
-      if (there) CAIRN_RETURN_IF_ERROR(AddTensors(parameters, role, flats));
+    CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, 0));
+    CAIRN_RETURN_IF_ERROR(ReadRole(Role::kMaster, "fp32", parameters, total));
+    for (const auto& [role, tensor] : states.tensors) {
+      if (IsNumber(*tensor))
+        CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
+      else
+        CAIRN_RETURN_IF_ERROR(ReadRole(role, Name(role), parameters, total));
     }
-    return OkStatus();
+    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
   }
 
  private:
@@ -234,42 +325,73 @@ class Zero3 {
     return (parameter.shape.Volume() + shards_.size() - 1) / shards_.size();
   }
 
-  // All sub-groups of a rank; false where the optimizer keeps no such moments.
-  static Result<bool> Gather(const ZeroShard& shard, Role role, const char* key, FlatVector& flat) {
-    const PyValue& optimizer = *OptimizerOf(shard);
-    const PyValue* masters = FindKind(optimizer, "fp32_flat_groups", PyKind::kList);
+  Result<const PyValue*> MastersOf(const ZeroShard& shard) const {
+    const PyValue* masters = FindKind(*OptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
     if (!masters) return Corrupt("{}: there are no fp32_flat_groups", shard.path);
-    for (size_t g = 0; g < masters->items.size(); ++g) {
-      const PyValue* value = masters->items[g];
-      if (role != Role::kMaster) {
-        const PyValue* state = GroupState(optimizer, 3, g);
-        value = state ? Find(*state, key) : nullptr;
-        if (!value && g == 0) return false;
-      }
-      CAIRN_RETURN_IF_ERROR(flat.Append(shard, value, fmt::format("{} of sub-group {}", key, g)));
-    }
-    return true;
+    return masters;
   }
 
-  Status AddTensors(const std::vector<Parameter>& parameters, Role role,
+  Status ReadRole(Role role, std::string_view key, const std::vector<Parameter>& parameters, uint64_t total) {
+    std::vector<FlatVector> flats(shards_.size());
+    for (size_t r = 0; r < shards_.size(); ++r) {
+      CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
+      if (flats[r].size() != total)
+        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key,
+                       flats[r].size(), total);
+    }
+    return AddTensors(parameters, role, key, flats);
+  }
+
+  // All sub-groups of a rank.
+  Status Gather(size_t rank, Role role, std::string_view key, FlatVector& flat) const {
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
+    for (size_t g = 0; g < masters->items.size(); ++g) {
+      const TensorRef* value = TensorOf(masters->items[g]);
+      if (role != Role::kMaster) {
+        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
+        value = StateOf(states, role);
+      }
+      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[rank], value, fmt::format("{} of sub-group {}", key, g)));
+    }
+    return OkStatus();
+  }
+
+  // A parameter's is that of the sub-group in which it begins.
+  Status ReadNumbers(Role role, const std::vector<Parameter>& parameters) {
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[0]));
+    size_t group = 0;
+    uint64_t end = 0;
+    for (const Parameter& parameter : parameters) {
+      while (group < masters->items.size() && parameter.begin >= end) {
+        const TensorRef* master = TensorOf(masters->items[group++]);
+        end += master ? master->shape.Volume() : 0;
+      }
+      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
+      const TensorRef* number = role == Role::kStep ? TensorOf(states.step) : StateOf(states, role);
+      if (!number || !IsNumber(*number))
+        return NotSupported("{}: sub-group {} has no {} of one number", shards_[0].path, group - 1,
+                            Name(role));
+      CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *number));
+    }
+    return OkStatus();
+  }
+
+  Status AddTensors(const std::vector<Parameter>& parameters, Role role, std::string_view key,
                     const std::vector<FlatVector>& flats) {
     for (const Parameter& parameter : parameters) {
       ZeroTensor tensor{parameter.name, role, {parameter.name, flats[0].dtype(), parameter.shape, {}}};
       uint64_t left = parameter.shape.Volume();
-      for (size_t r = 0; r < flats.size() && left > 0; ++r) {
-        const uint64_t count = std::min(left, PieceOf(parameter));
+      for (size_t r = 0; r < flats.size(); ++r) {
+        const uint64_t piece = PieceOf(parameter), count = std::min(left, piece);
         if (!flats[r].CopyTo(tensor.array, parameter.begin, count))
           return Corrupt("{}: {} is cut off", shards_[r].path, parameter.name);
+        LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
         left -= count;
       }
       contents_.tensors.push_back(std::move(tensor));
     }
     return OkStatus();
   }
-
-  const std::vector<ZeroShard>& shards_;
-  const PyValue& param_shapes_;
-  ZeroContents& contents_;
 };
 
 // 0-based names of DeepSpeed's enum; older versions wrote the number.
@@ -284,20 +406,11 @@ int StageOf(const PyValue& optimizer) {
   return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
 }
 
-Status ReadState(FileSystem& fs, const ZeroShard& shard, int stage, nlohmann::json& state) {
+Status ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
   const PyValue& optimizer = *OptimizerOf(shard);
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
     state["param_groups"] = std::move(groups);
-  std::optional<double> step;
-  for (size_t g = 0; const PyValue* group = GroupState(optimizer, stage, g); ++g) {
-    CAIRN_ASSIGN_OR_RETURN(const auto here, ScalarOf(fs, shard.path, shard.contents, Find(*group, "step")));
-    if (step && here && *step != *here)
-      return NotSupported("{}: its groups of parameters have had {} and {} updates; one number is read",
-                          shard.path, *step, *here);
-    if (here) step = here;
-  }
-  if (step) state["optimizer_step"] = *step;
   // DeepSpeed takes it for its own again, whatever its configuration says.
   if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
   const PyValue* scaler = Find(optimizer, "loss_scaler");
@@ -324,6 +437,18 @@ void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, Zero
   }
 }
 
+// The number of updates; where groups differ in it, each parameter gets its own.
+Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents) {
+  std::set<double> steps;
+  for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, shard.path, shard.contents, Find(*state, "step")));
+    if (step) steps.insert(*step);
+  }
+  if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
+  contents.steps_differ = steps.size() > 1;
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<uint64_t> PartitionCount(const PyValue& root) {
@@ -343,13 +468,14 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
   const PyValue& optimizer = *OptimizerOf(shards[0]);
   contents.stage = StageOf(optimizer);
-  CAIRN_RETURN_IF_ERROR(ReadState(fs, shards[0], contents.stage, contents.state));
+  CAIRN_RETURN_IF_ERROR(ReadState(shards[0], contents.stage, contents.state));
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
                         shards[0].path);
   AddGroups(param_shapes, shards.size(), round_robin, contents);
-  CAIRN_RETURN_IF_ERROR(contents.stage == 3 ? Zero3(shards, param_shapes, contents).Read()
-                                            : Zero12(shards, param_shapes, contents).Read());
+  CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
+  CAIRN_RETURN_IF_ERROR(contents.stage == 3 ? Zero3(shards, param_shapes, 3, contents).Read()
+                                            : Zero12(shards, param_shapes, 1, contents).Read());
   return contents;
 }
 

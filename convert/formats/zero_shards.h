@@ -27,7 +27,9 @@ struct ZeroTensor {
 
 struct ZeroContents {
   std::vector<ZeroTensor> tensors;
+  std::vector<StoredArray> alignment;  // elements of the flat buffers that are no parameter's
   int stage = 1;
+  bool steps_differ = false;  // between groups; then each parameter has a tensor of its own
   nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
   std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
   std::vector<std::string>
@@ -38,8 +40,9 @@ struct ZeroContents {
 Result<uint64_t> PartitionCount(const PyValue& root);
 
 // `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
-// Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported.
-// `round_robin`: its ds_config has round_robin_gradients.
+// Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported
+// naming an optimizer's state that has no place here. `round_robin`: its ds_config has
+// round_robin_gradients.
 Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
                               const PyValue& param_shapes, bool round_robin);
 

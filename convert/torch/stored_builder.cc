@@ -117,9 +117,17 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
   return place;
 }
 
+Status StoredBuilder::Settle(const std::string& directory, Manifest& manifest) const {
+  auto settled = account.Close(catalog);
+  if (!settled.ok()) return settled.status().WithContext(directory);
+  manifest.state[kAccountKey] = *std::move(settled);
+  return OkStatus();
+}
+
 Result<std::unique_ptr<CheckpointSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
                                                               Manifest manifest) {
   SortByParameter();
+  CAIRN_RETURN_IF_ERROR(Settle(directory, manifest));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));

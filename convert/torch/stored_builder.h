@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "convert/account.h"
 #include "convert/stored_source.h"
 #include "convert/torch/torch_file.h"
 
@@ -27,6 +28,7 @@ StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape)
 class StoredBuilder {
  public:
   StoredCatalog catalog;
+  Account account;  // of the files that were read
 
   uint32_t AddFile(const std::string& name);  // once each
   uint32_t AddArray(StoredArray array);
@@ -42,8 +44,12 @@ class StoredBuilder {
   // where each tensor went. To be called last.
   std::vector<uint32_t> SortByParameter();
 
-  // Sorts, gives the manifest a run, and opens what was built. To be called once, last. Errors: those of
-  // StoredSource::Make.
+  // Holds the account against the catalog, and puts it into the manifest's state. Errors: those of
+  // Account::Close.
+  Status Settle(const std::string& directory, Manifest& manifest) const;
+
+  // Sorts, settles, gives the manifest a run, and opens what was built. To be called once, last. Errors:
+  // those of StoredSource::Make.
   Result<std::unique_ptr<CheckpointSource>> Open(FileSystem& fs, const std::string& directory,
                                                  Manifest manifest);
 
