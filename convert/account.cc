@@ -241,7 +241,7 @@ Status Account::Settle(const std::string& file, Ledger ledger, Totals& totals) {
         const uint64_t end = claim == ledger.claims.end() ? storage.end : std::min(storage.end, claim->begin);
         return Corrupt(
             "{}: bytes {} to {} ({} at byte {}) are in no tensor of the result, and nothing says "
-            "why; please report it",
+            "why: the file is damaged, or Cairn does not know all of its format",
             file, at, end, storage.name, storage.begin);
       }
       const uint64_t end = std::min(storage.end, claim->end);

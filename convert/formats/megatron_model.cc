@@ -261,7 +261,11 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.array.dtype));
   const auto common = Intersect(in_slice, slice.box);
-  if (!common) return OkStatus();
+  if (!common) {
+    // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
+    if (module.vocabulary) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+    return OkStatus();
+  }
   Box target_box = *common, in_array = *common;
   for (int i = 0; i < common->rank(); ++i) {
     target_box.offset[i] = box.offset[i] + common->offset[i] - in_slice.offset[i];

@@ -65,7 +65,7 @@ TEST(Account, ATensorThatIsDroppedIsCaught) {
   twice.catalog.parts.push_back(twice.catalog.parts[1]);
   EXPECT_THAT(twice.Error(), HasSubstr("elements of b would be read twice"));
   Sample unlisted;
-  unlisted.catalog.files = {"other"};
+  unlisted.catalog.files = {"another"};
   EXPECT_THAT(unlisted.Error(), HasSubstr("storages are not listed"));
 }
 
