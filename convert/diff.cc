@@ -29,6 +29,7 @@ class Differ {
     CAIRN_RETURN_IF_ERROR(CompareValues());
     std::ranges::stable_sort(result_.tensors, [](const TensorDiff& x, const TensorDiff& y) {
       if (x.kind != y.kind) return x.kind < y.kind;
+      if ((x.beyond > 0) != (y.beyond > 0)) return x.beyond > 0;
       return x.relative_norm > y.relative_norm;
     });
     for (const TensorDiff& tensor : result_.tensors)
@@ -125,6 +126,7 @@ class Differ {
     diff.elements = distance.elements;
     diff.differing = distance.differing;
     diff.beyond = distance.beyond;
+    diff.nan_payloads = distance.nan_payloads;
     diff.first = distance.beyond > 0 ? distance.first_beyond : distance.first;
     diff.max_absolute = distance.max_absolute;
     diff.max_relative = distance.max_relative;

@@ -1,7 +1,8 @@
 // What two checkpoints differ in: tensors that one of them lacks, shapes and types, and how far values are
 // apart. Topologies and formats play no part: both are read by global boxes, block by block.
 //
-// Random states (Role::kRng) belong to one topology and are left out. Two NaN are equal where their bits are.
+// Random states (Role::kRng) belong to one topology and are left out. Two NaN are equal where their bits are;
+// with a tolerance any two are near enough. Integers are compared exactly.
 #pragma once
 
 #include <functional>
@@ -41,17 +42,18 @@ struct TensorDiff {
   // Of kValues: elements whose bits differ (numbers, where types do), and how far.
   uint64_t elements = 0;
   uint64_t differing = 0;
-  uint64_t beyond = 0;       // of these, how many are not within the tolerance
-  uint64_t first = 0;        // row-major index of the first one beyond it, else of the first that differs
-  double max_absolute = 0;   // |a - b|; infinite where one of them is no finite number
-  double max_relative = 0;   // |a - b| / max(|a|, |b|)
-  uint64_t max_ulp = 0;      // representable numbers between a and b; 0 where types differ
-  double relative_norm = 0;  // |A - B| / |A|, L2
-  double cosine = 1;         // of A and B as vectors
+  uint64_t beyond = 0;        // of these, how many are not within the tolerance
+  uint64_t first = 0;         // row-major index of the first one beyond it, else of the first that differs
+  uint64_t nan_payloads = 0;  // of differing: two NaN of other bits, which count for no distance
+  double max_absolute = 0;    // |a - b|; infinite where one of them is no finite number
+  double max_relative = 0;    // |a - b| / max(|a|, |b|)
+  uint64_t max_ulp = 0;       // representable numbers between a and b; 0 where types differ
+  double relative_norm = 0;   // |A - B| / |A|, L2
+  double cosine = 1;          // of A and B as vectors
 };
 
 struct DiffResult {
-  std::vector<TensorDiff> tensors;  // structure first, then by relative_norm, worst first
+  std::vector<TensorDiff> tensors;  // structure first, then beyond the tolerance, then by relative_norm
   uint64_t compared = 0;            // tensors whose values were
   uint64_t equal = 0;               // of these, bit for bit
   bool within_tolerance = true;     // no difference of structure, and no element beyond its tolerance

@@ -28,6 +28,14 @@ uint64_t UlpsApart(size_t size, const std::byte* a, const std::byte* b) {
   return 0;
 }
 
+// A value that a double may not hold: of 64-bit integers every bit counts.
+long double Exact(Dtype dtype, const std::byte* at, double decoded) {
+  if (dtype != Dtype::kI64) return decoded;
+  int64_t value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
 }  // namespace
 
 // Most blocks are equal, and only their norms are wanted then.
@@ -50,32 +58,42 @@ void ValueDistance::Add(uint64_t begin, std::span<const std::byte> a, std::span<
     VisitValues(b_, part_b, [&](size_t i, double value) { of_b[i] = value; });
     for (size_t i = 0; i < here; ++i) {
       const std::byte *x = &part_a[i * size_a], *y = &part_b[i * size_b];
+      const long double value_a = Exact(a_, x, of_a[i]), value_b = Exact(b_, y, of_b[i]);
       const bool equal = a_ == b_ ? std::memcmp(x, y, size_a) == 0
-                                  : of_a[i] == of_b[i] || (std::isnan(of_a[i]) && std::isnan(of_b[i]));
+                                  : value_a == value_b || (std::isnan(of_a[i]) && std::isnan(of_b[i]));
       if (std::isfinite(of_a[i]) && std::isfinite(of_b[i])) {
         squares_a_ += of_a[i] * of_a[i], squares_b_ += of_b[i] * of_b[i], product_ += of_a[i] * of_b[i];
       }
       if (equal) continue;
-      if (a_ == b_ && IsFloat(a_)) max_ulp = std::max(max_ulp, UlpsApart(size_a, x, y));
-      AddElement(begin + at + i, of_a[i], of_b[i]);
+      if (a_ == b_ && IsFloat(a_) && !std::isnan(of_a[i]) && !std::isnan(of_b[i]))
+        max_ulp = std::max(max_ulp, UlpsApart(size_a, x, y));
+      AddElement(begin + at + i, value_a, value_b);
     }
   }
 }
 
-void ValueDistance::AddElement(uint64_t index, double a, double b) {
+void ValueDistance::AddElement(uint64_t index, long double a, long double b) {
   if (differing++ == 0) first = index;
-  double apart = std::abs(a - b);
+  const bool exact = absolute_ == 0 && relative_ == 0;
+  if (std::isnan(a) && std::isnan(b)) {  // they differ in their bits alone
+    ++nan_payloads;
+    if (exact && beyond++ == 0) first_beyond = index;
+    return;
+  }
+  const long double distance = std::abs(a - b);
+  auto apart = static_cast<double>(distance);
   if (!std::isfinite(apart)) {
     apart = std::numeric_limits<double>::infinity();
     max_relative = apart;
   } else {
     squares_of_difference_ += apart * apart;
-    if (apart > 0) max_relative = std::max(max_relative, apart / std::max(std::abs(a), std::abs(b)));
+    if (apart > 0)
+      max_relative =
+          std::max(max_relative, static_cast<double>(distance / std::max(std::abs(a), std::abs(b))));
   }
   max_absolute = std::max(max_absolute, apart);
-  const bool exact = absolute_ == 0 && relative_ == 0;
   // Nothing is within a tolerance of infinity, not even where the tolerance is a part of it.
-  if (!exact && std::isfinite(apart) && apart <= absolute_ + relative_ * std::abs(b)) return;
+  if (!exact && std::isfinite(apart) && distance <= absolute_ + relative_ * std::abs(b)) return;
   if (beyond++ == 0) first_beyond = index;
 }
 

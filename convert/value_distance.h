@@ -18,8 +18,9 @@ class ValueDistance {
 
   uint64_t elements = 0;
   uint64_t differing = 0;
-  uint64_t beyond = 0;  // the tolerance
-  uint64_t first = 0;   // differing
+  uint64_t beyond = 0;        // the tolerance
+  uint64_t nan_payloads = 0;  // of differing: both are NaN; within any tolerance, at no distance
+  uint64_t first = 0;         // differing
   uint64_t first_beyond = 0;
   double max_absolute = 0;
   double max_relative = 0;
@@ -28,7 +29,7 @@ class ValueDistance {
   double cosine() const;
 
  private:
-  void AddElement(uint64_t index, double a, double b);
+  void AddElement(uint64_t index, long double a, long double b);
 
   Dtype a_, b_;
   double absolute_, relative_;

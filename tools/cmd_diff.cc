@@ -6,8 +6,10 @@
 
 #include "convert/diff.h"
 #include "tools/exit_code.h"
+#include "tools/flag_values.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
 #include "tools/text_table.h"
@@ -39,7 +41,8 @@ Result<Tolerance> ParseTolerance(const std::string& text) {
   if (parsed.ec == std::errc() && parsed.ptr < end && *parsed.ptr == ',')
     parsed = std::from_chars(parsed.ptr + 1, end, tolerance.relative);
   if (equals == std::string::npos || parsed.ec != std::errc() || parsed.ptr != end ||
-      !(tolerance.absolute >= 0) || !(tolerance.relative >= 0))
+      !std::isfinite(tolerance.absolute) || !std::isfinite(tolerance.relative) || tolerance.absolute < 0 ||
+      tolerance.relative < 0)
     return InvalidArgument("--tolerance {}: want GLOB=ABSOLUTE or GLOB=ABSOLUTE,RELATIVE", text);
   return tolerance;
 }
@@ -77,6 +80,7 @@ ordered_json ToJson(const TensorDiff& diff) {
   json["elements"] = diff.elements;
   json["differing"] = diff.differing;
   json["beyond_tolerance"] = diff.beyond;
+  json["nan_payloads"] = diff.nan_payloads;
   json["first_element"] = diff.first;
   json["max_abs"] = number(diff.max_absolute);
   json["max_rel"] = number(diff.max_relative);
@@ -108,7 +112,9 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
   const size_t shown =
       arguments.top == 0 ? result.tensors.size() : std::min(arguments.top, result.tensors.size());
   TextTable structure({"tensor", "differs in", "A", "B"});
-  TextTable values({"tensor", "differing", "max abs", "max rel", "max ULP", "|A-B|/|A|", "cosine", "first"});
+  // Those beyond the tolerance come first, and say how many elements are.
+  TextTable values(
+      {"tensor", "differing", "beyond", "max abs", "max rel", "max ULP", "|A-B|/|A|", "cosine", "first"});
   bool any_structure = false, any_values = false;
   for (const TensorDiff& diff : std::span(result.tensors).first(shown)) {
     const bool of_values = diff.kind == Difference::kValues;
@@ -117,12 +123,16 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
       structure.Add({diff.name, std::string(Name(diff.kind)), diff.a, diff.b});
     else
       values.Add({diff.name, fmt::format("{}/{}", diff.differing, diff.elements),
+                  diff.beyond > 0 ? std::to_string(diff.beyond) : "-",
                   fmt::format("{:.3g}", diff.max_absolute), fmt::format("{:.3g}", diff.max_relative),
                   std::to_string(diff.max_ulp), fmt::format("{:.3g}", diff.relative_norm),
                   fmt::format("{:.6g}", diff.cosine), std::to_string(diff.first)});
   }
   if (any_structure) structure.Print();
   if (any_values) values.Print();
+  for (const TensorDiff& diff : std::span(result.tensors).first(shown))
+    if (diff.nan_payloads > 0)
+      PrintLine("{}: {} NaN on both sides differ in their bits alone", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
   fmt::print("{} tensors compared, {} of them equal bit for bit; {}\n", result.compared, result.equal,
@@ -166,14 +176,11 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
           "last one that fits counts")
       ->option_text("GLOB=ABS[,REL]")
       ->allow_extra_args(false);
-  diff->add_option("--atol", arguments->atol, "ABS for all tensors")->option_text("ABS");
-  diff->add_option("--rtol", arguments->rtol, "REL for all tensors")->option_text("REL");
+  AddTolerance(*diff, "--atol", arguments->atol, "ABS for all tensors", "ABS");
+  AddTolerance(*diff, "--rtol", arguments->rtol, "REL for all tensors", "REL");
   AddSourceFlags(*diff, arguments->open);
   diff->add_option("--top", arguments->top, "how many to show, worst first; 0: all")->option_text("N");
-  diff->add_option("--max-memory", arguments->max_memory,
-                   "window of memory, like 256MiB (the default) or 1GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->option_text("SIZE");
+  AddMaxMemory(*diff, arguments->max_memory);
   diff->add_flag("--json", arguments->json, "print all differences as JSON");
   diff->footer(
       "Structure comes first: tensors that one side lacks, shapes, types. Random states are left out.\n\n" +

@@ -140,6 +140,48 @@ TEST(ValueDistance, NothingIsWithinAToleranceOfInfinity) {
   }
 }
 
+TEST(ValueDistance, IntegersAreComparedExactly) {
+  const int64_t large = int64_t{1} << 62;
+  const std::vector<int64_t> a = {large, large, INT64_MIN}, b = {large + 300, large + 1, INT64_MAX};
+  ValueDistance distance(Dtype::kI64, Dtype::kI64, 1, 0);
+  distance.Add(0, Bytes(a), Bytes(b));
+  EXPECT_EQ(distance.differing, 3);
+  EXPECT_EQ(distance.beyond, 2) << "300 and all, but not 1";
+  EXPECT_EQ(distance.first_beyond, 0);
+  ValueDistance small(Dtype::kI64, Dtype::kI64, 0, 0);
+  small.Add(0, Bytes(a).first(8), Bytes(b).first(8));
+  EXPECT_EQ(small.max_absolute, 300);
+  const std::vector<double> real = {0x1p62};
+  ValueDistance across(Dtype::kI64, Dtype::kF64, 0, 0);
+  across.Add(0, Bytes(b).first(8), Bytes(real));
+  EXPECT_EQ(across.differing, 1);
+}
+
+TEST(ValueDistance, NanPayloadsAreNoDistance) {
+  const std::vector<uint32_t> a = {0x7fc00000, 0x3f800000}, b = {0xffc00001, 0x3f800000};
+  ValueDistance exact(Dtype::kF32, Dtype::kF32, 0, 0);
+  exact.Add(0, Bytes(a), Bytes(b));
+  EXPECT_EQ(exact.differing, 1);
+  EXPECT_EQ(exact.nan_payloads, 1);
+  EXPECT_EQ(exact.beyond, 1);
+  EXPECT_EQ(exact.max_absolute, 0);
+  EXPECT_EQ(exact.max_ulp, 0);
+  ValueDistance tolerant(Dtype::kF32, Dtype::kF32, 1e-6, 0);
+  tolerant.Add(0, Bytes(a), Bytes(b));
+  EXPECT_EQ(tolerant.beyond, 0);
+}
+
+TEST(Diff, WhatIsBeyondTheToleranceComesFirst) {
+  Vectors a, b;
+  a.Add("far_but_near_enough", {1000, 0, 0}).Add("beyond", {1, 1, 1});
+  b.Add("far_but_near_enough", {1001, 0, 0}).Add("beyond", {1, 1, 1.001f});
+  const auto result = Diff(a.Open(), b.Open(), {.tolerances = {{"*", 0, 1e-5}, {"far*", 10, 0}}});
+  ASSERT_TRUE(result.ok());
+  EXPECT_GT(result->tensors[1].relative_norm, result->tensors[0].relative_norm);
+  EXPECT_THAT(result->tensors, ElementsAre(Field(&TensorDiff::name, "beyond"),
+                                           Field(&TensorDiff::name, "far_but_near_enough")));
+}
+
 TEST(ValueDistance, CountsUlpsAcrossZero) {
   const std::vector<float> a = {-std::numeric_limits<float>::denorm_min()},
                            b = {std::numeric_limits<float>::denorm_min()}, zero = {0.0f}, minus = {-0.0f};
