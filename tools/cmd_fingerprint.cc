@@ -4,6 +4,7 @@
 
 #include "convert/fingerprint.h"
 #include "tools/exit_code.h"
+#include "tools/flag_values.h"
 #include "tools/open_ckpt.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -50,10 +51,7 @@ void AddFingerprintCommand(CLI::App& app, Verb& verb) {
       ->required();
   AddSourceFlags(*fingerprint, options->open);
   fingerprint->add_flag("--tensors", options->tensors, "that of each tensor too");
-  fingerprint
-      ->add_option("--max-memory", options->max_memory, "window of memory, like 256MiB (the default) or 1GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->option_text("SIZE");
+  AddMaxMemory(*fingerprint, options->max_memory);
   fingerprint->add_flag("--json", options->json, "print the fingerprint and that of each tensor as JSON");
   fingerprint->footer(
       "Random states belong to one topology and are left out. It tells equal from different; it is no "

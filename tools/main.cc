@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ckpt/threads.h"
@@ -24,6 +25,7 @@
 #include "tools/cmd_verify.h"
 #include "tools/edit_distance.h"
 #include "tools/exit_code.h"
+#include "tools/json_printed.h"
 #include "tools/output.h"
 #include "tools/verb.h"
 
@@ -54,19 +56,37 @@ std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view giv
       distance <= 2 ? fmt::format("did you mean {}?", nearest) : "cairn --help lists the verbs");
 }
 
+// Whether the caller wants JSON on stdout, also where the arguments as a whole make no sense.
+bool WantsJson(std::span<char*> arguments) {
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--") return false;
+    if (argument == "--json" || argument == "--format=json") return true;
+    if (argument == "json" && std::string_view(arguments[i - 1]) == "--format") return true;
+  }
+  return false;
+}
+
+// One line on stderr; for --json also {"error": ...} on stdout, unless the verb has told its facts there.
+void PrintFailure(const std::string& message, bool json) {
+  PrintProblem(message);
+  if (json && !JsonWasPrinted()) PrintJson({{"error", message}});
+}
+
 // CLI11's own printing for --help and --version; its errors as one line.
-int ReportParse(const CLI::App& app, const CLI::ParseError& error) {
+int ReportParse(const CLI::App& app, const CLI::ParseError& error, bool json) {
   if (error.get_exit_code() == 0) {
     app.exit(error);
     return kExitDone;
   }
   const auto chosen = app.get_subcommands();
-  PrintProblem(fmt::format("{}; see cairn {}--help", error.what(),
-                           chosen.empty() ? "" : chosen.front()->get_name() + " "));
+  PrintFailure(fmt::format("{}; see cairn {}--help", error.what(),
+                           chosen.empty() ? "" : chosen.front()->get_name() + " "),
+               json);
   return kExitTrouble;
 }
 
-int Run(int argc, char** argv) {
+int Run(int argc, char** argv, bool json) {
   CLI::App app("Cairn: checkpoints of 3D-parallel training, saved, checked, reshaped and kept.", "cairn");
   app.set_version_flag("--version", "cairn " CAIRN_VERSION);
   app.footer(HelpFooter("cairn ls /scratch/me/runs", "a check failed or two checkpoints differ") +
@@ -81,18 +101,18 @@ int Run(int argc, char** argv) {
   }
   if (argv[1][0] != '-') {
     if (const auto unknown = UnknownVerb(app, argv[1])) {
-      PrintProblem(*unknown);
+      PrintFailure(*unknown, json);
       return kExitTrouble;
     }
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return ReportParse(app, error);
+    return ReportParse(app, error, json);
   }
   const Result<int> result = verb();
   if (result.ok()) return *result;
-  PrintProblem(result.status().message());
+  PrintFailure(result.status().message(), json);
   return kExitTrouble;
 }
 
@@ -101,11 +121,12 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is the error of a write
+  const bool json = cairn::WantsJson({argv, static_cast<size_t>(argc)});
   int code = cairn::kExitTrouble;
   try {
-    code = cairn::Run(argc, argv);
+    code = cairn::Run(argc, argv, json);
   } catch (const std::exception& error) {
-    cairn::PrintProblem(cairn::TextOf(error));
+    cairn::PrintFailure(cairn::TextOf(error), json);
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     cairn::PrintProblem("cannot write to standard output");

@@ -2,12 +2,22 @@
 
 #include <cstdio>
 
+#include "tools/json_printed.h"
 #include "tools/printable.h"
 
 namespace cairn {
+namespace {
+
+bool json_was_printed = false;
+
+}  // namespace
+
 void PrintJson(const nlohmann::ordered_json& value) {
+  json_was_printed = true;
   fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
+
+bool JsonWasPrinted() { return json_was_printed; }
 
 void PrintProblem(const std::string& message) {
   std::fflush(stdout);  // so that lines come in order where both go to one place

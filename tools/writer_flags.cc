@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tools/choices.h"
+#include "tools/flag_values.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 
@@ -36,10 +37,7 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
   verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
       ->check(CLI::Range(1, 256))
       ->option_text("N");
-  verb.add_option("--max-memory", options.max_memory,
-                  "window of memory, like 256MiB (the default) or 1GB; at least 64MiB is needed")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->option_text("SIZE");
+  AddMaxMemory(verb, options.max_memory);
   AddChoice<Direct>(verb, "--direct", options.direct, "write past the page cache (default auto)",
                     {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
 }
@@ -53,6 +51,7 @@ Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json
                {"write_bytes", facts.write_bytes},
                {"files", facts.files},
                {"peak_memory_bytes", facts.peak_memory},
+               {"overflowed", facts.overflowed},
                {"seconds", seconds},
                {"measured_read_bytes_per_second", rate}});
     return OkStatus();

@@ -17,6 +17,7 @@ struct DryRunFacts {
   uint64_t moved_bytes = 0;  // passes through memory in all; the time is estimated from it
   uint64_t files = 0;
   uint64_t peak_memory = 0;
+  uint64_t overflowed = 0;  // elements that would become infinite, so that nothing would be written
 };
 // Reads the first part of the source to measure how fast that goes. Errors: those of reading.
 Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json);

@@ -1,5 +1,6 @@
 """The command as a user runs it: exit status, message, and what is left behind. Archives have a file of their own."""
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,33 @@ class ProgramTest(CliTest):
         for args in (["ls"], ["verify", "--frob", "x"], ["archive"], ["archive", "run", "x"]):
             done = self.cairn(*args, code=2)
             self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_json_of_a_failure_is_an_error(self):
+        self.make_step()
+        for args in (["ls", "nowhere"], ["inspect", "nowhere"], ["verify", "nowhere"], ["fingerprint", "nowhere"],
+                     ["diff", self.run_dir, "nowhere"], ["reshape", "nowhere", "x", "--tp", 2], ["strip", "nowhere", "x"],
+                     ["convert", "nowhere", "x", "--to", "hf"], ["convert", self.run_dir], ["report"], ["archive", "ls", "nowhere"],
+                     ["inspect", self.run_dir, "--frob"], ["report", "x", "--format", "json", "--columns", "frob"], ["inspct"]):
+            with self.subTest(args=args):
+                flags = [] if "json" in args else ["--json"]
+                done = self.cairn(*args, *flags, code=2)
+                facts = json.loads(done.stdout)
+                self.assertEqual(list(facts), ["error"])
+                self.assertIn(facts["error"].splitlines()[0], done.stderr)
+        self.assertEqual(self.cairn("ls", "nowhere", code=2).stdout, "")
+
+    def test_values_that_make_no_sense_are_refused_at_once(self):
+        self.make_step()
+        pair = [self.run_dir, self.run_dir]
+        for flags in (["--atol", "nan"], ["--atol", "inf"], ["--rtol", "-1"], ["--atol", "1x"], ["--max-memory", "32MiB"], ["--max-memory", "1KB"],
+                      ["--tolerance", "*=nan"], ["--tolerance", "*=1,inf"]):
+            self.cairn("diff", *pair, *flags, code=2, says=flags[0])
+        self.cairn("diff", *pair, "--max-memory", "64MiB", "--atol", "1e-3", "--rtol", "0")
+        self.cairn("fingerprint", self.run_dir, "--max-memory", "1KB", code=2, says="at least 64MiB")
+        for args in (["--max-memory", "32MiB"], ["--max-shard-size", "0"]):
+            self.cairn("strip", self.run_dir, "x", *args, code=2, says=args[0])
+        self.cairn("archive", "run", self.run_dir, "--store", "st", "--parity", "100%", code=2, says="--parity")
+        self.assertFalse((self.dir / "st").exists())
 
     def test_every_help_has_an_example_and_the_exit_statuses(self):
         commands = [[verb] for verb in verbs() if verb != "train"]
