@@ -234,7 +234,39 @@ Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const CheckpointSou
                              ProvenanceOf(source, options), options.copies, options.writer, advance);
 }
 
+// Takes all and keeps nothing.
+class NullSink final : public WeightSink {
+ public:
+  explicit NullSink(size_t parameters) : next_(parameters) { std::iota(next_.begin(), next_.end(), 0); }
+  Result<std::vector<uint32_t>> Next() override { return std::exchange(next_, {}); }
+  Status Write(const Block&) override { return OkStatus(); }
+  Result<WrittenWeights> Commit(const Digest&) override { return WrittenWeights{}; }
+
+ private:
+  std::vector<uint32_t> next_;
+};
+
+bool Overflows(const StripResult& result, const StripOptions& options) {
+  return options.on_overflow == OnOverflow::kInfinity &&
+         std::ranges::any_of(result.tensors, [](const StrippedTensor& t) { return t.counts.overflowed > 0; });
+}
+
 }  // namespace
+
+Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
+  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
+  Stripper stripper(source, std::move(plan), options);
+  NullSink sink(stripper.plan().weights.size());
+  CAIRN_RETURN_IF_ERROR(stripper.Run(sink));
+  source.SetCacheBytes(0);
+  StripResult result;
+  result.tensors = std::move(stripper.plan().tensors);
+  result.bytes_read = source.bytes_read();
+  result.source_fingerprint = stripper.source_fingerprint();
+  result.overflowed = Overflows(result, options);
+  return result;
+}
 
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
@@ -275,9 +307,7 @@ Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::s
   result.tensors = std::move(stripper.plan().tensors);
   result.bytes_read = source.bytes_read();
   result.source_fingerprint = stripper.source_fingerprint();
-  const bool any =
-      std::ranges::any_of(result.tensors, [](const StrippedTensor& t) { return t.counts.overflowed > 0; });
-  result.overflowed = any && options.on_overflow == OnOverflow::kInfinity;
+  result.overflowed = Overflows(result, options);
   if (result.overflowed) return result;
   CAIRN_ASSIGN_OR_RETURN(const WrittenWeights written, sink->Commit(result.source_fingerprint));
   result.path = written.path;

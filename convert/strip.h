@@ -46,6 +46,11 @@ struct StripCost {
 // Writes nothing. Errors: those of Strip that need no reading.
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
 
+struct StripResult;
+
+// Casts everything and keeps nothing: what Strip() would count. Reads all tensors.
+Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options);
+
 struct StrippedTensor {
   std::string name;  // canonical
   Role source = Role::kMaster;

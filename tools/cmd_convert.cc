@@ -10,6 +10,7 @@
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
 #include "tools/strip_run.h"
+#include "tools/tokenizer_files.h"
 
 namespace cairn {
 namespace {
@@ -55,9 +56,17 @@ Status CheckFlags(const ConvertArguments& arguments) {
   return OkStatus();
 }
 
+Result<OpenedSource> OpenChecked(const ConvertArguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  const StripFlags& flags = arguments.flags;
+  if (!flags.dry_run)
+    CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
+  return opened;
+}
+
 Result<int> RunExportTo(const ConvertArguments& arguments) {
   CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
   CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
   ExportFlags flags{.options = {.target = {.topology = topology,
                                            .dtype = arguments.dtype,
@@ -77,15 +86,18 @@ Result<int> RunConvert(const ConvertArguments& given) {
   if (release == nullptr) return RunExportTo(arguments);
   arguments.flags.options.format = *release;
   CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
   CheckpointSource& source = opened.source();
   StripFlags flags = arguments.flags;
-  if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty())
-    return RunReshape(source, arguments.target,
-                      {.topology = arguments.topology,
-                       .writer = flags.options.writer,
-                       .dry_run = flags.dry_run,
-                       .json = flags.json});
+  if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const int code, RunReshape(source, arguments.target,
+                                                      {.topology = arguments.topology,
+                                                       .writer = flags.options.writer,
+                                                       .dry_run = flags.dry_run,
+                                                       .json = flags.json}));
+    if (code == kExitDone && !flags.dry_run) KeepTokenizer(opened.fs(), source, arguments.target);
+    return code;
+  }
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
   return RunStrip(opened.fs(), source, arguments.target, flags);
@@ -145,7 +157,8 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
   convert->footer(
       FormatList() +
       "\nWhat was written is read back and compared before it gets its name. A Hugging Face source's "
-      "tokenizer\ncomes along; its SHA256SUMS are for `sha256sum -c`.\n\n" +
+      "tokenizer\ncomes along, through a native run in RUN/tokenizer; a release's SHA256SUMS are for "
+      "`sha256sum -c`.\n\n" +
       HelpFooter("cairn convert meta-llama/Llama-3.1-8B runs/llama --to native --tp 4 --pp 2",
                  "finite values would become infinite; nothing was written"));
   convert->callback([arguments, convert, &verb] {

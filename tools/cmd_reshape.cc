@@ -1,11 +1,14 @@
 #include "tools/cmd_reshape.h"
 
+#include <cstdlib>
 #include <memory>
 
 #include "tools/exit_code.h"
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
+#include "tools/source_check.h"
 #include "tools/source_flags.h"
+#include "tools/tokenizer_files.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -15,12 +18,20 @@ struct ReshapeArguments {
   std::string source;
   std::string target;
   OpenOptions open;
+  SourceChecks checks;
   ReshapeFlags flags;
 };
 
 Result<int> RunReshape(const ReshapeArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.open));
-  return RunReshape(opened.source(), arguments.target, arguments.flags);
+  const ReshapeFlags& flags = arguments.flags;
+  if (!flags.dry_run)
+    CAIRN_RETURN_IF_ERROR(CheckSource(opened, arguments.checks, flags.writer.max_memory, flags.json));
+  CAIRN_ASSIGN_OR_RETURN(const int code, RunReshape(opened.source(), arguments.target, flags));
+  const RankTeam team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); });
+  if (code == kExitDone && !flags.dry_run && team.leads())
+    KeepTokenizer(opened.fs(), opened.source(), arguments.target);
+  return code;
 }
 
 }  // namespace
@@ -51,6 +62,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
   reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
                     "do not read the new step back before it counts; noted in its history");
   AddSourceFlags(*reshape, arguments->open);
+  AddSourceCheckFlags(*reshape, arguments->checks);
   AddWriterFlags(*reshape, arguments->flags.writer);
   reshape->add_flag("--dry-run", arguments->flags.dry_run,
                     "say bytes, files, memory and time; write nothing");

@@ -18,6 +18,9 @@ struct StripArguments {
 
 Result<int> RunStrip(const StripArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  const StripFlags& flags = arguments.flags;
+  if (!flags.dry_run)
+    CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
   return RunStrip(opened.fs(), opened.source(), arguments.target, arguments.flags);
 }
 
@@ -46,7 +49,7 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
                            "finite values would become infinite; nothing was written"));
   strip->callback([arguments, strip, &verb] {
     arguments->flags.options.dtype = arguments->dtype;
-    arguments->flags.options.command = CommandOf(*strip);
+    arguments->flags.options.command = CommandOf(*strip, {{"--dtype", "fp16"}, {"--format", "hf"}});
     verb = [arguments] { return RunStrip(*arguments); };
   });
 }

@@ -11,6 +11,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "ckpt/run_health.h"
+#include "convert/file_sums.h"
 #include "tools/archive/recall.h"
 #include "tools/archive/restore.h"
 #include "tools/archive/store.h"
@@ -92,16 +93,49 @@ class Verifier {
     if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
   }
 
-  // Another system's: that it opens is all there is to its structure, and it keeps no digests.
+  // Another system's: that it opens is all there is to its structure. Bytes are checked against what
+  // checksums its files bring along.
   Status CheckForeign(const std::string& path) {
-    if (checks_.sample || options_.hash)
+    if (checks_.sample)
+      return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", path);
+    const Result<OpenedSource> found = OpenAnyCkpt(path, options_.open);
+    // Files that are missing or contradict each other are what a check is for.
+    const StatusKind kind = found.status().kind();
+    if (kind == StatusKind::kCorrupt ||
+        (kind == StatusKind::kNotFound && FileSystem::Posix().Stat(path).ok())) {
+      Tell(path, {.problems = {{path, 0, "", found.status().message()}}}, "structure");
+      return OkStatus();
+    }
+    if (!found.ok()) return found.status();
+    const OpenedSource& opened = *found;
+    const CheckpointSource& source = opened.source();
+    FileSums sums;
+    if (checks_.hash && opened.foreign) {
+      Result<FileSums> told = FindFileSums(opened.fs(), source.directory(), source.catalog().files);
+      if (told.status().kind() == StatusKind::kCorrupt) {
+        Tell(path, {.problems = {{path, 0, "", told.status().message()}}}, "structure");
+        return OkStatus();
+      }
+      if (!told.ok()) return told.status();
+      sums = *std::move(told);
+    }
+    if (options_.hash && sums.empty())
       return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
                           path);
-    CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(path, options_.open));
-    Progress progress("verifying", opened.source().catalog().bytes(), !options_.json);
-    Tell(path,
-         CheckValues(opened.source(), checks_.max_memory, [&](uint64_t done) { progress.Update(done); }),
-         "structure, values");
+    // Without a choice both; of all that can be checked.
+    const bool values = options_.values || !options_.hash;
+    Progress progress("verifying", sums.bytes + (values ? source.catalog().bytes() : 0), !options_.json);
+    VerifyReport report =
+        CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
+    if (values) {
+      VerifyReport of_values = CheckValues(opened.source(), checks_.max_memory,
+                                           [&](uint64_t done) { progress.Update(sums.bytes + done); });
+      report.bytes_checked += of_values.bytes_checked;
+      std::ranges::move(of_values.problems, std::back_inserter(report.problems));
+    }
+    Tell(path, report,
+         fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
+                     values ? ", values" : ""));
     return OkStatus();
   }
 
@@ -252,8 +286,9 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
                    "keep what was found in RUN/verified, for ls and archive (the default)");
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
-      "Without a choice: --structure --hash; of a foreign checkpoint, which keeps no digests, --structure "
-      "--values. Each problem is named by file, byte offset and tensor.\n\n" +
+      "Without a choice: --structure --hash; of a foreign checkpoint all three, as far as its files bring "
+      "checksums\nalong (SHA256SUMS of a release, the CRC-32 of torch.save's records). Each problem is named "
+      "by file, byte offset and tensor.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
   verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }

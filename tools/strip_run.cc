@@ -1,16 +1,15 @@
 #include "tools/strip_run.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
-#include "ckpt/canonical_path.h"
 #include "tools/exit_code.h"
+#include "tools/flag_values.h"
 #include "tools/output.h"
+#include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
+#include "tools/tokenizer_files.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -20,13 +19,9 @@ using nlohmann::ordered_json;
 
 constexpr size_t kListedTensors = 10;  // of those that lost something; --json has all
 
-// What makes a tokenizer, in any of transformers' forms.
-constexpr const char* kTokenizerFiles[] = {"tokenizer*.json", "tokenizer.model",   "vocab.json",
-                                           "merges.txt",      "added_tokens.json", "special_tokens_map.json",
-                                           "chat_template*"};
 // Flags that change how the work is done, not what comes out.
-constexpr const char* kSilentFlags[] = {"--jobs", "--max-memory", "--direct",
-                                        "--json", "--dry-run",    "--tokenizer"};
+constexpr const char* kSilentFlags[] = {"--jobs",    "--max-memory", "--direct",       "--json",
+                                        "--dry-run", "--tokenizer",  "--no-checksums", "--no-rounding-check"};
 
 CastCounts TotalOf(const StripResult& result) {
   CastCounts total;
@@ -64,6 +59,16 @@ ordered_json ToJson(const StripResult& result, double seconds) {
           {"tensors", std::move(tensors)}};
 }
 
+// "3 overflowed, 1 became zero": what is not 0 of it.
+std::string LossText(const CastCounts& counts) {
+  std::string text;
+  for (const auto& [count, what] :
+       {std::pair(counts.overflowed, "overflowed"), std::pair(counts.subnormal, "subnormal"),
+        std::pair(counts.underflowed, "became zero"), std::pair(counts.nonfinite, "NaN or infinite before")})
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  return text;
+}
+
 // The tensors that lost most: overflow first, then what became subnormal or zero.
 void PrintLosses(const StripResult& result) {
   std::vector<const StrippedTensor*> lossy;
@@ -76,12 +81,17 @@ void PrintLosses(const StripResult& result) {
   });
   for (size_t i = 0; i < std::min(lossy.size(), kListedTensors); ++i) {
     const CastCounts& c = lossy[i]->counts;
-    fmt::print(
-        "  {}: of {} elements {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
-        lossy[i]->name, c.elements, c.overflowed, c.subnormal, c.underflowed, c.nonfinite);
+    PrintLine("  {}: of {} elements {}", lossy[i]->name, c.elements, LossText(c));
   }
   if (lossy.size() > kListedTensors)
     fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
+}
+
+// Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
+bool ReadsAll(const CheckpointSource& source, const StripResult& result) {
+  return result.tensors.size() ==
+         static_cast<size_t>(std::ranges::count_if(
+             source.catalog().tensors, [](const TensorEntry& tensor) { return tensor.role != Role::kRng; }));
 }
 
 std::string TypeName(const StripOptions& options) {
@@ -104,55 +114,54 @@ void PrintText(const CheckpointSource& source, const StripOptions& options, cons
     fmt::print("{} elements in {}, bit for bit\n", total.elements, TypeName(options));
   }
   if (!result.overflowed)
-    fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
+    PrintLine("read back and equal: {} {}",
+              ReadsAll(source, result) ? "source fingerprint" : "fingerprint of the weights read",
+              ToHex(result.source_fingerprint));
 }
 
-// The directory that a model's own files lie in: of a snapshot in a Hugging Face cache
-// (MODEL/snapshots/REVISION, whose files are links into MODEL/blobs) the model's.
-std::string OwnPlace(const std::string& directory) {
-  const std::filesystem::path place = CanonicalPath(directory);
-  return place.parent_path().filename() == "snapshots" ? place.parent_path().parent_path() : place;
+void PrintOverflow(const StripResult& result, const StripOptions& options, std::string_view outcome) {
+  PrintProblem(
+      fmt::format("{} elements are beyond the range of {}; {}. Choose --dtype bf16, --keep-fp32 GLOB or "
+                  "--saturate",
+                  TotalOf(result).overflowed, TypeName(options), outcome));
 }
 
-// The tokenizer's files in `directory`. A release must not carry what lies elsewhere on this machine. Errors:
-// NotFound where there are none; InvalidArgument where one leads out of the model's own directory, or is not
-// a file.
-Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
-  FileCopies files;
-  for (const std::string& name : names) {
-    const auto matches = [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; };
-    if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
-    const std::string path = JoinPath(directory, name);
-    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
-    if (info.is_directory()) continue;
-    if (info.kind != FileKind::kFile) return InvalidArgument("{} is not a regular file; move it away", path);
-    if (!CanonicalPath(path).starts_with(JoinPath(OwnPlace(directory), "")))
-      return InvalidArgument(
-          "{} leads out of the model's directory, to {}; put a copy there if it is to be published", path,
-          CanonicalPath(path));
-    files[name] = {&fs, path};
+// Whether values overflow, the values say: where a type is named they are all read.
+Result<int> DryRun(CheckpointSource& source, const StripOptions& options, const StripCost& cost, bool json) {
+  StripResult tried;
+  if (options.dtype) {
+    StripOptions trial = options;
+    Progress progress("looking for overflows", cost.read_bytes, !json);
+    trial.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
   }
-  if (files.empty()) return NotFound("{}: no tokenizer files there", directory);
-  return files;
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(source,
+                                    {.read_bytes = cost.read_bytes,
+                                     .write_bytes = cost.file_bytes,
+                                     .moved_bytes = cost.moved_bytes,
+                                     .files = cost.files,
+                                     .peak_memory = cost.peak_memory,
+                                     .overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0},
+                                    json));
+  if (!tried.overflowed) return kExitDone;
+  if (!json) PrintLosses(tried);
+  PrintOverflow(tried, options, "nothing would be written");
+  return kExitCheckFailed;
 }
 
-// That which was asked for, or that of the source's directory. A native step has no place for one.
+// That which was asked for, or that of the source. A native step has no place for one: its run keeps it.
 Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& source, const StripFlags& flags) {
   if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
   if (flags.options.format == StripFormat::kNative) return FileCopies{};
-  Result<FileCopies> found = TokenizerFiles(fs, source.directory());
-  return found.status().kind() == StatusKind::kNotFound ? FileCopies{} : std::move(found);
+  return TokenizerOf(fs, source);
 }
 
 }  // namespace
 
 void AddStripFlags(CLI::App& verb, StripFlags& flags) {
   StripOptions& options = flags.options;
-  verb.add_option("--max-shard-size", options.max_file_bytes,
-                  "of one safetensors file, like 5GB (default 50GB)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->option_text("SIZE");
+  AddSize(verb, "--max-shard-size", options.max_file_bytes,
+          "of one safetensors file, like 5GB (default 50GB)");
   verb.add_option("--keep-fp32", options.keep_fp32,
                   "tensors that are fp32 in the result, like '*norm*'; repeatable")
       ->allow_extra_args(false)
@@ -162,17 +171,22 @@ void AddStripFlags(CLI::App& verb, StripFlags& flags) {
                   "directory whose tokenizer files go beside the weights; that of SRC where it has one")
       ->option_text("DIR");
   AddSourceFlags(verb, flags.open);
+  AddSourceCheckFlags(verb, flags.checks);
   AddWriterFlags(verb, options.writer);
   verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
   verb.add_flag("--json", flags.json, "print facts and every tensor's counts as JSON");
 }
 
-std::string CommandOf(const CLI::App& verb) {
+std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults) {
   std::string command = "cairn " + verb.get_name();
   for (const CLI::Option* option : verb.get_options()) {
     const std::string name = option->get_name();
-    if (option->count() == 0 || option->get_positional() || std::ranges::count(kSilentFlags, name) > 0)
+    if (option->get_positional() || std::ranges::count(kSilentFlags, name) > 0) continue;
+    if (option->count() == 0) {
+      if (const auto found = defaults.find(name); found != defaults.end())
+        command += fmt::format(" {} {}", name, found->second);
       continue;
+    }
     for (const std::string& value : option->results())
       command += option->get_expected_min() == 0 ? " " + name : fmt::format(" {} {}", name, value);
   }
@@ -185,12 +199,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
   CAIRN_ASSIGN_OR_RETURN(options.copies, ChooseTokenizer(fs, source, flags));
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
-  if (flags.dry_run) {
-    CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
-        flags.json));
-    return kExitDone;
-  }
+  if (flags.dry_run) return DryRun(source, options, cost, flags.json);
   const auto start = std::chrono::steady_clock::now();
   Result<StripResult> result = [&] {
     Progress progress("writing weights", cost.moved_bytes, !flags.json);
@@ -203,11 +212,14 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
     PrintJson(ToJson(*result, seconds.count()));
   else
     PrintText(source, options, *result, seconds.count());
-  if (!result->overflowed) return kExitDone;
-  PrintProblem(
-      fmt::format("{} elements are beyond the range of {}; nothing was written. Choose --dtype bf16, "
-                  "--keep-fp32 GLOB or --saturate",
-                  TotalOf(*result).overflowed, TypeName(options)));
+  if (!result->overflowed) {
+    if (options.format == StripFormat::kNative) KeepTokenizer(fs, source, target);
+    if (options.format == StripFormat::kHuggingFace && options.copies.empty())
+      PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
+                               source.directory(), result->path));
+    return kExitDone;
+  }
+  PrintOverflow(*result, options, "nothing was written");
   return kExitCheckFailed;
 }
 

@@ -6,6 +6,7 @@
 #include "convert/formats/formats.h"
 #include "convert/strip.h"
 #include "tools/choices.h"
+#include "tools/source_check.h"
 #include "tools/verb.h"
 
 namespace cairn {
@@ -22,6 +23,7 @@ struct StripFlags {
   std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
   OpenOptions open;
   bool saturate = false;
+  SourceChecks checks;
   bool dry_run = false;
   bool json = false;
 };
@@ -31,7 +33,9 @@ struct StripFlags {
 void AddStripFlags(CLI::App& verb, StripFlags& flags);
 
 // "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
-std::string CommandOf(const CLI::App& verb);
+// `defaults`: values of options that are told also where they were not given, so that what asks for the same
+// makes the same bytes.
+std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
 
 // Strips and reports. `fs` is what the source is read through. `flags.options` has its format and dtype.
 Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,

@@ -13,6 +13,10 @@ namespace cairn {
 VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
                          const std::function<void(uint64_t)>& progress = {});
 
+// Of that only the second: reads the weights that have masters, and these. `bytes_checked` says how much.
+VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
+                           const std::function<void(uint64_t)>& progress = {});
+
 // Where element `index` of a tensor's row-major order is stored. Requires a catalog that covers it.
 struct StoredAt {
   uint32_t file = 0;  // into the catalog

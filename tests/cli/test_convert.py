@@ -1,8 +1,11 @@
 """reshape, strip and fingerprint as a user runs them."""
 
 import json
+import os
+import shutil
 import subprocess
 import unittest
+import zipfile
 
 from cairn_cli import CliTest, tree
 
@@ -126,6 +129,51 @@ class StripTest(CliTest):
         data = lambda name: (self.dir / name / "model.safetensors").read_bytes()[int.from_bytes(header(name), "little") + 8:]
         self.assertEqual(data("direct"), data("detour"))
 
+    def test_a_tokenizer_comes_along_through_native_steps(self):
+        self.assertIn("has no tokenizer", self.cairn("convert", self.step, "hf", "--to", "hf").stderr)
+        files = {"tokenizer.json": b"{}", "tokenizer_config.json": b'{"a": 1}', "merges.txt": b"#version\n"}
+        for name, data in files.items():
+            (self.dir / "hf" / name).write_bytes(data)
+        self.cairn("convert", "hf", "one", "--to", "native")
+        self.assertEqual(tree(self.dir / "one/tokenizer"), files)
+        self.cairn("reshape", "one", "two", "--tp", 2)
+        self.cairn("strip", "two", "three", "--format", "native", "--dtype", "fp32")
+        for source in ("one", "two", "three/step-00000000"):
+            target = "out-" + source.split("/")[0]
+            self.assertNotIn("note", self.cairn("strip", source, target).stderr)
+            self.assertEqual({name: (self.dir / target / name).read_bytes() for name in files}, files)
+        (self.dir / "key").write_text("secret")
+        os.symlink(self.dir / "key", self.dir / "hf/vocab.json")
+        self.assertIn("leads out of", self.cairn("convert", "hf", "four", "--to", "native").stderr)
+        self.assertFalse((self.dir / "four/tokenizer").exists())
+        self.cairn("ls", "one", says="committed")
+
+    def test_the_command_that_is_recorded_has_its_defaults(self):
+        self.cairn("strip", self.step, "default")
+        self.cairn("strip", self.step, "named", "--dtype", "fp16", "--format", "hf")
+        self.assertEqual(tree(self.dir / "default"), tree(self.dir / "named"))
+
+    def test_losses_are_told_without_zeros(self):
+        text = self.cairn("strip", self.step, "out").stdout
+        for line in text.splitlines():
+            if line.startswith("  "):
+                self.assertNotRegex(line, " 0 ")
+
+    def test_the_fingerprint_is_said_to_be_of_what_was_read(self):
+        self.cairn("strip", self.step, "weights", "--dtype", "fp32", says="fingerprint of the weights read")
+        own = self.json("fingerprint", "weights")["fingerprint"]
+        self.cairn("strip", "weights", "again", "--dtype", "fp32", says=f"source fingerprint {own}")
+
+    def test_weights_that_are_not_their_masters_are_noted(self):
+        rounded = ["--dtype", "bf16", "--packed", "--split-master"]
+        self.cairn("convert", self.make_step(*rounded, step=200), "good", "--to", "dcp")
+        self.assertNotIn("note", self.cairn("convert", "good", "good-native", "--to", "native").stderr)
+        self.cairn("convert", self.make_step(*rounded, "--unrounded", "final_norm.weight", step=300), "dcp", "--to", "dcp")
+        noted = self.cairn("convert", "dcp", "native", "--to", "native").stderr
+        self.assertIn("note: ", noted)
+        self.assertIn("not the fp32 master rounded", noted)
+        self.assertNotIn("note", self.cairn("convert", "dcp", "again", "--to", "native", "--no-rounding-check").stderr)
+
     def test_dry_run_writes_nothing(self):
         facts = self.json("strip", self.step, "out", "--dry-run")
         self.assertFalse((self.dir / "out").exists())
@@ -197,11 +245,45 @@ class DiffTest(CliTest):
 
     def test_a_foreign_checkpoint_is_verified_by_its_values(self):
         self.cairn("convert", self.step, "hf", "--to", "hf")
-        self.cairn("verify", "hf", says="good")
-        self.cairn("verify", "hf", "--hash", code=2, says="keeps no digests")
+        self.cairn("verify", "hf", says=["good", "by its checksum"])
+        shutil.copytree(self.dir / "hf", self.dir / "plain")
+        os.remove(self.dir / "plain/SHA256SUMS")
+        self.cairn("verify", "plain", says="good")
+        self.cairn("verify", "plain", "--hash", code=2, says="keeps no digests")
         self.make_step("--nan", "final_norm.bias", step=300)
         self.cairn("convert", self.run_dir, "nan", "--to", "hf")
         self.cairn("verify", "nan", code=1, says=["final_norm.bias", "NaN or infinite"])
+
+    def test_the_checksums_of_foreign_files_count(self):
+        self.cairn("convert", self.step, "hf", "--to", "hf")
+        for name in ("model.safetensors", "config.json"):
+            shutil.copytree(self.dir / "hf", self.dir / name)
+            path = self.dir / name / name
+            # No NaN comes of it, and the JSON stays one.
+            path.write_bytes(path.read_bytes() + b"\n" if name == "config.json" else path.read_bytes()[:-1] + b"\n")
+            self.cairn("verify", name, "--hash", code=1, says=[name, "SHA-256"])
+        (self.dir / "hf/SHA256SUMS").write_text("nonsense\n")
+        self.cairn("verify", "hf", code=1, says="not what sha256sum writes")
+
+    def test_the_crcs_of_torch_files_count(self):
+        self.cairn("convert", self.step, "mg", "--to", "megatron")
+        path, = [p for p in (self.dir / "mg").rglob("*.pt") if "mp_rank_00" in str(p) and "000" in str(p.parent)][:1]
+        self.cairn("verify", "mg", says=["good", "by its checksum"])
+        bytes_ = bytearray(path.read_bytes())
+        with zipfile.ZipFile(path) as archive:
+            record = max((r for r in archive.infolist() if "/data/" in r.filename), key=lambda r: r.file_size)
+        bytes_[record.header_offset + record.file_size // 2 + 200] ^= 1
+        path.write_bytes(bytes_)
+        name = record.filename.split("/", 1)[1]
+        self.cairn("verify", "mg", "--hash", code=1, says=[path.name, name, "CRC-32"])
+        for verb in (["convert", "mg", "x", "--to", "native"], ["strip", "mg", "x"], ["reshape", "mg", "x"]):
+            self.cairn(*verb, code=2, says=[name, "CRC-32", "--no-checksums"])
+            self.assertFalse((self.dir / "x").exists())
+        self.cairn("convert", "mg", "x", "--to", "native", "--no-checksums")
+        missing = [p for p in (self.dir / "mg").rglob("*.pt") if p != path]
+        missing[0].unlink()
+        self.assertFalse(self.json("verify", "mg", code=1)[0]["ok"])
+        self.cairn("verify", "nowhere", code=2)
 
     def test_misuse(self):
         for flags, says in ((["--tolerance", "x"], "want GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "want GLOB"),

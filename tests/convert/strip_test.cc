@@ -302,6 +302,18 @@ TEST_F(StripOverflowTest, OverflowIsCountedAndLeavesNothing) {
   }
 }
 
+TEST_F(StripOverflowTest, ATrialForeseesItAndWritesNothing) {
+  const auto step = StepReader::Open(Fs(), dir_ / "run/step-00000100");
+  ASSERT_TRUE(step.ok());
+  const auto tried = TryStrip(**step, {});
+  ASSERT_TRUE(tried.ok()) << tried.status().message();
+  EXPECT_TRUE(tried->overflowed);
+  EXPECT_EQ(Find(*tried, "layers.1.mlp.up.weight").counts.overflowed, 2u);
+  EXPECT_FALSE(TryStrip(**step, {.dtype = Dtype::kBF16})->overflowed);
+  EXPECT_FALSE(TryStrip(**step, {.on_overflow = OnOverflow::kSaturate})->overflowed);
+  EXPECT_EQ(Left(), only_source_);
+}
+
 TEST_F(StripOverflowTest, SaturateKeepsTheLargestFinite) {
   const auto result = Run({.format = StripFormat::kSafetensors, .on_overflow = OnOverflow::kSaturate});
   ASSERT_TRUE(result.ok());

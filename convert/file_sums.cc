@@ -1,0 +1,166 @@
+#include "convert/file_sums.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+
+#include "ckpt/layout.h"
+#include "convert/sha256.h"
+#include "convert/torch/crc32_sum.h"
+#include "convert/torch/zip_container.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kWindowBytes = 4 << 20;
+constexpr uint64_t kMaxSumsBytes = 16 << 20;
+constexpr size_t kDigestDigits = 64;
+
+// Whether the first bytes are those of a zip's first record.
+bool IsZip(FileSystem& fs, const std::string& path) {
+  const auto file = fs.OpenForRead(path);
+  std::array<std::byte, 4> start{};
+  return file.ok() && (*file)->ReadAt(0, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
+}
+
+// "HEX  NAME" a line; "HEX *NAME" is the same.
+Result<std::vector<std::pair<std::string, std::string>>> ReadSums(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxSumsBytes));
+  std::vector<std::pair<std::string, std::string>> sums;
+  std::istringstream lines(text);
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.empty()) continue;
+    const size_t digits = std::min(line.find_first_not_of("0123456789abcdefABCDEF"), line.size());
+    if (digits != kDigestDigits || line.size() < digits + 3 || line[digits] != ' ' ||
+        (line[digits + 1] != ' ' && line[digits + 1] != '*'))
+      return Corrupt("{}: line {} is not what sha256sum writes", path, number);
+    std::string name = line.substr(digits + 2);
+    if (!IsPlainFileName(name))
+      return Corrupt("{}: line {} names a file elsewhere: {:.100}", path, number, name);
+    std::string digest = line.substr(0, digits);
+    for (char& c : digest)
+      if (c >= 'A' && c <= 'F') c = static_cast<char>(c + 32);
+    sums.emplace_back(std::move(name), std::move(digest));
+  }
+  return sums;
+}
+
+void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
+  const auto info = fs.Stat(path);
+  sums.bytes += info.ok() ? info->bytes : 0;
+}
+
+class Checker {
+ public:
+  Checker(FileSystem& fs, const std::string& directory, const std::function<void(uint64_t)>& progress)
+      : fs_(fs), directory_(directory), progress_(progress), window_(kWindowBytes) {}
+
+  void CheckDigest(const std::string& name, const std::string& digest) {
+    const std::string path = JoinPath(directory_, name);
+    Sha256 sum;
+    const Status status = Open(path, [&](File& file, uint64_t bytes) {
+      return Each(file, {0, bytes}, [&](std::span<const std::byte> part) { sum.Update(part); });
+    });
+    if (!status.ok()) return Add(path, 0, status.message());
+    const std::string found = sum.FinishHex();
+    if (found != digest)
+      Add(path, 0, fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSumsFile, digest));
+  }
+
+  void CheckZip(const std::string& name) {
+    const std::string path = JoinPath(directory_, name);
+    const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {
+      CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip, ZipContainer::Read(file, {0, bytes}));
+      for (const ZipRecord& record : zip.records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
+      return OkStatus();
+    });
+    if (!status.ok()) Add(path, 0, status.message());
+  }
+
+  VerifyReport Finish() { return std::move(report_); }
+
+ private:
+  template <typename Use>
+  Status Open(const std::string& path, Use use) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
+    return use(*file, info.bytes);
+  }
+
+  Status CheckRecord(const std::string& path, File& file, const ZipRecord& record) {
+    if (record.crc == 0) return OkStatus();
+    uint32_t crc = 0;
+    uint64_t end = 0;
+    Crc32Sum sum(record.bytes);
+    CAIRN_RETURN_IF_ERROR(Each(file, {record.file_offset, record.file_offset + record.bytes},
+                               [&](std::span<const std::byte> part) {
+                                 crc = Crc32Sum::Extend(crc, part);
+                                 end += part.size();
+                               }));
+    sum.Add(end, crc);
+    const uint32_t found = sum.Finish();
+    if (found != record.crc)
+      Add(path, record.file_offset,
+          fmt::format("record {} of {} bytes has the CRC-32 {:08x}, its zip says {:08x}; the file is damaged",
+                      record.name, record.bytes, found, record.crc));
+    return OkStatus();
+  }
+
+  template <typename Take>
+  Status Each(File& file, Stretch where, Take take) {
+    for (uint64_t at = where.begin; at < where.end;) {
+      const auto part = std::span(window_).first(std::min<uint64_t>(kWindowBytes, where.end - at));
+      CAIRN_RETURN_IF_ERROR(file.ReadAt(at, part));
+      take(part);
+      at += part.size();
+      report_.bytes_checked += part.size();
+      if (progress_) progress_(report_.bytes_checked);
+    }
+    return OkStatus();
+  }
+
+  void Add(const std::string& path, uint64_t offset, std::string what) {
+    report_.problems.push_back({path, offset, "", std::move(what)});
+  }
+
+  FileSystem& fs_;
+  const std::string& directory_;
+  const std::function<void(uint64_t)>& progress_;
+  std::vector<std::byte> window_;
+  VerifyReport report_;
+};
+
+}  // namespace
+
+Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
+                              const std::vector<std::string>& files) {
+  FileSums sums = FindZips(fs, directory, files);
+  const std::string path = JoinPath(directory, kSumsFile);
+  if (!fs.Stat(path).ok()) return sums;
+  CAIRN_ASSIGN_OR_RETURN(sums.digests, ReadSums(fs, path));
+  for (const auto& [name, digest] : sums.digests) AddBytes(fs, JoinPath(directory, name), sums);
+  return sums;
+}
+
+FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files) {
+  FileSums sums;
+  for (const std::string& name : files) {
+    if (name.ends_with(".distcp") || !IsZip(fs, JoinPath(directory, name))) continue;
+    sums.zips.push_back(name);
+    AddBytes(fs, JoinPath(directory, name), sums);
+  }
+  return sums;
+}
+
+VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
+                           const std::function<void(uint64_t)>& progress) {
+  Checker checker(fs, directory, progress);
+  for (const auto& [name, digest] : sums.digests) checker.CheckDigest(name, digest);
+  for (const std::string& name : sums.zips) checker.CheckZip(name);
+  return checker.Finish();
+}
+
+}  // namespace cairn

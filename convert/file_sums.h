@@ -1,0 +1,37 @@
+// The checksums that files of other systems bring along: the CRC-32 of each record of a torch.save zip, and
+// the SHA256SUMS beside a release.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/verify.h"
+
+namespace cairn {
+
+// What is there to check against. `files` are names relative to `directory`, as a source's catalog has them.
+struct FileSums {
+  std::vector<std::string> zips;                             // names
+  std::vector<std::pair<std::string, std::string>> digests;  // name and SHA-256 in hex, of SHA256SUMS
+  uint64_t bytes = 0;                                        // that a check reads
+
+  bool empty() const { return zips.empty() && digests.empty(); }
+};
+
+inline constexpr const char* kSumsFile = "SHA256SUMS";
+
+// Errors: Corrupt (SHA256SUMS is not what sha256sum writes, or names a file elsewhere); IoError.
+Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
+                              const std::vector<std::string>& files);
+
+// The zips alone, where SHA256SUMS does not matter. A .distcp holds one zip after the other: none is looked
+// at.
+FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
+
+// Reads all those files. A file that is missing, unreadable, or not what its sum says is a problem. Records
+// whose CRC is 0 were left without by their writer. `progress` is told the bytes done; may be empty.
+VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
+                           const std::function<void(uint64_t)>& progress = {});
+
+}  // namespace cairn
