@@ -1,5 +1,7 @@
 #include "convert/formats/replicas.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -101,9 +103,16 @@ class MeanSource final : public CheckpointSource {
 
 struct Differing {
   std::vector<MegatronReplica> replicas;
+  std::vector<std::string> each;  // of these: tensor, files and distance
   std::string worst;
   double distance = 0;
 };
+
+// Where the array begins; the name of the file says the rank.
+std::string FileOf(const StoredCatalog& catalog, uint32_t array) {
+  const StoredArray& stored = catalog.arrays[array];
+  return stored.extents.empty() ? stored.name : catalog.files[stored.extents[0].file];
+}
 
 Result<Differing> Compare(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
                           const std::vector<MegatronReplica>& replicas) {
@@ -121,6 +130,9 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
                            Distance(*source, place(replica.array), place(replica.first)));
     if (distance == 0) continue;
     differing.replicas.push_back(replica);
+    differing.each.push_back(
+        fmt::format("{}: {} and {} by {:.3g}", DisplayName(catalog.tensors[replica.tensor]),
+                    FileOf(catalog, replica.first), FileOf(catalog, replica.array), distance));
     if (distance <= differing.distance) continue;
     differing.distance = distance;
     differing.worst = DisplayName(catalog.tensors[replica.tensor]);
@@ -156,8 +168,8 @@ Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const
     const std::string what = fmt::format("{} copies on several ranks differ, most {} by {:.3g}",
                                          differing.replicas.size(), differing.worst, differing.distance);
     if (how == Replicas::kStrict)
-      return Corrupt("{}: {}; --replicas mean averages them, --replicas first takes the first rank's",
-                     directory, what);
+      return Corrupt("{}: {}; --replicas mean averages them, --replicas first takes the first rank's:\n  {}",
+                     directory, what, fmt::join(differing.each, "\n  "));
     manifest.history.push_back(what + (how == Replicas::kMean ? "; averaged" : "; the first was taken"));
   }
   std::vector<StoredCatalog> others;

@@ -12,7 +12,8 @@ namespace cairn {
 
 // Compares each replica with what is read in its stead. Opens the catalog; where replicas differ, does what
 // `how` says and names them with their distance in the manifest's history.
-// Errors: Corrupt naming tensor and distance where they differ and how is kStrict; those of StoredSource.
+// Errors: Corrupt naming every tensor that differs, its files and the distance, where how is kStrict; those
+// of StoredSource.
 Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
                                                            Manifest manifest, StoredCatalog catalog,
                                                            const std::vector<MegatronReplica>& replicas,

@@ -377,6 +377,11 @@ class DeepSpeedTest(Case):
         state["input_layernorm.weight"][0] += 1
         torch.save(state, layer)
         self.assertIn("layers.1.input_norm.weight by", refusal())
+        state["post_attention_layernorm.weight"][0] += 2
+        torch.save(state, layer)
+        for name in ("input_norm", "post_attention_norm"):  # all that differ, by layer and rank
+            self.assertRegex(refusal(), rf"\n  layers\.1\.{name}\.weight: \S*layer_03-model_00-model_states.pt and \S*layer_03-model_01-\S* by")
+        self.assertIn("layer_03-model_01", cairn("verify", out, status=1).stdout)
         mean = Dump(out, "--replicas", "mean")
         first = Dump(out, "--replicas", "first")
         key = "layers.1.input_norm.weight", "weight"
@@ -384,6 +389,7 @@ class DeepSpeedTest(Case):
         self.assertIn("averaged", mean.facts["history"][0])
         os.remove(layer)
         self.assertIn("layer 3 is not there for each of 2", refusal())
+        self.assertIn("layer 3 is not there", cairn("verify", out, status=1).stdout)
 
 
 MEGATRON_MODELS = {
