@@ -97,7 +97,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<RunSummary> runs;
   for (const TrainingRun& run : JoinRuns(std::move(logs))) {
     RunSummary& summary = runs.emplace_back(Summarize(run, options));
-    FuzzCheck(summary.ok == summary.cause.empty());
+    FuzzCheck(summary.ok() == summary.cause.empty());
     FuzzCheck(summary.iterations >= 0 && summary.redone_iterations >= 0 && summary.outliers >= 0);
     FuzzCheck(!summary.sec_per_it || *summary.sec_per_it >= 0);
   }
