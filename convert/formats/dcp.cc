@@ -202,6 +202,14 @@ class Reader {
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
       return Leave(Fate::kTrainingState, tensor);
+    if (tensor.chunks.empty()) {
+      if (!tensor.dtype)
+        return NotSupported("{}: {} is empty, and of a type unknown here", path_, tensor.name);
+      const Box box = Box::Whole(tensor.shape);
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
+      builder_.AddPart(entry, box, {{tensor.name, *tensor.dtype, tensor.shape, {}}, false});
+    }
     for (const DcpChunk& chunk : tensor.chunks) {
       const uint32_t file = builder_.AddFile(chunk.item.file);
       CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));

@@ -94,6 +94,16 @@ Result<Paths> ParsePaths(const PyValue& root, uint64_t max_bytes) {
   return paths;
 }
 
+// Of TensorProperties, whose state is a tuple that begins with it, or has it by name.
+std::optional<Dtype> DtypeOf(const PyValue* properties) {
+  if (!properties) return std::nullopt;
+  const PyValue* dtype = Attribute(*properties, "dtype");
+  const PyValue* state = properties->state;
+  if (!dtype && state && state->is(PyKind::kTuple) && !state->items.empty()) dtype = state->items[0];
+  const TorchType* type = dtype && dtype->is(PyKind::kGlobal) ? FindTorchType(dtype->text) : nullptr;
+  return type ? type->dtype : std::nullopt;
+}
+
 // `chunks_left`: of all tensors.
 Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, uint64_t& chunks_left,
                  DcpTensor& tensor) {
@@ -102,6 +112,7 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
   if (!shape || !chunks || !chunks->is(PyKind::kList))
     return Corrupt(".metadata: {} has no shape", tensor.name);
   tensor.shape = *shape;
+  tensor.dtype = DtypeOf(Attribute(meta, "properties"));
   for (const PyValue* chunk : chunks->items) {
     const auto offsets = AsDims(Attribute(*chunk, "offsets")), sizes = AsDims(Attribute(*chunk, "sizes"));
     if (!offsets || !sizes) return Corrupt(".metadata: a chunk of {} has no shape", tensor.name);
@@ -113,6 +124,9 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
       return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
     tensor.chunks.push_back({{*offsets, *sizes}, item->second});
   }
+  if (tensor.chunks.empty() && tensor.shape.Volume() > 0)
+    return NotFound(".metadata: {} of shape {} has no chunk; a rank's part of the save is missing",
+                    tensor.name, ToString(tensor.shape));
   return OkStatus();
 }
 

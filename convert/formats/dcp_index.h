@@ -26,7 +26,8 @@ struct DcpTensor {
   std::string name;               // fully qualified: the path's parts joined by dots
   std::vector<std::string> path;  // as the planner unflattens it; empty where it did not flatten
   Dims shape;
-  std::vector<DcpChunk> chunks;
+  std::optional<Dtype> dtype;    // as .metadata has it; nothing where it is none that is held here
+  std::vector<DcpChunk> chunks;  // none of an empty tensor
 };
 
 struct DcpBytes {  // anything that is no tensor
