@@ -62,7 +62,7 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
   return {{"max_lr", group["lr"]},
           {"min_lr", 0.0},
           {"lr_warmup_steps", 0},
-          {"num_steps", state.consumed_samples},
+          {"num_steps", state.scheduled_samples},
           {"lr_decay_style", "constant"},
           {"lr_decay_steps", samples},
           {"start_wd", group["weight_decay"]},

@@ -26,6 +26,7 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   TrainingState state;
   state.iteration = FirstOf(from, {"iteration", "global_step", "step"}, manifest.step);
   state.consumed_samples = FirstOf(from, {"consumed_samples"}, 0);
+  state.scheduled_samples = FirstOf(from, {"scheduled_samples"}, state.consumed_samples);
   state.consumed_tokens = FirstOf(from, {"consumed_tokens"}, 0);
   state.skipped = FirstOf(from, {"skipped_steps", "skipped_iterations"}, 0);
   state.optimizer_step =

@@ -15,6 +15,7 @@ namespace cairn {
 struct TrainingState {
   int64_t iteration = 0;
   int64_t consumed_samples = 0;
+  int64_t scheduled_samples = 0;  // how far the schedule of the learning rate is: skipped steps do not count
   int64_t consumed_tokens = 0;
   int64_t skipped = 0;         // iterations whose update was left out
   int64_t optimizer_step = 0;  // updates of the moments

@@ -110,8 +110,11 @@ class TrainTest(CliTest):
         if not shutil.which("mpirun"):
             self.skipTest("no mpirun here")
         self.stand_in()
-        done = self.train("--a", "1", "--nproc-per-node", "2", "--b")
-        self.assertIn("rank0|--a|1|--b|", done.stdout)
+        flags = ("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 256 --micro-batch-size 1 "
+                 "--mock-data --train-iters 1").split()
+        self.assertIn("nonsense", self.train(*flags, "--nproc-per-node", "2", "--nonsense").stderr)  # before any rank starts
+        done = self.train("--nproc-per-node", "2", *flags)
+        self.assertIn("|".join(["rank0", *flags, ""]), done.stdout)
         if "rank1" not in done.stdout:  # mpirun may stop the other once the first one failed
             self.assertNotEqual(done.returncode, 0)
 

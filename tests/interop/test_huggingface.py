@@ -307,16 +307,21 @@ class HuggingFaceTest(CliTest):
 
     def test_tokenizer_files_come_along(self):
         source = self.save("source", make(MODELS["gpt2"][0]))
-        for name in ("tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"):
+        names = {"tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"}
+        for name in names:
             (source / name).write_text(name)
         (source / "README.md").write_text("not this one")
         self.cairn("convert", source / "model.safetensors", "copy", "--to", "hf")
         self.cairn("strip", source, "strip", "--dtype", "bf16")
         self.cairn("convert", source, "native", "--to", "native")
-        self.cairn("convert", "native", "without", "--to", "hf")
+        self.cairn("convert", "native", "carried", "--to", "hf")
+        self.cairn("strip", source, "canonical", "--format", "safetensors", "--dtype", "bf16")
+        for path in (self.dir / "canonical").iterdir():
+            path.name in {*names, "SHA256SUMS"} and path.unlink()
+        self.cairn("convert", "canonical", "bare", "--to", "native")
+        self.cairn("convert", "bare", "without", "--to", "hf", says="has no tokenizer")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
-        names = {"tokenizer.json", "tokenizer_config.json", "merges.txt", "vocab.json", "chat_template.jinja"}
-        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("without", set())):
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())
             self.check_sums(self.dir / directory)
