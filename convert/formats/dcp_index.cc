@@ -130,6 +130,20 @@ Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, 
   return OkStatus();
 }
 
+// Each place in a file is a chunk's or an item's. Errors: Corrupt naming one that is not.
+Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector<DcpTensor>& tensors,
+                     const std::vector<DcpBytes>& bytes) {
+  std::set<ChunkKey> named;
+  for (const DcpBytes& item : bytes) named.insert(KeyOf(item.name, nullptr));
+  for (const DcpTensor& tensor : tensors)
+    for (const DcpChunk& chunk : tensor.chunks) named.insert(KeyOf(tensor.name, &chunk.box.offset));
+  for (const auto& [key, item] : items)
+    if (!named.contains(key))
+      return Corrupt("{}{} has a place in {} and is not in state_dict_metadata", key.first,
+                     key.second.empty() ? "" : " at " + key.second, item.file);
+  return OkStatus();
+}
+
 double NumberAt(const TorchType& type, const char* bytes) {
   const auto load = [&]<typename T>(T value) {
     std::memcpy(&value, bytes, sizeof(T));
@@ -174,15 +188,7 @@ Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
     DcpTensor& tensor = found.emplace_back(DcpTensor{name, parts, {}, {}});
     CAIRN_RETURN_IF_ERROR(AddTensor(meta, *items, chunks_left, tensor).WithContext(directory));
   }
-  // Each place of storage_data is a chunk's or an item's, so that as many are used as there are.
-  uint64_t used = bytes.size();
-  for (const DcpTensor& tensor : found) used += tensor.chunks.size();
-  for (auto item = items->begin(); used != items->size() && item != items->end(); ++item)
-    if (!names.contains(item->first.first))
-      return Corrupt("{}: {} has a place in {} and no entry in state_dict_metadata", path, item->first.first,
-                     item->second.file);
-  if (used != items->size())
-    return Corrupt("{}: {} of its chunks are named, files have {}", path, used, items->size());
+  CAIRN_RETURN_IF_ERROR(CheckAllNamed(*items, found, bytes).WithContext(path));
   return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
 }
 

@@ -362,9 +362,17 @@ class MegatronOptimizerTest(Case):
         metadata = torch.distributed.checkpoint.FileSystemReader(step).read_metadata()
         chunks = [entry.chunks for name, entry in metadata.state_dict_metadata.items() if name.startswith("optimizer.state.")]
         cut = next(chunk for part in chunks for chunk in part if chunk.offsets[-1] > 0)
-        next(part for part in chunks if cut in part).remove(cut)
-        with open(os.path.join(step, ".metadata"), "wb") as file:
-            pickle.dump(metadata, file)
+        owner = next(name for name, entry in metadata.state_dict_metadata.items() if cut in getattr(entry, "chunks", ()))
+        metadata.state_dict_metadata[owner].chunks.remove(cut)
+
+        def save():
+            with open(os.path.join(step, ".metadata"), "wb") as file:
+                pickle.dump(metadata, file)
+
+        save()
+        self.assertRegex(cairn("fingerprint", step, status=2).stderr, owner + ".* is not in state_dict_metadata")
+        metadata.storage_data.pop(next(i for i in metadata.storage_data if i.fqn == owner and i.offset == cut.offsets))
+        save()
         self.assertRegex(cairn("fingerprint", step, status=2).stderr, "optimizer.state.* (ends at|has a hole or an overlap at) element")
         cairn("fingerprint", step, "--allow", "optimizer")
 
