@@ -29,6 +29,26 @@ std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const Res
   return tensors;
 }
 
+// A model that nobody knows would be whole on each tensor parallel rank, and all of it on the first stage.
+Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
+  const auto& tensors = source.catalog().tensors;
+  const Topology& now = source.manifest().topology;
+  const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.tp_dim != kReplicated; });
+  if (target.tp > 1 && target.tp != now.tp && !cut)
+    return InvalidArgument(
+        "{}: nothing says how its tensors are cut, so that TP={} cannot be made of it; "
+        "TP=1 can",
+        source.directory(), target.tp);
+  const bool layers =
+      std::ranges::any_of(tensors, [](const auto& t) { return t.spec.layer != kBeforeLayers; });
+  if (target.pp > 1 && target.pp != now.pp && !layers)
+    return InvalidArgument(
+        "{}: nothing says which layer its tensors are of, so that PP={} cannot be made of "
+        "it; PP=1 can",
+        source.directory(), target.pp);
+  return OkStatus();
+}
+
 uint64_t UnitBytes(const TensorTable& catalog, const ReshapeOptions& options) {
   if (options.unit_bytes > 0) return options.unit_bytes;
   return std::clamp(catalog.bytes() / kUnitsPerReshape, kMinUnitBytes, kMaxUnitBytes);
@@ -365,6 +385,7 @@ class ReshapeRun {
 }  // namespace
 
 Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckKnownCuts(source, options.target));
   return TargetPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
 }
 

@@ -212,17 +212,13 @@ Status Settle(const MappedModel& mapped, Account& account, Manifest& manifest) {
   return OkStatus();
 }
 
+// Null architecture: a family without a table, and the model is config.json alone.
 Result<json> ReadModel(FileSystem& fs, const std::string& directory, const Architecture*& architecture) {
   const std::string path = JoinPath(directory, "config.json");
   CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
   const json type = config.value("model_type", json());
   architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
-  if (architecture == nullptr) {
-    std::vector<std::string> known;
-    for (const Architecture& row : Architectures()) known.push_back(row.name);
-    return NotSupported("{}: model_type {} has no table; there are {}", path, type.dump(),
-                        fmt::join(known, ", "));
-  }
+  if (architecture == nullptr) return json{{"config", config}};
   Result<json> model = ModelOfConfig(*architecture, config);
   if (!model.ok()) return model.status().WithContext(directory);
   json kept = {{"config", config}};
@@ -264,6 +260,9 @@ Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const 
                                                           Account account, const OpenOptions& options) {
   const Architecture* architecture = nullptr;
   CAIRN_ASSIGN_OR_RETURN(json model, ReadModel(fs, directory, architecture));
+  if (architecture == nullptr)
+    return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(model),
+                             options);
   Result<MappedModel> mapped =
       MapToParameters(*architecture, model, tensors, std::move(files), options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(directory);
@@ -279,6 +278,41 @@ Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const 
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(mapped->catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
+                                                            std::vector<std::string> files,
+                                                            const std::vector<ListedTensor>& tensors,
+                                                            Account account, json model,
+                                                            const OpenOptions& options) {
+  MappedModel mapped;
+  mapped.catalog.files = std::move(files);
+  StoredCatalog& catalog = mapped.catalog;
+  for (const ListedTensor& tensor : tensors) {
+    if (MatchesAny(options.allow, tensor.name)) {
+      mapped.left_out.push_back(tensor.name);
+      mapped.allowed.push_back(tensor);
+      continue;
+    }
+    if (!tensor.dtype)
+      return NotSupported("{}: tensor {} is {}, which is not held here; --allow '{}' leaves it out",
+                          directory, tensor.name, tensor.dtype_name, tensor.name);
+    const auto index = static_cast<uint32_t>(catalog.tensors.size());
+    catalog.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, *tensor.dtype});
+    catalog.arrays.push_back(ArrayOf(tensor));
+    const Box in_array = Box::Whole(catalog.arrays.back().shape);
+    catalog.parts.push_back({index, Box::Whole(tensor.shape), index, in_array, tensor.transposed});
+  }
+  if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
+  Manifest manifest;
+  CAIRN_RETURN_IF_ERROR(Settle(mapped, account, manifest).WithContext(directory));
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, catalog));
+  manifest.model = std::move(model);
+  for (const std::string& name : mapped.left_out)
+    manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
   return std::unique_ptr<CheckpointSource>(std::move(source));
 }
 

@@ -84,15 +84,17 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
   const Result<FileInfo> info = fs.Stat(path);
   if (!info.ok()) return false;
   if (!info->is_directory()) return path.ends_with(".safetensors");
-  return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok();
+  return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() ||
+         fs.Stat(JoinPath(path, kAdapterFile)).ok();
 }
 
 Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
-                                                          const OpenOptions&) {
+                                                          const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
-    return NotSupported("{}: no config.json beside it, and its header does not say what model it is", path);
+    return OpenUnderOwnNames(fs, files.directory, std::move(files.names), files.tensors,
+                             std::move(files.account), nlohmann::json::object(), options);
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
   if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);

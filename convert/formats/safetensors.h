@@ -1,5 +1,5 @@
-// A directory, or a file, of safetensors under canonical names: what `cairn strip --format safetensors`
-// writes.
+// A directory, or a file, of safetensors: under canonical names, as `cairn strip --format safetensors` writes
+// them, or under names that nobody knows, which then are the tensors' own (an adapter of peft).
 //
 // Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
 // (`cairn.parameters`: {name: [tp_dim, tp_unit, pad_multiple, layer, tied]}), so that it reads back as a
@@ -16,7 +16,7 @@ namespace cairn {
 // Safetensors without config.json.
 bool IsSafetensors(FileSystem& fs, const std::string& path);
 
-// Errors: NotSupported where the headers do not say what the tensors are; those of the headers.
+// Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
 Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
                                                           const OpenOptions& options);
 

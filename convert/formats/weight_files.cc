@@ -69,7 +69,10 @@ Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const cha
 }  // namespace
 
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
-  return ReadFiles(fs, path, kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
+  const bool adapter = !fs.Stat(JoinPath(path, kSafetensorsFile)).ok() &&
+                       !fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() &&
+                       fs.Stat(JoinPath(path, kAdapterFile)).ok();
+  return ReadFiles(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
 }
 
 Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path) {

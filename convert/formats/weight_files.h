@@ -9,6 +9,7 @@ namespace cairn {
 
 inline constexpr const char* kSafetensorsFile = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";  // of peft
 inline constexpr const char* kPickleFile = "pytorch_model.bin";
 inline constexpr const char* kPickleIndex = "pytorch_model.bin.index.json";
 
@@ -20,8 +21,9 @@ struct WeightFiles {
   Account account{};                            // of all of them
 };
 
-// model.safetensors, else what model.safetensors.index.json names, in the directory `path`; or that one file.
-// Errors: NotFound; those of ReadSafetensorsHeader; Corrupt where index and files disagree.
+// model.safetensors, else adapter_model.safetensors, else what model.safetensors.index.json names, in the
+// directory `path`; or that one file. Errors: NotFound; those of ReadSafetensorsHeader; Corrupt where index
+// and files disagree.
 Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path);
 
 // The same of pytorch_model.bin, whose pickles are read without being run.
