@@ -7,6 +7,7 @@
 #include <array>
 #include <unordered_set>
 
+#include "ckpt/step_reader.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -286,6 +287,11 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     if (what.first <= Fate::kAllowed && left_out.size() < kMaxNames) left_out.push_back(what.second);
   return nlohmann::json{
       {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"left_out", std::move(left_out)}};
+}
+
+nlohmann::json AccountOf(const CheckpointSource& source) {
+  if (dynamic_cast<const StepReader*>(&source)) return nullptr;
+  return source.manifest().state.value(kAccountKey, nlohmann::json());
 }
 
 }  // namespace cairn

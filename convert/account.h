@@ -90,4 +90,8 @@ class Account {
   std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte
 };
 
+// The account of a source that was read from another system's files; null of a native step, whose state may
+// still have that of the files it was once made of.
+nlohmann::json AccountOf(const CheckpointSource& source);
+
 }  // namespace cairn

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "convert/account.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -20,6 +21,7 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
                {"target", result.path},
                {"format", format.name},
                {"source_fingerprint", ToHex(result.source_fingerprint)},
+               {"account", AccountOf(source)},
                {"tensors", result.tensors},
                {"files", result.files},
                {"bytes_read", result.bytes_read},

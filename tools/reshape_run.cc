@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "convert/account.h"
 #include "convert/virtual_step.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
@@ -30,6 +31,7 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
                {"target", result.directory},
                {"topology", TopologyJson(target)},
                {"fingerprint", ToHex(result.fingerprints.overall)},
+               {"account", AccountOf(source)},
                {"files", result.files},
                {"bytes_read", result.bytes_read},
                {"bytes_written", result.bytes_written},
