@@ -2,7 +2,8 @@
 
     dcp_writer.py DIR
 
-Groups are vectors, then matrices; a layer has had fewer updates. Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt.
+Groups are vectors, then matrices; a layer has had fewer updates. Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt; DIR/NAME and DIR/NAME.pt
+of other optimizers, with a scheduler and losses beside them.
 """
 
 import os
@@ -43,8 +44,28 @@ def run(rank, world, directory):
     weights, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
         torch.save({"model": weights, "optimizer": states}, f"{directory}/full{world}.pt")
+    others(rank, world, directory)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def others(rank, world, directory):
+    if world != 2:
+        return
+    for name, make in {"SGD": lambda p: torch.optim.SGD(p, lr=0.25, momentum=0.9), "NAdam": lambda p: torch.optim.NAdam(p, lr=0.25),
+                       "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.25),
+                       "amsgrad": lambda p: torch.optim.AdamW(p, lr=0.25, amsgrad=True)}.items():
+        model, _ = build(world)
+        optimizer = make(model.parameters())
+        model(torch.arange(24.0).reshape(4, 6).bfloat16() / 24).float().sum().backward()
+        optimizer.step()
+        weights, states = get_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=name == "amsgrad"))
+        dcp.save({"model": weights, "optimizer": states,
+                  "train_state": {"loss": torch.tensor(1.5), "losses": torch.ones(4)},
+                  "scheduler": {"last_epoch": 3}}, checkpoint_id=f"{directory}/{name}")
+        weights, states = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+        if rank == 0:
+            torch.save({"model": weights, "optimizer": states}, f"{directory}/{name}.pt")
 
 
 if __name__ == "__main__":

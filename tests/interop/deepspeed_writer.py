@@ -3,7 +3,8 @@
     deepspeed_writer.py DIR JSON
 
 JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
-(save_checkpoint) and DIR/NAME-known-RANK.pt, with "load": DIRECTORY instead of a training from the start only the latter.
+(save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args", "states" name another optimizer of torch's and its
+states, "frozen" the start of names that are not trained, with "load": DIRECTORY instead of a training from the start only the latter.
 "more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
 "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
 Megatron's GPT; what it computes is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
@@ -217,7 +218,10 @@ def main():
     torch.manual_seed(1)
     pipe = SPEC["engine"] == "pipe"
     model = pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
-    optimizer = torch.optim.AdamW(groups(model.parameters()), lr=1e-2)
+    for name, p in model.named_parameters():
+        p.requires_grad_(not name.startswith(SPEC.get("frozen", "none")))
+    make = getattr(torch.optim, SPEC.get("optimizer", "AdamW"))
+    optimizer = make(groups(p for p in model.parameters() if p.requires_grad), lr=1e-2, **SPEC.get("optimizer_args", {}))
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
     batch = SPEC["config"]["train_micro_batch_size_per_gpu"]
 
@@ -265,6 +269,19 @@ def save(engine):
     engine.save_checkpoint(OUT, client_state=client)
 
 
+def states_of(engine, p):
+    names = SPEC.get("states", ["exp_avg", "exp_avg_sq"])
+    if not p.requires_grad:
+        return dict.fromkeys(["fp32", *names])
+    if engine.zero_optimization_stage() > 0:
+        return {"fp32": safe_get_full_fp32_param(p)} | {name: safe_get_full_optimizer_state(p, name) for name in names}
+    for weights, masters in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups):
+        for weight, master in zip(weights, masters):
+            if weight is p:
+                state = engine.optimizer.optimizer.state[master]
+                return {"fp32": master.detach()} | {name: state[name] for name in names}
+
+
 def write_known(engine, model, path):
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         # What safe_get_full_optimizer_state() looks into; ZeRO-1 and 2 fill it before the second group has moments.
@@ -274,9 +291,7 @@ def write_known(engine, model, path):
     for name, shape, offset, p in known_parameters(model):
         with deepspeed.zero.GatheredParameters([p], enabled=hasattr(p, "ds_id")):
             weight = p.detach().clone()
-        known[name] = {"offset": offset, "shape": shape, "weight": weight,
-                       "fp32": safe_get_full_fp32_param(p), "exp_avg": safe_get_full_optimizer_state(p, "exp_avg"),
-                       "exp_avg_sq": safe_get_full_optimizer_state(p, "exp_avg_sq")}
+        known[name] = {"offset": offset, "shape": shape, "weight": weight, **states_of(engine, p)}
     torch.save(known, path)
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import random
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import zlib
 import numpy as np
 import torch
 from harness import Case, cairn
+from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
@@ -211,6 +213,28 @@ class TorchFilesTest(Case):
             self.assertIn(done.returncode, (0, 2), done.stderr)
 
 
+class OwnNamesTest(Case):
+    def test_safetensors_of_a_model_that_nobody_knows(self):
+        tensors = {"base_model.model.q.lora_A.weight": torch.randn(4, 8), "mask": torch.tensor([True, False]),
+                   "count": torch.tensor(3), "empty": torch.zeros(0, 2), "half": torch.randn(3, 5).bfloat16()}
+        for directory, name in (("adapter", "adapter_model.safetensors"), ("mamba9", "model.safetensors")):
+            os.mkdir(self.path(directory))
+            save_file(tensors, self.path(directory, name))
+            dump = Dump(self.path(directory))
+            self.assertEqual(set(dump.tensors), {(key, "weight") for key in tensors})
+            for key, value in tensors.items():
+                self.assertTrue(same_bits(dump.tensors[key, "weight"], value), key)
+            with open(self.path(directory, "config.json" if directory == "mamba9" else "adapter_config.json"), "w") as file:
+                json.dump({"model_type": "mamba9"}, file)
+            told = json.loads(cairn("convert", self.path(directory), self.path(directory + "-n"), "--to", "native", "--json").stdout)
+            self.assertEqual(told["account"]["bytes"], sum(value.nbytes for value in tensors.values()))
+            self.assertIn("no difference", cairn("diff", self.path(directory), self.path(directory + "-n")).stdout)
+            refused = cairn("convert", self.path(directory), self.path("cut"), "--to", "native", "--tp", "2", status=2)
+            self.assertIn("nothing says how its tensors are cut", refused.stderr)
+            cairn("inspect", self.path(directory))
+            cairn("verify", self.path(directory))
+
+
 class DcpTest(Case):
     def test_chunks_of_any_world(self):
         subprocess.run([sys.executable, os.path.join(HERE, "dcp_writer.py"), self.dir], check=True, timeout=500,
@@ -234,6 +258,8 @@ class DcpTest(Case):
                 fingerprints.add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
         self.assertEqual(Dump(self.path("nested4")).facts["state"]["iteration"], 7)
         self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
+        self.check_others()
+        self.check_entries(self.path("SGD"))
         os.remove(self.path("nested4", ".metadata"))
         self.assertIn("interrupted", cairn("fingerprint", self.path("nested4"), status=2).stderr)
         data = self.path("nested2", "__1_0.distcp")
@@ -241,8 +267,45 @@ class DcpTest(Case):
         self.assertIn("__1_0.distcp", cairn("fingerprint", self.path("nested2"), status=2).stderr)
 
 
+    def check_others(self):
+        """States of other optimizers are states, and no weights; what belongs to neither is kept by name or said."""
+        for name, roles in {"SGD": ["momentum_buffer"], "NAdam": ["exp_avg", "exp_avg_sq", "mu_product"],
+                            "RMSprop": ["square_avg"], "amsgrad": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]}.items():
+            full = torch.load(self.path(f"{name}.pt"), weights_only=False)
+            expected = {(key, "weight"): value for key, value in full["model"].items()}
+            for key, state in full["optimizer"]["state"].items():
+                expected |= {(key, role): state[role] for role in roles}
+            dump = Dump(self.path(name))
+            self.assertEqual(set(dump.tensors), set(expected))
+            for key, value in expected.items():
+                self.assertTrue(same_bits(dump.tensors[key], value), key)
+            self.assertEqual(dump.facts["state"]["other"]["train_state.loss"], 1.5)
+            self.assertIn("train_state.losses", dump.facts["history"][0])
+            self.assertEqual(dump.facts["state"]["param_groups"][0]["lr"], 0.25)
+            account = dump.facts["state"]["source_account"]
+            self.assertEqual(sum(part["bytes"] for part in account["parts"].values()), account["bytes"])
+            cairn("strip", self.path(name), self.path(name + "-s"), "--format", "safetensors", "--dtype", "fp32")
+            self.assertEqual({key for key, _ in Dump(self.path(name + "-s")).tensors}, set(full["model"]))
+
+    def check_entries(self, directory):
+        """Each entry that .metadata has and its files lack, or the other way round, is an error."""
+        path = os.path.join(directory, ".metadata")
+        whole = pathlib.Path(path).read_bytes()
+        for kind in ("state_dict_metadata", "storage_data"):
+            for i in range(len(getattr(pickle.loads(whole), kind))):
+                metadata = pickle.loads(whole)
+                entries = getattr(metadata, kind)
+                entry = list(entries)[i]
+                entries.pop(entry)
+                pathlib.Path(path).write_bytes(pickle.dumps(metadata))
+                told = cairn("fingerprint", directory, status=2).stderr
+                self.assertIn(entry if isinstance(entry, str) else entry.fqn, told)
+        pathlib.Path(path).write_bytes(whole)
+
+
 ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": True}}
 FP32_GRADS = ZERO | {"data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
+UNTESTED = ZERO | {"zero_allow_untested_optimizer": True}
 DEEPSPEED = {
     "zero1": {"world": 2, "engine": "plain", "config": FP32_GRADS},
     "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}},
@@ -250,6 +313,11 @@ DEEPSPEED = {
               "config": ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}},
     "zero3": {"world": 3, "engine": "plain",
               "config": ZERO | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 20}}},
+    "stage0": {"world": 2, "engine": "plain", "config": ZERO},
+    "amsgrad2": {"world": 2, "engine": "plain", "optimizer_args": {"amsgrad": True}, "frozen": "layers.1",
+                 "states": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"], "config": UNTESTED | {"zero_optimization": {"stage": 2}}},
+    "sgd3": {"world": 2, "engine": "plain", "optimizer": "SGD", "optimizer_args": {"momentum": 0.9}, "frozen": "layers.1",
+             "states": ["momentum_buffer"], "config": UNTESTED | {"zero_optimization": {"stage": 3}}},
     "pipeline": {"world": 8, "engine": "pipe", "pp": 2, "tp": 2, "config": FP32_GRADS | {"gradient_accumulation_steps": 2}},
 }
 HEADS, VOCAB = 4, 29
@@ -313,21 +381,57 @@ class DeepSpeedTest(Case):
         self.assertEqual(dump.facts["state"]["consumed_samples"], 48)
         self.assertEqual(dump.facts["tp"], spec.get("tp", 1))
         seen = set()
-        for role, theirs in (("weight", "weight"), ("master", "fp32"), ("exp_avg",) * 2, ("exp_avg_sq",) * 2):
-            if name == "zero3" and role == "weight":
-                continue  # masters are all that ZeRO-3 stores of parameters
+        states = [(role, role) for role in spec.get("states", ["exp_avg", "exp_avg_sq"])]
+        zero3 = spec["config"].get("zero_optimization", {}).get("stage") == 3
+        for role, theirs in (("weight", "weight"), ("master", "fp32"), *states):
             for full, value in known_to_ranks(out, spec["world"], theirs).items():
                 pairs = canonical(full, value) if spec["engine"] == "pipe" else [(self.plain_name(full), value)]
                 for ours, expected in pairs:
-                    key = ours, "weight" if name == "zero3" and role == "master" else role
+                    if zero3 and role == "weight" and not ours.startswith(spec.get("frozen", "none")):
+                        continue  # masters are all that ZeRO-3 stores of trained parameters
+                    key = ours, "weight" if zero3 and role == "master" else role
                     self.assertTrue(same_bits(dump.tensors[key], expected), key)
                     seen.add(key)
         self.assertEqual(seen, set(dump.tensors))
         self.assertEqual(dump.facts["history"], [])
+        self.check_account(dump)
+        if spec.get("frozen") and zero3:
+            self.check_dropped(out)
         if name in ("zero3", "pipeline"):
             self.check_universal(out, dump)
         if spec["engine"] == "pipe":
             self.check_losses(out)
+
+    def check_account(self, dump):
+        account = dump.facts["state"]["source_account"]
+        self.assertEqual(sum(part["bytes"] for part in account["parts"].values()), account["bytes"])
+        for role in {role for _, role in dump.tensors}:
+            read = sum(value.nbytes for (_, r), value in dump.tensors.items() if r == role)
+            self.assertEqual(account["parts"][role]["bytes"], read, role)
+
+    def check_dropped(self, out):
+        """What is taken out of a file, or put into it under a name that nobody knows, is an error that names it."""
+        step = os.path.join(out, "global_step2")
+        path = os.path.join(step, "zero_pp_rank_1_mp_rank_00_model_states.pt")
+        whole = pathlib.Path(path).read_bytes()
+
+        def fails(change, words, file=path):
+            root = torch.load(file, weights_only=False)
+            change(root)
+            torch.save(root, file)
+            self.assertIn(words, cairn("fingerprint", out, status=2).stderr)
+            pathlib.Path(path).write_bytes(whole)
+
+        name = next(iter(torch.load(path, weights_only=False)["frozen_param_fragments"]))
+        fails(lambda root: root["frozen_param_fragments"].pop(name), name)
+        fails(lambda root: root.update(ema={"w": torch.ones(3)}), "ema.w")
+        path = os.path.join(step, "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
+        whole = pathlib.Path(path).read_bytes()
+        inner = "optimizer_state_dict"
+        fails(lambda root: root[inner][inner]["state"][0].update(secret=torch.ones(4)), "secret", path)
+        fails(lambda root: root[inner][inner]["state"][0].pop("momentum_buffer"), "momentum_buffer", path)
+        fails(lambda root: root.update(extra=torch.ones(5)), "extra", path)
+        cairn("fingerprint", out)
 
     def check_round_robin(self):
         """DeepSpeed itself does not find its masters again, so they are those of the same training without it."""
