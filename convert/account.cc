@@ -276,7 +276,7 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     for (const Storage& storage : ledger.storages) bytes += storage.end - storage.begin;
     CAIRN_RETURN_IF_ERROR(Settle(file, std::move(ledger), totals));
   }
-  nlohmann::json parts = nlohmann::json::object(), left_out = nlohmann::json::array();
+  nlohmann::json parts = nlohmann::json::object(), in_no_tensor = nlohmann::json::array();
   for (const auto& [label, total] : totals) {
     if (total.first == 0 && total.second == 0) continue;
     const std::string_view name =
@@ -284,9 +284,9 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     parts[std::string(name)] = {{"count", total.first}, {"bytes", total.second}};
   }
   for (const auto& [what, there] : names_)
-    if (what.first <= Fate::kAllowed && left_out.size() < kMaxNames) left_out.push_back(what.second);
+    if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxNames) in_no_tensor.push_back(what.second);
   return nlohmann::json{
-      {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"left_out", std::move(left_out)}};
+      {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
 }
 
 nlohmann::json AccountOf(const CheckpointSource& source) {

@@ -62,7 +62,8 @@ class Account {
 
   // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
   // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
-  // "left_out": [names]}; the parts' bytes sum to "bytes". Errors: Corrupt naming file, storage and bytes.
+  // "in_no_tensor": [names of what was read as values or left out]}; the parts' bytes sum to "bytes". Errors:
+  // Corrupt naming file, storage and bytes.
   Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
 
  private:

@@ -36,7 +36,7 @@ TEST(Account, ItsPartsSumToTheStorages) {
   EXPECT_EQ((*account)["storages"], 3);
   EXPECT_EQ((*account)["parts"], nlohmann::json({{"weight", {{"count", 2}, {"bytes", 80}}},
                                                  {"training_state", {{"count", 1}, {"bytes", 40}}}}));
-  EXPECT_EQ((*account)["left_out"], nlohmann::json({"rng"}));
+  EXPECT_EQ((*account)["in_no_tensor"], nlohmann::json({"rng"}));
 }
 
 TEST(Account, AByteWithoutAFateIsAnError) {

@@ -226,7 +226,11 @@ class HuggingFaceTest(CliTest):
         refused(["num_layers"], num_hidden_layers="three")
         refused(["hidden_size"], hidden_size=-24)
         refused(["attention_bias"], attention_bias="yes")
-        refused(["no table", "mamba"], model_type="mamba")
+        save_file(whole, source / "model.safetensors", {"format": "pt"})
+        (source / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))  # its tensors keep their names
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="no Hugging Face form")
+        self.cairn("convert", source, "out", "--to", "native", "--tp", 2, code=2, says="nothing says how its tensors are cut")
+        self.cairn("convert", source, "under-its-names", "--to", "native")
         refused(["quantiz"], quantization_config={"quant_method": "gptq"})
         refused(["twice"], whole | {"embed_tokens.weight": torch.zeros(61, 24)})
         (source / "model.safetensors").unlink()
