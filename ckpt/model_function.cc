@@ -85,12 +85,17 @@ void FillAttention(const json& model, json& of) {
     types = nullptr;
 }
 
+// 8 rather than 8.0.
+std::string Text(const json& value) {
+  return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+}
+
 // "other" by its own names, anything else by its field's.
 void AddDifferences(const std::string& name, const json& wanted, const json& held,
                     std::vector<std::string>& differences) {
   if (wanted == held) return;
   if (name != "other" || !wanted.is_object() || !held.is_object()) {
-    differences.push_back(fmt::format("{} is {}, not {}", name, wanted.dump(), held.dump()));
+    differences.push_back(fmt::format("{} is {}, not {}", name, Text(wanted), Text(held)));
     return;
   }
   for (const auto& [key, value] : wanted.items())

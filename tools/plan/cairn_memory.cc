@@ -66,8 +66,8 @@ class Rank {
     const double gradient = setup_.mixed() ? 0 : table * element_;
     double work = 0;
     if (head) work = 2 * logits * element_ + gradient;
-    if (head && setup_.on_cpu && setup_.precision == Precision::kFp16)
-      work = logits * (2 * 4 + element_) + table * 4;  // CPUs multiply half-precision numbers as fp32
+    if (head && setup_.on_cpu && setup_.mixed())  // CPUs compute gradients of half-precision weights in fp32
+      work = logits * (2 * 4 + element_) + table * 4;
     if (embedding) work = std::max(work, gradient);
     if (setup_.recompute == Recompute::kFull) work = std::max(work, LayerActivations());
     return work + elements_ * bytes_.rest;
