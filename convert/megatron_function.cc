@@ -17,6 +17,7 @@
 #include "convert/architectures/architectures.h"
 #include "convert/architectures/expand.h"
 #include "convert/architectures/hugging_face_config.h"
+#include "convert/formats/param_groups.h"
 
 namespace cairn {
 namespace {
@@ -331,17 +332,8 @@ std::string FamilyOf(const json& args, const json& facts) {
 
 json AsJson(const PyValue& value, int depth) {
   if (depth > 4) return "...";
+  if (auto plain = PlainJson(value)) return *std::move(plain);
   switch (value.kind) {
-    case PyKind::kNone:
-      return nullptr;
-    case PyKind::kBool:
-      return value.integer != 0;
-    case PyKind::kInt:
-      return value.integer;
-    case PyKind::kFloat:
-      return value.real;
-    case PyKind::kStr:
-      return std::string(value.text);
     case PyKind::kList:
     case PyKind::kTuple: {
       json list = json::array();

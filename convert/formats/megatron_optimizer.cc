@@ -12,18 +12,6 @@ namespace {
 constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
 constexpr uint64_t kAlignment = 64;        // elements, of a parameter's start in its bucket
 
-const PyValue* ItemOf(const PyValue* list, size_t i) {
-  return list && (list->is(PyKind::kList) || list->is(PyKind::kTuple)) && i < list->items.size()
-             ? list->items[i]
-             : nullptr;
-}
-
-const PyValue* EntryOf(const PyValue* dict, int64_t key) {
-  for (size_t i = 0; dict && dict->is(PyKind::kDict) && i + 1 < dict->items.size(); i += 2)
-    if (AsInt(dict->items[i]) == key) return dict->items[i + 1];
-  return nullptr;
-}
-
 Result<StoredArray> TensorOf(const TorchFile& file, uint32_t file_index, const PyValue* value,
                              const std::string& name) {
   if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);

@@ -11,18 +11,6 @@
 namespace cairn {
 namespace {
 
-const PyValue* ItemOf(const PyValue* list, size_t i) {
-  return list && (list->is(PyKind::kList) || list->is(PyKind::kTuple)) && i < list->items.size()
-             ? list->items[i]
-             : nullptr;
-}
-
-const PyValue* EntryOf(const PyValue* dict, int64_t key) {
-  for (size_t i = 0; dict && dict->is(PyKind::kDict) && i + 1 < dict->items.size(); i += 2)
-    if (AsInt(dict->items[i]) == key) return dict->items[i + 1];
-  return nullptr;
-}
-
 // The shape of the tensor that an array holds.
 Dims ShapeOf(const TensorArray& tensor) {
   const Dims& shape = tensor.array.shape;

@@ -91,19 +91,6 @@ Result<std::vector<Parameter>> ParametersOf(const PyValue& group) {
   return parameters;
 }
 
-const PyValue* ItemOf(const PyValue* list, size_t i) {
-  return list && (list->is(PyKind::kList) || list->is(PyKind::kTuple)) && i < list->items.size()
-             ? list->items[i]
-             : nullptr;
-}
-
-// The entry of an integer key.
-const PyValue* EntryOf(const PyValue* dict, size_t key) {
-  for (size_t i = 0; dict && dict->is(PyKind::kDict) && i + 1 < dict->items.size(); i += 2)
-    if (AsInt(dict->items[i]) == static_cast<int64_t>(key)) return dict->items[i + 1];
-  return nullptr;
-}
-
 const PyValue* OptimizerOf(const ZeroShard& shard) {
   return FindKind(shard.contents.root(), "optimizer_state_dict", PyKind::kDict);
 }
@@ -122,7 +109,7 @@ const TensorRef* StateOf(const OptimizerStates& states, Role role) {
 const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
   const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
   if (base && base->is(PyKind::kList)) return ItemOf(base, group);  // elastic checkpoints
-  return base ? EntryOf(Find(*base, "state"), group) : nullptr;
+  return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
 }
 
 // What both forms have: the states of each group (or sub-group), and what becomes of a number among them.

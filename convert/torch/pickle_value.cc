@@ -91,6 +91,18 @@ const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind)
   return found && found->is(kind) ? found : nullptr;
 }
 
+const PyValue* ItemOf(const PyValue* list, size_t i) {
+  return list && (list->is(PyKind::kList) || list->is(PyKind::kTuple)) && i < list->items.size()
+             ? list->items[i]
+             : nullptr;
+}
+
+const PyValue* EntryOf(const PyValue* dict, int64_t key) {
+  for (size_t i = 0; dict && dict->is(PyKind::kDict) && i + 1 < dict->items.size(); i += 2)
+    if (AsInt(dict->items[i]) == key) return dict->items[i + 1];
+  return nullptr;
+}
+
 std::optional<int64_t> AsInt(const PyValue* value) {
   if (!value || !(value->is(PyKind::kInt) || value->is(PyKind::kBool))) return std::nullopt;
   return value->integer;

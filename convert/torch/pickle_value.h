@@ -88,6 +88,9 @@ struct PyValue {
 const PyValue* Find(const PyValue& value, std::string_view key);
 // The same, and only of that kind.
 const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind);
+// The item of a list or tuple; the entry of an integer key of a dict. Null where there is none.
+const PyValue* ItemOf(const PyValue* list, size_t i);
+const PyValue* EntryOf(const PyValue* dict, int64_t key);
 
 std::optional<int64_t> AsInt(const PyValue* value);    // also of a bool; of null: nothing
 std::optional<double> AsNumber(const PyValue* value);  // int, float or bool
