@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 constexpr uint32_t kF32Infinity = 0x7f800000;
-constexpr uint64_t kBatch = 4096;  // elements; their fp32 values stay in the first-level cache
+constexpr uint64_t kCastBatch = 4096;  // elements; their fp32 values stay in the first-level cache
 
 // Arithmetic: a conditional expression may become a branch, and then the loop around it does not vectorise.
 [[gnu::always_inline]] inline uint32_t Select(bool condition, uint32_t yes, uint32_t no) {
@@ -115,7 +115,7 @@ CastCounts CountWidened(const std::byte* values, uint64_t count) {
 
 CastCounts CastBatch(Dtype from, const std::byte* in, uint64_t count, Dtype to, std::byte* out,
                      bool saturate) {
-  alignas(64) std::byte wide[kBatch * 4];
+  alignas(64) std::byte wide[kCastBatch * 4];
   if (from != Dtype::kF32) {
     std::byte* target = to == Dtype::kF32 ? out : wide;
     (from == Dtype::kF16 ? FromHalf : FromBrain)(in, count, target);
@@ -151,8 +151,8 @@ CastCounts Cast(Dtype from, std::span<const std::byte> in, Dtype to, std::span<s
     return {.elements = count};
   }
   CastCounts counts;
-  for (uint64_t at = 0; at < count; at += kBatch)
-    counts += CastBatch(from, in.data() + at * from_bytes, std::min(kBatch, count - at), to,
+  for (uint64_t at = 0; at < count; at += kCastBatch)
+    counts += CastBatch(from, in.data() + at * from_bytes, std::min(kCastBatch, count - at), to,
                         out.data() + at * to_bytes, on_overflow == OnOverflow::kSaturate);
   return counts;
 }

@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kMagic = "CAIRNCAT";
+constexpr std::string_view kCatalogMagic = "CAIRNCAT";
 constexpr uint32_t kPlainVersion = 1;  // no piece has a codec: what readers before version 2 take
 constexpr uint32_t kVersion = 2;
 constexpr uint32_t kEncodedBit = uint32_t{1} << 31;
@@ -116,7 +116,7 @@ class Decoder {
   Status Bad(std::string_view what) const { return Corrupt("catalog at byte {}: {}", in_.offset(), what); }
 
   Status Header() {
-    if (in_.GetRaw(kMagic.size()) != kMagic) return Bad("not a Cairn catalog");
+    if (in_.GetRaw(kCatalogMagic.size()) != kCatalogMagic) return Bad("not a Cairn catalog");
     const auto version = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated header");
     if (version != kPlainVersion && version != kVersion)
@@ -302,7 +302,7 @@ StepCatalog PackCatalog(const Catalog& catalog) {
 
 std::string EncodeCatalog(const Catalog& catalog) {
   ByteWriter out;
-  out.PutRaw(kMagic);
+  out.PutRaw(kCatalogMagic);
   out.Put(VersionFor(catalog));
   out.Put(static_cast<uint32_t>(catalog.tensors.size()));
   out.Put(static_cast<uint32_t>(catalog.files.size()));

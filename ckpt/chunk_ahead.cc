@@ -9,8 +9,6 @@ namespace cairn {
 namespace {
 
 constexpr int kReadsInFlight = 4;
-constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
-constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
 constexpr size_t kHorizon = 256;                // chunks among which neighbours are looked for
 
 }  // namespace

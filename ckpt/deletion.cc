@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 #include "ckpt/posix_error.h"
 #include "ckpt/run_health.h"
 #include "ckpt/step_hold.h"
@@ -78,14 +79,6 @@ Status RemoveFilesOf(FileSystem& fs, const std::string& directory, std::vector<s
   for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
   const Status removed = fs.RemoveDir(directory);
   return removed.kind() == StatusKind::kNotFound ? OkStatus() : removed;
-}
-
-Result<Manifest> ReadManifest(FileSystem& fs, const std::string& directory, Digest* digest = nullptr) {
-  const std::string path = JoinPath(directory, kManifestName);
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxManifestBytes));
-  if (digest != nullptr) *digest = DigestOf(text);
-  Result<Manifest> manifest = DecodeManifest(text);
-  return manifest.ok() ? std::move(manifest) : manifest.status().WithContext(path);
 }
 
 Status Opens(FileSystem& fs, const std::string& directory, Shards shards) {

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBatch = 4096;  // elements; what they round to stays in the first-level cache
+constexpr size_t kDeriveBatch = 4096;  // elements; what they round to stays in the first-level cache
 
 void Round(std::span<const std::byte> master, std::span<std::byte> weight) {
   Cast(Dtype::kF32, master, Dtype::kF16, weight, OnOverflow::kInfinity);
@@ -22,9 +22,9 @@ bool FindUnderived(std::span<const std::byte> master, std::span<const std::byte>
   const size_t count = weight.size() / 2;
   assert(master.size() == count * 4 && count <= UINT32_MAX);
   exceptions.clear();
-  std::byte rounded[kBatch * 2];
-  for (size_t at = 0; at < count; at += kBatch) {
-    const size_t batch = std::min(kBatch, count - at);
+  std::byte rounded[kDeriveBatch * 2];
+  for (size_t at = 0; at < count; at += kDeriveBatch) {
+    const size_t batch = std::min(kDeriveBatch, count - at);
     const std::byte* const given = weight.data() + at * 2;
     Round(master.subspan(at * 4, batch * 4), std::span(rounded).first(batch * 2));
     if (std::memcmp(rounded, given, batch * 2) == 0) continue;

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kWindowBytes = 4 << 20;
+constexpr uint64_t kScanBytes = 4 << 20;
 constexpr int kDepth = 3;
 
 }  // namespace
@@ -63,7 +63,7 @@ void FileScan::StartReads() {
     const size_t index = (first_ + used_) % slots_.size();
     Slot& slot = slots_[index];
     slot.begin = started_;
-    slot.end = std::min(queued_bytes_, started_ + kWindowBytes);
+    slot.end = std::min(queued_bytes_, started_ + kScanBytes);
     queue_->Read(*file_, slot.begin, {MemoryOf(slot), slot.end - slot.begin}, index);
     started_ = slot.end;
     ++used_;
@@ -71,7 +71,7 @@ void FileScan::StartReads() {
 }
 
 Status FileScan::FetchCached() {
-  const uint64_t count = std::min(kWindowBytes, bytes_ - offset_);
+  const uint64_t count = std::min(kScanBytes, bytes_ - offset_);
   mapped_.reset();
   if (may_map_) {
     Result<MappedRange> mapped = MappedRange::Map(*file_, offset_, count);
@@ -96,7 +96,7 @@ Status FileScan::FetchTail() {
 }
 
 std::byte* FileScan::MemoryOf(Slot& slot) {
-  if (!slot.memory) slot.memory = std::make_unique<WriteRing::Buffer>(kWindowBytes);
+  if (!slot.memory) slot.memory = std::make_unique<WriteRing::Buffer>(kScanBytes);
   return slot.memory->data();
 }
 

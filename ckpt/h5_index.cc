@@ -20,7 +20,7 @@ H5Handle Space(const Sizes& shape) {
           H5Sclose};
 }
 
-void Select(const H5Handle& space, const Sizes& offset, const Sizes& extent) {
+void SelectBox(const H5Handle& space, const Sizes& offset, const Sizes& extent) {
   if (offset.empty()) return;
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, offset.data(), nullptr, extent.data(), nullptr);
 }
@@ -36,8 +36,8 @@ bool MapVector(const Files& files, const Piece& piece, FlatRange range, const st
                const H5Handle& create_list, const H5Handle& whole) {
   const H5Handle source = Space({range.size()});
   for (const Segment& segment : Decompose(piece.box, range)) {
-    Select(whole, ToSizes(segment.box.offset), ToSizes(segment.box.extent));
-    Select(source, {segment.begin}, {segment.box.Volume()});
+    SelectBox(whole, ToSizes(segment.box.offset), ToSizes(segment.box.extent));
+    SelectBox(source, {segment.begin}, {segment.box.Volume()});
     if (!AddSource(files, piece, path, source, create_list, whole)) return false;
   }
   return true;
@@ -56,7 +56,7 @@ bool MapPiece(const Catalog& catalog, const Files& files, const Piece& piece, co
   const std::string path = PiecePath(tensor, piece.box, piece.range);
   if (piece.range.size() != piece.box.Volume())
     return MapVector(files, piece, piece.range, path, create_list, whole);
-  Select(whole, ToSizes(piece.box.offset), ToSizes(piece.box.extent));
+  SelectBox(whole, ToSizes(piece.box.offset), ToSizes(piece.box.extent));
   return AddSource(files, piece, path, Space(ToSizes(piece.box.extent)), create_list, whole);
 }
 

@@ -22,7 +22,7 @@ struct MemoryFile {
 MemoryFile* Self(H5FD_t* file) { return reinterpret_cast<MemoryFile*>(file); }
 const MemoryFile* Self(const H5FD_t* file) { return reinterpret_cast<const MemoryFile*>(file); }
 
-H5FD_t* Open(const char*, unsigned, hid_t access_list, haddr_t) {
+H5FD_t* OpenDriver(const char*, unsigned, hid_t access_list, haddr_t) {
   const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access_list));
   if (info == nullptr) return nullptr;
   auto* file = new MemoryFile{};
@@ -62,7 +62,7 @@ void ForEachPage(haddr_t offset, size_t size, Visit visit) {
   }
 }
 
-herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, void* buffer) {
+herr_t ReadDriver(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, void* buffer) {
   ForEachPage(offset, size, [&](uint64_t page, uint64_t in_page, size_t count, size_t done) {
     const auto found = Self(file)->pages->pages.find(page);
     char* out = static_cast<char*>(buffer) + done;
@@ -105,14 +105,14 @@ H5FD_class_t MakeClass(bool placed) {
   driver.maxaddr = INT64_MAX;
   driver.fc_degree = H5F_CLOSE_STRONG;
   driver.fapl_size = sizeof(DriverInfo);
-  driver.open = Open;
+  driver.open = OpenDriver;
   driver.close = Close;
   driver.query = Query;
   if (placed) driver.alloc = AllocateAround;
   driver.get_eoa = EndOfAllocation;
   driver.set_eoa = SetEndOfAllocation;
   driver.get_eof = EndOfFile;
-  driver.read = Read;
+  driver.read = ReadDriver;
   driver.write = Write;
   // Raw data must not land in space that metadata gave back.
   const H5FD_mem_t one_free_list[] = H5FD_FLMAP_SINGLE, two_free_lists[] = H5FD_FLMAP_DICHOTOMY;

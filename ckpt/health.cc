@@ -22,7 +22,7 @@ json NumberOrText(double value) {
   return std::isnan(value) ? "nan" : fmt::format("{}", value);
 }
 
-bool Read(const json& object, const char* name, double& value) {
+bool ReadField(const json& object, const char* name, double& value) {
   const auto found = object.find(name);
   if (found == object.end()) return false;
   if (found->is_number()) value = found->get<double>();
@@ -31,7 +31,7 @@ bool Read(const json& object, const char* name, double& value) {
 }
 
 template <typename Integer>
-bool Read(const json& object, const char* name, Integer& value) {
+bool ReadField(const json& object, const char* name, Integer& value) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number_integer()) return false;
   value = found->get<Integer>();
@@ -68,12 +68,13 @@ std::optional<Health> HealthOf(const json& state) {
   if (found == state.end() || !found->is_object()) return std::nullopt;
   Health health;
   const json& object = *found;
-  const bool whole = Read(object, "loss", health.loss) && Read(object, "grad_norm", health.grad_norm) &&
-                     Read(object, "bad_iterations", health.bad_iterations) &&
-                     Read(object, "skipped_iterations", health.skipped_iterations) &&
-                     Read(object, "nonfinite", health.nonfinite);
+  const bool whole = ReadField(object, "loss", health.loss) &&
+                     ReadField(object, "grad_norm", health.grad_norm) &&
+                     ReadField(object, "bad_iterations", health.bad_iterations) &&
+                     ReadField(object, "skipped_iterations", health.skipped_iterations) &&
+                     ReadField(object, "nonfinite", health.nonfinite);
   if (!whole) return std::nullopt;
-  if (health.bad_iterations > 0 && !Read(object, "first_bad_iteration", health.first_bad_iteration))
+  if (health.bad_iterations > 0 && !ReadField(object, "first_bad_iteration", health.first_bad_iteration))
     return std::nullopt;
   health.session = TextField(object, "session");
   health.accused = TextField(object, "accused");

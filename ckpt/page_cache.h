@@ -8,9 +8,15 @@
 #include <optional>
 #include <span>
 
+#include "ckpt/digest.h"
 #include "ckpt/file_system.h"
 
 namespace cairn {
+
+inline constexpr size_t kHugePageBytes = 2 << 20;
+inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
+// Two wanted ranges of a file that lie no farther apart are read as one.
+inline constexpr uint64_t kMaxGapBytes = 64 << 10;
 
 // How many bytes of [offset, offset + bytes), in whole pages, lie in the page cache; nothing where that
 // cannot be told.

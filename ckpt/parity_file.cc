@@ -13,9 +13,9 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kMagic = "CAIRNPAR";
+constexpr std::string_view kParityMagic = "CAIRNPAR";
 constexpr uint32_t kParityVersion = 1;
-constexpr uint64_t kMaxBlockBytes = 1 << 20;
+constexpr uint64_t kMaxParityBlockBytes = 1 << 20;
 constexpr uint64_t kMaxHeaderBytes = 64 << 20;
 constexpr uint64_t kStartBytes = 8 + 4 + 8 + 16;  // magic, version, header bytes, digest of what follows
 constexpr uint64_t kMaxShardBytes = uint64_t{1} << 50;
@@ -45,7 +45,7 @@ std::string EncodeHeader(const ParityGroup& group, int member, const std::vector
   fields.resize(group.header_bytes() - kStartBytes, '\0');
   const Digest digest = DigestOf(fields);
   ByteWriter out;
-  out.PutRaw(kMagic);
+  out.PutRaw(kParityMagic);
   out.Put(kParityVersion);
   out.Put(group.header_bytes());
   out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
@@ -202,7 +202,7 @@ ParityGroup::ParityGroup(StepIdentity identity, std::vector<Member> members, Era
     : identity_(std::move(identity)), members_(std::move(members)), code_(std::move(code)) {
   uint64_t largest = 0;
   for (const Member& member : members_) largest = std::max(largest, member.bytes);
-  block_bytes_ = std::clamp(PageUp(CeilDiv(largest, code_.data())), kPageBytes, kMaxBlockBytes);
+  block_bytes_ = std::clamp(PageUp(CeilDiv(largest, code_.data())), kPageBytes, kMaxParityBlockBytes);
   cycles_ = CeilDiv(largest, block_bytes_ * code_.data());
 }
 
@@ -272,7 +272,7 @@ Result<ParityHeader> ReadParityHeader(FileSystem& fs, const std::string& path) {
   std::string start(kStartBytes, '\0');
   CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(start))));
   ByteReader in(start);
-  if (in.GetRaw(kMagic.size()) != kMagic) return Corrupt("{} at byte 0: not a parity file", path);
+  if (in.GetRaw(kParityMagic.size()) != kParityMagic) return Corrupt("{} at byte 0: not a parity file", path);
   if (const auto version = in.Get<uint32_t>(); version != kParityVersion)
     return NotSupported("{}: parity version {}, this program reads version {}", path, version,
                         kParityVersion);

@@ -20,7 +20,7 @@ constexpr int kLevel = 1;
 
 // --- The sample that decides ---
 
-constexpr size_t kWindowBytes = 256, kWindows = 64;  // 16 KiB of a chunk
+constexpr size_t kSampleBytes = 256, kSamples = 64;  // 16 KiB of a chunk
 constexpr double kNoiseBits = 7.85;  // entropy a byte; above it Huffman would save less than 2 %
 constexpr size_t kRunFraction = 16;  // matches pay where one in so many elements repeats its neighbour
 constexpr size_t kMinPayback = 64;   // stored as it is unless one in so many bytes is saved
@@ -42,8 +42,8 @@ double BitsPerByte(const std::array<uint32_t, 256>& counts, size_t total) {
 Outlook Sample(std::span<const std::byte> chunk, size_t element_bytes) {
   std::array<std::array<uint32_t, 256>, kMaxElementBytes> counts{};
   const size_t elements = chunk.size() / element_bytes;
-  const size_t window = std::min(elements, kWindowBytes / element_bytes);
-  const size_t stride = std::max(window, elements / kWindows);
+  const size_t window = std::min(elements, kSampleBytes / element_bytes);
+  const size_t stride = std::max(window, elements / kSamples);
   size_t seen = 0, repeats = 0;
   for (size_t begin = 0; begin + window <= elements; begin += stride)
     for (size_t i = begin; i < begin + window; ++i, ++seen) {

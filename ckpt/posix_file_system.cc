@@ -91,7 +91,8 @@ class PosixFile final : public File {
 };
 
 // Opens with O_DIRECT where asked for and taken (tmpfs and some network file systems refuse it with EINVAL).
-Result<std::unique_ptr<File>> Open(const char* what, const std::string& path, int flags, Direct direct) {
+Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string& path, int flags,
+                                             Direct direct) {
   int fd = -1;
   bool is_direct = direct != Direct::kOff;
   if (is_direct) {
@@ -119,7 +120,8 @@ FileInfo InfoOf(const struct stat& st) {
 // O_NONBLOCK, so that a FIFO does not wait for a writer; taken off again, because io_uring would take it for
 // a wish not to wait for the disk.
 Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct) {
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file, Open("open", path, O_RDONLY | O_NONBLOCK, direct));
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                         OpenDescriptor("open", path, O_RDONLY | O_NONBLOCK, direct));
   struct stat st;
   if (::fstat(file->descriptor(), &st) != 0) return PosixError("find", path, errno);
   if (S_ISDIR(st.st_mode)) return PosixError("read", path, EISDIR);
@@ -138,11 +140,11 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct) override {
-    return Open("create", path, O_RDWR | O_CREAT | O_EXCL, direct);
+    return OpenDescriptor("create", path, O_RDWR | O_CREAT | O_EXCL, direct);
   }
 
   Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct direct) override {
-    return Open("open", path, O_RDWR, direct);
+    return OpenDescriptor("open", path, O_RDWR, direct);
   }
 
   Result<FileInfo> Stat(const std::string& path) override {

@@ -1,22 +1,17 @@
 #include "ckpt/run_health.h"
 
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 #include "ckpt/run_dir.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMaxRecordBytes = 64 << 10;
+constexpr uint64_t kMaxCondemnationBytes = 64 << 10;
 
 std::string TextAt(const nlohmann::json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-Result<Manifest> ReadManifest(FileSystem& fs, const std::string& step_dir) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
-  return DecodeManifest(text);
 }
 
 }  // namespace
@@ -46,7 +41,7 @@ std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& r
   std::vector<Condemnation> condemned;
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     if (!name.ends_with(".json")) continue;
-    const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, name), kMaxRecordBytes);
+    const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, name), kMaxCondemnationBytes);
     if (!text.ok()) continue;
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !json.contains("step")) continue;

@@ -10,7 +10,7 @@ namespace cairn {
 namespace {
 
 constexpr uint32_t kHalfway = 0x8000;
-constexpr size_t kBatch = 4096;  // elements; one batch in 32 of rounded weights holds an exception
+constexpr size_t kSplitBatch = 4096;  // elements; one batch in 32 of rounded weights holds an exception
 
 // The master that the rule gives.
 [[gnu::always_inline]] inline uint32_t Join(uint32_t weight, uint32_t low) {
@@ -63,8 +63,8 @@ bool SplitMaster(std::span<const std::byte> weight, std::span<const std::byte> m
   const size_t count = master.size() / 4;
   assert(weight.size() == count * 2 && low.size() == count * 2 && count <= UINT32_MAX);
   exceptions.clear();
-  for (size_t at = 0; at < count; at += kBatch) {
-    const size_t batch = std::min(kBatch, count - at);
+  for (size_t at = 0; at < count; at += kSplitBatch) {
+    const size_t batch = std::min(kSplitBatch, count - at);
     const uint32_t wrong =
         SplitBatch(weight.data() + at * 2, master.data() + at * 4, batch, low.data() + at * 2);
     if (exceptions.size() + wrong > max_exceptions) return false;

@@ -13,8 +13,6 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kHugePageBytes = 2 << 20;
-constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
 constexpr uint64_t kMinMapBytes = 256 << 10;    // below it a mapping costs more than a copy
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache

@@ -17,6 +17,7 @@
 #include "ckpt/file_system.h"
 #include "ckpt/manifest.h"
 #include "ckpt/open_files.h"
+#include "ckpt/page_cache.h"
 
 namespace cairn {
 
@@ -34,8 +35,6 @@ struct LoadOptions {
   // that load the same bytes share the page cache with kOff.
   Direct direct = Direct::kAuto;
 };
-
-inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
 
 class StepLoader {
  public:

@@ -5,13 +5,14 @@
 #include <unordered_map>
 
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kMinAheadBytes = 2 * kChunkBytes;
 constexpr uint64_t kMaxAheadBytes = 8 * kChunkBytes;
-constexpr size_t kWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
+constexpr size_t kCatalogWindowBytes = 256 << 10;  // of the catalog; stays in the second-level cache
 
 // Of the elements that a piece is joined with.
 Dtype OtherDtype(Codec joined) { return joined == Codec::kDerived ? Dtype::kF32 : Dtype::kBF16; }
@@ -22,8 +23,8 @@ class CatalogSource final : public ByteSource {
   CatalogSource(File& file, uint64_t offset, uint64_t bytes) : file_(file), offset_(offset), left_(bytes) {}
 
   std::string_view More(std::string_view rest, uint64_t need) override {
-    if (window_.size() < need + kWindowBytes) {
-      std::string larger(need + kWindowBytes, '\0');
+    if (window_.size() < need + kCatalogWindowBytes) {
+      std::string larger(need + kCatalogWindowBytes, '\0');
       std::ranges::copy(rest, larger.begin());
       window_.swap(larger);
     } else {
@@ -59,13 +60,10 @@ class CatalogSource final : public ByteSource {
 
 Result<std::unique_ptr<StepReader>> StepReader::Open(FileSystem& fs, const std::string& directory) {
   std::unique_ptr<StepReader> reader(new StepReader(fs, directory));
-  const std::string path = JoinPath(directory, kManifestName);
-  Result<std::string> text = ReadSmallFile(fs, path, kMaxManifestBytes);
-  if (!text.ok() && text.status().kind() == StatusKind::kNotFound)
+  Result<Manifest> manifest = ReadManifest(fs, directory);
+  if (!manifest.ok() && manifest.status().kind() == StatusKind::kNotFound)
     return NotFound("{}: no {}; this is not a committed Cairn step", directory, kManifestName);
-  if (!text.ok()) return text.status();
-  Result<Manifest> manifest = DecodeManifest(*text);
-  if (!manifest.ok()) return manifest.status().WithContext(path);
+  if (!manifest.ok()) return manifest.status();
   reader->manifest_ = std::move(manifest).value();
   reader->files_.emplace(fs, reader->DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(reader->CheckFileSizes());

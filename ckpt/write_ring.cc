@@ -5,13 +5,9 @@
 #include <new>
 #include <utility>
 
+#include "ckpt/page_cache.h"
+
 namespace cairn {
-namespace {
-
-constexpr size_t kHugePageBytes = 2 << 20;
-
-}  // namespace
-
 // Large ones in huge pages, where the kernel gives them: far fewer first uses of a page, which are slow.
 WriteRing::Buffer::Buffer(uint64_t bytes) : capacity(PageUp(bytes)) {
   const size_t align = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kFates = 256;  // labels of fates begin here, behind those of roles
 constexpr uint64_t kMaxRuns = 1 << 20;
-constexpr size_t kMaxPathBytes = 512;
+constexpr size_t kMaxListedPathBytes = 512;
 constexpr size_t kMaxNames = 256;  // in the manifest
 constexpr size_t kMaxPairs = 256;  // of parts that are compared each with each
 
@@ -41,7 +41,7 @@ void ForEachReference(const PyValue& root, const std::string& name,
   std::vector<std::pair<const PyValue*, std::string>> todo{{&root, name}};
   const auto push = [&](const PyValue* value, const std::string& path, auto key) {
     if (!value || value->is(PyKind::kStr) || value->is(PyKind::kInt) || value->is(PyKind::kFloat)) return;
-    std::string longer = path.size() > kMaxPathBytes ? path : path + (path.empty() ? "" : ".") + key();
+    std::string longer = path.size() > kMaxListedPathBytes ? path : path + (path.empty() ? "" : ".") + key();
     todo.emplace_back(value, std::move(longer));
   };
   while (!todo.empty()) {

@@ -12,7 +12,7 @@ std::string Describe(const TensorEntry& tensor) {
   return fmt::format("{} {}", Name(tensor.dtype), ToString(tensor.spec.shape));
 }
 
-struct Pair {
+struct TensorPair {
   uint32_t a, b;
   Tolerance tolerance;
 };
@@ -80,7 +80,7 @@ class Differ {
     return OkStatus();
   }
 
-  void CompareStructure(const Pair& pair) {
+  void CompareStructure(const TensorPair& pair) {
     const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
     if (!(x.spec.shape == y.spec.shape))
       return Tell(DisplayName(x), Difference::kShape, Describe(x), Describe(y));
@@ -106,7 +106,7 @@ class Differ {
     std::optional<ValueDistance> distance;
     uint64_t done = 0;
     return StreamBlocks(a_, compared_, BlockBytesFor(options_.max_memory), [&](const Block& block) -> Status {
-      const Pair& pair = pairs_[block.tensor];
+      const TensorPair& pair = pairs_[block.tensor];
       const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
       if (block.begin == 0)
         distance.emplace(x.dtype, y.dtype, pair.tolerance.absolute, pair.tolerance.relative);
@@ -139,7 +139,7 @@ class Differ {
   CheckpointSource& b_;
   const DiffOptions& options_;
   std::vector<bool> used_;          // globs to ignore, then those of tolerances
-  std::vector<Pair> pairs_;         // by tensor of A
+  std::vector<TensorPair> pairs_;   // by tensor of A
   std::vector<uint32_t> compared_;  // tensors of A
   DiffResult result_;
 };

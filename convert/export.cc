@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kProgramBytes = 24 << 20;
+constexpr uint64_t kExportProgramBytes = 24 << 20;
 constexpr uint64_t kBufferBytes = 1 << 20;
 
 // Beside what the other system reads: where it comes from, and what was not carried.
@@ -207,7 +207,7 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
   cost.files = plan.target.files.size();
   cost.moved_bytes = 2 * cost.read_bytes + read_back;
   const uint64_t window = options.writer.max_memory;
-  cost.peak_memory = kProgramBytes + 4 * std::min(BlockBytesFor(window), cost.read_bytes) +
+  cost.peak_memory = kExportProgramBytes + 4 * std::min(BlockBytesFor(window), cost.read_bytes) +
                      std::min(ReaderCacheFor(window), cost.read_bytes) + 32 * kBufferBytes;
   return cost;
 }

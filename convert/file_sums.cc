@@ -53,9 +53,9 @@ void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
   sums.bytes += info.ok() ? info->bytes : 0;
 }
 
-class Checker {
+class SumChecker {
  public:
-  Checker(FileSystem& fs, const std::string& directory, const std::function<void(uint64_t)>& progress)
+  SumChecker(FileSystem& fs, const std::string& directory, const std::function<void(uint64_t)>& progress)
       : fs_(fs), directory_(directory), progress_(progress), window_(kWindowBytes) {}
 
   void CheckDigest(const std::string& name, const std::string& digest) {
@@ -157,7 +157,7 @@ FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vecto
 
 VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
                            const std::function<void(uint64_t)>& progress) {
-  Checker checker(fs, directory, progress);
+  SumChecker checker(fs, directory, progress);
   for (const auto& [name, digest] : sums.digests) checker.CheckDigest(name, digest);
   for (const std::string& name : sums.zips) checker.CheckZip(name);
   return checker.Finish();

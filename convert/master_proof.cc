@@ -12,14 +12,14 @@ namespace cairn {
 
 namespace {
 
-struct Pair {
+struct MasterPair {
   uint32_t master = 0;  // into the catalog
   uint32_t weight = 0;
 };
 
-std::vector<Pair> PairsOf(const TensorTable& catalog) {
+std::vector<MasterPair> PairsOf(const TensorTable& catalog) {
   const TensorLookup lookup(catalog);
-  std::vector<Pair> pairs;
+  std::vector<MasterPair> pairs;
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     const TensorEntry& tensor = catalog.tensors[i];
     if (tensor.role != Role::kMaster) continue;
@@ -33,7 +33,7 @@ class Prover {
  public:
   Prover(CheckpointSource& source, uint64_t block_bytes) : source_(source), block_bytes_(block_bytes) {}
 
-  Status Check(Pair pair) {
+  Status Check(MasterPair pair) {
     const TensorEntry& master = source_.catalog().tensors[pair.master];
     const TensorEntry& weight = source_.catalog().tensors[pair.weight];
     const uint64_t elements = std::max<uint64_t>(1, block_bytes_ / SizeOf(master.dtype));
@@ -74,7 +74,7 @@ class Prover {
 Result<MasterProof> ProveMasters(CheckpointSource& source, uint64_t max_memory) {
   MasterProof proof;
   Prover prover(source, BlockBytesFor(max_memory));
-  for (const Pair pair : PairsOf(source.catalog())) {
+  for (const MasterPair pair : PairsOf(source.catalog())) {
     CAIRN_RETURN_IF_ERROR(prover.Check(pair));
     ++proof.parameters;
     proof.elements += source.catalog().tensors[pair.master].spec.shape.Volume();

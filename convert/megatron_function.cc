@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxItems = 1 << 16;  // of one list
+constexpr size_t kMaxListItems = 1 << 16;  // of one list
 
 // Of Megatron-Core's rotary scaling, which takes the factor alone.
 json Llama3Scaling(const json& factor) {
@@ -138,7 +138,7 @@ bool IsHarmless(const std::string& name) {
   return kNames.contains(name);
 }
 
-bool SaysNothing(const json& value) {
+bool IsUnset(const json& value) {
   return value.is_null() || value == false || value == 0 || (!value.is_primitive() && value.empty()) ||
          value == "";
 }
@@ -149,7 +149,7 @@ bool Flag(const json& args, const char* name, bool otherwise = false) {
   if (value.is_boolean()) return value.get<bool>();
   return value.is_number() ? value != 0 : otherwise;
 }
-json FirstOf(const json& args, std::initializer_list<const char*> names, const json& otherwise) {
+json FirstArgument(const json& args, std::initializer_list<const char*> names, const json& otherwise) {
   for (const char* name : names)
     if (const json value = Get(args, name); !value.is_null()) return value;
   return otherwise;
@@ -174,28 +174,28 @@ void ReadPositions(const json& args, json& facts) {
   else if (type.is_null() && !Flag(args, "add_position_embedding", true))
     facts["position_embedding"] = "none";
   if (facts.value("position_embedding", "") != "rope") return;
-  facts["rotary_base"] = FirstOf(args, {"rotary_base", "rope_theta"}, 10000);
-  if (const json percent = FirstOf(args, {"rotary_percent"}, 1); percent != 1)
+  facts["rotary_base"] = FirstArgument(args, {"rotary_base", "rope_theta"}, 10000);
+  if (const json percent = FirstArgument(args, {"rotary_percent"}, 1); percent != 1)
     facts["rotary_percent"] = percent;
   if (Flag(args, "rotary_interleaved")) facts["rotary_interleaved"] = true;
   const json interpolation = Get(args, "rotary_seq_len_interpolation_factor");
   const bool interpolated = interpolation.is_number() && interpolation != 1;
   if (Flag(args, "use_rope_scaling")) {
-    facts["rope_scaling"] = Llama3Scaling(FirstOf(args, {"rope_scaling_factor"}, 8.0));
+    facts["rope_scaling"] = Llama3Scaling(FirstArgument(args, {"rope_scaling_factor"}, 8.0));
     if (interpolated) facts["rope_scaling"]["rotary_seq_len_interpolation_factor"] = interpolation;
   } else if (interpolated) {
     facts["rope_scaling"] = {{"rope_type", "linear"}, {"factor", interpolation}};
   }
   const json without = Get(args, "no_rope_freq");
-  const bool all_rotate = without.is_array() && std::ranges::all_of(without, SaysNothing);
-  if (!SaysNothing(without) && !all_rotate) facts["layers_without_rope"] = without;
+  const bool all_rotate = without.is_array() && std::ranges::all_of(without, IsUnset);
+  if (!IsUnset(without) && !all_rotate) facts["layers_without_rope"] = without;
 }
 
 // Layers that see a window: of Megatron's, counted from 1, each but every N-th, or those with a 1 in a list.
 json LayerTypes(const json& skip, uint64_t layers) {
   json types = json::array();
-  for (uint64_t i = 0; i < layers && i < kMaxItems; ++i) {
-    const bool listed = skip.is_array() && i < skip.size() && !SaysNothing(skip[i]);
+  for (uint64_t i = 0; i < layers && i < kMaxListItems; ++i) {
+    const bool listed = skip.is_array() && i < skip.size() && !IsUnset(skip[i]);
     const bool counted = skip.is_number_integer() && skip > 0 && (i + 1) % skip.get<uint64_t>() != 0;
     types.push_back(listed || counted ? "sliding_attention" : "full_attention");
   }
@@ -210,14 +210,14 @@ void ReadAttention(const json& args, json& facts) {
     facts["sliding_window"] = window[0].get<int64_t>() + 1;  // the query's own key is not counted there
     if (const json skip = Get(args, "window_attn_skip_freq"); !skip.is_null())
       facts["layer_types"] = LayerTypes(skip, facts.value("num_layers", uint64_t{0}));
-  } else if (!SaysNothing(window) && !(is_pair && window[0] == -1)) {
+  } else if (!IsUnset(window) && !(is_pair && window[0] == -1)) {
     facts["sliding_window"] = window;
   }
   if (const json scale = Get(args, "softmax_scale"); scale == 1)
     facts["scale_attn_weights"] = false;  // as GPT-2 of transformers says it
-  else if (!SaysNothing(scale))
+  else if (!IsUnset(scale))
     facts["attention_scale"] = scale;
-  if (const json softmax = Get(args, "softmax_type"); !SaysNothing(softmax) && softmax != "vanilla")
+  if (const json softmax = Get(args, "softmax_type"); !IsUnset(softmax) && softmax != "vanilla")
     facts["softmax"] = softmax;
 }
 
@@ -251,7 +251,7 @@ void ReadActivation(const json& args, json& facts) {
 }
 
 void ReadNorms(const json& args, json& facts) {
-  const json epsilon = FirstOf(args, {"norm_epsilon", "layernorm_epsilon"}, 1e-5);
+  const json epsilon = FirstArgument(args, {"norm_epsilon", "layernorm_epsilon"}, 1e-5);
   facts["layernorm_epsilon"] = epsilon;
   const json norm = Get(args, "normalization");
   const std::string kind = Lower(norm);
@@ -264,9 +264,9 @@ void ReadNorms(const json& args, json& facts) {
     facts["norm_weight_minus_one"] = true;
 }
 
-void ReadOthers(const json& args, const std::vector<std::string>& allow, json& facts) {
+void ReadOtherArguments(const json& args, const std::vector<std::string>& allow, json& facts) {
   for (const auto& [name, value] : args.items()) {
-    if (Mapped().contains(name) || SaysNothing(value)) continue;
+    if (Mapped().contains(name) || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
     const bool understood = changing != Changing().end()
                                 ? value == changing->second || value == json::array({changing->second})
@@ -337,7 +337,7 @@ json AsJson(const PyValue& value, int depth) {
     case PyKind::kList:
     case PyKind::kTuple: {
       json list = json::array();
-      for (size_t i = 0; i < value.items.size() && i < kMaxItems; ++i)
+      for (size_t i = 0; i < value.items.size() && i < kMaxListItems; ++i)
         list.push_back(AsJson(*value.items[i], depth + 1));
       return list;
     }
@@ -373,7 +373,7 @@ void ReadMegatronFunction(const json& args, const std::vector<std::string>& allo
   ReadAttention(args, facts);
   ReadActivation(args, facts);
   ReadNorms(args, facts);
-  ReadOthers(args, allow, facts);
+  ReadOtherArguments(args, allow, facts);
   facts["function"] = kFunctionVersion;
   if (facts.value("gated_mlp", false) || facts.value("position_embedding", "") == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);

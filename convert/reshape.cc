@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kProgramBytes = 24 << 20;
+constexpr uint64_t kReshapeProgramBytes = 24 << 20;
 constexpr uint64_t kMinUnitBytes = 64 << 20;  // small enough that little is left to prove at the end
 constexpr uint64_t kMaxUnitBytes = 1 << 30;
 constexpr uint64_t kUnitsPerReshape = 256;  // where that falls between the two
@@ -399,7 +399,7 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
       .file_bytes = size.file_bytes,
       .files = size.files,
       .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
-      .peak_memory = kProgramBytes + window + std::min(ReaderCacheFor(max_memory), size.data_bytes)};
+      .peak_memory = kReshapeProgramBytes + window + std::min(ReaderCacheFor(max_memory), size.data_bytes)};
 }
 
 Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,

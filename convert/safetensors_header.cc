@@ -12,15 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr uint64_t kGitLfs = std::bit_cast<uint64_t>(std::array{'v', 'e', 'r', 's', 'i', 'o', 'n', ' '});
-constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct Type {
   std::string_view name;
   int bits;
   std::optional<Dtype> dtype;
 };
+// In the order of the format's enumeration.
 constexpr Type kTypes[] = {{"BOOL", 8, Dtype::kBool},
                            {"U8", 8, Dtype::kU8},
                            {"I8", 8, Dtype::kI8},
@@ -84,7 +83,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   bool start_object(size_t) override {
     if (in_array_ || depth_ == 2) return Unexpected("an object");
     if (++depth_ == 1) return true;
-    in_metadata_ = tensor_.name == kMetadataKey;
+    in_metadata_ = tensor_.name == kSafetensorsMetadataKey;
     return true;
   }
 
@@ -189,6 +188,12 @@ Status PlaceInFile(uint64_t data_offset, uint64_t file_bytes, SafetensorsHeader&
 
 }  // namespace
 
+size_t SafetensorsTypeOrder(Dtype dtype) {
+  return std::ranges::find(kTypes, std::optional(dtype), &Type::dtype) - std::begin(kTypes);
+}
+
+std::string_view SafetensorsTypeName(Dtype dtype) { return kTypes[SafetensorsTypeOrder(dtype)].name; }
+
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view text, uint64_t data_offset,
                                                  uint64_t file_bytes) {
   if (!text.starts_with('{'))
@@ -210,7 +215,7 @@ Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::strin
   // Its pointers begin with this, where the length would be.
   if (length == kGitLfs)
     return InvalidArgument("{}: it is a pointer of Git LFS, not the file itself; run `git lfs pull`", path);
-  if (length > kMaxHeaderBytes || length > info.bytes - sizeof(length))
+  if (length > kMaxSafetensorsHeaderBytes || length > info.bytes - sizeof(length))
     return Corrupt("{}: a header of {} bytes in a file of {}; it is truncated, or no safetensors file", path,
                    length, info.bytes);
   std::string text(length, '\0');

@@ -17,6 +17,13 @@
 
 namespace cairn {
 
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own limit
+inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
+
+// The place of a dtype in the format's enumeration, by which the reference writer sorts, and its name there.
+size_t SafetensorsTypeOrder(Dtype dtype);
+std::string_view SafetensorsTypeName(Dtype dtype);
+
 struct SafetensorsTensor {
   std::string name;
   std::string dtype_name;      // as the file spells it

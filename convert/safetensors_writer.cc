@@ -7,24 +7,12 @@
 
 #include "ckpt/file_scan.h"
 #include "convert/background_sha256.h"
+#include "convert/safetensors_header.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr std::string_view kMetadataKey = "__metadata__";
-
-// The format's types in the order of its enumeration, by which the reference writer sorts.
-struct Row {
-  Dtype dtype;
-  std::string_view name;
-};
-constexpr Row kTypes[] = {{Dtype::kBool, "BOOL"},      {Dtype::kU8, "U8"},          {Dtype::kI8, "I8"},
-                          {Dtype::kF8E5M2, "F8_E5M2"}, {Dtype::kF8E4M3, "F8_E4M3"}, {Dtype::kI16, "I16"},
-                          {Dtype::kF16, "F16"},        {Dtype::kBF16, "BF16"},      {Dtype::kI32, "I32"},
-                          {Dtype::kF32, "F32"},        {Dtype::kF64, "F64"},        {Dtype::kI64, "I64"}};
 
 // 64 MiB: what is transposed on its way comes in many short stretches, page after page again and again.
 constexpr size_t kMaxWaitingPages = 16 << 10;
@@ -33,8 +21,6 @@ TensorEntry AsTensor(const SafetensorsEntry& entry) {
   return {{.name = entry.name, .shape = entry.shape}, Role::kWeight, entry.dtype};
 }
 
-size_t TypeIndex(Dtype dtype) { return std::ranges::find(kTypes, dtype, &Row::dtype) - std::begin(kTypes); }
-
 }  // namespace
 
 Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>& entries,
@@ -42,12 +28,13 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
   std::vector<size_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, [&](size_t a, size_t b) {
-    const size_t type_a = TypeIndex(entries[a].dtype), type_b = TypeIndex(entries[b].dtype);
+    const size_t type_a = SafetensorsTypeOrder(entries[a].dtype),
+                 type_b = SafetensorsTypeOrder(entries[b].dtype);
     return type_a != type_b ? type_a > type_b : entries[a].name < entries[b].name;
   });
   ordered_json header;
-  header[kMetadataKey] = {{"format", "pt"}};
-  for (const auto& [key, value] : metadata) header[kMetadataKey][key] = value;
+  header[kSafetensorsMetadataKey] = {{"format", "pt"}};
+  for (const auto& [key, value] : metadata) header[kSafetensorsMetadataKey][key] = value;
   SafetensorsLayout layout;
   layout.offsets.resize(entries.size());
   uint64_t at = 0;
@@ -56,14 +43,14 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<SafetensorsEntry>&
     if (header.contains(entry.name))
       return InvalidArgument("tensor {} would be in one file twice", entry.name);
     layout.offsets[index] = at;
-    header[entry.name] = {{"dtype", kTypes[TypeIndex(entry.dtype)].name},
+    header[entry.name] = {{"dtype", SafetensorsTypeName(entry.dtype)},
                           {"shape", std::vector<uint64_t>(entry.shape.begin(), entry.shape.end())},
                           {"data_offsets", {at, at + entry.bytes()}}};
     at += entry.bytes();
   }
   std::string json = header.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  if (json.size() > kMaxHeaderBytes)
+  if (json.size() > kMaxSafetensorsHeaderBytes)
     return InvalidArgument(
         "{} tensors are too many for one safetensors file; choose a smaller --max-shard-size",
         entries.size());

@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "ckpt/chunk_decoder.h"
+#include "ckpt/page_cache.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
-constexpr uint64_t kMaxGapBytes = 64 << 10;     // read along rather than stopped at
-constexpr uint64_t kMaxReads = 4;               // in flight
+constexpr uint64_t kMaxReads = 4;  // in flight
 
 }  // namespace
 

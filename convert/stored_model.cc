@@ -36,8 +36,6 @@ std::string NamesOf(const std::vector<std::string>& names) {
   return text;
 }
 
-Box Transposed(const Box& box) { return {{box.offset[1], box.offset[0]}, {box.extent[1], box.extent[0]}}; }
-
 // Requires a dtype.
 StoredArray ArrayOf(const ListedTensor& tensor) {
   StoredArray array{tensor.name, *tensor.dtype, tensor.shape, tensor.extents};

@@ -10,8 +10,6 @@ constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to rea
 constexpr uint64_t kMinWindowBytes = 64 << 10;
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
 
-Box Transposed(const Box& box) { return {{box.offset[1], box.offset[0]}, {box.extent[1], box.extent[0]}}; }
-
 // `box` of the tensor in the array's coordinates.
 Box InArray(const StoredPart& part, const Box& box) {
   Box found = part.transpose ? Transposed(box) : box;

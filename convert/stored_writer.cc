@@ -7,12 +7,6 @@
 #include "convert/partial_dir.h"
 
 namespace cairn {
-namespace {
-
-Box Transposed(const Box& box) { return {{box.offset[1], box.offset[0]}, {box.extent[1], box.extent[0]}}; }
-
-}  // namespace
-
 Result<std::unique_ptr<StoredWriter>> StoredWriter::Create(FileSystem& fs, WriteRing& ring,
                                                            const std::string& directory,
                                                            const StoredTarget& target, Direct direct) {

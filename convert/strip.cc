@@ -15,13 +15,13 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kProgramBytes = 16 << 20;
-constexpr uint64_t kMinBlockBytes = 64 << 10;
+constexpr uint64_t kStripProgramBytes = 16 << 20;
+constexpr uint64_t kMinStripBlockBytes = 64 << 10;
 constexpr uint64_t kMaxBlockBytes = 64 << 20;
 
 // Blocks are larger than elsewhere: rows of a block become runs of a transposed tensor.
 uint64_t StripBlockBytes(uint64_t max_memory) {
-  return std::clamp(max_memory / 8, kMinBlockBytes, kMaxBlockBytes);
+  return std::clamp(max_memory / 8, kMinStripBlockBytes, kMaxBlockBytes);
 }
 
 struct StripPlan {
@@ -31,7 +31,7 @@ struct StripPlan {
   ForeignModel model;
 };
 
-bool MatchesAny(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
+bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
   bool matches = false;
   for (size_t i = 0; i < globs.size(); ++i) {
     if (fnmatch(globs[i].c_str(), name.c_str(), 0) != 0) continue;
@@ -47,8 +47,9 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
   for (StrippedWeight& weight : plan.weights) weight_of.emplace(weight.spec.name, &weight);
   std::vector<bool> used(options.keep_fp32.size());
   for (const ForeignTensor& tensor : plan.model.tensors) {
-    bool keep = MatchesAny(options.keep_fp32, tensor.name, used);
-    for (const ForeignPart& part : tensor.parts) keep |= MatchesAny(options.keep_fp32, part.parameter, used);
+    bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
+    for (const ForeignPart& part : tensor.parts)
+      keep |= MatchesAnyOf(options.keep_fp32, part.parameter, used);
     for (const ForeignPart& part : tensor.parts)
       if (keep || options.dtype) weight_of.at(part.parameter)->dtype = keep ? Dtype::kF32 : *options.dtype;
     const Dtype dtype = weight_of.at(tensor.parts[0].parameter)->dtype;
@@ -74,7 +75,7 @@ Dtype MainType(const std::vector<StrippedWeight>& weights) {
 }
 
 // Where a file of torch.save holds optimizers beside its weights (formats/torch.h).
-std::vector<std::string> OptimizersOf(const Manifest& manifest) {
+std::vector<std::string> OptimizerPaths(const Manifest& manifest) {
   std::vector<std::string> paths;
   for (const auto& path : manifest.state.value("optimizers", nlohmann::json::array()))
     if (path.is_string()) paths.push_back(path.get<std::string>());
@@ -82,9 +83,9 @@ std::vector<std::string> OptimizersOf(const Manifest& manifest) {
 }
 
 // What is released.
-std::vector<ParameterSpec> ParametersOf(const CheckpointSource& source) {
+std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   std::vector<ParameterSpec> parameters = source.catalog().Parameters();
-  for (const std::string& path : OptimizersOf(source.manifest()))
+  for (const std::string& path : OptimizerPaths(source.manifest()))
     std::erase_if(parameters, [&](const ParameterSpec& spec) {
       return path.empty() || spec.name.starts_with(path + ".");
     });
@@ -95,7 +96,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
   StripPlan plan;
-  const std::vector<ParameterSpec> parameters = ParametersOf(source);
+  const std::vector<ParameterSpec> parameters = ReleasedParameters(source);
   if (parameters.empty()) return NotFound("{}: there are no weights in it", source.directory());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
   const Role second = options.dtype ? Role::kWeight : Role::kMaster;
@@ -130,7 +131,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
 // What was allowed on the way here, and now.
 nlohmann::json HistoryOf(const Manifest& manifest, const StripOptions& options) {
   nlohmann::json history = manifest.history;
-  for (const std::string& path : OptimizersOf(manifest))
+  for (const std::string& path : OptimizerPaths(manifest))
     history.push_back(fmt::format("left out {}, an optimizer's state", path));
   if (options.dtype && options.on_overflow == OnOverflow::kSaturate)
     history.push_back(fmt::format(
@@ -148,7 +149,7 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   if (!history.empty()) metadata["cairn.history"] = history.dump();
   if (options.format != StripFormat::kSafetensors) return metadata;
   metadata["cairn.model"] = manifest.model.dump();
-  std::vector<ParameterSpec> parameters = ParametersOf(source);
+  std::vector<ParameterSpec> parameters = ReleasedParameters(source);
   for (const SecondName& name : SecondNames(source)) parameters.push_back(name.spec);
   metadata["cairn.parameters"] = EncodeParameters(parameters);
   return metadata;
@@ -290,7 +291,7 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
     cost.files = size.files;
   }
   const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
-  cost.peak_memory = kProgramBytes + options.writer.max_memory / 4 + 4 * largest +
+  cost.peak_memory = kStripProgramBytes + options.writer.max_memory / 4 + 4 * largest +
                      std::min(ReaderCacheFor(options.writer.max_memory), cost.read_bytes);
   return cost;
 }

@@ -8,7 +8,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kMagic = "cairn reshape unit 1";
-constexpr uint64_t kMaxRecordBytes = 256 << 20;
+constexpr uint64_t kMaxUnitRecordBytes = 256 << 20;
 
 std::string_view Raw(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
@@ -75,7 +75,7 @@ Status WriteUnitRecord(FileSystem& fs, const std::string& directory, const UnitR
 Result<UnitRecord> ReadUnitRecord(FileSystem& fs, const std::string& directory, const Digest& job, int stage,
                                   size_t unit) {
   const std::string path = JoinPath(directory, UnitRecordName(stage, unit));
-  CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadSmallFile(fs, path, kMaxRecordBytes));
+  CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadSmallFile(fs, path, kMaxUnitRecordBytes));
   Result<UnitRecord> record = Decode(bytes);
   if (!record.ok()) return record.status().WithContext(path);
   if (record->job != job || static_cast<int>(record->stage) != stage || record->unit != unit)

@@ -6,14 +6,6 @@
 #include "runtime/resume.h"
 
 namespace cairn {
-namespace {
-
-double SecondsSince(Save::Clock::time_point start) {
-  return std::chrono::duration<double>(Save::Clock::now() - start).count();
-}
-
-}  // namespace
-
 Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)), control_(std::move(control)) {}
 

@@ -11,8 +11,8 @@
 #include <memory>
 #include <span>
 
-#include "runtime/data/sampler.h"
 #include "runtime/data/gpt_dataset.h"
+#include "runtime/data/sampler.h"
 #include "runtime/data/train_config.h"
 #include "runtime/parallel_dims.h"
 

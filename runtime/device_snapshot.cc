@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kModule = "libcairn_cuda.so";
+constexpr const char* kCudaModule = "libcairn_cuda.so";
 
 // Chunk by chunk, so that the digest finds in the cache what the copy has read.
 std::vector<Digest> CopyPiece(const SnapshotPiece& piece, std::byte* to) {
@@ -66,7 +66,7 @@ std::unique_ptr<DeviceSnapshot> NewHostSnapshot() { return std::make_unique<Host
 // The module stays loaded, as the CUDA driver does.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options) {
   std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kModule;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCudaModule;
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda where nvcc is",

@@ -11,12 +11,12 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kModule = "libcairn_nccl.so";
+constexpr const char* kNcclModule = "libcairn_nccl.so";
 
 template <typename Function>
 Function Symbol(void* module, const char* name) {
   void* symbol = dlsym(module, name);
-  TORCH_CHECK(symbol, kModule, " has no ", name, "; it belongs to another build: build again");
+  TORCH_CHECK(symbol, kNcclModule, " has no ", name, "; it belongs to another build: build again");
   return reinterpret_cast<Function>(symbol);
 }
 
@@ -25,7 +25,7 @@ Function Symbol(void* module, const char* name) {
 // The module stays loaded: what it registers with libtorch cannot be taken back.
 std::unique_ptr<NcclModule> NcclModule::Load(int local_rank) {
   std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kModule;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kNcclModule;
   void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   TORCH_CHECK(module, "device cuda: cannot load ", path.string(), " (", dlerror(),
               "); build the target cairn_nccl with a CUDA build of torch, or train with --device cpu");

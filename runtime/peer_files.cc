@@ -16,10 +16,10 @@ namespace cairn {
 namespace {
 
 constexpr char kRequest = 'r', kReply = 'a', kDone = 'd', kOver = 'o';
-constexpr long kLongestSleepNs = 500'000;
+constexpr long kPeerSleepNs = 500'000;
 constexpr double kPatience = 10;
 
-using Clock = std::chrono::steady_clock;
+using PeerClock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -102,12 +102,12 @@ void PeerFiles::ServeSessions() {
 }
 
 void PeerFiles::Serve() {
-  Backoff backoff(kLongestSleepNs);
-  auto heard = Clock::now();
+  Backoff backoff(kPeerSleepNs);
+  auto heard = PeerClock::now();
   while (!over_ || !mailbox_->Delivered()) {
     if (Turn()) {
-      heard = Clock::now();
-      backoff = Backoff(kLongestSleepNs);
+      heard = PeerClock::now();
+      backoff = Backoff(kPeerSleepNs);
       continue;
     }
     // Its own work takes as long as it takes; that of others, which it may hear nothing of, almost.
@@ -115,9 +115,9 @@ void PeerFiles::Serve() {
       const std::lock_guard lock(mutex_);
       return !waiting_.empty();
     }();
-    if (!asks && !told_) heard = Clock::now();
+    if (!asks && !told_) heard = PeerClock::now();
     const double patience = asks ? timeout_seconds_ : kPatience * timeout_seconds_;
-    if (std::chrono::duration<double>(Clock::now() - heard).count() > patience) break;
+    if (std::chrono::duration<double>(PeerClock::now() - heard).count() > patience) break;
     backoff.Pause();
   }
   const std::lock_guard lock(mutex_);

@@ -19,10 +19,6 @@ std::string StagingDir(const SaverOptions& options, const Save& save) {
   return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
 }
 
-double SecondsSince(Save::Clock::time_point start) {
-  return std::chrono::duration<double>(Save::Clock::now() - start).count();
-}
-
 constexpr double kSlowSeconds = 1;
 constexpr double kSlowTimesMedian = 4;
 

@@ -55,6 +55,10 @@ struct Save {
   Status status;
 };
 
+inline double SecondsSince(Save::Clock::time_point start) {
+  return std::chrono::duration<double>(Save::Clock::now() - start).count();
+}
+
 // Writes the snapshot of a save as this rank's shard into a directory.
 Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
                                    Direct direct);

@@ -33,7 +33,7 @@ struct Votes {
   }
 };
 
-double SecondsSince(Clock::time_point start) {
+double TimeSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -210,7 +210,7 @@ Status Trainer::Step() {
               .grad_norm = outcome.grad_norm,
               .zeros = outcome.zeros,
               .skipped = outcome.overflow,
-              .seconds = SecondsSince(begin)});
+              .seconds = TimeSince(begin)});
   if (!memory_told_ && dims_.at.dp == 0 && state_.iteration % config_.log_interval == 0) {
     Print(MemoryLine(dims_.world_rank, state_.iteration, MemoryUseOf(device_)) + "\n");
     memory_told_ = true;
@@ -222,7 +222,7 @@ Status Trainer::Step() {
 // decides.
 double Trainer::Vote() {
   const bool out_of_time =
-      config_.exit_duration_in_mins > 0 && SecondsSince(start_) > config_.exit_duration_in_mins * 60;
+      config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
   const bool asked = dims_.world_rank == 0 && save_now_file_.Asks();
   return Votes{.stop = StopRequested() || out_of_time, .save_now = asked, .busy = hooks_ && hooks_->Busy()}
       .Encode(dims_.topology.world());

@@ -45,7 +45,7 @@ class Descriptor {
 };
 
 // One transfer of `bytes` of the buffer at `data` from or to the same offset of the file.
-struct Job {
+struct DiskJob {
   int fd;
   std::byte* data;
   uint64_t bytes;
@@ -53,7 +53,7 @@ struct Job {
 };
 
 // Whole, or errno.
-int TransferBlock(const Job& job, uint64_t begin, uint64_t end) {
+int TransferBlock(const DiskJob& job, uint64_t begin, uint64_t end) {
   while (begin < end) {
     const auto at = static_cast<off_t>(begin);
     const ssize_t n = job.write ? ::pwrite(job.fd, job.data + begin, end - begin, at)
@@ -65,7 +65,7 @@ int TransferBlock(const Job& job, uint64_t begin, uint64_t end) {
   return 0;
 }
 
-int TransferByThreads(const Job& job, const RawTransfer& how) {
+int TransferByThreads(const DiskJob& job, const RawTransfer& how) {
   std::atomic<uint64_t> next = 0;
   std::atomic<int> error = 0;
   const auto work = [&] {
@@ -95,7 +95,7 @@ class Ring {
   int error_;
 };
 
-int TransferByUring(const Job& job, const RawTransfer& how) {
+int TransferByUring(const DiskJob& job, const RawTransfer& how) {
   Ring ring(how.depth);
   if (ring.error() != 0) return ring.error();
   uint64_t next = 0;
@@ -126,7 +126,7 @@ int TransferByUring(const Job& job, const RawTransfer& how) {
   return error;
 }
 
-int Transfer(const Job& job, const RawTransfer& how) {
+int Transfer(const DiskJob& job, const RawTransfer& how) {
   return how.engine == RawTransfer::Engine::kUring ? TransferByUring(job, how) : TransferByThreads(job, how);
 }
 
@@ -154,7 +154,7 @@ Result<double> RawWrite(const std::string& path, std::span<const std::byte> byte
   const int reserved = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes.size()));
   if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL)
     return PosixError("reserve space for", path, reserved);
-  const Job job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
+  const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
   CAIRN_RETURN_IF_ERROR(file.Close(path));
@@ -164,7 +164,7 @@ Result<double> RawWrite(const std::string& path, std::span<const std::byte> byte
 Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, const RawTransfer& how) {
   const Stopwatch watch;
   CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDONLY | (how.direct ? O_DIRECT : 0)));
-  const Job job{file.get(), bytes.data(), bytes.size(), false};
+  const DiskJob job{file.get(), bytes.data(), bytes.size(), false};
   if (const int error = Transfer(job, how); error != 0) return PosixError("read", path, error);
   CAIRN_RETURN_IF_ERROR(file.Close(path));
   return watch.Seconds();
@@ -174,7 +174,7 @@ Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const s
   const Stopwatch watch;
   BufferedSeconds seconds;
   CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDWR | O_CREAT | O_EXCL));
-  const Job job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
+  const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   const RawTransfer how{.depth = 1, .block = 1 << 20, .direct = false};
   if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
   seconds.write = watch.Seconds();
@@ -187,7 +187,7 @@ Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const s
 Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes) {
   const ScratchFile file(directory);
   CAIRN_ASSIGN_OR_RETURN(const Descriptor fd, Descriptor::Open(file.path(), O_RDWR | O_CREAT | O_EXCL));
-  const Job job{fd.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
+  const DiskJob job{fd.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   const int error = Transfer(job, {.depth = 1, .block = 1 << 20, .direct = false});
   return error == 0 ? OkStatus() : PosixError("write", file.path(), error);
 }

@@ -47,7 +47,7 @@ std::string FileSystemOf(const std::string& directory) {
 
 Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memory_bytes) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t disk, FileSystem::Posix().FreeBytes(options.dir));
-  const auto human = [](uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); };
+  const auto human = [](uint64_t bytes) { return HumanBytes(bytes); };
   if (disk < disk_bytes)
     return NoSpace(
         "{}: this takes {} of disk for a while, {} are free; give another --dir or smaller --bytes",

@@ -25,7 +25,7 @@ struct ChildReport {
 };
 
 // `cairn reshape` with these arguments, which need no quoting; it prints JSON.
-Result<ChildReport> RunReshape(const std::string& arguments) {
+Result<ChildReport> RunBenchReshape(const std::string& arguments) {
   const Stopwatch watch;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
       ::popen(("\"$(readlink /proc/" + std::to_string(::getpid()) + "/exe)\" reshape " + arguments).c_str(),
@@ -131,9 +131,9 @@ class ReshapeBench {
   Contender Ours(const std::string& name, const std::string& flags) {
     return {name, [this, name, flags](Samples& samples) -> Status {
               CAIRN_RETURN_IF_ERROR(MakeSourceCold());
-              CAIRN_ASSIGN_OR_RETURN(
-                  const ChildReport report,
-                  RunReshape(fmt::format("{} {} --tp 4 --pp 2 --dp 1 --json{}", source_, target_, flags)));
+              CAIRN_ASSIGN_OR_RETURN(const ChildReport report,
+                                     RunBenchReshape(fmt::format("{} {} --tp 4 --pp 2 --dp 1 --json{}",
+                                                                 source_, target_, flags)));
               samples.Add(name, bytes_, report.wall_seconds);
               peaks_.push_back(report.peak_bytes / kPeakGoalBytes);
               CAIRN_ASSIGN_OR_RETURN(const uint64_t verified, VerifySaved(SavedStep(target_)));

@@ -16,7 +16,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kAlign = 64;  // what tensor libraries give
-constexpr uint64_t kBytesPerParameter = 14;
+constexpr uint64_t kStateBytesPerParameter = 14;
 constexpr double kComputedBytesPerSecond = 1e9;  // a tenth of a memcpy; a step of training takes longer still
 const StepIdentity kIdentity{"00000000000000000000000000000001", 1};
 const std::string kNonce = "bench";
@@ -27,7 +27,7 @@ struct GptSizes {
 
 // About 24 layers, or fewer of a smaller model, and a tenth of the parameters in the vocabulary.
 GptSizes SizesFor(uint64_t bytes) {
-  const double parameters = static_cast<double>(bytes) / kBytesPerParameter;
+  const double parameters = static_cast<double>(bytes) / kStateBytesPerParameter;
   const double width = std::sqrt(parameters * 0.9 / (24 * 12));
   GptSizes sizes{.hidden = std::max<uint64_t>(1, static_cast<uint64_t>(width) / 64) * 64, .positions = 1024};
   const double h = static_cast<double>(sizes.hidden);

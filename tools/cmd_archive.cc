@@ -1,6 +1,5 @@
 #include "tools/cmd_archive.h"
 
-#include <ctime>
 #include <memory>
 #include <set>
 
@@ -53,8 +52,6 @@ struct ArchiveOptions {
 
 std::string MemberText(const ArchiveMember& member) { return fmt::format("{}@{}", member.run, member.step); }
 
-std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
-
 ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on_tape) {
   const ArchiveMember& m = entry.member;
   ordered_json json = {{"run", m.run},   {"step", m.step}, {"form", Name(m.form)},
@@ -74,14 +71,6 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on
     json["verified_unix_seconds"] = std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds);
   }
   return json;
-}
-
-std::string DateText(int64_t unix_seconds) {
-  const std::time_t time = unix_seconds;
-  std::tm parts{};
-  ::localtime_r(&time, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
 }
 
 // Each once, however many members lie in it.
@@ -132,7 +121,7 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
   return code;
 }
 
-Result<int> RunLs(const ArchiveOptions& options) {
+Result<int> RunArchiveLs(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   int code = kExitDone;
   if (options.rebuild) {
@@ -165,7 +154,7 @@ Result<int> RunLs(const ArchiveOptions& options) {
         std::string(Name(m.form)),
         on_tape ? state + ", on tape" : state,
         m.record ? std::to_string(m.record->tokens) : "-",
-        SizeText(m.bytes),
+        HumanBytes(m.bytes),
         m.record ? DateText(std::max(m.record->verified_unix_seconds, entry.scrub.unix_seconds)) : "-",
         fmt::format("{}{}{}", m.record ? FilesText(*m.record) : m.file(), trouble.empty() ? "" : ": ",
                     trouble)};
@@ -178,7 +167,7 @@ Result<int> RunLs(const ArchiveOptions& options) {
                                  "-",
                                  state,
                                  "-",
-                                 SizeText(source.bytes),
+                                 HumanBytes(source.bytes),
                                  "-",
                                  source.path};
     if (titles.ambiguous()) row.push_back(source.path);
@@ -220,7 +209,7 @@ Status RecallMembers(const ArchiveOptions& options, const std::string& store,
 void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
   for (const Problem& problem : report.problems) PrintLine("{}: {}", MemberText(member), ToString(problem));
   if (report.problems.empty())
-    PrintLine("{}: whole, {} read back{}", MemberText(member), SizeText(report.bytes_checked),
+    PrintLine("{}: whole, {} read back{}", MemberText(member), HumanBytes(report.bytes_checked),
               member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
 }
 
@@ -310,7 +299,7 @@ int FinishVerify(const VerifyPlan& plan, const MemberName& name, const ArchiveOp
   return code;
 }
 
-Result<int> RunVerify(const ArchiveOptions& options) {
+Result<int> RunArchiveVerify(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
@@ -405,7 +394,7 @@ Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& 
   CAIRN_ASSIGN_OR_RETURN(const size_t count,
                          RestoreTensors(fs, *opened.reader, options.tensors, options.destination,
                                         [&](uint64_t done) { progress.Update(done); }));
-  fmt::print("{} tensors, {} read from the step's files\n", count, SizeText(opened.reader->bytes_read()));
+  fmt::print("{} tensors, {} read from the step's files\n", count, HumanBytes(opened.reader->bytes_read()));
   return OkStatus();
 }
 
@@ -440,7 +429,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
   else
     fmt::print("restored {}{} as {}: {}, verified\n", MemberText(member),
                member.form == Form::kWeights ? " (its weights in fp16; the store has no more of it)" : "",
-               options.destination, SizeText(member.bytes));
+               options.destination, HumanBytes(member.bytes));
   return kExitDone;
 }
 
@@ -475,14 +464,14 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
                      "command that prints a file's place on tape: hsm_pos {path}")
         ->option_text("CMD");
   };
-  CLI::App* ls = add("ls", "list what a store holds, without reading the tar files", RunLs);
+  CLI::App* ls = add("ls", "list what a store holds, without reading the tar files", RunArchiveLs);
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->add_flag("--rebuild", options->rebuild,
                "make the ledger anew from the store alone, and sidecars that are lost from their tars");
   ls->footer(HelpFooter("cairn archive ls /tape/me/store"));
 
-  CLI::App* verify = add("verify", "read stored steps back and check every byte", RunVerify);
+  CLI::App* verify = add("verify", "read stored steps back and check every byte", RunArchiveVerify);
   verify->add_option("STORE", options->store, "the store, or STORE:RUN@STEP")->required();
   verify
       ->add_option("--sample", options->sample,

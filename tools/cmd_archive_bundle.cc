@@ -23,8 +23,6 @@ struct BundleOptions {
   bool json = false;
 };
 
-std::string SizeText(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
-
 // That tells what it does.
 BundleJob ShownJob(const Policy& policy, bool quiet) {
   BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity};
@@ -37,7 +35,7 @@ BundleJob ShownJob(const Policy& policy, bool quiet) {
     progress->reset();
     if (quiet) return;
     fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
-               bundle.name, SizeText(bundle.tar_bytes), draft.why);
+               bundle.name, HumanBytes(bundle.tar_bytes), draft.why);
     std::fflush(stdout);
   };
   return job;
@@ -103,9 +101,9 @@ void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
   const std::string& file = rewrite.draft.files.front();
   const bool taped = IsStub(JoinPath(policy.store, file));
   fmt::print("write {} anew as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file,
-             rewrite.draft.name, rewrite.draft.members.size(), SizeText(rewrite.draft.bytes),
-             taped ? fmt::format(" ({} from tape)", SizeText(rewrite.bundle_bytes)) : "",
-             SizeText(rewrite.draft.bytes), SizeText(rewrite.unwanted_bytes), rewrite.draft.why);
+             rewrite.draft.name, rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
+             taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",
+             HumanBytes(rewrite.draft.bytes), HumanBytes(rewrite.unwanted_bytes), rewrite.draft.why);
 }
 
 ordered_json BundlingJson(const BundlePlan& bundling) {
@@ -126,11 +124,11 @@ ordered_json BundlingJson(const BundlePlan& bundling) {
 
 void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
   for (const BundleDraft& draft : bundling.bundles)
-    fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), SizeText(draft.bytes), draft.name,
-               draft.why);
+    fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), HumanBytes(draft.bytes),
+               draft.name, draft.why);
   if (bundling.waiting_members > 0)
     fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
-               bundling.waiting_members, SizeText(bundling.waiting_bytes), SizeText(policy.bundle));
+               bundling.waiting_members, HumanBytes(bundling.waiting_bytes), HumanBytes(policy.bundle));
 }
 
 void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {

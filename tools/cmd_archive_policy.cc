@@ -37,7 +37,6 @@ struct PolicyOptions {
   bool json = false;
 };
 
-std::string SizeText(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(static_cast<double>(bytes)); }
 std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
 std::string ActionText(const PlanEntry& e) {
@@ -92,13 +91,13 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
                                  !e.stores()         ? "-"
                                  : e.finish_days < 0 ? "?"
                                                      : HumanSeconds(e.finish_days * 86400),
-                                 SizeText(e.bytes),
+                                 HumanBytesOrDash(e.bytes),
                                  e.why};
     if (plan.ambiguous) row.push_back(e.source.path);
     table.Add(row);
   }
   table.Print();
-  fmt::print("to store: {} in {} files", SizeText(plan.bytes), plan.inodes);
+  fmt::print("to store: {} in {} files", HumanBytesOrDash(plan.bytes), plan.inodes);
   if (plan.bandwidth > 0)
     fmt::print(", {} at {}/s", HumanSeconds(static_cast<double>(plan.bytes) / plan.bandwidth),
                HumanBytes(plan.bandwidth));
@@ -110,7 +109,7 @@ void PrintPlan(const Plan& plan, const Policy& policy) {
     for (const std::string& note : *notes) fmt::print("note: {}\n", note);
 }
 
-Result<int> RunPlan(const PolicyOptions& options) {
+Result<int> RunArchivePlan(const PolicyOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   const RunReport last = ReadLastReport(fs, policy);
@@ -314,7 +313,7 @@ class PolicyRun {
       if (!quiet_)
         fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
                    Name(outcome->record.form), FilesText(outcome->record),
-                   SizeText(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
+                   HumanBytesOrDash(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
     }
     if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
     std::fflush(stdout);
@@ -374,7 +373,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   uint64_t freed = 0;
   for (const PruneEntry& e : entries) {
     if (e.remove) freed += e.bytes;
-    table.Add({e.title, e.remove ? "remove" : "keep", SizeText(e.bytes), e.why,
+    table.Add({e.title, e.remove ? "remove" : "keep", HumanBytesOrDash(e.bytes), e.why,
                named_twice(e) ? fmt::format("{} of {}", e.file, e.source) : e.file});
     list.push_back({{"run", e.run},
                     {"step", e.step},
@@ -401,7 +400,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   for (const std::string& line : orphans)
     if (!options.json) fmt::print("note: {}\n", line);
   if (!options.json && problems.empty())
-    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", SizeText(freed));
+    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 
@@ -415,7 +414,7 @@ Result<int> TellShare(const RunReport& report, const Status& status, bool json) 
                {"reported_by", "the process that ends last"}});
   else
     fmt::print("stored {} members, {} of sources; others are still at work, the last of them reports\n",
-               report.stored_members, SizeText(report.stored_bytes));
+               report.stored_members, HumanBytesOrDash(report.stored_bytes));
   return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
 }
 
@@ -429,7 +428,7 @@ Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& re
   } else {
     fmt::print(
         "stored {} members, {} of sources; {} waiting (first purge: {})\n", report.stored_members,
-        SizeText(report.stored_bytes), report.waiting,
+        HumanBytesOrDash(report.stored_bytes), report.waiting,
         std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
   }
   return report.ok() ? kExitDone : kExitCheckFailed;
@@ -442,8 +441,9 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
   if (dry_run)
-    return team.leads() ? RunPlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
-                        : Result<int>(kExitDone);
+    return team.leads()
+               ? RunArchivePlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
+               : Result<int>(kExitDone);
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
@@ -474,7 +474,7 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
     command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
     return command;
   };
-  add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunPlan)
+  add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunArchivePlan)
       ->footer(
           "Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
           PolicyKeysText() + "\n" +

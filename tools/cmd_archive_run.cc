@@ -123,7 +123,7 @@ class Runner {
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
     else if (!options_.dry_run)
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
-                 HumanBytes(static_cast<double>(o.record.tar_bytes)), HumanSeconds(o.seconds));
+                 HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
     std::fflush(stdout);
   }

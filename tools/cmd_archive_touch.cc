@@ -33,7 +33,7 @@ double DaysSince(int64_t unix_seconds, int64_t now) {
 
 void Print(const std::string& path, const TouchReport& report, int64_t now, bool dry_run) {
   fmt::print("{}: {} {} files, {}", path, dry_run ? "would touch" : "touched", report.files,
-             HumanBytes(static_cast<double>(report.bytes)));
+             HumanBytes(report.bytes));
   if (report.files > 0)
     fmt::print("; the one accessed longest ago: {:.1f} days ago",
                DaysSince(report.oldest_access_unix_seconds, now));

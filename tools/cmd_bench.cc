@@ -16,14 +16,14 @@ namespace {
 
 using Measure = Result<BenchResult> (*)(const BenchOptions&);
 
-struct Job {
+struct BenchJob {
   const char* name;
   const char* what;
   const char* notes;
   Measure measure;
 };
 
-constexpr Job kJobs[] = {
+constexpr BenchJob kJobs[] = {
     {"limits", "what this machine gives: memory, page cache, disk, digests",
      "as_found: pages that the machine gave back to its host are needed again; recycled: others just freed "
      "as many.",
@@ -48,7 +48,7 @@ Result<nlohmann::ordered_json> Facts(const char* name, const BenchOptions& optio
   return nlohmann::ordered_json{{"bench", name}, {"bytes", options.bytes}, {"machine", std::move(machine)}};
 }
 
-Result<int> Run(const Job& job, const BenchOptions& options) {
+Result<int> Run(const BenchJob& job, const BenchOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json report, Facts(job.name, options));
   CAIRN_ASSIGN_OR_RETURN(const BenchResult result, job.measure(options));
   report["verified_bytes"] = result.verified_bytes;
@@ -65,8 +65,8 @@ Result<int> RunCodec(const std::string& checkpoint, const BenchOptions& options)
     const double fraction = static_cast<double>(each.stored_bytes) / static_cast<double>(each.bytes);
     report["classes"][each.name] = {
         {"bytes", each.bytes}, {"stored_bytes", each.stored_bytes}, {"fraction", fraction}};
-    table.Add({each.name, HumanBytes(static_cast<double>(each.bytes)),
-               HumanBytes(static_cast<double>(each.stored_bytes)), fmt::format("{:.4f}", fraction)});
+    table.Add(
+        {each.name, HumanBytes(each.bytes), HumanBytes(each.stored_bytes), fmt::format("{:.4f}", fraction)});
   }
   PrintReport(options, std::move(report), bench.result.samples, {});
   if (options.json) return kExitDone;
@@ -82,7 +82,7 @@ void AddCommonFlags(CLI::App* command, const std::shared_ptr<BenchOptions>& opti
   command->add_flag("--json", options->json, "print all figures as JSON");
 }
 
-void AddJob(CLI::App& bench, const Job& job, Verb& verb) {
+void AddJob(CLI::App& bench, const BenchJob& job, Verb& verb) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* command = bench.add_subcommand(job.name, job.what);
   AddCommonFlags(command, options);
@@ -150,7 +150,7 @@ void AddBenchCommand(CLI::App& app, Verb& verb) {
   CLI::App* bench = app.add_subcommand("bench", "this machine's limits, and ours beside them");
   bench->require_subcommand(1);
   bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
-  for (const Job& job : kJobs) AddJob(*bench, job, verb);
+  for (const BenchJob& job : kJobs) AddJob(*bench, job, verb);
   AddCodec(*bench, verb);
   AddServe(*bench, verb);
 }

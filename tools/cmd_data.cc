@@ -66,7 +66,7 @@ uint64_t PeakMemoryBytes() {
   return kilobytes * 1024;
 }
 
-Status CheckOptions(const DataOptions& options) {
+Status CheckDataOptions(const DataOptions& options) {
   if (options.train_sentencepiece == !options.tokenizer.empty()) {
     return InvalidArgument(
         "give either --tokenizer bytes|sentencepiece:FILE or --train-sentencepiece --vocab-size N");
@@ -153,12 +153,12 @@ nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts
   };
 }
 
-void PrintText(const DataOptions& options, const DataFacts& facts) {
+void PrintDataText(const DataOptions& options, const DataFacts& facts) {
   const std::string& prefix = options.output_prefix;
   fmt::print("documents {}, tokens {} ({}), vocabulary {}\n", facts.counts.documents, facts.counts.tokens,
              Name(facts.type), facts.vocab_size);
   const char* verb = options.dry_run ? "would write" : "wrote";
-  const auto human = [](uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); };
+  const auto human = [](uint64_t bytes) { return HumanBytes(bytes); };
   fmt::print("{} {}.bin ({}), {}.idx ({})", verb, prefix, human(facts.bin_bytes()), prefix,
              human(facts.idx_bytes()));
   if (facts.model_bytes > 0) fmt::print(", {} ({})", ModelPath(options), human(facts.model_bytes));
@@ -167,10 +167,10 @@ void PrintText(const DataOptions& options, const DataFacts& facts) {
 
 Result<int> RunData(const DataOptions& options) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_RETURN_IF_ERROR(CheckOptions(options));
+  CAIRN_RETURN_IF_ERROR(CheckDataOptions(options));
   CAIRN_RETURN_IF_ERROR(CheckOutputsAbsent(fs, options));
   CAIRN_ASSIGN_OR_RETURN(const DataFacts facts, Import(fs, options));
-  options.json ? PrintJson(ToJson(options, facts)) : PrintText(options, facts);
+  options.json ? PrintJson(ToJson(options, facts)) : PrintDataText(options, facts);
   return kExitDone;
 }
 

@@ -81,7 +81,7 @@ class Inspector {
       bytes += catalog_.tensors[tensor].bytes();
     }
     table.Print();
-    fmt::print("{} tensors, {}\n", chosen_.size(), HumanBytes(static_cast<double>(bytes)));
+    fmt::print("{} tensors, {}\n", chosen_.size(), HumanBytes(bytes));
     if (options_.slices) PrintSlices();
   }
 
@@ -89,7 +89,7 @@ class Inspector {
     const TensorEntry& tensor = catalog_.tensors[index];
     std::vector<std::string> row = {tensor.spec.name, std::string(Name(tensor.role)),
                                     std::string(Name(tensor.dtype)), ToString(tensor.spec.shape),
-                                    HumanBytes(static_cast<double>(tensor.bytes()))};
+                                    HumanBytes(tensor.bytes())};
     if (!options_.stats) return row;
     const ValueStats& s = stats_[index];
     for (uint64_t count : {s.nan, s.infinite, s.zeros}) row.push_back(std::to_string(count));

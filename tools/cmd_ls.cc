@@ -43,8 +43,6 @@ std::string ShareText(double share) {
   return fmt::format("{}%", std::min(99, static_cast<int>(share * 100)));
 }
 
-std::string SizeText(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(static_cast<double>(bytes)); }
-
 class Lister {
  public:
   explicit Lister(const LsOptions& options) : options_(options) {}
@@ -128,8 +126,8 @@ class Lister {
     } else {
       row.insert(row.end(), 2, "-");
     }
-    for (const Role role : kColumns) row.push_back(SizeText(BytesOf(step, role)));
-    row.push_back(SizeText(step.bytes));
+    for (const Role role : kColumns) row.push_back(HumanBytesOrDash(BytesOf(step, role)));
+    row.push_back(HumanBytesOrDash(step.bytes));
     row.push_back(AgeText(now_ - step.modified_unix_seconds));
     row.push_back(PurgeText(Days(step)));
     return row;

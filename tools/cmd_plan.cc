@@ -42,7 +42,7 @@ Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
   JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
   for (size_t i = 0; i < plans.size(); ++i) {
     job.save_interval = plans[i].save_interval;
-    CAIRN_RETURN_IF_ERROR(WriteText(paths[i], JobScript(options.request, plans[i].candidate.setup, job)));
+    CAIRN_RETURN_IF_ERROR(WriteText(paths[i], JobScriptText(options.request, plans[i].candidate.setup, job)));
   }
   return paths;
 }

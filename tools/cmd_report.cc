@@ -140,7 +140,7 @@ Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& ru
   return WriteTarget(options, options.html_file, HtmlPage(columns, runs, pictures));
 }
 
-Result<int> RunReport(const ReportOptions& options) {
+Result<int> RunReportVerb(const ReportOptions& options) {
   if (options.logs.empty()) return InvalidArgument("report needs a LOG; see cairn report --help");
   ColumnList sort;
   if (!options.sort.empty()) {
@@ -226,7 +226,7 @@ void AddReportCommand(CLI::App& app, Verb& verb) {
       "incomplete. Only a log that cannot be read is trouble.\n\n" +
       HelpFooter("cairn report logs/*.out --format md --sort sec_per_it --gpus 64 --seq-length 1024"));
   report->callback([options, report, &verb] {
-    if (report->get_subcommands().empty()) verb = [options] { return RunReport(*options); };
+    if (report->get_subcommands().empty()) verb = [options] { return RunReportVerb(*options); };
   });
 }
 

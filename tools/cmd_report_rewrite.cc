@@ -26,7 +26,7 @@ struct RewriteArguments {
 };
 
 // The new file takes the old one's place in one step.
-Status Replace(const std::string& path, const std::string& bytes) {
+Status ReplaceLog(const std::string& path, const std::string& bytes) {
   FileSystem& fs = FileSystem::Posix();
   const std::string fresh = path + ".new";
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, bytes));
@@ -39,7 +39,7 @@ Result<int> RunRewrite(const RewriteArguments& arguments) {
   const Result<RewrittenText> rewritten = RewriteTflops(text, arguments.options);
   if (!rewritten.ok()) return rewritten.status().WithContext(arguments.table);
   const bool writes = arguments.in_place && !arguments.dry_run && rewritten->changed > 0;
-  if (writes) CAIRN_RETURN_IF_ERROR(Replace(arguments.table, rewritten->text));
+  if (writes) CAIRN_RETURN_IF_ERROR(ReplaceLog(arguments.table, rewritten->text));
   if (arguments.json)
     PrintJson({{"file", arguments.table},
                {"tables", rewritten->tables},
@@ -65,7 +65,7 @@ bool IsScript(const std::string& path, std::string_view text) {
 }
 
 // In single quotes where the shell would see more than a word; any bytes, line breaks too.
-std::string Quoted(const std::string& word) {
+std::string ShellQuoted(const std::string& word) {
   if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:@%,") ==
       word.npos)
     return word;
@@ -90,7 +90,7 @@ int PrintMatches(const std::vector<LogMatch>& matches, bool json) {
     else if (match.rename.empty())
       PrintLine("# {}: of {}, by {}", match.log, match.script, match.evidence);
     else
-      fmt::print("mv -n -- {} {}  {}\n", Quoted(match.log), Quoted(match.rename),
+      fmt::print("mv -n -- {} {}  {}\n", ShellQuoted(match.log), ShellQuoted(match.rename),
                  Printable(fmt::format("# of {}, by {}", match.script, match.evidence), Lines::kOne));
   }
   if (json) PrintJson(list);

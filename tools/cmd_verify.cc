@@ -9,6 +9,7 @@
 
 #include "ckpt/canonical_path.h"
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 #include "ckpt/run_dir.h"
 #include "ckpt/run_health.h"
 #include "convert/file_sums.h"
@@ -168,8 +169,7 @@ class Verifier {
     for (const Problem& problem : report.problems) PrintLine("{}", ToString(problem));
     if (!unhealthy.empty()) PrintLine("{}: unhealthy: {}", checkpoint, unhealthy);
     if (report.problems.empty() && unhealthy.empty())
-      PrintLine("{}: good, {} checked ({})", checkpoint,
-                HumanBytes(static_cast<double>(report.bytes_checked)), what);
+      PrintLine("{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked), what);
     else if (!report.problems.empty())
       PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
                 report.problems.size() == 1 ? "" : "s");
@@ -184,8 +184,7 @@ class Verifier {
 
   // Nothing where there is none that can be read.
   static std::optional<Manifest> ManifestOf(FileSystem& fs, const std::string& directory) {
-    const auto text = ReadSmallFile(fs, JoinPath(directory, kManifestName), kMaxManifestBytes);
-    Result<Manifest> manifest = text.ok() ? DecodeManifest(*text) : text.status();
+    Result<Manifest> manifest = ReadManifest(fs, directory);
     return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
   }
 

@@ -1,7 +1,6 @@
 #include "tools/export_run.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <chrono>
 
@@ -36,16 +35,8 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
              result.path, format.name, ToString(topology));
   fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
              result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
-             HumanBytes(static_cast<double>(PeakMemoryBytes())));
+             HumanBytes(PeakMemoryBytes()));
   fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
-}
-
-// Every file of a target is open while it is written.
-void AllowManyFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace

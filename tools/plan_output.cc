@@ -16,7 +16,7 @@ std::string_view NameOf(Recompute recompute) {
   return kNames[static_cast<int>(recompute)];
 }
 
-std::string SizeText(double params) {
+std::string ParametersText(double params) {
   return params >= 1e9 ? fmt::format("{:.2f} B", params / 1e9) : fmt::format("{:.2f} M", params / 1e6);
 }
 
@@ -96,7 +96,7 @@ void PrintModel(const PlanOptions& options) {
   const ModelShape& m = options.request.shape;
   const Cluster& c = options.request.cluster;
   fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
-             SizeText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
+             ParametersText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
   fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
              c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.precision) / 1e12);
   fmt::print("Memory as {} holds it. ", NameOf(options.request.program));

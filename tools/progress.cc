@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 
 namespace cairn {
 namespace {
@@ -26,6 +27,14 @@ std::string HumanBytes(double bytes) {
   }
   const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
   return fmt::format("{:.{}f} {}", bytes, decimals, kUnits[unit]);
+}
+
+std::string DateText(int64_t unix_seconds) {
+  const std::time_t time = unix_seconds;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
 }
 
 std::string HumanSeconds(double value) {

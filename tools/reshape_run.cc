@@ -1,7 +1,6 @@
 #include "tools/reshape_run.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -15,14 +14,6 @@
 
 namespace cairn {
 namespace {
-
-// Each shard of a stage is open while the stage is written.
-void AllowManyFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topology& target,
            const ReshapeResult& result, double seconds) {
@@ -46,10 +37,9 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
              result.directory, ToString(target));
   fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
-             HumanBytes(static_cast<double>(PeakMemoryBytes())));
+             HumanBytes(PeakMemoryBytes()));
   if (result.bytes_resumed > 0)
-    fmt::print("{} of it were there already, and right\n",
-               HumanBytes(static_cast<double>(result.bytes_resumed)));
+    fmt::print("{} of it were there already, and right\n", HumanBytes(result.bytes_resumed));
   fmt::print("{}: fingerprint {}\n",
              flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
              ToHex(result.fingerprints.overall));
@@ -68,8 +58,7 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
     if (flags.json) {
       PrintJson({{"dry_run", true}, {"read_bytes", 0}, {"write_bytes", bytes}, {"files", 2}});
     } else {
-      fmt::print("would read no tensor and write about {} in 2 files\n",
-                 HumanBytes(static_cast<double>(bytes)));
+      fmt::print("would read no tensor and write about {} in 2 files\n", HumanBytes(bytes));
     }
     return kExitDone;
   }
@@ -88,8 +77,7 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
   }
   fmt::print("{} ({})\n-> {} ({})\n", source.directory(), ToString(source.manifest().topology),
              result.directory, ToString(options.target));
-  fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(static_cast<double>(result.bytes_written)),
-             result.shards);
+  fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(result.bytes_written), result.shards);
   return kExitDone;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/step_check.h"
 
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 #include "tools/model_check.h"
 #include "tools/value_check.h"
 
@@ -13,9 +14,7 @@ constexpr size_t kMaxRanges = 256;    // of a sample; a longer list is left out
 // Every file that is missing or has another size, where opening names the first one only. The manifest itself
 // is left to StepReader::Open.
 std::vector<Problem> CheckFiles(FileSystem& fs, const std::string& directory) {
-  const auto text = ReadSmallFile(fs, JoinPath(directory, kManifestName), kMaxManifestBytes);
-  if (!text.ok()) return {};
-  const Result<Manifest> manifest = DecodeManifest(*text);
+  const Result<Manifest> manifest = ReadManifest(fs, directory);
   if (!manifest.ok()) return {};
   std::vector<Problem> problems;
   for (const ManifestFile& file : manifest->files) {

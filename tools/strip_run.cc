@@ -98,12 +98,12 @@ std::string TypeName(const StripOptions& options) {
   return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
 }
 
-void PrintText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
-               double seconds) {
+void PrintStripText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
+                    double seconds) {
   if (!result.overflowed)
     fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.directory(), result.path,
-               result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
-               HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
+               result.tensors.size(), HumanBytes(result.bytes_written), result.files, HumanSeconds(seconds),
+               HumanBytes(PeakMemoryBytes()));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
@@ -211,7 +211,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   if (flags.json)
     PrintJson(ToJson(*result, seconds.count()));
   else
-    PrintText(source, options, *result, seconds.count());
+    PrintStripText(source, options, *result, seconds.count());
   if (!result->overflowed) {
     if (options.format == StripFormat::kNative) KeepTokenizer(fs, source, target);
     if (options.format == StripFormat::kHuggingFace && options.copies.empty())

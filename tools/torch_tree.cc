@@ -270,7 +270,7 @@ uint64_t StoredBytes(const TorchFile& file) {
 void PrintTorchTree(const std::string& path, const TorchFile& file, const std::vector<std::string>& globs,
                     bool storages) {
   fmt::print("{}: torch.save ({}), {} storages, {}\n", path, Name(file.container()), file.storages().size(),
-             HumanBytes(static_cast<double>(StoredBytes(file))));
+             HumanBytes(StoredBytes(file)));
   for (const SuspiciousGlobal& global : file.suspicious())
     fmt::print(
         "warning: {} at byte {} of its pickle would run in Python; do not load this file with pickle\n",

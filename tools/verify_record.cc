@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr uint64_t kMaxRecordBytes = 64 << 20;
+constexpr uint64_t kMaxVerifyRecordBytes = 64 << 20;
 constexpr int kRecordVersion = 2;
 constexpr std::string_view kDirectoryName = "verified";
 
@@ -160,7 +160,7 @@ std::vector<Check> Decode(const std::string& text, const Manifest& manifest) {
 }
 
 // Under a name that does not count first.
-Status Replace(FileSystem& fs, const std::string& path, const std::string& text) {
+Status ReplaceRecord(FileSystem& fs, const std::string& path, const std::string& text) {
   const std::string fresh = path + "." + NewNonce();
   CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, text));
   const Status renamed = fs.Rename(fresh, path);
@@ -192,12 +192,12 @@ void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
   const DirectoryLock lock(directory);
   for (const std::string& name : *names) {
     const std::string path = JoinPath(directory, name);
-    const Result<std::string> text = ReadSmallFile(fs, path, kMaxRecordBytes);
+    const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
     if (!name.ends_with(".json") || !text.ok()) continue;
     try {
       ordered_json record = ordered_json::parse(*text);
       if (record.at("version") == kRecordVersion && Follow(record, moved))
-        (void)Replace(fs, path, record.dump(1) + "\n");
+        (void)ReplaceRecord(fs, path, record.dump(1) + "\n");
     } catch (const std::exception&) {  // not one of ours
     }
   }
@@ -221,13 +221,13 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
   const DirectoryLock lock(ParentDir(path));
   std::vector<Check> all = ReadVerifyRecord(fs, step_directory, manifest);
   for (const Check& check : checks) AddCheck(all, check);
-  CAIRN_RETURN_IF_ERROR(Replace(fs, path, Encode(manifest, all)));
+  CAIRN_RETURN_IF_ERROR(ReplaceRecord(fs, path, Encode(manifest, all)));
   return all;
 }
 
 std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                     const Manifest& manifest) {
-  const Result<std::string> text = ReadSmallFile(fs, PathOf(step_directory), kMaxRecordBytes);
+  const Result<std::string> text = ReadSmallFile(fs, PathOf(step_directory), kMaxVerifyRecordBytes);
   return text.ok() ? Decode(*text, manifest) : std::vector<Check>{};
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 
 namespace cairn {
 namespace {
@@ -55,14 +54,6 @@ void ForgetOldPasses(std::vector<Check>& checks, CheckKind kind) {
   for (auto passes = static_cast<size_t>(std::ranges::count_if(checks, is_pass)); passes > kPassesKept;
        --passes)
     checks.erase(std::ranges::find_if(checks, is_pass));
-}
-
-std::string DateText(int64_t unix_seconds) {
-  const std::time_t time = unix_seconds;
-  std::tm parts{};
-  ::localtime_r(&time, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
 }
 
 // The first file that looks otherwise than when it was checked; nothing where all are as they were.

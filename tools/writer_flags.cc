@@ -1,5 +1,7 @@
 #include "tools/writer_flags.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <fstream>
 
@@ -56,13 +58,19 @@ Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json
                {"measured_read_bytes_per_second", rate}});
     return OkStatus();
   }
-  fmt::print("would read {} and write about {} in {} files\n",
-             HumanBytes(static_cast<double>(facts.read_bytes)),
-             HumanBytes(static_cast<double>(facts.write_bytes)), facts.files);
-  fmt::print("peak memory about {}\n", HumanBytes(static_cast<double>(facts.peak_memory)));
+  fmt::print("would read {} and write about {} in {} files\n", HumanBytes(facts.read_bytes),
+             HumanBytes(facts.write_bytes), facts.files);
+  fmt::print("peak memory about {}\n", HumanBytes(facts.peak_memory));
   fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
              HumanSeconds(seconds), HumanBytes(rate));
   return OkStatus();
+}
+
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 uint64_t PeakMemoryBytes() {

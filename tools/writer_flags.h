@@ -22,6 +22,10 @@ struct DryRunFacts {
 // Reads the first part of the source to measure how fast that goes. Errors: those of reading.
 Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json);
 
+// Raises the process's limit of open files as far as it may: all files of a target, or all shards of a stage,
+// are open while they are written.
+void AllowManyFiles();
+
 // The most memory this process has held so far.
 uint64_t PeakMemoryBytes();
 

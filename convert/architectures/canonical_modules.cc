@@ -8,7 +8,7 @@ namespace {
 constexpr uint64_t kVocabularyMultiple = 128;  // Megatron's make-vocab-size-divisible-by; memory only
 constexpr uint64_t kPositionOffset = 2;        // rows before OPT's first position
 
-constexpr CanonicalModule kModules[] = {
+constexpr CanonicalModule kCanonicalModules[] = {
     {"embedding.word", Extent::kVocab, Extent::kHidden, Cut::kRows},
     {"embedding.position", Extent::kPositions, Extent::kHidden},
     {"embedding.position_offset", Extent::kPositionOffset, Extent::kHidden},
@@ -38,8 +38,8 @@ uint64_t UnitOf(Extent extent, const ModelSizes& sizes) {
 }  // namespace
 
 const CanonicalModule* FindCanonicalModule(std::string_view name) {
-  const auto found = std::ranges::find(kModules, name, &CanonicalModule::name);
-  return found == std::end(kModules) ? nullptr : found;
+  const auto found = std::ranges::find(kCanonicalModules, name, &CanonicalModule::name);
+  return found == std::end(kCanonicalModules) ? nullptr : found;
 }
 
 uint64_t SizeOf(Extent extent, const ModelSizes& sizes) {

@@ -10,7 +10,7 @@ using nlohmann::json;
 
 // What a manifest or a configuration may claim before it is not believed. Products of two sizes, and of
 // boxes, stay far below what overflows or what memory cannot hold.
-constexpr uint64_t kMaxSize = uint64_t{1} << 31;
+constexpr uint64_t kMaxExpandedSize = uint64_t{1} << 31;
 constexpr uint64_t kMaxLayers = 1 << 16;
 constexpr uint64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
 
@@ -164,11 +164,11 @@ Result<ModelSizes> ReadSizes(const json& model) {
     const auto found = model.find(name);
     if (found == model.end() && fallback > 0) return fallback;
     const bool is_size = found != model.end() && found->is_number_integer() && found->get<int64_t>() > 0 &&
-                         found->get<uint64_t>() <= kMaxSize;
+                         found->get<uint64_t>() <= kMaxExpandedSize;
     if (is_size) return found->get<uint64_t>();
     if (status.ok())
       status = InvalidArgument("the model's {} is {}; it must be a positive integer, at most {}", name,
-                               found == model.end() ? "missing" : found->dump(), kMaxSize);
+                               found == model.end() ? "missing" : found->dump(), kMaxExpandedSize);
     return 1;
   };
   ModelSizes sizes;

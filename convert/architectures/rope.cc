@@ -8,7 +8,7 @@ namespace {
 using nlohmann::json;
 
 // The first of `keys` that is there and not null.
-json FirstOf(const json& object, std::initializer_list<const char*> keys) {
+json FirstKey(const json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
     if (const json value = object.value(key, json()); !value.is_null()) return value;
   return nullptr;
@@ -35,10 +35,10 @@ Status ReadRope(const json& config, json& model) {
                           key);
   json scaling = config.value("rope_scaling", json());
   scaling = scaling.is_object() ? Scaling(scaling) : Scaling(parameters);
-  json theta = FirstOf(parameters, {"rope_theta"});
-  if (theta.is_null()) theta = FirstOf(config, {"rope_theta", "rotary_emb_base"});
-  json percent = FirstOf(parameters, {"partial_rotary_factor"});
-  if (percent.is_null()) percent = FirstOf(config, {"partial_rotary_factor", "rotary_pct"});
+  json theta = FirstKey(parameters, {"rope_theta"});
+  if (theta.is_null()) theta = FirstKey(config, {"rope_theta", "rotary_emb_base"});
+  json percent = FirstKey(parameters, {"partial_rotary_factor"});
+  if (percent.is_null()) percent = FirstKey(config, {"partial_rotary_factor", "rotary_pct"});
   if (!theta.is_null()) model["rotary_base"] = theta;
   if (!percent.is_null() && percent != 1 && !model.contains("rotary_percent"))
     return NotSupported(

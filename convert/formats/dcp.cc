@@ -19,11 +19,11 @@ struct Place {
   bool training = false;  // how far a training was: no tensor of model or optimizer
 };
 
-constexpr std::string_view kWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
-                                          "_checkpoint_wrapped_module."};
+constexpr std::string_view kModuleWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                                "_checkpoint_wrapped_module."};
 
 std::string WithoutWrappers(std::string name) {
-  for (const std::string_view wrapper : kWrappers)
+  for (const std::string_view wrapper : kModuleWrappers)
     for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
   return name;
 }
@@ -68,7 +68,7 @@ std::optional<Place> OptimizerPlace(const std::string& name, const std::set<std:
   return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
 }
 
-std::string_view GroupOf(std::string_view name) { return name.substr(0, name.find('.')); }
+std::string_view FirstName(std::string_view name) { return name.substr(0, name.find('.')); }
 
 // Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
 // trainers call so.
@@ -78,7 +78,7 @@ std::set<std::string, std::less<>> TrainingGroups(const DcpIndex& index) {
                                                 "rng_states",  "rng",          "trainer",   "progress"};
   std::map<std::string_view, int> ranks;  // the largest of each group
   for (const DcpTensor& tensor : index.tensors) {
-    int& rank = ranks.try_emplace(GroupOf(tensor.name), 0).first->second;
+    int& rank = ranks.try_emplace(FirstName(tensor.name), 0).first->second;
     rank = std::max(rank, tensor.shape.rank());
   }
   std::set<std::string, std::less<>> groups;
@@ -100,7 +100,7 @@ std::vector<Place> PlaceAll(const DcpIndex& index, const std::set<std::string>& 
     const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
       return tensor.name.starts_with(optimizer + "param_groups.");
     });
-    if (!place && (hyper || training.contains(GroupOf(tensor.name)))) {
+    if (!place && (hyper || training.contains(FirstName(tensor.name)))) {
       place = Place{tensor.name, std::nullopt, true};
     } else if (!place) {
       place = Place{WithoutWrappers(tensor.path.empty() ? tensor.name : tensor.path.back())};
@@ -113,9 +113,9 @@ std::vector<Place> PlaceAll(const DcpIndex& index, const std::set<std::string>& 
   return places;
 }
 
-class Reader {
+class DcpReader {
  public:
-  Reader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
+  DcpReader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
       : fs_(fs),
         path_(std::move(path)),
         options_(options),
@@ -285,7 +285,7 @@ class Reader {
     } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {
       TakeNumber(bytes.name, bytes.path, plain->get<double>());
     } else if (!plain || !(plain->is_null() || plain->empty())) {
-      left_.emplace(GroupOf(bytes.name));
+      left_.emplace(FirstName(bytes.name));
     }
     builder_.account.LeaveBelow(Fate::kTrainingState, bytes.item.file, file, file.root(), bytes.name);
     return OkStatus();
@@ -371,7 +371,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenDcp(FileSystem& fs, const std::str
         "says which tensor is where; take an older checkpoint",
         path);
   CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, path));
-  return Reader(fs, path, options, index).Open();
+  return DcpReader(fs, path, options, index).Open();
 }
 
 }  // namespace cairn

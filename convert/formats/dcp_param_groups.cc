@@ -9,17 +9,17 @@ namespace {
 
 constexpr std::string_view kGroups = "param_groups";
 constexpr std::string_view kFlat = "param_groups.";
-constexpr const char* kMembers = "params";
-constexpr size_t kMaxGroups = 64;  // of an untrusted file
+constexpr const char* kDcpMembers = "params";
+constexpr size_t kMaxDcpGroups = 64;  // of an untrusted file
 
-std::optional<size_t> GroupOf(const DcpBytes& bytes) {
+std::optional<size_t> GroupIndex(const DcpBytes& bytes) {
   const size_t size = bytes.path.size();
   if (size < 3 || bytes.path[size - 3] != kGroups) return std::nullopt;
   const std::string& number = bytes.path[size - 2];
   size_t group = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
   const bool whole = error == std::errc() && end == number.data() + number.size();
-  return whole && group < kMaxGroups ? std::optional(group) : std::nullopt;
+  return whole && group < kMaxDcpGroups ? std::optional(group) : std::nullopt;
 }
 
 // "layers.0.weight" and "lr".
@@ -33,11 +33,11 @@ std::optional<std::pair<std::string, std::string>> ParameterOf(const DcpBytes& b
 
 }  // namespace
 
-bool DcpParamGroups::IsOne(const DcpBytes& bytes) { return GroupOf(bytes) || ParameterOf(bytes); }
+bool DcpParamGroups::IsOne(const DcpBytes& bytes) { return GroupIndex(bytes) || ParameterOf(bytes); }
 
 void DcpParamGroups::Add(const DcpBytes& bytes, const PyValue& value,
                          const std::function<std::string(std::string)>& name_of) {
-  if (const auto group = GroupOf(bytes)) return AddOfGroup(*group, bytes.path.back(), value, name_of);
+  if (const auto group = GroupIndex(bytes)) return AddOfGroup(*group, bytes.path.back(), value, name_of);
   const auto parameter = ParameterOf(bytes);
   const auto plain = PlainJson(value);
   if (!parameter || !plain) return;
@@ -50,7 +50,7 @@ void DcpParamGroups::Add(const DcpBytes& bytes, const PyValue& value,
 void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const PyValue& value,
                                 const std::function<std::string(std::string)>& name_of) {
   if (groups_.size() <= group) groups_.resize(group + 1, nlohmann::json::object());
-  if (key != kMembers) {
+  if (key != kDcpMembers) {
     if (const auto plain = PlainJson(value)) groups_[group][key] = *plain;
     return;
   }
@@ -58,7 +58,7 @@ void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const PyVa
   for (const PyValue* item : value.items)
     if (const auto name = AsText(item)) names.push_back(name_of(std::string(*name)));
   const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
-  groups_[group][kMembers] = all ? std::move(names) : nlohmann::json();
+  groups_[group][kDcpMembers] = all ? std::move(names) : nlohmann::json();
 }
 
 void DcpParamGroups::PutInto(nlohmann::json& state) const {
@@ -67,11 +67,11 @@ void DcpParamGroups::PutInto(nlohmann::json& state) const {
   for (const auto& [name, values] : flat_) {
     const auto [at, added] = of_values.try_emplace(values.dump(), groups.size());
     if (added) groups.push_back(values);
-    groups[at->second][kMembers].push_back(name);
+    groups[at->second][kDcpMembers].push_back(name);
   }
   if (groups.empty()) return;
   for (size_t g = 0; groups.size() > 1 && g < groups.size(); ++g)
-    if (!groups[g].contains(kMembers)) groups[g][kMembers] = nullptr;
+    if (!groups[g].contains(kDcpMembers)) groups[g][kDcpMembers] = nullptr;
   state["param_groups"] = groups;
 }
 

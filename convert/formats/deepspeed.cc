@@ -25,15 +25,15 @@ struct ModelFile {
 };
 
 // A tensor of one model parallel rank, under the name it has in its file and over all ranks.
-struct Slice {
+struct RankSlice {
   MegatronName place;  // of Megatron's; the name alone for other models
   Role role = Role::kWeight;
   TensorArray tensor;
 };
 
-class Opener {
+class DeepSpeedOpener {
  public:
-  Opener(FileSystem& fs, DeepSpeedFiles files, const OpenOptions& options)
+  DeepSpeedOpener(FileSystem& fs, DeepSpeedFiles files, const OpenOptions& options)
       : fs_(fs), files_(std::move(files)), options_(options) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
@@ -322,7 +322,7 @@ class Opener {
     AddGroups(read.groups);
     for (UnshardedState& state : read.states) {
       by_value_ |= state.role == Role::kMaster;
-      Slice slice{slices_[trained[state.weight]].second.place, state.role, std::move(state.array)};
+      RankSlice slice{slices_[trained[state.weight]].second.place, state.role, std::move(state.array)};
       slices_.push_back({rank % tp_, std::move(slice)});
     }
     for (const auto& [key, tensor] : NumbersOf(optimizer))
@@ -528,7 +528,7 @@ class Opener {
     return OkStatus();
   }
 
-  static bool IsWeight(const std::pair<int, Slice>& slice) { return slice.second.role == Role::kWeight; }
+  static bool IsWeight(const std::pair<int, RankSlice>& slice) { return slice.second.role == Role::kWeight; }
 
   void TrimVocabulary() {
     uint64_t vocab = 0;
@@ -609,9 +609,9 @@ class Opener {
   bool tied_ = true;
   int tp_ = 1;
   uint64_t padded_vocab_ = 0;
-  std::map<int, size_t> transformer_;          // index of a layer file: the layer of the model
-  std::map<int, std::string> prefixes_;        // index of a layer file: of its names
-  std::vector<std::pair<int, Slice>> slices_;  // with their tensor parallel ranks
+  std::map<int, size_t> transformer_;              // index of a layer file: the layer of the model
+  std::map<int, std::string> prefixes_;            // index of a layer file: of its names
+  std::vector<std::pair<int, RankSlice>> slices_;  // with their tensor parallel ranks
   MegatronArgs args_;
   StoredBuilder builder_;
   Manifest manifest_;
@@ -626,7 +626,7 @@ class Opener {
 Result<std::unique_ptr<CheckpointSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
                                                         const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(DeepSpeedFiles files, FindDeepSpeedFiles(fs, path));
-  return Opener(fs, std::move(files), options).Open();
+  return DeepSpeedOpener(fs, std::move(files), options).Open();
 }
 
 }  // namespace cairn

@@ -57,9 +57,9 @@ Dims WithoutFirst(const Dims& dims) {
   return rest;
 }
 
-class Opener {
+class MegatronDistOpener {
  public:
-  Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  MegatronDistOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
       : fs_(fs),
         directory_(std::move(directory)),
         options_(options),
@@ -285,7 +285,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const
     return NotSupported(
         "{}: its backend is {}, only torch_dist is read; load and save it with Megatron-Core before 0.16",
         directory, backend.dump());
-  return Opener(fs, directory, options).Open();
+  return MegatronDistOpener(fs, directory, options).Open();
 }
 
 }  // namespace cairn

@@ -49,16 +49,16 @@ bool HoldsRanks(FileSystem& fs, const std::string& directory) {
 }
 
 // A stage's chunk of the model, under its local layer numbers.
-struct Chunk {
+struct ModelChunk {
   Rank rank;
   int number = 0;  // of a virtual pipeline
   std::vector<std::pair<MegatronName, MegatronWeight>> tensors;
   int layers = 0;
 };
 
-class Opener {
+class MegatronOpener {
  public:
-  Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  MegatronOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
@@ -201,7 +201,7 @@ class Opener {
 
   Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
     const uint32_t file_index = builder_.AddFile(rank.file);
-    Chunk chunk{rank, number, {}, 0};
+    ModelChunk chunk{rank, number, {}, 0};
     CAIRN_RETURN_IF_ERROR(
         ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
           if (IsMegatronBuffer(key)) {
@@ -226,10 +226,10 @@ class Opener {
   // holds says how many layers it has, so that uneven stages need no rule.
   Status Assemble() {
     std::ranges::stable_sort(chunks_, {},
-                             [](const Chunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
+                             [](const ModelChunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
     MegatronAssembler assembler(args_, tp_, builder_);
     int first_layer = 0;
-    for (const Chunk& chunk : chunks_) {
+    for (const ModelChunk& chunk : chunks_) {
       for (const auto& [name, stored] : chunk.tensors) {
         const bool inside = name.layer != kBeforeLayers && name.layer != kAfterLayers;
         MegatronSlice slice{name.name,
@@ -278,7 +278,7 @@ class Opener {
   GroupMembers members_;
   MegatronArgs args_;
   std::vector<Rank> ranks_;
-  std::vector<Chunk> chunks_;
+  std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;
   Manifest manifest_;
   std::vector<MegatronReplica> replicas_;
@@ -319,7 +319,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenMegatronLm(FileSystem& fs, const s
     return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
                     directory);
   // DeepSpeed's own files in an iteration's directory are told apart by their names before.
-  return Opener(fs, directory, options).Open();
+  return MegatronOpener(fs, directory, options).Open();
 }
 
 }  // namespace cairn

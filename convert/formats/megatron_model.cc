@@ -2,34 +2,34 @@
 
 #include <algorithm>
 
+#include "convert/architectures/canonical_modules.h"
 #include "convert/megatron_function.h"
 
 namespace cairn {
 namespace {
 
-enum class Cut { kNone, kRows, kColumns };  // across tensor parallel ranks; a bias is cut as its rows are
-enum class Layout { kOne, kQkv, kGateUp };
+enum class StoredForm { kOne, kQkv, kGateUp };
 
-struct Module {
+struct StoredModule {
   std::string_view stored;
   std::string_view canonical;
   Cut cut = Cut::kNone;
-  Layout layout = Layout::kOne;
+  StoredForm layout = StoredForm::kOne;
   bool vocabulary = false;
 };
 
 // Megatron-LM v1 to v2 and the legacy models after, Megatron-DeepSpeed, and Megatron-Core with Transformer
 // Engine's fused norms or without.
-constexpr Module kModules[] = {
-    {"word_embeddings", "embedding.word", Cut::kRows, Layout::kOne, true},
+constexpr StoredModule kStoredModules[] = {
+    {"word_embeddings", "embedding.word", Cut::kRows, StoredForm::kOne, true},
     {"position_embeddings", "embedding.position"},
     {"word_embeddings.norm", "embedding.norm"},
     {"input_layernorm", "input_norm"},
     {"input_norm", "input_norm"},
     {"self_attention.linear_qkv.layer_norm", "input_norm"},
-    {"attention.query_key_value", "attention", Cut::kRows, Layout::kQkv},
-    {"self_attention.query_key_value", "attention", Cut::kRows, Layout::kQkv},
-    {"self_attention.linear_qkv", "attention", Cut::kRows, Layout::kQkv},
+    {"attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
+    {"self_attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
+    {"self_attention.linear_qkv", "attention", Cut::kRows, StoredForm::kQkv},
     {"self_attention.q_layernorm", "attention.query_norm"},
     {"self_attention.k_layernorm", "attention.key_norm"},
     {"attention.dense", "attention.output", Cut::kColumns},
@@ -39,18 +39,18 @@ constexpr Module kModules[] = {
     {"post_attention_norm", "post_attention_norm"},
     {"pre_mlp_layernorm", "post_attention_norm"},
     {"mlp.linear_fc1.layer_norm", "post_attention_norm"},
-    {"mlp.dense_h_to_4h", "mlp", Cut::kRows, Layout::kGateUp},
-    {"mlp.linear_fc1", "mlp", Cut::kRows, Layout::kGateUp},
+    {"mlp.dense_h_to_4h", "mlp", Cut::kRows, StoredForm::kGateUp},
+    {"mlp.linear_fc1", "mlp", Cut::kRows, StoredForm::kGateUp},
     {"mlp.dense_4h_to_h", "mlp.down", Cut::kColumns},
     {"mlp.linear_fc2", "mlp.down", Cut::kColumns},
     {"final_layernorm", "final_norm"},
     {"final_norm", "final_norm"},
-    {"lm_head", "output", Cut::kRows, Layout::kOne, true},
-    {"output_layer", "output", Cut::kRows, Layout::kOne, true},
+    {"lm_head", "output", Cut::kRows, StoredForm::kOne, true},
+    {"output_layer", "output", Cut::kRows, StoredForm::kOne, true},
 };
 
 struct NameParts {
-  const Module* module = nullptr;
+  const StoredModule* module = nullptr;
   bool bias = false;
 };
 
@@ -58,13 +58,13 @@ NameParts SplitName(std::string_view name) {
   const bool bias = name.ends_with("bias");
   if (!bias && !name.ends_with("weight")) return {};
   name.remove_suffix(bias ? 5 : 7);  // ".bias", or Transformer Engine's "_bias"
-  const auto found = std::ranges::find(kModules, name, &Module::stored);
-  return {found == std::end(kModules) ? nullptr : found, bias};
+  const auto found = std::ranges::find(kStoredModules, name, &StoredModule::stored);
+  return {found == std::end(kStoredModules) ? nullptr : found, bias};
 }
 
-class Arguments {
+class ArgumentReader {
  public:
-  explicit Arguments(const PyValue& args) : args_(args) {}
+  explicit ArgumentReader(const PyValue& args) : args_(args) {}
 
   uint64_t Size(const char* name) {
     const auto value = AsInt(Find(args_, name));
@@ -89,14 +89,14 @@ class Arguments {
 }  // namespace
 
 struct MegatronAssembler::Target {
-  const Module* module;
+  const StoredModule* module;
   bool bias;
   std::string prefix;  // of the canonical name: "layers.3."
 };
 
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
                                       const std::vector<std::string>& allow) {
-  Arguments from(args);
+  ArgumentReader from(args);
   MegatronArgs m;
   m.layers = from.Size("num_layers");
   m.hidden = from.Size("hidden_size");
@@ -142,7 +142,7 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
   Target target{parts.module, parts.bias, ""};
   if (slice.layer != kBeforeLayers && slice.layer != kAfterLayers)
     target.prefix = fmt::format("layers.{}.", slice.layer);
-  if (parts.module->layout == Layout::kQkv) return AddQkv(slice, target);
+  if (parts.module->layout == StoredForm::kQkv) return AddQkv(slice, target);
   return AddStacked(slice, target);
 }
 
@@ -200,7 +200,7 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
 }
 
 Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& target) {
-  const Module& module = *target.module;
+  const StoredModule& module = *target.module;
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const bool transposed = slice.tensor.transposed;
   Dims shape = slice.shape;
@@ -211,7 +211,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
                                                                 : kReplicated;
   if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.array.name, ToString(shape));
   Box in_slice = Box::Whole(shape), box = in_slice;
-  if (module.layout == Layout::kGateUp && args_.gated) {
+  if (module.layout == StoredForm::kGateUp && args_.gated) {
     const uint64_t half = shape[0] / 2;
     if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.array.name);
     shape[0] = half * tp;
@@ -240,7 +240,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
     }
     box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
   }
-  return AddBox(slice, target, module.layout == Layout::kGateUp ? "mlp.up" : module.canonical, shape, box,
+  return AddBox(slice, target, module.layout == StoredForm::kGateUp ? "mlp.up" : module.canonical, shape, box,
                 in_slice, array, true);
 }
 
@@ -252,10 +252,10 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
       .name = fmt::format("{}{}.{}", target.prefix, canonical, target.bias ? "bias" : "weight"),
       .shape = shape,
       .layer = slice.layer};
-  const Module& module = *target.module;
+  const StoredModule& module = *target.module;
   if (module.cut == Cut::kRows) spec.tp_dim = 0;
   if (module.cut == Cut::kColumns && !target.bias) spec.tp_dim = 1;
-  if (module.layout == Layout::kQkv || (canonical == "attention.output" && !target.bias))
+  if (module.layout == StoredForm::kQkv || (canonical == "attention.output" && !target.bias))
     spec.tp_unit = args_.head;
   if (module.vocabulary) spec.pad_multiple = args_.vocab_multiple;
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;

@@ -10,10 +10,10 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
-constexpr uint64_t kAlignment = 64;        // elements, of a parameter's start in its bucket
+constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start in its bucket
 
-Result<StoredArray> TensorOf(const TorchFile& file, uint32_t file_index, const PyValue* value,
-                             const std::string& name) {
+Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const PyValue* value,
+                               const std::string& name) {
   if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
   CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, *value->tensor, file_index, name));
   if (array.transposed) return NotSupported("{} is stored transposed", name);
@@ -80,7 +80,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
     for (size_t i = 0; i < groups->items[g]->items.size(); ++i) {
       const std::string name = fmt::format("master {} of group {}", i, g);
       CAIRN_ASSIGN_OR_RETURN(StoredArray master,
-                             TensorOf(file, file_index, groups->items[g]->items[i], name));
+                             StateArray(file, file_index, groups->items[g]->items[i], name));
       const auto id = AsInt(ItemOf(ids, i));
       const PyValue* state = id ? EntryOf(states, *id) : nullptr;
       if (!state) return NotSupported("{} has no moments", name);
@@ -100,7 +100,7 @@ Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, 
       CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, catalog_.files[file_index], account_));
       for (const auto& [role, key] :
            {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, TensorOf(file, file_index, Find(*state, key), key));
+        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, file_index, Find(*state, key), key));
         if (!(moment.shape == weight.weight.array.shape))
           return Corrupt("{} of {} has another shape", key, name);
         weight.states.emplace_back(role, std::move(moment));
@@ -131,7 +131,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
     MegatronBuffer buffer;
     for (const auto& [role, key] : {std::pair(Role::kMaster, "param"), std::pair(Role::kExpAvg, "exp_avg"),
                                     std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
-      CAIRN_ASSIGN_OR_RETURN(StoredArray vector, TensorOf(file, file_index, Find(stored, key), key));
+      CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, file_index, Find(stored, key), key));
       if (vector.shape.rank() != 1 ||
           (!buffer.vectors.empty() && !(vector.shape == buffer.vectors[0].second.shape)))
         return Corrupt("{} has shape {}", key, ToString(vector.shape));
@@ -169,7 +169,8 @@ Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<M
   std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
   uint64_t bucket = 0, end = 0;
   while (!left.empty()) {
-    const uint64_t aligned = bucket + (end - bucket + kAlignment - 1) / kAlignment * kAlignment;
+    const uint64_t aligned =
+        bucket + (end - bucket + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
     CAIRN_ASSIGN_OR_RETURN(std::optional<uint64_t> next, TakeAt(buffer, aligned, left));
     if (next) {
       LeaveAlignment(buffer, end, aligned);
@@ -193,13 +194,14 @@ Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets
     for (const auto& [role, vector] : buckets[b].vectors)
       if (vector.shape.Volume() != size)
         return Corrupt("{} has {} elements", vector.name, ToString(vector.shape));
-    for (uint64_t at = 0; at < size; at = (at + kAlignment - 1) / kAlignment * kAlignment) {
+    for (uint64_t at = 0; at < size; at = (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment) {
       CAIRN_ASSIGN_OR_RETURN(const auto next, TakeAt(buckets[b], at, left));
       if (!next)
         return Corrupt("no weight is the master at element {} of bucket {} rounded; {} weights are left", at,
                        b, left.size());
       at = *next;
-      LeaveAlignment(buckets[b], at, std::min(size, (at + kAlignment - 1) / kAlignment * kAlignment));
+      LeaveAlignment(buckets[b], at,
+                     std::min(size, (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment));
     }
   }
   if (!left.empty()) return Corrupt("{} weights are in no bucket", left.size());

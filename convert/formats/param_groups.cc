@@ -12,7 +12,7 @@ constexpr size_t kMaxGroups = 64;  // of an untrusted file
 constexpr size_t kMaxItems = 16;   // of a value
 
 template <typename T>
-double Load(const char* bytes) {
+double LoadNumber(const char* bytes) {
   T value{};
   std::memcpy(&value, bytes, sizeof(T));
   return static_cast<double>(value);
@@ -79,13 +79,13 @@ Result<std::optional<double>> ScalarOf(FileSystem& fs, const std::string& path, 
       opened->ReadAt(at + tensor->offset * size, std::as_writable_bytes(std::span(bytes).first(size))));
   switch (*tensor->type->dtype) {
     case Dtype::kF32:
-      return std::optional(Load<float>(bytes.data()));
+      return std::optional(LoadNumber<float>(bytes.data()));
     case Dtype::kF64:
-      return std::optional(Load<double>(bytes.data()));
+      return std::optional(LoadNumber<double>(bytes.data()));
     case Dtype::kI32:
-      return std::optional(Load<int32_t>(bytes.data()));
+      return std::optional(LoadNumber<int32_t>(bytes.data()));
     case Dtype::kI64:
-      return std::optional(Load<int64_t>(bytes.data()));
+      return std::optional(LoadNumber<int64_t>(bytes.data()));
     default:
       return std::optional<double>();
   }

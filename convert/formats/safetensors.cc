@@ -14,8 +14,8 @@ using nlohmann::json;
 constexpr const char* kModelKey = "cairn.model";
 constexpr const char* kParametersKey = "cairn.parameters";
 
-StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
-                        const std::vector<ListedTensor>& tensors) {
+StoredCatalog SourceCatalog(const std::vector<ParameterSpec>& parameters,
+                            const std::vector<ListedTensor>& tensors) {
   std::unordered_map<std::string_view, const ListedTensor*> tensor_of;
   for (const ListedTensor& tensor : tensors) tensor_of.emplace(tensor.name, &tensor);
   StoredCatalog catalog;
@@ -31,8 +31,8 @@ StoredCatalog CatalogOf(const std::vector<ParameterSpec>& parameters,
 }
 
 // One for each of the tensors.
-Result<std::vector<ParameterSpec>> ParametersOf(const std::string& text,
-                                                const std::vector<ListedTensor>& tensors) {
+Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text,
+                                           const std::vector<ListedTensor>& tensors) {
   std::map<std::string, Dims, std::less<>> shapes;
   for (const ListedTensor& tensor : tensors) shapes.emplace(tensor.name, tensor.shape);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters, DecodeParameters(text, shapes));
@@ -100,10 +100,9 @@ Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const 
   if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);
   for (const ListedTensor& tensor : files.tensors)
     if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
-  const Result<std::vector<ParameterSpec>> parameters =
-      ParametersOf(metadata.at(kParametersKey), files.tensors);
+  const Result<std::vector<ParameterSpec>> parameters = SpecsOf(metadata.at(kParametersKey), files.tensors);
   if (!parameters.ok()) return parameters.status().WithContext(path);
-  StoredCatalog catalog = CatalogOf(*parameters, files.tensors);
+  StoredCatalog catalog = SourceCatalog(*parameters, files.tensors);
   catalog.files = std::move(files.names);
   CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], files.account.Close(catalog));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));

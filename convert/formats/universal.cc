@@ -50,9 +50,9 @@ std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>
   return found;
 }
 
-class Opener {
+class UniversalOpener {
  public:
-  Opener(FileSystem& fs, std::string directory, const OpenOptions& options)
+  UniversalOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
   Result<std::unique_ptr<CheckpointSource>> Open() {
@@ -303,12 +303,12 @@ bool MatchesUniversal(FileSystem& fs, const std::string& path) {
 
 Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
                                                         const OpenOptions& options) {
-  if (IsUniversal(fs, path)) return Opener(fs, path, options).Open();
+  if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
   const std::string pointer = JoinPath(path, kPointer);
   CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
   tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
   if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", pointer, tag);
-  return Opener(fs, JoinPath(path, tag), options).Open();
+  return UniversalOpener(fs, JoinPath(path, tag), options).Open();
 }
 
 }  // namespace cairn

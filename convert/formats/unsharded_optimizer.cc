@@ -24,10 +24,10 @@ struct Match {
   bool flat = false;
 };
 
-class Reader {
+class UnshardedReader {
  public:
-  Reader(FileSystem& fs, const std::string& directory, const TorchFile& file, uint32_t file_index,
-         const std::vector<const TensorArray*>& weights, StoredBuilder& builder)
+  UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file, uint32_t file_index,
+                  const std::vector<const TensorArray*>& weights, StoredBuilder& builder)
       : fs_(fs),
         path_(JoinPath(directory, builder.catalog.files[file_index])),
         file_(file),
@@ -204,7 +204,7 @@ Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& dire
                                          uint32_t file_index, const PyValue& optimizer,
                                          const std::vector<const TensorArray*>& weights,
                                          StoredBuilder& builder) {
-  return Reader(fs, directory, file, file_index, weights, builder).Read(optimizer);
+  return UnshardedReader(fs, directory, file, file_index, weights, builder).Read(optimizer);
 }
 
 }  // namespace cairn

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kAlignment = 2;  // a group is padded to a multiple of this times its ranks
+constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of this times its ranks
 
 // A vector that lies in several tensors.
 class FlatVector {
@@ -80,7 +80,7 @@ struct Parameter {
   uint64_t begin = 0;  // in the group's flat vector (ZeRO-1, 2) or in a rank's (ZeRO-3)
 };
 
-Result<std::vector<Parameter>> ParametersOf(const PyValue& group) {
+Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
   std::vector<Parameter> parameters;
   for (size_t i = 0; i + 1 < group.items.size(); i += 2) {
     const auto shape = AsDims(group.items[i + 1]);
@@ -95,7 +95,7 @@ const PyValue* OptimizerOf(const ZeroShard& shard) {
   return FindKind(shard.contents.root(), "optimizer_state_dict", PyKind::kDict);
 }
 
-const TensorRef* TensorOf(const PyValue* value) {
+const TensorRef* TensorIn(const PyValue* value) {
   return value && value->is(PyKind::kTensor) ? value->tensor : nullptr;
 }
 
@@ -175,7 +175,7 @@ class Zero12 : public ZeroReader {
   }
 
   Status ReadGroup(size_t g) {
-    CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, ParametersOf(*param_shapes_.items[g]));
+    CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, FlatParameters(*param_shapes_.items[g]));
     if (parameters.empty()) return OkStatus();
     const PyValue* first = OptimizerOf(shards_[0]);
     const PyValue* paddings = ItemOf(Find(*first, "param_alignment_paddings"), g);
@@ -190,7 +190,7 @@ class Zero12 : public ZeroReader {
       total = aligned.back().second;
     }
     // A rank's share; its moments have all of it, its master may lack the padding at the end.
-    const uint64_t unit = kAlignment * shards_.size();
+    const uint64_t unit = kGroupAlignment * shards_.size();
     uint64_t share = (total + unit - 1) / unit * unit / shards_.size();
     CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, g));
     for (const auto& [role, tensor] : states.tensors)
@@ -218,7 +218,7 @@ class Zero12 : public ZeroReader {
     for (size_t d = 0; d < shards_.size(); ++d) {
       const TensorRef* value = nullptr;
       if (role == Role::kMaster) {
-        value = TensorOf(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
+        value = TensorIn(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
       } else {
         CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
         value = StateOf(states, role);
@@ -236,7 +236,7 @@ class Zero12 : public ZeroReader {
   Status AddSteps(const OptimizerStates& states, const std::vector<Parameter>& parameters) {
     for (const Parameter& parameter : parameters)
       if (contents_.steps_differ) {
-        const TensorRef* step = TensorOf(states.step);
+        const TensorRef* step = TensorIn(states.step);
         if (!step)
           return NotSupported("{}: the steps of its groups differ and are no tensors", shards_[0].path);
         CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
@@ -288,7 +288,7 @@ class Zero3 : public ZeroReader {
   Status Read() {
     std::vector<Parameter> parameters;
     for (const PyValue* group : param_shapes_.items) {
-      CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, ParametersOf(*group));
+      CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, FlatParameters(*group));
       parameters.insert(parameters.end(), more.begin(), more.end());
     }
     uint64_t total = 0;
@@ -333,7 +333,7 @@ class Zero3 : public ZeroReader {
   Status Gather(size_t rank, Role role, std::string_view key, FlatVector& flat) const {
     CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
     for (size_t g = 0; g < masters->items.size(); ++g) {
-      const TensorRef* value = TensorOf(masters->items[g]);
+      const TensorRef* value = TensorIn(masters->items[g]);
       if (role != Role::kMaster) {
         CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
         value = StateOf(states, role);
@@ -350,11 +350,11 @@ class Zero3 : public ZeroReader {
     uint64_t end = 0;
     for (const Parameter& parameter : parameters) {
       while (group < masters->items.size() && parameter.begin >= end) {
-        const TensorRef* master = TensorOf(masters->items[group++]);
+        const TensorRef* master = TensorIn(masters->items[group++]);
         end += master ? master->shape.Volume() : 0;
       }
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
-      const TensorRef* number = role == Role::kStep ? TensorOf(states.step) : StateOf(states, role);
+      const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
       if (!number || !IsNumber(*number))
         return NotSupported("{}: sub-group {} has no {} of one number", shards_[0].path, group - 1,
                             Name(role));
@@ -382,7 +382,7 @@ class Zero3 : public ZeroReader {
 };
 
 // 0-based names of DeepSpeed's enum; older versions wrote the number.
-int StageOf(const PyValue& optimizer) {
+int ZeroStageOf(const PyValue& optimizer) {
   const PyValue* stage = Find(optimizer, "zero_stage");
   if (!stage) return Find(optimizer, "fp32_flat_groups") ? 3 : 1;
   if (const auto number = AsInt(stage)) return static_cast<int>(*number);
@@ -454,7 +454,7 @@ Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shar
   for (const ZeroShard& shard : shards)
     if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
   const PyValue& optimizer = *OptimizerOf(shards[0]);
-  contents.stage = StageOf(optimizer);
+  contents.stage = ZeroStageOf(optimizer);
   CAIRN_RETURN_IF_ERROR(ReadState(shards[0], contents.stage, contents.state));
   if (!param_shapes.is(PyKind::kList))
     return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",

@@ -13,9 +13,9 @@
 namespace cairn {
 namespace {
 
-class Planner {
+class DcpPlanner {
  public:
-  Planner(const CheckpointSource& source, const TargetOptions& options)
+  DcpPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
   Result<TargetPlanned> Plan() {
@@ -199,7 +199,7 @@ class Planner {
 }  // namespace
 
 Result<TargetPlanned> PlanDcp(const CheckpointSource& source, const TargetOptions& options) {
-  return Planner(source, options).Plan();
+  return DcpPlanner(source, options).Plan();
 }
 
 }  // namespace cairn

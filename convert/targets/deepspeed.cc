@@ -9,9 +9,9 @@ namespace cairn {
 namespace {
 
 // What both forms have in common.
-class Planner {
+class DeepSpeedPlanner {
  public:
-  Planner(const CheckpointSource& source, const TargetOptions& options)
+  DeepSpeedPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
  protected:
@@ -103,9 +103,9 @@ class Planner {
   TargetBuilder builder_;
 };
 
-class ShardedPlanner : public Planner {
+class ShardedPlanner : public DeepSpeedPlanner {
  public:
-  using Planner::Planner;
+  using DeepSpeedPlanner::DeepSpeedPlanner;
 
   Result<TargetPlanned> Plan() {
     CAIRN_RETURN_IF_ERROR(Choose(options_.dtype));
@@ -202,9 +202,9 @@ class ShardedPlanner : public Planner {
   }
 };
 
-class UniversalPlanner : public Planner {
+class UniversalPlanner : public DeepSpeedPlanner {
  public:
-  using Planner::Planner;
+  using DeepSpeedPlanner::DeepSpeedPlanner;
 
   Result<TargetPlanned> Plan() {
     steps_ = Steps::kOfEach;

@@ -46,7 +46,7 @@ LocalTensor PipelineTensor(const MegatronTensor& tensor, const MegatronShape& sh
   return local;
 }
 
-std::vector<LocalTensor> StageOf(const std::vector<MegatronTensor>& tensors, const LocalModel& model, int pp,
+std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors, const LocalModel& model, int pp,
                                  int stages) {
   std::vector<LocalTensor> held;
   for (const MegatronTensor& tensor : tensors) {
@@ -112,7 +112,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   }
   for (int pp = 0; pp < topology.pp; ++pp)
     for (int tp = 0; tp < topology.tp; ++tp)
-      model.ranks.push_back(StageOf(of_tp[tp], model, pp, topology.pp));
+      model.ranks.push_back(HeldByStage(of_tp[tp], model, pp, topology.pp));
   return model;
 }
 

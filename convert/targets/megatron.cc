@@ -20,9 +20,9 @@ struct Held {
 };
 using Chunk = std::vector<Held>;
 
-class Planner {
+class MegatronPlanner {
  public:
-  Planner(const CheckpointSource& source, const TargetOptions& options)
+  MegatronPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
   Result<TargetPlanned> Plan() {
@@ -283,7 +283,7 @@ class Planner {
 }  // namespace
 
 Result<TargetPlanned> PlanMegatron(const CheckpointSource& source, const TargetOptions& options) {
-  return Planner(source, options).Plan();
+  return MegatronPlanner(source, options).Plan();
 }
 
 }  // namespace cairn

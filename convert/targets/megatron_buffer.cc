@@ -7,23 +7,23 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kAlignment = 64;  // elements
+constexpr uint64_t kBufferAlignment = 64;  // elements
 
-constexpr std::pair<Role, const char*> kStates[] = {
+constexpr std::pair<Role, const char*> kBufferStates[] = {
     {Role::kMaster, "param"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}};
 
-struct Layout {
+struct BufferLayout {
   std::vector<uint64_t> begins;  // of each tensor of the chunk
   uint64_t elements = 0;
 };
 
-Layout LayoutOf(const BufferChunk& chunk) {
-  Layout layout{std::vector<uint64_t>(chunk.size()), 0};
+BufferLayout LayoutOf(const BufferChunk& chunk) {
+  BufferLayout layout{std::vector<uint64_t>(chunk.size()), 0};
   uint64_t bucket = 0,
            end = 0;  // where the bucket begins in the file, and where it ends so far within itself
   const auto close = [&](uint64_t at) { bucket += at, end = 0; };
   for (size_t i = chunk.size(); i-- > 0;) {
-    uint64_t begin = (end + kAlignment - 1) / kAlignment * kAlignment;
+    uint64_t begin = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
     if (chunk[i].shared && end > 0) close(std::exchange(begin, 0));
     layout.begins[i] = bucket + begin;
     end = begin + chunk[i].tensor->shape.Volume();
@@ -35,10 +35,10 @@ Layout LayoutOf(const BufferChunk& chunk) {
 
 void EmitBuffer(const TrainingTensors& tensors, const BufferChunk& chunk, uint32_t zip,
                 TargetBuilder& builder) {
-  const Layout layout = LayoutOf(chunk);
+  const BufferLayout layout = LayoutOf(chunk);
   PickleEmitter& p = builder.pickle(zip);
   p.BeginDict();
-  for (const auto& [role, name] : kStates) {
+  for (const auto& [role, name] : kBufferStates) {
     p.Text(name);
     const uint32_t storage = builder.EmitTensor(zip, Dtype::kF32, {layout.elements});
     for (size_t i = 0; i < chunk.size(); ++i) {
@@ -76,7 +76,7 @@ void AddDistribOptim(const TrainingTensors& tensors, const std::vector<BufferChu
 bool FitsAllBuckets(const std::vector<BufferChunk>& chunks) {
   return std::ranges::all_of(chunks, [](const BufferChunk& chunk) {
     return std::ranges::all_of(chunk, [](const BufferTensor& held) {
-      return held.shared || held.tensor->shape.Volume() % kAlignment == 0;
+      return held.shared || held.tensor->shape.Volume() % kBufferAlignment == 0;
     });
   });
 }

@@ -5,50 +5,50 @@
 #include <set>
 
 #include "ckpt/manifest.h"
+#include "convert/architectures/canonical_modules.h"
 #include "convert/architectures/hugging_face_config.h"
 
 namespace cairn {
 namespace {
 
-enum class Cut { kNone, kRows, kColumns };
-enum class Form { kOne, kQkv, kGateUp };
+enum class WrittenForm { kOne, kQkv, kGateUp };
 
-struct Module {
+struct WrittenModule {
   std::string_view name;
   std::vector<std::string_view> canonical;
   Cut cut = Cut::kNone;
-  Form form = Form::kOne;
+  WrittenForm form = WrittenForm::kOne;
   bool vocabulary = false;
 };
 
-const std::vector<Module>& BeforeLayers() {
-  static const std::vector<Module> kModules = {
-      {"word_embeddings", {"embedding.word"}, Cut::kRows, Form::kOne, true},
+const std::vector<WrittenModule>& WrittenBeforeLayers() {
+  static const std::vector<WrittenModule> kModules = {
+      {"word_embeddings", {"embedding.word"}, Cut::kRows, WrittenForm::kOne, true},
       {"position_embeddings", {"embedding.position"}},
       {"word_embeddings.norm", {"embedding.norm"}},
   };
   return kModules;
 }
-const std::vector<Module>& InLayer() {
-  static const std::vector<Module> kModules = {
+const std::vector<WrittenModule>& WrittenInLayer() {
+  static const std::vector<WrittenModule> kModules = {
       {"input_layernorm", {"input_norm"}},
       {"self_attention.query_key_value",
        {"attention.query", "attention.key", "attention.value"},
        Cut::kRows,
-       Form::kQkv},
+       WrittenForm::kQkv},
       {"self_attention.q_layernorm", {"attention.query_norm"}},
       {"self_attention.k_layernorm", {"attention.key_norm"}},
       {"self_attention.dense", {"attention.output"}, Cut::kColumns},
       {"post_attention_layernorm", {"post_attention_norm"}},
-      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, Cut::kRows, Form::kGateUp},
+      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, Cut::kRows, WrittenForm::kGateUp},
       {"mlp.dense_4h_to_h", {"mlp.down"}, Cut::kColumns},
   };
   return kModules;
 }
-const std::vector<Module>& AfterLayers() {
-  static const std::vector<Module> kModules = {
+const std::vector<WrittenModule>& WrittenAfterLayers() {
+  static const std::vector<WrittenModule> kModules = {
       {"final_layernorm", {"final_norm"}},
-      {"output_layer", {"output"}, Cut::kRows, Form::kOne, true},
+      {"output_layer", {"output"}, Cut::kRows, WrittenForm::kOne, true},
   };
   return kModules;
 }
@@ -72,24 +72,24 @@ class Builder {
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp_,
           shape_.groups, shape_.ffn);
-    CAIRN_RETURN_IF_ERROR(AddAll(BeforeLayers(), kBeforeLayers));
+    CAIRN_RETURN_IF_ERROR(AddAll(WrittenBeforeLayers(), kBeforeLayers));
     for (int layer = 0; layer < static_cast<int>(shape_.layers); ++layer)
-      CAIRN_RETURN_IF_ERROR(AddAll(InLayer(), layer));
-    CAIRN_RETURN_IF_ERROR(AddAll(AfterLayers(), kAfterLayers));
+      CAIRN_RETURN_IF_ERROR(AddAll(WrittenInLayer(), layer));
+    CAIRN_RETURN_IF_ERROR(AddAll(WrittenAfterLayers(), kAfterLayers));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
   }
 
  private:
-  Status AddAll(const std::vector<Module>& modules, int layer) {
-    for (const Module& module : modules)
+  Status AddAll(const std::vector<WrittenModule>& modules, int layer) {
+    for (const WrittenModule& module : modules)
       for (const bool bias : {false, true}) CAIRN_RETURN_IF_ERROR(Add(module, bias, layer));
     return OkStatus();
   }
 
   // The parameters of a module, those that there are.
-  std::vector<size_t> Find(const Module& module, bool bias, int layer) const {
+  std::vector<size_t> Find(const WrittenModule& module, bool bias, int layer) const {
     std::vector<size_t> found;
     const bool inside = layer != kBeforeLayers && layer != kAfterLayers;
     for (const std::string_view name : module.canonical) {
@@ -102,15 +102,15 @@ class Builder {
 
   const Dims& ShapeOf(size_t parameter) const { return tensors_.parameters[parameter].spec.shape; }
 
-  Status Add(const Module& module, bool bias, int layer) {
+  Status Add(const WrittenModule& module, bool bias, int layer) {
     const std::vector<size_t> found = Find(module, bias, layer);
     if (found.empty()) return OkStatus();
     used_.insert(found.begin(), found.end());
     MegatronTensor tensor{
         .module = std::string(module.name), .bias = bias, .layer = layer, .shape = {}, .parts = {}};
-    const bool fits = module.form == Form::kQkv      ? AddQkv(found, tensor)
-                      : module.form == Form::kGateUp ? AddGateUp(found, tensor)
-                                                     : AddOne(module, found[0], tensor);
+    const bool fits = module.form == WrittenForm::kQkv      ? AddQkv(found, tensor)
+                      : module.form == WrittenForm::kGateUp ? AddGateUp(found, tensor)
+                                                            : AddOne(module, found[0], tensor);
     if (!fits)
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
                      tensors_.parameters[found[0]].spec.name, ToString(ShapeOf(found[0])));
@@ -150,7 +150,7 @@ class Builder {
     return true;
   }
 
-  bool AddOne(const Module& module, size_t parameter, MegatronTensor& tensor) const {
+  bool AddOne(const WrittenModule& module, size_t parameter, MegatronTensor& tensor) const {
     const Dims& whole = ShapeOf(parameter);
     tensor.shape = whole;
     tensor.vocabulary = module.vocabulary;

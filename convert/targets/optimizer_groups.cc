@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kMembers = "params";
+constexpr const char* kGroupMembers = "params";
 
 // torch 2.11, torch/optim/adamw.py.
 nlohmann::json AdamWDefaults() {
@@ -24,22 +24,22 @@ nlohmann::json AdamWDefaults() {
 
 nlohmann::json WithoutMembers(nlohmann::json group) {
   if (!group.is_object()) return nlohmann::json::object();
-  group.erase(kMembers);
+  group.erase(kGroupMembers);
   return group;
 }
 
 bool SaysMembers(const nlohmann::json& group) {
-  const auto members = group.find(kMembers);
+  const auto members = group.find(kGroupMembers);
   return members != group.end() && members->is_array();
 }
 
 // Nothing said, as opposed to "nobody knows", which is null.
-bool IsSilent(const nlohmann::json& group) { return !group.contains(kMembers); }
+bool IsSilent(const nlohmann::json& group) { return !group.contains(kGroupMembers); }
 
 void AddStated(const nlohmann::json& param_groups, OptimizerGroups& groups) {
   for (size_t g = 0; g < param_groups.size(); ++g) {
     size_t index = 0;
-    for (const auto& name : param_groups[g].value(kMembers, nlohmann::json::array()))
+    for (const auto& name : param_groups[g].value(kGroupMembers, nlohmann::json::array()))
       if (name.is_string()) groups.place.emplace(name.get<std::string>(), OptimizerGroups::Place{g, index++});
   }
 }

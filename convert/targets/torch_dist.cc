@@ -17,7 +17,7 @@ constexpr const char* kMetadata =
     R"("common_backend_version": 1})";
 
 // A box of a tensor over all TP ranks, without the dimension of the layers.
-struct Slice {
+struct ShardSlice {
   Box box;
   std::vector<MegatronPart> parts;  // places within the box
 };
@@ -29,17 +29,17 @@ Dims Prepended(uint64_t first, const Dims& rest) {
 }
 
 // The halves of a gated MLP are apart: all gates, then all ups.
-std::vector<Slice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
+std::vector<ShardSlice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
   const auto rank = static_cast<uint64_t>(tp_rank), ranks = static_cast<uint64_t>(tp);
   if (!tensor.gated) {
-    Slice slice{Box::Whole(tensor.shape), tensor.parts};
+    ShardSlice slice{Box::Whole(tensor.shape), tensor.parts};
     if (tensor.tp_dim != kReplicated) slice.box.offset[tensor.tp_dim] = rank * tensor.shape[tensor.tp_dim];
     return {std::move(slice)};
   }
-  std::vector<Slice> halves;
+  std::vector<ShardSlice> halves;
   const uint64_t rows = tensor.shape[0] / 2;
   for (uint64_t half = 0; half < 2; ++half) {
-    Slice slice{Box::Whole(tensor.shape), {tensor.parts[half]}};
+    ShardSlice slice{Box::Whole(tensor.shape), {tensor.parts[half]}};
     slice.box.extent[0] = rows;
     slice.box.offset[0] = (half * ranks + rank) * rows;
     slice.parts[0].place.offset[0] = 0;
@@ -48,9 +48,9 @@ std::vector<Slice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
   return halves;
 }
 
-class Planner {
+class TorchDistPlanner {
  public:
-  Planner(const CheckpointSource& source, const TargetOptions& options)
+  TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
   Result<TargetPlanned> Plan() {
@@ -157,7 +157,7 @@ class Planner {
         if (const auto& written = tensors_.tensors[TensorOf(part, role)].entry; written.dtype != *entry.dtype)
           return NotSupported("{} is {}, others in {} are {}; torch_dist has one type for all of them",
                               DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
-      for (const Slice& slice : SlicesOf(*of_ranks[tp], tp, topology_.tp))
+      for (const ShardSlice& slice : SlicesOf(*of_ranks[tp], tp, topology_.tp))
         AddChunk(slice, tensor, role, tp, entry);
     }
     return OkStatus();
@@ -180,7 +180,7 @@ class Planner {
     return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
   }
 
-  void AddChunk(const Slice& slice, const MegatronTensor& tensor, Role role, int tp, DcpEntry& entry) {
+  void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int tp, DcpEntry& entry) {
     Box box = slice.box;
     if (InLayer(tensor))
       box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
@@ -253,7 +253,7 @@ class Planner {
 }  // namespace
 
 Result<TargetPlanned> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options) {
-  return Planner(source, options).Plan();
+  return TorchDistPlanner(source, options).Plan();
 }
 
 }  // namespace cairn

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kSchedule = "lr_schedule.";
 
-int64_t FirstOf(const nlohmann::json& state, std::initializer_list<const char*> names, int64_t fallback) {
+int64_t FirstNumber(const nlohmann::json& state, std::initializer_list<const char*> names, int64_t fallback) {
   for (const char* name : names) {
     const auto found = state.find(name);
     if (found == state.end() || !found->is_number()) continue;
@@ -24,21 +24,21 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   const Manifest& manifest = source.manifest();
   const nlohmann::json& from = manifest.state;
   TrainingState state;
-  state.iteration = FirstOf(from, {"iteration", "global_step", "step"}, manifest.step);
-  state.consumed_samples = FirstOf(from, {"consumed_samples"}, 0);
-  state.scheduled_samples = FirstOf(from, {"scheduled_samples"}, state.consumed_samples);
-  state.consumed_tokens = FirstOf(from, {"consumed_tokens"}, 0);
-  state.skipped = FirstOf(from, {"skipped_steps", "skipped_iterations"}, 0);
+  state.iteration = FirstNumber(from, {"iteration", "global_step", "step"}, manifest.step);
+  state.consumed_samples = FirstNumber(from, {"consumed_samples"}, 0);
+  state.scheduled_samples = FirstNumber(from, {"scheduled_samples"}, state.consumed_samples);
+  state.consumed_tokens = FirstNumber(from, {"consumed_tokens"}, 0);
+  state.skipped = FirstNumber(from, {"skipped_steps", "skipped_iterations"}, 0);
   state.optimizer_step =
-      FirstOf(from, {"optimizer_step", "optimizer_steps"}, state.iteration - state.skipped);
+      FirstNumber(from, {"optimizer_step", "optimizer_steps"}, state.iteration - state.skipped);
   for (const char* name : {"optimizer_step", "optimizer_steps", "iteration", "global_step", "step"})
     state.step_known |= from.contains(name) && from[name].is_number();
   if (const auto scale = from.find("loss_scale"); scale != from.end() && scale->is_number())
     state.loss_scale = scale->get<double>();
   if (const auto dynamic = from.find("dynamic_loss_scale"); dynamic != from.end() && dynamic->is_boolean())
     state.dynamic_loss_scale = dynamic->get<bool>();
-  state.loss_scale_good_steps = FirstOf(from, {"loss_scale_good_steps"}, 0);
-  if (const int64_t hysteresis = FirstOf(from, {"loss_scale_hysteresis"}, -1); hysteresis >= 0)
+  state.loss_scale_good_steps = FirstNumber(from, {"loss_scale_good_steps"}, 0);
+  if (const int64_t hysteresis = FirstNumber(from, {"loss_scale_hysteresis"}, -1); hysteresis >= 0)
     state.loss_scale_hysteresis = hysteresis;
   // cairn train, whose scale is dynamic where it tolerates overflows.
   state.dynamic_loss_scale |= state.loss_scale_hysteresis.value_or(0) > 0;

@@ -10,13 +10,13 @@ constexpr uint64_t kSubGroupElements =
     1'000'000'000;  // ZeRO-3's sub_group_size by default, of a rank's share
 constexpr std::string_view kScaler = "deepspeed.runtime.fp16.loss_scaler";
 
-constexpr std::array<std::pair<Role, const char*>, 3> kRoles = {
+constexpr std::array<std::pair<Role, const char*>, 3> kZeroStates = {
     {{Role::kMaster, "fp32"}, {Role::kExpAvg, "exp_avg"}, {Role::kExpAvgSq, "exp_avg_sq"}}};
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The written tensor of a parameter in a role; fp32 weights are their own masters.
-uint32_t TensorOf(const TrainingParameter& parameter, Role role) {
+uint32_t WrittenTensor(const TrainingParameter& parameter, Role role) {
   switch (role) {
     case Role::kExpAvg:
       return *parameter.exp_avg;
@@ -30,9 +30,9 @@ uint32_t TensorOf(const TrainingParameter& parameter, Role role) {
 }
 
 // A flat vector over all ranks: one array a parameter, whose extents are in the ranks' storages.
-class Shards {
+class ShardPlanner {
  public:
-  Shards(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank, TargetBuilder& builder)
+  ShardPlanner(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank, TargetBuilder& builder)
       : job_(job), held_(held), builder_(builder), groups_(GroupsOf(job, held)), ranks_(job.topology.dp) {
     const bool bf16 = job.tensors.weight_type() == Dtype::kBF16;
     for (uint64_t d = 0; d < ranks_; ++d)
@@ -106,7 +106,7 @@ class Shards {
       p.Text("step");
       builder_.EmitScalar(zips_[d], static_cast<float>(job_.state.optimizer_step));
       for (const size_t role : {1, 2}) {
-        p.Text(kRoles[role].second);
+        p.Text(kZeroStates[role].second);
         EmitVector(d, vectors_[v], role);
       }
       p.EndDict();
@@ -201,10 +201,10 @@ class Shards {
   void AddArrays() {
     for (const Vector& vector : vectors_)
       for (size_t i = 0; i < vector.tensors.size(); ++i)
-        for (size_t role = 0; role < kRoles.size(); ++role) {
+        for (size_t role = 0; role < kZeroStates.size(); ++role) {
           const LocalTensor& local = held_[vector.tensors[i]];
           TargetArray array{Dtype::kF32, local.shape, ExtentsOf(vector, i, role)};
-          AddParts(job_.tensors, local, kRoles[role].first, builder_.AddArray(std::move(array)),
+          AddParts(job_.tensors, local, kZeroStates[role].first, builder_.AddArray(std::move(array)),
                    builder_.target);
         }
   }
@@ -323,14 +323,14 @@ void EmitZeroStage(PickleEmitter& pickle, int stage) {
 
 void AddZeroShards(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank,
                    TargetBuilder& builder) {
-  Shards(job, held, rank, builder).Add();
+  ShardPlanner(job, held, rank, builder).Add();
 }
 
 void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
               StoredTarget& target) {
   for (const MegatronPart& part : local.parts)
     target.parts.push_back(
-        {TensorOf(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
+        {WrittenTensor(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
 }
 
 }  // namespace cairn

@@ -38,7 +38,7 @@ PyValue* NewTensor(Pickle& pickle, const TensorRef& tensor) {
   return value;
 }
 
-const TorchType* DtypeOf(const PyValue* value) {
+const TorchType* DtypeArgument(const PyValue* value) {
   return value && value->is(PyKind::kGlobal) && value->module == "torch" ? FindTorchType(value->text)
                                                                          : nullptr;
 }
@@ -61,7 +61,8 @@ PyValue* RebuildTensor(Pickle& pickle, const Values& args, bool has_dtype) {
   if (!offset || *offset < 0 || !shape || !stride || shape->rank() != stride->rank()) return nullptr;
   const size_t metadata = has_dtype ? 7 : 6;
   if (args.size() > metadata && ChangesElements(args[metadata])) return nullptr;
-  const TorchType* type = has_dtype ? DtypeOf(args.size() > 6 ? args[6] : nullptr) : args[0]->storage->type;
+  const TorchType* type =
+      has_dtype ? DtypeArgument(args.size() > 6 ? args[6] : nullptr) : args[0]->storage->type;
   if (!type) return nullptr;
   return NewTensor(pickle, {type, args[0]->storage, static_cast<uint64_t>(*offset), *shape, *stride});
 }
@@ -69,8 +70,8 @@ PyValue* RebuildTensor(Pickle& pickle, const Values& args, bool has_dtype) {
 PyValue* RebuildMetaTensor(Pickle& pickle, const Values& args) {
   if (args.size() < 3) return nullptr;
   const auto shape = AsDims(args[1]), stride = AsDims(args[2]);
-  if (!DtypeOf(args[0]) || !shape || !stride || shape->rank() != stride->rank()) return nullptr;
-  return NewTensor(pickle, {DtypeOf(args[0]), nullptr, 0, *shape, *stride});
+  if (!DtypeArgument(args[0]) || !shape || !stride || shape->rank() != stride->rank()) return nullptr;
+  return NewTensor(pickle, {DtypeArgument(args[0]), nullptr, 0, *shape, *stride});
 }
 
 PyValue* RebuildTensorLike(Pickle& pickle, const PyValue& callable, const Values& args) {

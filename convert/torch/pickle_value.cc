@@ -9,7 +9,7 @@ constexpr uint64_t kMaxSize = uint64_t{1} << 62;
 constexpr size_t kMaxAttributes =
     4096;  // of an object: many may share one state, and each look-up reads it all
 
-constexpr auto kTypes = std::to_array<TorchType>({
+constexpr auto kTorchTypes = std::to_array<TorchType>({
     {"float32", "FloatStorage", 4, Dtype::kF32},
     {"float64", "DoubleStorage", 8, Dtype::kF64},
     {"float16", "HalfStorage", 2, Dtype::kF16},
@@ -49,13 +49,13 @@ const PyValue* FindEntry(const PyValue& dict, std::string_view key) {
 }  // namespace
 
 const TorchType* FindTorchType(std::string_view name) {
-  for (const TorchType& type : kTypes)
+  for (const TorchType& type : kTorchTypes)
     if (type.name == name) return &type;
   return nullptr;
 }
 
 const TorchType* FindTorchStorage(std::string_view storage_class) {
-  for (const TorchType& type : kTypes)
+  for (const TorchType& type : kTorchTypes)
     if (!type.storage.empty() && type.storage == storage_class) return &type;
   return nullptr;
 }

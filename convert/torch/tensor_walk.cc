@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxDepth = 100;
 constexpr size_t kMaxPathBytes = 1024;
-constexpr size_t kMaxTextBytes = 256;  // of a key that is no text
+constexpr size_t kMaxKeyBytes = 256;  // of a key that is no text
 // What a walk may cost where values are shared, in visits of plain values.
 constexpr uint64_t kMaxCost = 1 << 22;
 constexpr uint64_t kContainerCost = 4, kTensorCost = 16;
@@ -59,13 +59,13 @@ Status CheckNothingHidden(const PyValue& value, const std::string& path) {
 std::string KeyText(const PyValue& key) {
   if (key.is(PyKind::kStr)) return std::string(key.text);
   if (key.is(PyKind::kInt)) return std::to_string(key.integer);
-  if (key.is(PyKind::kGlobal)) return key.ClassName().substr(0, kMaxTextBytes);
+  if (key.is(PyKind::kGlobal)) return key.ClassName().substr(0, kMaxKeyBytes);
   if (!key.is(PyKind::kTuple)) return "?";
   std::string text;  // (torch.bfloat16, torch.float32)
   for (const PyValue* item : key.items) {
-    const bool plain = !item->is(PyKind::kTuple) && item->text.size() <= kMaxTextBytes;
+    const bool plain = !item->is(PyKind::kTuple) && item->text.size() <= kMaxKeyBytes;
     text += (text.empty() ? "" : ",") + (plain ? KeyText(*item) : "?");
-    if (text.size() > kMaxTextBytes) break;
+    if (text.size() > kMaxKeyBytes) break;
   }
   return "(" + text + ")";
 }

@@ -1,8 +1,10 @@
 #include "convert/torch/zip_container.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <span>
+
+#include "convert/torch/crc32_sum.h"
 
 namespace cairn {
 namespace {
@@ -167,20 +169,6 @@ Status PlaceRecords(File& file, Stretch where, uint64_t directory_offset, std::v
   return OkStatus();
 }
 
-uint32_t Crc32(std::string_view bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> t{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      t[i] = i;
-      for (int bit = 0; bit < 8; ++bit) t[i] = t[i] >> 1 ^ (t[i] & 1 ? 0xedb88320 : 0);
-    }
-    return t;
-  }();
-  uint32_t crc = UINT32_MAX;
-  for (const char byte : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint8_t>(byte)) & 255];
-  return ~crc;
-}
-
 }  // namespace
 
 Result<ZipContainer> ZipContainer::Read(File& file, Stretch where) {
@@ -214,7 +202,7 @@ Result<std::string> ReadRecord(File& file, const ZipRecord& record, uint64_t max
   if (record.bytes > max_bytes)
     return NotSupported("record {} has {} bytes, more than {}", record.name, record.bytes, max_bytes);
   CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(file, record.file_offset, record.bytes));
-  if (record.crc != 0 && Crc32(bytes) != record.crc)
+  if (record.crc != 0 && Crc32(std::as_bytes(std::span(bytes))) != record.crc)
     return Corrupt("record {} at byte {} has another checksum than its directory says; it was damaged",
                    record.name, record.file_offset);
   return bytes;

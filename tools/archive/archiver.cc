@@ -16,8 +16,8 @@ namespace cairn {
 namespace {
 
 // The member that holds the weights of the step with this manifest.
-Result<std::optional<ArchiveRecord>> FindWeights(FileSystem& fs, const std::string& store,
-                                                 const std::string& manifest_digest) {
+Result<std::optional<ArchiveRecord>> FindStoredWeights(FileSystem& fs, const std::string& store,
+                                                       const std::string& manifest_digest) {
   if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
   for (const ArchiveMember& member : members)
@@ -48,7 +48,7 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
 
 Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
                                           const ArchiveRequest& request, const ArchiveRecord& record) {
-  if (request.weights) return FindWeights(fs, store, record.manifest_digest);
+  if (request.weights) return FindStoredWeights(fs, store, record.manifest_digest);
   if (request.source.native) return FindStored(fs, store, record);
   if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));

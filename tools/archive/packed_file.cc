@@ -21,8 +21,8 @@ constexpr uint64_t kFrameRecordBytes = 10;  // of the shortest one in the table
 constexpr uint64_t kLowRecordBytes = 16;    // more with low halves
 constexpr uint64_t kExceptionBytes = 6;
 constexpr uint64_t kMaxTableBytes = 1 << 30;
-constexpr size_t kMaxIdle = 4;    // decoders that are kept for the next reader
-constexpr size_t kMaxRecent = 6;  // frames that are kept, or on their way
+constexpr size_t kMaxIdleDecoders = 4;  // decoders that are kept for the next reader
+constexpr size_t kMaxRecent = 6;        // frames that are kept, or on their way
 constexpr uint64_t kZstdBlockBytes = 128 << 10;
 // A frame whose planes do not pay: its blocks as they are.
 constexpr uint64_t kRawFrameOverhead = 9 + 3 * (kMaxCodecChunkBytes / kZstdBlockBytes + 1);
@@ -234,7 +234,7 @@ Result<std::shared_ptr<const PackedFile::Decoded>> PackedFile::FrameAt(size_t fr
     decoded->status = status;
     decoded->ready = true;
     if (!status.ok()) std::erase(recent_, decoded);  // the disk may give it the next time
-    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(scratch));
+    if (idle_.size() < kMaxIdleDecoders) idle_.push_back(std::move(scratch));
   }
   ready_.notify_all();
   CAIRN_RETURN_IF_ERROR(status);

@@ -14,7 +14,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kWindowBytes = 4 << 20;  // one read
-constexpr size_t kMaxIdle = 4;              // windows that are kept for the next reader
+constexpr size_t kMaxIdleWindows = 4;       // windows that are kept for the next reader
 
 // Cuts any range into aligned reads of a window.
 class AlignedReads final : public ReadOnlyFile {
@@ -25,7 +25,7 @@ class AlignedReads final : public ReadOnlyFile {
     std::unique_ptr<WriteRing::Buffer> window = Take();
     const Status status = Read(*window, offset, bytes);
     const std::lock_guard lock(mutex_);
-    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(window));
+    if (idle_.size() < kMaxIdleWindows) idle_.push_back(std::move(window));
     return status;
   }
   const std::string& path() const override { return file_->path(); }

@@ -19,10 +19,10 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRecordVersion = 2;
-constexpr int kPiecesVersion = 3;    // of a tar in pieces, which older programs would take for a damaged one
-constexpr int kTreeVersion = 4;      // of a tree with modes, links and directories, and with escaped names
-constexpr int kClaimsVersion = 5;    // with claims or a health, which older programs would lose
-constexpr size_t kDigestDigits = 8;  // of the manifest's digest, in a tar's name
+constexpr int kPiecesVersion = 3;  // of a tar in pieces, which older programs would take for a damaged one
+constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
+constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
+constexpr size_t kTarDigestDigits = 8;  // of the manifest's digest, in a tar's name
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
@@ -302,7 +302,7 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
 std::string TarName(const ArchiveRecord& record) {
   return fmt::format("{}-{}{}.{}{}", record.name, StepDirName(record.step),
                      kFormMarks[static_cast<int>(record.form)],
-                     record.manifest_digest.substr(0, kDigestDigits), kTarSuffix);
+                     record.manifest_digest.substr(0, kTarDigestDigits), kTarSuffix);
 }
 
 std::string FileOf(const ArchiveRecord& record) {
@@ -313,7 +313,7 @@ std::optional<TarNameParts> ParseTarName(std::string_view name) {
   if (!name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());
   const size_t dot = name.rfind('.');
-  if (dot == name.npos || name.size() - dot - 1 != kDigestDigits ||
+  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits ||
       name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos)
     return std::nullopt;
   name = name.substr(0, dot);

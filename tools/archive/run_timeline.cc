@@ -7,6 +7,7 @@
 
 #include "ckpt/canonical_path.h"
 #include "ckpt/layout.h"
+#include "ckpt/manifest_file.h"
 #include "ckpt/run_health.h"
 #include "ckpt/run_identity.h"
 #include "tools/archive/directory_pattern.h"
@@ -17,17 +18,14 @@ namespace cairn {
 namespace {
 
 // Reads what the manifest says, which is all that names the content, before anything else of the step.
-Status ReadManifest(FileSystem& fs, ScratchStep& step) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(step.path, kManifestName), kMaxManifestBytes));
-  const Result<Manifest> manifest = DecodeManifest(text);
-  if (!manifest.ok()) return manifest.status().WithContext(JoinPath(step.path, kManifestName));
-  const ArchiveRecord record = RecordOf(*manifest, "run");
+Status TakeManifest(FileSystem& fs, ScratchStep& step) {
+  CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs, step.path));
+  const ArchiveRecord record = RecordOf(manifest, "run");
   step.run = record.run;
   step.digest = record.manifest_digest;
   step.tokens = record.tokens;
   step.healthy = record.healthy;
-  step.entries = TarEntries(*manifest);
+  step.entries = TarEntries(manifest);
   return OkStatus();
 }
 
@@ -41,7 +39,7 @@ ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
       step.bytes += info->bytes;
       if ((*names)[i] == kManifestName) step.saved = info->modified_unix_seconds;
     }
-  if (const Status manifest = ReadManifest(fs, step); !manifest.ok()) {
+  if (const Status manifest = TakeManifest(fs, step); !manifest.ok()) {
     step.trouble = names.ok() ? manifest.message() : names.status().message();
     return step;
   }

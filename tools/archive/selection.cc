@@ -8,11 +8,11 @@
 namespace cairn {
 namespace {
 
-using Timeline = std::vector<TimelineStep>;
+using TimelineSteps = std::vector<TimelineStep>;
 using Hit = std::function<void(int64_t step, std::string why)>;
 
 // The newest step of each of the last `count` periods that have one; `format` names a period (strftime, UTC).
-void EachPeriod(const Timeline& timeline, int64_t count, const char* format, const char* word,
+void EachPeriod(const TimelineSteps& timeline, int64_t count, const char* format, const char* word,
                 const Hit& hit) {
   std::set<std::string> periods;
   for (auto step = timeline.rbegin(); step != timeline.rend(); ++step) {
@@ -29,7 +29,7 @@ void EachPeriod(const Timeline& timeline, int64_t count, const char* format, con
   }
 }
 
-void Apply(const Timeline& timeline, const KeepClass& keep, const Hit& hit) {
+void Apply(const TimelineSteps& timeline, const KeepClass& keep, const Hit& hit) {
   for (const TimelineStep& step : timeline) {
     if (keep.every > 0 && step.step % keep.every == 0) hit(step.step, fmt::format("every {}", keep.every));
     if (std::ranges::count(keep.steps, step.step) > 0) hit(step.step, "by number");
@@ -53,7 +53,7 @@ void Apply(const Timeline& timeline, const KeepClass& keep, const Hit& hit) {
 std::map<int64_t, WantedForms> SelectSteps(const std::vector<TimelineStep>& timeline,
                                            const std::vector<KeepClass>& classes) {
   std::map<int64_t, WantedForms> wanted;
-  Timeline healthy;
+  TimelineSteps healthy;
   for (const TimelineStep& step : timeline) {
     wanted[step.step];
     if (step.healthy) healthy.push_back(step);

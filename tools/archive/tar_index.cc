@@ -16,13 +16,8 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReadBytes = 64 << 10;  // around a header
-constexpr uint64_t kTarBlockBytes = 512;
-constexpr size_t kMaxEntries = 1 << 20;  // no topology has more ranks
-
-uint64_t BlocksBytes(uint64_t bytes) {
-  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
-}
+constexpr uint64_t kReadBytes = 64 << 10;   // around a header
+constexpr size_t kMaxTarEntries = 1 << 20;  // no topology has more ranks
 
 struct FreeReader {
   void operator()(archive* a) const { archive_read_free(a); }
@@ -136,7 +131,7 @@ class Indexer {
       return Corrupt("{}: entry '{}' {}; this is not an archived step, nothing was taken from it", path_,
                      name, what);
     };
-    if (kinds_.size() >= kMaxEntries) return bad("is one too many");
+    if (kinds_.size() >= kMaxTarEntries) return bad("is one too many");
     const auto kind = KindOf(entry);
     if (!kind) return bad("is a link, directory or device");
     if (archive_entry_sparse_count(entry) > 0) return bad("is a sparse file");
@@ -197,7 +192,7 @@ class Indexer {
   Status PlaceLast(uint64_t next_header) {
     if (std::exchange(placed_, true)) return OkStatus();
     const bool file = std::exchange(is_file_, true);
-    const uint64_t blocks_bytes = BlocksBytes(last_.bytes);
+    const uint64_t blocks_bytes = TarBlocksBytes(last_.bytes);
     if (next_header > tar_bytes_ || next_header < last_.offset + kTarBlockBytes + blocks_bytes)
       return Corrupt("{}: the tar ends within entry '{}'; it was cut short", path_, last_.name);
     if (file) index_.entries.back().offset = next_header - blocks_bytes;
@@ -287,9 +282,9 @@ Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
     return OkStatus();
   };
   CAIRN_ASSIGN_OR_RETURN(const uint64_t end, ReadHeaders(fs, path, path, 0, info.bytes, note));
-  if (last.name.empty() || last.bytes > end || BlocksBytes(last.bytes) > end)
+  if (last.name.empty() || last.bytes > end || TarBlocksBytes(last.bytes) > end)
     return Corrupt("{}: the tar ends within its last entry; it was cut short", path);
-  last.offset = end - BlocksBytes(last.bytes);
+  last.offset = end - TarBlocksBytes(last.bytes);
   return last;
 }
 

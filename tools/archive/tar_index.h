@@ -15,6 +15,12 @@
 
 namespace cairn {
 
+inline constexpr uint64_t kTarBlockBytes = 512;
+// `bytes` in whole blocks.
+constexpr uint64_t TarBlocksBytes(uint64_t bytes) {
+  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
+}
+
 struct TarEntry {
   std::string name;     // within the step, without the suffix of packed files
   uint64_t offset = 0;  // of its bytes in the tar

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 
+#include "tools/archive/tar_index.h"
 #include "tools/archive/tar_pieces.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kTarBlockBytes = 512;
 constexpr uint64_t kEndBytes = 2 * kTarBlockBytes;      // zeros that end a tar
 constexpr uint64_t kHeadersBytes = 4 * kTarBlockBytes;  // a pax header, its values, the ustar header
 constexpr uint64_t kUstarBytes = uint64_t{8} << 30;     // a ustar header cannot say this size
@@ -22,10 +22,6 @@ struct FreeEntry {
 struct FreeWriter {
   void operator()(archive* writer) const { archive_write_free(writer); }
 };
-
-uint64_t BlocksBytes(uint64_t bytes) {
-  return (bytes + kTarBlockBytes - 1) / kTarBlockBytes * kTarBlockBytes;
-}
 
 // Of a file whose entries have so many.
 uint64_t PieceBytes(uint64_t entries) { return PageUp(entries + kEndBytes); }
@@ -101,7 +97,7 @@ TarWriter::Header PlainHeader(const std::string& name, int64_t modified_unix_sec
 
 }  // namespace
 
-uint64_t TarEntryBytes(uint64_t bytes) { return kHeadersBytes + BlocksBytes(bytes); }
+uint64_t TarEntryBytes(uint64_t bytes) { return kHeadersBytes + TarBlocksBytes(bytes); }
 
 uint64_t CountTarPieces(const std::vector<uint64_t>& entry_bytes, uint64_t most) {
   uint64_t pieces = 1, piece = 0;
@@ -134,7 +130,7 @@ Status TarWriter::Start(Entry entry) {
   CAIRN_RETURN_IF_ERROR(EndEntry());
   const bool extended = entry.open_end && entry.most >= kUstarBytes;
   CAIRN_ASSIGN_OR_RETURN(const std::string header, HeaderOf(entry.header, entry.most, extended));
-  const uint64_t with_entry = out_->bytes() + header.size() + BlocksBytes(entry.most);
+  const uint64_t with_entry = out_->bytes() + header.size() + TarBlocksBytes(entry.most);
   if (most_ > 0 && out_->bytes() > 0 && PieceBytes(with_entry) > most_) {
     CAIRN_RETURN_IF_ERROR(FinishPiece());
     CAIRN_RETURN_IF_ERROR(BeginPiece());

@@ -39,7 +39,7 @@ std::optional<int> NumberOf(const char* text) {
   return value;
 }
 
-json ToJson(const ShareResult& r) {
+json ShareToJson(const ShareResult& r) {
   return {{"stored_bytes", r.stored_bytes},
           {"stored_members", r.stored_members},
           {"started", r.started_unix_seconds},
@@ -47,7 +47,7 @@ json ToJson(const ShareResult& r) {
           {"failures", r.failures}};
 }
 
-std::optional<ShareResult> FromJson(const json& j) {
+std::optional<ShareResult> ShareFromJson(const json& j) {
   try {
     return ShareResult{j.at("stored_bytes"), j.at("stored_members"), j.at("started"), j.at("finished"),
                        j.at("failures")};
@@ -93,7 +93,7 @@ Result<json> Gather(FileSystem& fs, const std::string& store, const std::string&
   for (const std::string& name : names) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, JoinPath(claims, name), kMaxTeamBytes));
     json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (FromJson(result)) team["done"][name] = std::move(result);
+    if (ShareFromJson(result)) team["done"][name] = std::move(result);
   }
   return team;
 }
@@ -229,12 +229,12 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   CAIRN_ASSIGN_OR_RETURN(const bool locked, TryLock(fd.get(), LOCK_EX, path));
   if (!locked) return false;
   const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
-  if (said.ok() && FromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
+  if (said.ok() && ShareFromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
   const int64_t started = Now();
   ShareResult result = work();
   result.started_unix_seconds = started;
   result.finished_unix_seconds = Now();
-  const std::string text = ToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
   if (::ftruncate(fd.get(), 0) != 0 ||
       ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
     return IoError("write {}: {}", path, strerror(errno));
@@ -270,7 +270,7 @@ Result<std::vector<ShareResult>> TeamStore::Collect() {
   CAIRN_RETURN_IF_ERROR(WriteTeam(fs_, store_, team));
   CAIRN_RETURN_IF_ERROR(RemoveClaims(fs_, store_));
   for (const auto& [name, said] : team["done"].items())
-    if (const auto result = FromJson(said)) results.push_back(*result);
+    if (const auto result = ShareFromJson(said)) results.push_back(*result);
   return results;
 }
 

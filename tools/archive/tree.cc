@@ -23,9 +23,9 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr size_t kMaxEntries = 1 << 20;
+constexpr size_t kMaxTreeEntries = 1 << 20;
 constexpr size_t kMaxDepth = 2048;  // a path of so many levels is as long as one may be
-constexpr size_t kDigestDigits = 32;
+constexpr size_t kTreeDigestDigits = 32;
 
 struct Identity {
   uint64_t device, inode;
@@ -118,7 +118,7 @@ class Lister {
       file.info = {.bytes = static_cast<uint64_t>(st.st_size),
                    .modified_unix_seconds = st.st_mtim.tv_sec,
                    .accessed_unix_seconds = st.st_atim.tv_sec};
-    if (files_.size() == kMaxEntries || !IsPlainPath(name))
+    if (files_.size() == kMaxTreeEntries || !IsPlainPath(name))
       return NotSupported("{}: more files, or a longer path, than an archive takes", path);
     files_.push_back(std::move(file));
     return S_ISDIR(st.st_mode) ? Enter(name, {st.st_dev, st.st_ino}, followed) : OkStatus();
@@ -303,7 +303,7 @@ std::string TreeDigest(const ArchiveRecord& record) {
     text += fmt::format("{}\t{}\n", EscapeName(name), content);
   Sha256 sha;
   sha.Update(std::as_bytes(std::span(text)));
-  return sha.FinishHex().substr(0, kDigestDigits);
+  return sha.FinishHex().substr(0, kTreeDigestDigits);
 }
 
 Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored) {

@@ -6,8 +6,6 @@
 namespace cairn {
 namespace {
 
-constexpr double kGiga = 1e9;
-
 // Bytes an element of tokens * hidden that a layer keeps for backward, by precision.
 struct LayerBytes {
   double whole;  // on each rank: inputs of norms and products, residuals, dropout masks

@@ -14,6 +14,8 @@
 
 namespace cairn {
 
+inline constexpr double kGiga = 1e9;
+
 template <typename Constants>
 struct ConstantInfo {
   std::string_view name;

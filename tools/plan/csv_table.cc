@@ -32,12 +32,12 @@ void OnRecord(int end, void* parsed) {
 }
 
 // Owns libcsv's state.
-class Parser {
+class CsvParser {
  public:
-  Parser() { csv_init(&parser_, CSV_STRICT | CSV_REPALL_NL | CSV_STRICT_FINI); }
-  ~Parser() { csv_free(&parser_); }
-  Parser(const Parser&) = delete;
-  Parser& operator=(const Parser&) = delete;
+  CsvParser() { csv_init(&parser_, CSV_STRICT | CSV_REPALL_NL | CSV_STRICT_FINI); }
+  ~CsvParser() { csv_free(&parser_); }
+  CsvParser(const CsvParser&) = delete;
+  CsvParser& operator=(const CsvParser&) = delete;
 
   Status Parse(std::string_view text, Parsed& parsed) {
     const size_t done = csv_parse(&parser_, text.data(), text.size(), OnCell, OnRecord, &parsed);
@@ -71,7 +71,7 @@ const std::string& CsvTable::Cell(const Row& row, std::string_view column) const
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
   if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is no text", name);
   Parsed parsed;
-  Parser parser;
+  CsvParser parser;
   if (const Status status = parser.Parse(WithoutByteOrderMark(text), parsed); !status.ok())
     return InvalidArgument("{}:{}: {}; is it a CSV file?", name, parsed.records.size() + 1, status.message());
   CsvTable table{name};

@@ -9,7 +9,7 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
-constexpr int64_t kLargest = 100'000'000;
+constexpr int64_t kLargestSize = 100'000'000;
 
 class Config {
  public:
@@ -20,9 +20,9 @@ class Config {
     for (const char* key : keys) {
       const auto found = config_.find(key);
       if (found == config_.end() || found->is_null()) continue;
-      if (!found->is_number_integer() || *found < 1 || *found > kLargest)
+      if (!found->is_number_integer() || *found < 1 || *found > kLargestSize)
         return InvalidArgument("{}: {} is {}; it must be a whole number from 1 to {}", origin_, key,
-                               found->dump(), kLargest);
+                               found->dump(), kLargestSize);
       return found->get<int64_t>();
     }
     if (otherwise) return *otherwise;

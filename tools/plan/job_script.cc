@@ -63,7 +63,7 @@ std::string JobName(const PlanRequest& request, const RunSetup& s) {
                      s.recompute == Recompute::kNone ? "-norecompute" : "");
 }
 
-std::string JobScript(const PlanRequest& request, const RunSetup& setup, const JobOptions& options) {
+std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, const JobOptions& options) {
   const std::string name = JobName(request, setup);
   const int64_t node = std::min<int64_t>(setup.gpus, request.cluster.gpus_per_node);
   const int64_t nodes = (setup.gpus + node - 1) / node;

@@ -20,6 +20,6 @@ struct JobOptions {
 };
 
 // Bash; stops at the first error. It saves and exits on the signal, and starts again where it stopped.
-std::string JobScript(const PlanRequest& request, const RunSetup& setup, const JobOptions& options);
+std::string JobScriptText(const PlanRequest& request, const RunSetup& setup, const JobOptions& options);
 
 }  // namespace cairn

@@ -8,8 +8,6 @@
 namespace cairn {
 namespace {
 
-constexpr double kGiga = 1e9;
-
 // Bytes a parameter. Mixed precision, Megatron-DeepSpeed (20): 16-bit gradients; fp32 master, two moments,
 // and the fp32 gradient that the step works on. Megatron-LM (18, or 6 + 12/dp with its distributed optimizer,
 // as its report_theoretical_memory counts): gradients accumulate in fp32; fp32 master and two moments.

@@ -14,8 +14,8 @@
 namespace cairn {
 namespace {
 
-constexpr double kLargest = 1e9;       // of any number in a row
-constexpr double kLargestCount = 1e6;  // so that products of three fit
+constexpr double kLargestNumber = 1e9;  // of any number in a row
+constexpr double kLargestCount = 1e6;   // so that products of three fit
 constexpr int64_t kMostLayers = 100'000;
 constexpr int64_t kMicroBatches[] = {1, 2, 4, 8, 16};
 constexpr double kContradiction = 1.15;  // GPUs from TFLOPs and seconds must agree this well to settle a row
@@ -46,7 +46,7 @@ class RowReader {
     if (cell.empty() || SaysOom(cell)) return std::optional<double>();
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-    if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargest)
+    if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargestNumber)
       return InvalidArgument("{}: '{}' is no number from 0 to 1e9", Where(column), Shown(cell));
     return std::optional(value);
   }
@@ -114,9 +114,9 @@ double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
                         seconds, gpus, row.setup.recompute == Recompute::kFull);
 }
 
-class Parser {
+class RowParser {
  public:
-  Parser(const CsvTable& table, bool measured, const Cluster& cluster, Program program)
+  RowParser(const CsvTable& table, bool measured, const Cluster& cluster, Program program)
       : table_(table), measured_(measured), cluster_(cluster), program_(program) {}
 
   Result<RunRows> Parse(const std::vector<RunRow>& like) {
@@ -328,7 +328,7 @@ class Parser {
 
 Result<RunRows> ParseRunRows(const CsvTable& table, bool measured, const Cluster& cluster,
                              const std::vector<RunRow>& like, Program program) {
-  return Parser(table, measured, cluster, program).Parse(like);
+  return RowParser(table, measured, cluster, program).Parse(like);
 }
 
 }  // namespace cairn

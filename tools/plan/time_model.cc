@@ -8,7 +8,6 @@
 namespace cairn {
 namespace {
 
-constexpr double kGiga = 1e9;
 // Tensors of tokens * hidden that a layer's forward pass reads or writes in elementwise kernels that TP cuts:
 // biases, GeLU and transposes. Norms, residuals and dropout are whole on each rank (TimeConstants::whole),
 // unless sequences are cut too.

@@ -12,7 +12,7 @@ struct NameWord {
   std::string_view word;
   std::string_view field;
 };
-constexpr NameWord kWords[] = {
+constexpr NameWord kNameWords[] = {
     {"tp", "tp"},          {"mp", "tp"},         {"pp", "pp"},       {"dp", "dp"},
     {"cp", "cp"},          {"mbs", "mbs"},       {"gbs", "gbs"},     {"gas", "gas"},
     {"zero", "zero"},      {"z", "zero"},        {"gpus", "gpus"},   {"gpu", "gpus"},
@@ -87,7 +87,7 @@ class NameReader {
   }
 
   bool Take(std::string_view word, std::string_view number) {
-    for (const NameWord& each : kWords)
+    for (const NameWord& each : kNameWords)
       if (SameWord(word, each.word)) return TakeField(each.field, number, config_);
     return false;
   }

@@ -7,8 +7,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
-
 struct Alias {
   std::string_view name;
   std::string_view field;  // long name in run_config.cc

@@ -10,7 +10,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
 constexpr size_t kMaxText = 300;
 
 // Heavier ones are causes, lighter ones their consequences; of equals the first counts.

@@ -9,8 +9,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
-
 double NumberOf(std::string_view text) {
   const auto number = NumberAt(Trim(text));
   return number ? number->value : kNoNumber;

@@ -37,7 +37,7 @@ std::string Expanded(std::string_view line, const Variables& variables) {
   return out;
 }
 
-std::string Unquoted(std::string_view value) {
+std::string UnquotedWord(std::string_view value) {
   value = Trim(value.substr(0, value.find(" #")));
   if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0])
     value = value.substr(1, value.size() - 2);
@@ -51,7 +51,7 @@ void TakeAssignment(std::string_view line, Variables& variables) {
   size_t end = 0;
   while (end < line.size() && IsName(line[end])) ++end;
   if (end == 0 || end >= line.size() || line[end] != '=' || variables.size() > 1000) return;
-  variables[std::string(line.substr(0, end))] = Expanded(Unquoted(line.substr(end + 1)), variables);
+  variables[std::string(line.substr(0, end))] = Expanded(UnquotedWord(line.substr(end + 1)), variables);
 }
 
 // The value of "--name=value", "--name value" or "-n value"; empty where the line has none.
@@ -62,7 +62,7 @@ std::string Option(std::string_view line, std::string_view name, std::string_vie
     std::string_view rest = line.substr(at + flag.size());
     if (rest.empty() || (rest[0] != '=' && rest[0] != ' ')) continue;
     rest = Trim(rest.substr(1));
-    return Unquoted(rest.substr(0, rest.find(' ')));
+    return UnquotedWord(rest.substr(0, rest.find(' ')));
   }
   return "";
 }

@@ -8,8 +8,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
-
 // The number after `name`, times what its unit says of GiB; without a unit `gib` a piece.
 double GibAfter(std::string_view text, std::string_view name, double gib) {
   const size_t at = text.find(name);
@@ -38,7 +36,7 @@ double LastNumber(std::string_view text) {
   return value;
 }
 
-std::optional<int> Digits(std::string_view text, size_t at, size_t count) {
+std::optional<int> FixedDigits(std::string_view text, size_t at, size_t count) {
   int value = 0;
   for (size_t i = at; i < at + count; ++i) {
     if (i >= text.size() || !IsDigit(text[i])) return std::nullopt;
@@ -48,9 +46,9 @@ std::optional<int> Digits(std::string_view text, size_t at, size_t count) {
 }
 
 std::optional<int64_t> DateAt(std::string_view text, size_t at) {
-  const auto year = Digits(text, at, 4), month = Digits(text, at + 5, 2), day = Digits(text, at + 8, 2),
-             hour = Digits(text, at + 11, 2), minute = Digits(text, at + 14, 2),
-             second = Digits(text, at + 17, 2);
+  const auto year = FixedDigits(text, at, 4), month = FixedDigits(text, at + 5, 2),
+             day = FixedDigits(text, at + 8, 2), hour = FixedDigits(text, at + 11, 2),
+             minute = FixedDigits(text, at + 14, 2), second = FixedDigits(text, at + 17, 2);
   if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
   if (text[at + 4] != '-' || text[at + 7] != '-' || text[at + 13] != ':' || text[at + 16] != ':')
     return std::nullopt;

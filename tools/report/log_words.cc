@@ -15,7 +15,7 @@ struct Word {
 constexpr unsigned kAnyCase = HS_FLAG_CASELESS;
 
 // One hit a line is best: each costs a look.
-constexpr Word kWords[] = {
+constexpr Word kLogWords[] = {
     // The \d keeps "elapsed time per iteration (ms)" and "number of skipped iterations" of the same line out.
     {R"(iteration[ :=]{0,16}\d)", kIterationLine, kAnyCase},
     {R"(iter time \(s\):)", kDeepSpeedLine},
@@ -88,7 +88,7 @@ constexpr Word kWords[] = {
 };
 
 int OnMatch(unsigned id, unsigned long long, unsigned long long to, unsigned, void* context) {
-  static_cast<std::vector<WordHit>*>(context)->push_back({static_cast<size_t>(to), kWords[id].kinds});
+  static_cast<std::vector<WordHit>*>(context)->push_back({static_cast<size_t>(to), kLogWords[id].kinds});
   return 0;
 }
 
@@ -97,7 +97,7 @@ int OnMatch(unsigned id, unsigned long long, unsigned long long to, unsigned, vo
 Result<std::unique_ptr<WordFinder>> WordFinder::Make() {
   std::vector<const char*> patterns;
   std::vector<unsigned> flags, ids;
-  for (const Word& word : kWords) {
+  for (const Word& word : kLogWords) {
     patterns.push_back(word.pattern);
     flags.push_back(word.flags);
     ids.push_back(static_cast<unsigned>(ids.size()));

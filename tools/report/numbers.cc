@@ -16,16 +16,16 @@ constexpr int kMaxPower = 22;
 constexpr uint64_t kExactIntegers = uint64_t{1} << 53;
 constexpr int kMaxDigits = 19;  // that fit uint64_t
 
-struct Digits {
+struct DigitRun {
   uint64_t value = 0;
   int count = 0;      // of digits read
   int after_dot = 0;  // of these
   size_t end = 0;
 };
 
-// Digits with at most one dot among them, from `at` on.
-Digits ReadDigits(std::string_view text, size_t at) {
-  Digits digits;
+// DigitRun with at most one dot among them, from `at` on.
+DigitRun ReadDigits(std::string_view text, size_t at) {
+  DigitRun digits;
   bool dot = false;
   for (; at < text.size(); ++at) {
     const char c = text[at];
@@ -85,7 +85,7 @@ std::optional<ReadNumber> NumberAt(std::string_view text) {
   if (text.empty()) return std::nullopt;
   const bool negative = text[0] == '-';
   const size_t start = negative || text[0] == '+' ? 1 : 0;
-  const Digits digits = ReadDigits(text, start);
+  const DigitRun digits = ReadDigits(text, start);
   if (digits.count == 0) return NamedNumber(text, start, negative);
   size_t end = digits.end;
   const int power = ReadExponent(text, end) - digits.after_dot;

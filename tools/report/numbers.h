@@ -9,6 +9,8 @@
 
 namespace cairn {
 
+inline constexpr auto npos = std::string_view::npos;
+
 struct ReadNumber {
   double value = 0;
   size_t length = 0;  // characters that it took

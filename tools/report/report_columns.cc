@@ -20,7 +20,7 @@ Number Count(const RunSummary& run) {
   return value ? Number(static_cast<double>(*value)) : std::nullopt;
 }
 template <std::optional<double> RunSummary::*field>
-Number Told(const RunSummary& run) {
+Number Field(const RunSummary& run) {
   return run.*field;
 }
 template <int64_t RunSummary::*field>
@@ -95,29 +95,29 @@ constexpr ReportColumn kColumns[] = {
     {"vocab", "Vocab", Count<&RunConfig::vocab>},
     {"precision", "Type", nullptr, PrecisionOf},
     {"mem_gb", "Mem", MemoryOf, nullptr, Gigabytes},
-    {"allocated_gb", "Allocated", Told<&RunSummary::allocated_gib>, nullptr, Gigabytes},
-    {"reserved_gb", "Reserved", Told<&RunSummary::reserved_gib>, nullptr, Gigabytes},
+    {"allocated_gb", "Allocated", Field<&RunSummary::allocated_gib>, nullptr, Gigabytes},
+    {"reserved_gb", "Reserved", Field<&RunSummary::reserved_gib>, nullptr, Gigabytes},
     {"iterations", "Iterations", Whole<&RunSummary::iterations>},
     {"first_iteration", "First", Whole<&RunSummary::first_iteration>},
     {"last_iteration", "Last", Whole<&RunSummary::last_iteration>},
     {"total_iterations", "Of", Whole<&RunSummary::total>},
-    {"sec_per_it", "Sec/it", Told<&RunSummary::sec_per_it>, nullptr, Seconds},
-    {"sec_per_it_skip1", "Sec/it (1 left out)", Told<&RunSummary::sec_per_it_skip1>, nullptr, Seconds},
-    {"sec_per_it_skip2", "Sec/it (2 left out)", Told<&RunSummary::sec_per_it_skip2>, nullptr, Seconds},
-    {"sec_per_it_median", "Median", Told<&RunSummary::median>, nullptr, Seconds},
-    {"sec_per_it_stdev", "±", Told<&RunSummary::deviation>, nullptr, Seconds},
-    {"sec_per_it_min", "Fastest", Told<&RunSummary::fastest>, nullptr, Seconds},
-    {"sec_per_it_max", "Slowest", Told<&RunSummary::slowest>, nullptr, Seconds},
+    {"sec_per_it", "Sec/it", Field<&RunSummary::sec_per_it>, nullptr, Seconds},
+    {"sec_per_it_skip1", "Sec/it (1 left out)", Field<&RunSummary::sec_per_it_skip1>, nullptr, Seconds},
+    {"sec_per_it_skip2", "Sec/it (2 left out)", Field<&RunSummary::sec_per_it_skip2>, nullptr, Seconds},
+    {"sec_per_it_median", "Median", Field<&RunSummary::median>, nullptr, Seconds},
+    {"sec_per_it_stdev", "±", Field<&RunSummary::deviation>, nullptr, Seconds},
+    {"sec_per_it_min", "Fastest", Field<&RunSummary::fastest>, nullptr, Seconds},
+    {"sec_per_it_max", "Slowest", Field<&RunSummary::slowest>, nullptr, Seconds},
     {"outliers", "Outliers", Whole<&RunSummary::outliers>},
-    {"tflops", "TFLOPs", Told<&RunSummary::tflops>, nullptr, TwoDigits},
-    {"tflops_simple", "TFLOPs (simple)", Told<&RunSummary::tflops_simple>, nullptr, TwoDigits},
-    {"tflops_megatron", "TFLOPs (Megatron)", Told<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
-    {"tflops_logged", "TFLOPs (logged)", Told<&RunSummary::tflops_logged>, nullptr, TwoDigits},
-    {"samples_per_s", "Samples/s", Told<&RunSummary::samples_per_s>, nullptr, Rounded},
-    {"tokens_per_s", "Tokens/s", Told<&RunSummary::tokens_per_s>, nullptr, Rounded},
-    {"loss", "Loss", Told<&RunSummary::loss>, nullptr, FourFigures},
-    {"grad_norm", "Grad norm", Told<&RunSummary::grad_norm>, nullptr, FourFigures},
-    {"validation_loss", "Validation loss", Told<&RunSummary::validation_loss>, nullptr, FourFigures},
+    {"tflops", "TFLOPs", Field<&RunSummary::tflops>, nullptr, TwoDigits},
+    {"tflops_simple", "TFLOPs (simple)", Field<&RunSummary::tflops_simple>, nullptr, TwoDigits},
+    {"tflops_megatron", "TFLOPs (Megatron)", Field<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
+    {"tflops_logged", "TFLOPs (logged)", Field<&RunSummary::tflops_logged>, nullptr, TwoDigits},
+    {"samples_per_s", "Samples/s", Field<&RunSummary::samples_per_s>, nullptr, Rounded},
+    {"tokens_per_s", "Tokens/s", Field<&RunSummary::tokens_per_s>, nullptr, Rounded},
+    {"loss", "Loss", Field<&RunSummary::loss>, nullptr, FourFigures},
+    {"grad_norm", "Grad norm", Field<&RunSummary::grad_norm>, nullptr, FourFigures},
+    {"validation_loss", "Validation loss", Field<&RunSummary::validation_loss>, nullptr, FourFigures},
     {"skipped_iterations", "Skipped", Whole<&RunSummary::skipped>},
     {"nan_iterations", "NaN", Whole<&RunSummary::nans>},
     {"checkpoints", "Checkpoints", Whole<&RunSummary::checkpoints>},
@@ -129,8 +129,8 @@ constexpr ReportColumn kColumns[] = {
     {"redone_seconds", "Redone s", Real<&RunSummary::redone_seconds>, nullptr, OneDigit},
     {"gap_seconds", "Gap s", Real<&RunSummary::gap_seconds>, nullptr, OneDigit},
     {"lost_seconds", "Lost s", LostOf, nullptr, OneDigit},
-    {"days", "Days", Told<&RunSummary::days>, nullptr, TwoDigits},
-    {"gpu_hours", "GPU-hours", Told<&RunSummary::gpu_hours>, nullptr, Rounded},
+    {"days", "Days", Field<&RunSummary::days>, nullptr, TwoDigits},
+    {"gpu_hours", "GPU-hours", Field<&RunSummary::gpu_hours>, nullptr, Rounded},
     {"notes", "Notes", nullptr, NotesOf},
 };
 

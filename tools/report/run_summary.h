@@ -58,7 +58,8 @@ struct RunSummary {
 
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options);
 
-// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", "unknown format".
+// What a file is that holds no iteration and no failure: "empty file", "binary data, no log", "unknown
+// format".
 std::string EmptyCause(const LogFacts& facts);
 
 }  // namespace cairn

@@ -11,12 +11,11 @@
 namespace cairn {
 namespace {
 
-constexpr auto npos = std::string_view::npos;
 constexpr size_t kMaxReports = size_t{1} << 20;
 constexpr std::string_view kBegin = "***** Running training *****";
 
 // The number after `name`, in quotes or not; NaN where there is none. `found`: whether one is written.
-double After(std::string_view text, std::string_view name, bool* found = nullptr) {
+double NumberAfter(std::string_view text, std::string_view name, bool* found = nullptr) {
   const size_t at = text.find(name);
   if (at == npos) return kNoNumber;
   std::string_view rest = Trim(text.substr(at + name.size()));
@@ -85,7 +84,7 @@ bool TrainerLog::Take(std::string_view text) {
   if (text.find("'train_runtime': ") != npos) {
     TakeEnd(text);
   } else if (text.find("'eval_loss': ") != npos) {
-    const double loss = After(text, "'eval_loss': ");
+    const double loss = NumberAfter(text, "'eval_loss': ");
     if (!std::isnan(loss)) validation_loss_ = loss;
   } else if (text.find("'loss': ") != npos) {
     TakeLoss(text);
@@ -125,10 +124,10 @@ void TrainerLog::TakeLoss(std::string_view text) {
   }
   Report& report = reports_.emplace_back();
   bool told = false;
-  report.loss = After(text, "'loss': ", &told);
+  report.loss = NumberAfter(text, "'loss': ", &told);
   report.nan_loss = told && !std::isfinite(report.loss);
-  report.grad_norm = After(text, "'grad_norm': ");
-  report.epoch = After(text, "'epoch': ");
+  report.grad_norm = NumberAfter(text, "'grad_norm': ");
+  report.epoch = NumberAfter(text, "'epoch': ");
   wants_bar_ = true;
 }
 
@@ -144,10 +143,10 @@ void TrainerLog::TakeBar(std::string_view text) {
 }
 
 void TrainerLog::TakeEnd(std::string_view text) {
-  runtime_ = After(text, "'train_runtime': ");
-  samples_per_second_ = After(text, "'train_samples_per_second': ");
-  steps_per_second_ = After(text, "'train_steps_per_second': ");
-  last_epoch_ = After(text, "'epoch': ");
+  runtime_ = NumberAfter(text, "'train_runtime': ");
+  samples_per_second_ = NumberAfter(text, "'train_samples_per_second': ");
+  steps_per_second_ = NumberAfter(text, "'train_steps_per_second': ");
+  last_epoch_ = NumberAfter(text, "'epoch': ");
 }
 
 // The versions before 4.7 have no steps a second; what they call samples a second counts steps
