@@ -22,13 +22,13 @@ namespace {
     weight[i] = _cvtss_sh(std::bit_cast<float>(master[i]), _MM_FROUND_TO_NEAREST_INT);
 }
 
-void Round(const std::vector<uint32_t>& master, std::vector<uint16_t>& weight) {
+void RoundDerived(const std::vector<uint32_t>& master, std::vector<uint16_t>& weight) {
   if (__builtin_cpu_supports("f16c")) return RoundByProcessor(master, weight);
   Cast(Dtype::kF32, In(master), Dtype::kF16, Out(weight), OnOverflow::kInfinity);
 }
 
 // Sanitizers make it slow and what they look for is the same in every part.
-constexpr uint64_t kOneBatchIn = kSanitized ? 61 : 1;
+constexpr uint64_t kOneDerivedIn = kSanitized ? 61 : 1;
 
 // The proof: of every fp32 pattern the derived half is the rounded one, and needs no exception.
 TEST(DerivedWeight, HoldsForEveryMaster) {
@@ -36,9 +36,9 @@ TEST(DerivedWeight, HoldsForEveryMaster) {
   std::vector<uint32_t> master(kBatch);
   std::vector<uint16_t> weight(kBatch), derived(kBatch);
   std::vector<MasterException> exceptions;
-  for (uint64_t base = 0; base < uint64_t{1} << 32; base += kBatch * kOneBatchIn) {
+  for (uint64_t base = 0; base < uint64_t{1} << 32; base += kBatch * kOneDerivedIn) {
     for (size_t i = 0; i < kBatch; ++i) master[i] = static_cast<uint32_t>(base + i);
-    Round(master, weight);
+    RoundDerived(master, weight);
     ASSERT_TRUE(FindUnderived(In(master), In(weight), 0, exceptions)) << base;
     DeriveWeight(In(master), {}, Out(derived));
     ASSERT_EQ(std::memcmp(weight.data(), derived.data(), kBatch * 2), 0) << base;
@@ -67,7 +67,7 @@ TEST(DerivedWeight, ListsExactlyWhatIsNotRounded) {
   std::vector<uint32_t> master(10'007);
   for (uint32_t& m : master) m = static_cast<uint32_t>(random());
   std::vector<uint16_t> weight(master.size()), derived(master.size());
-  Round(master, weight);
+  RoundDerived(master, weight);
   std::vector<MasterException> expected, exceptions;
   for (const uint32_t index : {0u, 4095u, 4096u, 9000u, 10'006u}) {
     weight[index] ^= 1 << random() % 16;

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-Manifest Example() {
+Manifest ExampleManifest() {
   Manifest manifest;
   manifest.run = "0123456789abcdef0123456789abcdef";
   manifest.step = 20;
@@ -18,13 +18,13 @@ Manifest Example() {
 }
 
 TEST(ManifestTest, DecodeReturnsWhatWasEncoded) {
-  const auto decoded = DecodeManifest(EncodeManifest(Example()));
+  const auto decoded = DecodeManifest(EncodeManifest(ExampleManifest()));
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
-  EXPECT_EQ(*decoded, Example());
+  EXPECT_EQ(*decoded, ExampleManifest());
 }
 
 TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
-  const std::string text = EncodeManifest(Example());
+  const std::string text = EncodeManifest(ExampleManifest());
   for (size_t bit = 0; bit < 8 * text.size(); ++bit) {
     std::string flipped = text;
     flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
@@ -35,25 +35,25 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
 }
 
 TEST(ManifestTest, UnknownVersionIsNotSupported) {
-  std::string text = EncodeManifest(Example());
+  std::string text = EncodeManifest(ExampleManifest());
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 3");
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
 }
 
 // Programs that know version 1 only would look for the shards in the step's own directory.
 TEST(ManifestTest, ShardsElsewhereMakeItVersion2) {
-  Manifest manifest = Example();
+  Manifest manifest = ExampleManifest();
   manifest.shards = "../../other/step-00000020";
   const std::string text = EncodeManifest(manifest);
   EXPECT_NE(text.find("\"version\": 2"), std::string::npos);
   const auto decoded = DecodeManifest(text);
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(*decoded, manifest);
-  EXPECT_NE(EncodeManifest(Example()).find("\"version\": 1"), std::string::npos);
+  EXPECT_NE(EncodeManifest(ExampleManifest()).find("\"version\": 1"), std::string::npos);
 }
 
 TEST(ManifestTest, FileNamesThatLeaveTheDirectoryAreRefused) {
-  Manifest manifest = Example();
+  Manifest manifest = ExampleManifest();
   manifest.files[0].name = "../shard-00000.h5";
   EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().kind(), StatusKind::kCorrupt);
 }

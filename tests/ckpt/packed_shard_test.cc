@@ -14,27 +14,27 @@ namespace {
 const StepIdentity kIdentity{"0123456789abcdef0123456789abcdef", 7};
 
 // A tensor of three chunks, one of a chunk exactly, and many small ones; cut over two ranks and ZeRO ranges.
-StepRecipe Recipe() {
+StepRecipe PackedShardRecipe() {
   return RecipeOf({.layers = 2, .hidden = 64, .heads = 2, .ffn = 256, .vocab = 65'536, .positions = 16'384},
                   {2, 1, 2, 1});
 }
 
-struct Shard {
+struct PackedShard {
   std::vector<TensorEntry> tensors;
   std::vector<Piece> pieces;
   std::vector<std::vector<std::byte>> bytes;  // of each piece
 };
 
 // As a snapshot holds it.
-std::vector<std::byte> ImageOf(const Shard& shard, const ShardPlan& plan) {
+std::vector<std::byte> ImageOf(const PackedShard& shard, const ShardPlan& plan) {
   std::vector<std::byte> image(plan.file_bytes());
   for (size_t i = 0; i < shard.bytes.size(); ++i)
     std::ranges::copy(shard.bytes[i], image.data() + plan.OffsetOf(i));
   return image;
 }
 
-Shard ShardOf(const StepRecipe& recipe, int rank) {
-  Shard shard;
+PackedShard PackedShardOf(const StepRecipe& recipe, int rank) {
+  PackedShard shard;
   shard.tensors = TensorsOf(recipe);
   shard.pieces = *PiecesOfRank(recipe, shard.tensors, rank);
   for (const Piece& piece : shard.pieces) {
@@ -44,7 +44,7 @@ Shard ShardOf(const StepRecipe& recipe, int rank) {
   return shard;
 }
 
-ShardContents ContentsOf(const Shard& shard, const std::string& name) {
+ShardContents ContentsOf(const PackedShard& shard, const std::string& name) {
   return ShardContents(name, kIdentity, shard.tensors, shard.pieces);
 }
 
@@ -55,7 +55,7 @@ std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::
 TEST(PackedShard, DependsOnItsPiecesOnly) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp(TempDir::Place::kDisk);
-  const Shard shard = ShardOf(Recipe(), 1);
+  const PackedShard shard = PackedShardOf(PackedShardRecipe(), 1);
   std::string expected;
   for (const int threads : {1, 2, 5}) {
     WriteRing ring(fs, {.buffer_bytes = uint64_t{64 << 10} << threads});
@@ -140,11 +140,11 @@ void ExpectReadsAsThePlainStep(StepRecipe recipe, double most) {
   EXPECT_TRUE(VerifyStructure(**packed).problems.empty());
 }
 
-TEST(PackedShard, ReadsAsThePlainStep) { ExpectReadsAsThePlainStep(Recipe(), 0.9); }
+TEST(PackedShard, ReadsAsThePlainStep) { ExpectReadsAsThePlainStep(PackedShardRecipe(), 0.9); }
 
 // Boxes of derived weights cross pieces and chunks, of which their masters have twice as many.
 TEST(PackedShard, ReadsAsThePlainStepWithDerivedWeights) {
-  StepRecipe recipe = Recipe();
+  StepRecipe recipe = PackedShardRecipe();
   recipe.weights = Dtype::kF16;
   recipe.split_master = true;
   recipe.unrounded = "embedding.word.weight";
@@ -179,7 +179,7 @@ TEST(PackedShard, FindsEveryDamagedByte) {
 
 // Weights are their masters rounded, but for one element of the last layer's and all of the final norm's.
 // Some masters are ties, which a split bf16 weight needs exceptions for.
-void RoundWeights(Shard& shard) {
+void RoundWeights(PackedShard& shard) {
   for (size_t i = 0; i < shard.pieces.size(); ++i) {
     const TensorEntry& weight = shard.tensors[shard.pieces[i].tensor];
     if (weight.role != Role::kWeight || weight.spec.name.starts_with("final_norm")) continue;
@@ -209,10 +209,10 @@ TEST_P(JoinedShard, ComesBackBitForBit) {
   const Codec codec = derives ? Codec::kDerived : Codec::kMasterLow;
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp(TempDir::Place::kDisk);
-  StepRecipe recipe = Recipe();
+  StepRecipe recipe = PackedShardRecipe();
   recipe.topology = {1, 1, 1, 0};
   recipe.weights = GetParam();
-  Shard shard = ShardOf(recipe, 0);
+  PackedShard shard = PackedShardOf(recipe, 0);
   RoundWeights(shard);
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
@@ -267,7 +267,7 @@ TEST(PackedShard, JoinsNeverGoInCircles) {
   const TempDir temp;
   StepRecipe recipe = RecipeOf({}, {});
   recipe.weights = Dtype::kF16;
-  Shard shard = ShardOf(recipe, 0);
+  PackedShard shard = PackedShardOf(recipe, 0);
   RoundWeights(shard);
   auto plan = ShardPlan::Make("shard-00000.h5", kIdentity, shard.tensors, shard.pieces);
   ASSERT_TRUE(plan.ok());
@@ -324,7 +324,7 @@ TEST(PackedShard, ADerivedWeightOfADamagedMasterIsCorrupt) {
 TEST(PackedShard, RefusesWhatDoesNotFit) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp;
-  const Shard shard = ShardOf(RecipeOf({}, {}), 0);
+  const PackedShard shard = PackedShardOf(RecipeOf({}, {}), 0);
   WriteRing ring(fs);
   auto writer = PackedShardWriter::Create(fs, ring, temp / "", ContentsOf(shard, "shard-00000.h5"),
                                           {.direct = Direct::kOff});

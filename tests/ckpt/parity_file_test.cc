@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-const StepIdentity kIdentity{"0123456789abcdef0123456789abcdef", 20};
+const StepIdentity kParityIdentity{"0123456789abcdef0123456789abcdef", 20};
 
 // A group whose files all lie in one directory, and which of them count as there.
 class Group {
@@ -27,7 +27,7 @@ class Group {
       for (char& c : bytes) c = static_cast<char>(random());
       EXPECT_TRUE(WriteSmallFile(fs_, Shard(i), bytes).ok());
     }
-    group_.emplace(ParityGroup::Make(kIdentity, std::move(members), parity).value());
+    group_.emplace(ParityGroup::Make(kParityIdentity, std::move(members), parity).value());
     files_.has = [this](int member, bool is_parity) { return !lost_[member] && (!is_parity || encoded_); };
     files_.read = [this](std::span<const MemberRead> reads) { return Read(reads); };
     for (size_t i = 0; i < pages.size(); ++i) {
@@ -135,8 +135,8 @@ TEST(ParityFile, DamageIsDetectedWhereverItIs) {
   const ParityHeader header = ReadParityHeader(group.fs(), path).value();
   EXPECT_EQ(header.member, 1);
   EXPECT_EQ(header.group.members(), group.group().members());
-  EXPECT_EQ(header.group.identity().run, kIdentity.run);
-  EXPECT_EQ(header.group.identity().step, kIdentity.step);
+  EXPECT_EQ(header.group.identity().run, kParityIdentity.run);
+  EXPECT_EQ(header.group.identity().step, kParityIdentity.step);
   for (size_t at = 0; at < whole.size(); at += at < 300 ? 1 : 997) {
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << at % 8));

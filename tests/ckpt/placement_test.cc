@@ -34,7 +34,7 @@ std::vector<ParameterSpec> Model(int layers, uint64_t hidden, uint64_t vocabular
 }
 
 // What all ranks write together, as a catalog.
-Result<Catalog> Written(const std::vector<ParameterSpec>& specs, const Topology& topology) {
+Result<Catalog> WrittenShards(const std::vector<ParameterSpec>& specs, const Topology& topology) {
   Catalog catalog;
   for (const ParameterSpec& spec : specs) catalog.tensors.push_back({spec, Role::kWeight, Dtype::kF32});
   for (int rank = 0; rank < topology.world(); ++rank) {
@@ -63,7 +63,7 @@ TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
     const uint64_t head = 1 + random() % 3, hidden = head * tp * (1 + random() % 3);
     const Topology topology{tp, 1 + static_cast<int>(random() % layers), 1 + static_cast<int>(random() % 5),
                             1};
-    const auto catalog = Written(Model(layers, hidden, 1 + random() % 40, head), topology);
+    const auto catalog = WrittenShards(Model(layers, hidden, 1 + random() % 40, head), topology);
     ASSERT_TRUE(catalog.ok()) << catalog.status().message();
     const Status covered = CheckCoverage(*catalog);
     EXPECT_TRUE(covered.ok()) << ToString(topology) << ": " << covered.message();

@@ -12,29 +12,29 @@
 namespace cairn {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using PlaneBytes = std::vector<std::byte>;
 
 // HDF5's shuffle, as its documentation has it.
-Bytes Shuffled(const Bytes& in, size_t element) {
+PlaneBytes Shuffled(const PlaneBytes& in, size_t element) {
   const size_t count = in.size() / element;
-  Bytes out = in;  // the tail stays
+  PlaneBytes out = in;  // the tail stays
   for (size_t i = 0; i < count; ++i)
     for (size_t b = 0; b < element; ++b) out[b * count + i] = in[i * element + b];
   return out;
 }
 
-Bytes Random(size_t size, uint64_t seed) {
+PlaneBytes Random(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
-  Bytes bytes(size);
+  PlaneBytes bytes(size);
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   return bytes;
 }
 
 // Floats as weights have them: normal, of standard deviation 0.02; as fp32, or cut to bf16.
-Bytes Weights(size_t count, size_t element, uint64_t seed) {
+PlaneBytes Weights(size_t count, size_t element, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal(0, 0.02);
-  Bytes bytes(count * element);
+  PlaneBytes bytes(count * element);
   for (size_t i = 0; i < count; ++i) {
     const auto value = static_cast<float>(normal(random));
     std::memcpy(bytes.data() + i * element, reinterpret_cast<const char*>(&value) + 4 - element, element);
@@ -44,7 +44,7 @@ Bytes Weights(size_t count, size_t element, uint64_t seed) {
 
 // Encodes, checks that stock zstd finds the shuffled bytes in one frame with its size, and decodes. Returns
 // the stored size, that of the chunk where it does not pay.
-size_t RoundTrip(const Bytes& chunk, size_t element) {
+size_t RoundTrip(const PlaneBytes& chunk, size_t element) {
   static PlaneEncoder encoder;
   static PlaneDecoder decoder;
   const auto stored = encoder.Encode(chunk, element);
@@ -52,10 +52,10 @@ size_t RoundTrip(const Bytes& chunk, size_t element) {
   EXPECT_LT(stored.size(), chunk.size());
   EXPECT_EQ(ZSTD_getFrameContentSize(stored.data(), stored.size()), chunk.size());
   EXPECT_EQ(ZSTD_findFrameCompressedSize(stored.data(), stored.size()), stored.size());
-  Bytes plain(chunk.size());
+  PlaneBytes plain(chunk.size());
   EXPECT_EQ(ZSTD_decompress(plain.data(), plain.size(), stored.data(), stored.size()), chunk.size());
   EXPECT_TRUE(plain == Shuffled(chunk, element));
-  Bytes decoded(chunk.size(), std::byte{0xee});
+  PlaneBytes decoded(chunk.size(), std::byte{0xee});
   const Status status = decoder.Decode(stored, element, decoded);
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(decoded == chunk);
@@ -66,13 +66,13 @@ TEST(PlaneCodec, GivesBackEveryLengthAndElement) {
   for (const size_t element : {1, 2, 3, 4, 8})
     for (const size_t size : {0u, 1u, 7u, 100u, 1021u, 131'073u, 1'000'003u, 4u << 20}) {
       SCOPED_TRACE(fmt::format("{} bytes of elements of {}", size, element));
-      Bytes mixed = Random(size, size);
+      PlaneBytes mixed = Random(size, size);
       for (size_t i = 0; i < size; ++i)
         if (i % element == element - 1) mixed[i] &= std::byte{7};
       RoundTrip(mixed, element);
       RoundTrip(Random(size, size + 1), element);
-      RoundTrip(Bytes(size, std::byte{5}), element);
-      Bytes half = Random(size, size + 2);  // runs and noise in one chunk
+      RoundTrip(PlaneBytes(size, std::byte{5}), element);
+      PlaneBytes half = Random(size, size + 2);  // runs and noise in one chunk
       std::fill(half.begin() + size / 2, half.end(), std::byte{0});
       RoundTrip(half, element);
     }
@@ -86,9 +86,9 @@ TEST(PlaneCodec, CompressesTrainedFloats) {
 }
 
 TEST(PlaneCodec, RunsAreTinyAndNoiseIsLeftAlone) {
-  EXPECT_LT(RoundTrip(Bytes(4 << 20), 4), 2000u);
-  EXPECT_LT(RoundTrip(Bytes(4 << 20), 2), 2000u);
-  Bytes counting(4 << 20);  // an index: fixed high bytes, the low ones as regular as can be
+  EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 4), 2000u);
+  EXPECT_LT(RoundTrip(PlaneBytes(4 << 20), 2), 2000u);
+  PlaneBytes counting(4 << 20);  // an index: fixed high bytes, the low ones as regular as can be
   for (size_t i = 0; i < counting.size() / 8; ++i) std::memcpy(counting.data() + i * 8, &i, 8);
   EXPECT_LT(RoundTrip(counting, 8), counting.size() / 2);
   PlaneEncoder encoder;
@@ -97,48 +97,49 @@ TEST(PlaneCodec, RunsAreTinyAndNoiseIsLeftAlone) {
 
 // Whatever the bytes, Decode says so or fills `out`; it never reads or writes elsewhere (under sanitizers).
 TEST(PlaneCodec, SurvivesDamage) {
-  const Bytes chunk = Weights(20'000, 4, 9);
+  const PlaneBytes chunk = Weights(20'000, 4, 9);
   PlaneEncoder encoder;
   PlaneDecoder decoder;
   const auto encoded = encoder.Encode(chunk, 4);
-  const Bytes stored(encoded.begin(), encoded.end());
-  Bytes out(chunk.size());
-  const auto decode = [&](const Bytes& bytes) { return decoder.Decode(bytes, 4, out); };
+  const PlaneBytes stored(encoded.begin(), encoded.end());
+  PlaneBytes out(chunk.size());
+  const auto decode = [&](const PlaneBytes& bytes) { return decoder.Decode(bytes, 4, out); };
   ASSERT_TRUE(decode(stored).ok());
   for (size_t length = 0; length < stored.size(); length += length < 64 ? 1 : 97)
-    EXPECT_EQ(decode(Bytes(stored.begin(), stored.begin() + length)).kind(), StatusKind::kCorrupt) << length;
+    EXPECT_EQ(decode(PlaneBytes(stored.begin(), stored.begin() + length)).kind(), StatusKind::kCorrupt)
+        << length;
   int accepted = 0;
   for (size_t bit = 0; bit < 8 * 12; ++bit) {  // the frame's header and the first block's
-    Bytes damaged = stored;
+    PlaneBytes damaged = stored;
     damaged[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     accepted += decode(damaged).ok();
   }
   EXPECT_LE(accepted, 1);  // the format has one bit without a meaning
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {  // most of these only change values, which digests are for
-    Bytes damaged = stored;
+    PlaneBytes damaged = stored;
     damaged[random() % damaged.size()] ^= static_cast<std::byte>(1 << random() % 8);
     (void)decode(damaged);
   }
   for (int i = 0; i < 300; ++i) {
-    Bytes garbage = Random(random() % 4096, i);
+    PlaneBytes garbage = Random(random() % 4096, i);
     std::copy_n(stored.begin(), std::min<size_t>(garbage.size(), 9 + i % 8), garbage.begin());
     (void)decode(garbage);
   }
-  Bytes twice = stored;
+  PlaneBytes twice = stored;
   twice.insert(twice.end(), stored.begin(), stored.end());
   EXPECT_FALSE(decode(twice).ok());
-  Bytes short_out(chunk.size() - 4), long_out(chunk.size() + 4);
+  PlaneBytes short_out(chunk.size() - 4), long_out(chunk.size() + 4);
   EXPECT_FALSE(decoder.Decode(stored, 4, short_out).ok());
   EXPECT_FALSE(decoder.Decode(stored, 4, long_out).ok());
 }
 
 TEST(PlaneCodec, DecodesOtherEncoders) {
-  const Bytes chunk = Weights(100'000, 4, 4);
-  const Bytes planes = Shuffled(chunk, 4);
-  Bytes stored(ZSTD_compressBound(planes.size()));
+  const PlaneBytes chunk = Weights(100'000, 4, 4);
+  const PlaneBytes planes = Shuffled(chunk, 4);
+  PlaneBytes stored(ZSTD_compressBound(planes.size()));
   stored.resize(ZSTD_compress(stored.data(), stored.size(), planes.data(), planes.size(), 7));
-  Bytes out(chunk.size());
+  PlaneBytes out(chunk.size());
   PlaneDecoder decoder;
   ASSERT_TRUE(decoder.Decode(stored, 4, out).ok());
   EXPECT_TRUE(out == chunk);
@@ -159,13 +160,13 @@ TEST(CodecPolicy, CompressesOnlyWhileTheDiskIsTheBottleneck) {
 }
 
 TEST(CodecPolicy, MeasuresWhatItEncodes) {
-  const Bytes weights = Weights(3 << 19, 4, 1);  // a chunk and a half
+  const PlaneBytes weights = Weights(3 << 19, 4, 1);  // a chunk and a half
   const CodecSpeed speed = MeasureCodec(weights, 4);
   EXPECT_EQ(speed.bytes, weights.size());
   EXPECT_LT(speed.stored_bytes, weights.size() * 0.85);
   EXPECT_GT(speed.encode_seconds, 0);
   EXPECT_GT(speed.decode_seconds, 0);
-  const Bytes noise = Random(5 << 20, 1);
+  const PlaneBytes noise = Random(5 << 20, 1);
   EXPECT_EQ(MeasureCodec(noise, 4).stored_bytes, noise.size());
 }
 

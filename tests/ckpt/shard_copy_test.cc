@@ -11,14 +11,14 @@ namespace cairn {
 namespace {
 
 // A step of one shard, and what its writer would say of it.
-struct Written {
+struct WrittenStep {
   TempDir dir;
   FileSystem& fs = FileSystem::Posix();
   StepRecipe recipe = RecipeOf(TinyGpt{}, Topology{});
   std::string from;
   ShardReceipt receipt;
 
-  Written() {
+  WrittenStep() {
     const Status made = MakeStep(fs, dir / "run", recipe);
     EXPECT_TRUE(made.ok()) << made.message();
     from = JoinPath(dir / "run", StepDirName(recipe.step));
@@ -35,14 +35,14 @@ struct Written {
 };
 
 TEST(ShardCopy, HasTheSameBytes) {
-  Written step;
+  WrittenStep step;
   const Status status = step.Copy();
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(step.Bytes(step.dir / "to") == step.Bytes(step.from));
 }
 
 TEST(ShardCopy, DamageOfTheSourceIsSeen) {
-  Written step;
+  WrittenStep step;
   const std::string whole = step.Bytes(step.from), path = JoinPath(step.from, step.receipt.file.name);
   for (const size_t at : {size_t{1000}, static_cast<size_t>(step.receipt.catalog.pieces[0].file_offset) + 5,
                           whole.size() - 1}) {

@@ -20,7 +20,7 @@ namespace cairn {
 namespace {
 
 // Pieces of several chunks cut by rows and by columns, of one chunk, and of a few bytes.
-StepRecipe Recipe() {
+StepRecipe StepLoaderRecipe() {
   StepRecipe recipe;
   recipe.specs = {
       {.name = "rows.weight", .shape = {1500, 1500}, .tp_dim = 0},
@@ -45,7 +45,7 @@ std::string NameOf(Way way) {
 class StepLoaderTest : public testing::TestWithParam<Way> {
  protected:
   static void SetUpTestSuite() {
-    const Status made = MakeStep(FileSystem::Posix(), pristine_, Recipe());
+    const Status made = MakeStep(FileSystem::Posix(), pristine_, StepLoaderRecipe());
     ASSERT_TRUE(made.ok()) << made.message();
   }
 
@@ -229,7 +229,7 @@ TEST_P(StepLoaderTest, RequestsThatDoNotFitAreRefused) {
 TEST(StepLoaderFaultTest, EveryFailingOperationFailsTheLoad) {
   const TempDir temp(TempDir::Place::kMemory);
   FaultyFileSystem faulty(FileSystem::Posix());
-  ASSERT_TRUE(MakeStep(FileSystem::Posix(), temp / "run", Recipe()).ok());
+  ASSERT_TRUE(MakeStep(FileSystem::Posix(), temp / "run", StepLoaderRecipe()).ok());
   int failures = 0;
   for (int64_t budget = 0;; ++budget) {
     auto step = StepReader::Open(faulty, JoinPath(temp / "run", StepDirName(100)));

@@ -18,7 +18,7 @@ namespace {
 
 namespace filesystem = std::filesystem;
 
-StepRecipe Recipe(int64_t step = 100) {
+StepRecipe CommitRecipe(int64_t step = 100) {
   StepRecipe recipe =
       RecipeOf({.layers = 2, .hidden = 8, .heads = 2, .ffn = 12, .vocab = 13, .positions = 6}, {2, 2, 2, 1});
   recipe.step = step;
@@ -28,7 +28,7 @@ StepRecipe Recipe(int64_t step = 100) {
 class StepTest : public testing::Test {
  protected:
   void SetUp() override {
-    const Status made = MakeStep(fs_, run_, Recipe());
+    const Status made = MakeStep(fs_, run_, CommitRecipe());
     ASSERT_TRUE(made.ok()) << made.message();
   }
   std::string StepPath(int64_t step = 100) const { return JoinPath(run_, StepDirName(step)); }
@@ -41,7 +41,7 @@ class StepTest : public testing::Test {
 TEST_F(StepTest, EveryTensorReadsBackWholeAndInParts) {
   const auto step = StepReader::Open(fs_, StepPath());
   ASSERT_TRUE(step.ok()) << step.status().message();
-  const StepRecipe recipe = Recipe();
+  const StepRecipe recipe = CommitRecipe();
   EXPECT_EQ((*step)->catalog().tensors, TensorsOf(recipe));
   for (uint32_t t = 0; t < (*step)->catalog().tensors.size(); ++t) {
     const TensorEntry& tensor = (*step)->catalog().tensors[t];
@@ -97,7 +97,7 @@ TEST_F(StepTest, TheSameStateGivesTheSameBytesOnADisk) {
   const TempDir disk(TempDir::Place::kDisk);
   const std::string other = disk / "other";
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // time stamps of HDF5 would count seconds
-  ASSERT_TRUE(MakeStep(fs_, other, Recipe()).ok());
+  ASSERT_TRUE(MakeStep(fs_, other, CommitRecipe()).ok());
   for (const auto& entry : filesystem::directory_iterator(StepPath())) {
     const std::string name = entry.path().filename();
     EXPECT_EQ(*ReadSmallFile(fs_, entry.path(), 1 << 30),
@@ -173,13 +173,13 @@ TEST_F(StepTest, TruncatedMissingSwappedAndStaleShardsAreFound) {
   filesystem::rename(b, a);
   filesystem::rename(aside, b);
 
-  ASSERT_TRUE(MakeStep(fs_, run_, Recipe(120)).ok());  // the same values and sizes under another step
+  ASSERT_TRUE(MakeStep(fs_, run_, CommitRecipe(120)).ok());  // the same values and sizes under another step
   filesystem::copy(JoinPath(StepPath(120), ShardName(0)), a, filesystem::copy_options::overwrite_existing);
   EXPECT_TRUE(Detected(fs_, StepPath())) << "stale";
 }
 
 TEST_F(StepTest, OpenNewestWalksBackPastDamagedSteps) {
-  ASSERT_TRUE(MakeStep(fs_, run_, Recipe(120)).ok());
+  ASSERT_TRUE(MakeStep(fs_, run_, CommitRecipe(120)).ok());
   filesystem::remove(JoinPath(StepPath(120), kManifestName));
   std::vector<std::string> skipped;
   const auto step =
@@ -191,7 +191,7 @@ TEST_F(StepTest, OpenNewestWalksBackPastDamagedSteps) {
 }
 
 TEST_F(StepTest, SavingAStepAgainKeepsTheOldOneBesideIt) {
-  StepRecipe again = Recipe();
+  StepRecipe again = CommitRecipe();
   again.seed = 2;
   ASSERT_TRUE(MakeStep(fs_, run_, again).ok());
   EXPECT_FALSE(Detected(fs_, StepPath()));
@@ -211,7 +211,7 @@ TEST_F(StepTest, ASaveStoppedAnywhereLeavesTheOldStepOrTheNewOne) {
     filesystem::copy(run_, run, filesystem::copy_options::recursive);
     const int64_t before = faulty.operations();
     faulty.SetBudget(before + budget);
-    const Status saved = MakeStep(faulty, run, Recipe(120));
+    const Status saved = MakeStep(faulty, run, CommitRecipe(120));
     const Status retired = saved.ok() ? ApplyRetention(faulty, run, {.keep_last = 1}, "7e57") : saved;
     const bool stopped = faulty.operations() > before + budget;
     faulty.SetBudget(-1);
@@ -238,7 +238,7 @@ TEST_F(StepTest, AFullDiskIsAnErrorThatSaysSo) {
   FaultyFileSystem faulty(fs_);
   faulty.SetError(StatusKind::kNoSpace);
   faulty.SetBudget(20);
-  const Status saved = MakeStep(faulty, run_, Recipe(120));
+  const Status saved = MakeStep(faulty, run_, CommitRecipe(120));
   EXPECT_EQ(saved.kind(), StatusKind::kNoSpace) << saved.message();
 }
 

@@ -9,11 +9,11 @@ namespace {
 using testing::HasSubstr;
 
 // A file of three storages of 40 bytes: two matrices of [2, 5] fp32, and random states.
-struct Sample {
+struct SampleTensors {
   StoredCatalog catalog;
   Account account;
 
-  Sample() {
+  SampleTensors() {
     catalog.files = {"file"};
     for (uint32_t i = 0; i < 3; ++i) account.AddStorage("file", std::string(1, "abr"[i]), 100 + 40 * i, 40);
     for (const char* name : {"a", "b"}) Add(name, {2, 5}, 100 + 40 * catalog.tensors.size());
@@ -29,7 +29,7 @@ struct Sample {
 };
 
 TEST(Account, ItsPartsSumToTheStorages) {
-  const Sample sample;
+  const SampleTensors sample;
   const auto account = sample.account.Close(sample.catalog);
   ASSERT_TRUE(account.ok()) << account.status().message();
   EXPECT_EQ((*account)["bytes"], 120);
@@ -40,7 +40,7 @@ TEST(Account, ItsPartsSumToTheStorages) {
 }
 
 TEST(Account, AByteWithoutAFateIsAnError) {
-  Sample sample;
+  SampleTensors sample;
   sample.account.AddStorage("file", "forgotten", 300, 8);
   EXPECT_THAT(sample.Error(), HasSubstr("file: bytes 300 to 308 (forgotten at byte 300)"));
   sample.account.Leave(Fate::kBuffer, "file", 300, 7, "most of it");
@@ -51,26 +51,26 @@ TEST(Account, AByteWithoutAFateIsAnError) {
 
 // What a reader does that skips a tensor, in each of the ways that there are.
 TEST(Account, ATensorThatIsDroppedIsCaught) {
-  Sample no_part;
+  SampleTensors no_part;
   no_part.catalog.parts.pop_back();
   EXPECT_THAT(no_part.Error(), HasSubstr("(b at byte 140)"));
-  Sample no_array;
+  SampleTensors no_array;
   no_array.catalog.parts.pop_back();
   no_array.catalog.arrays.pop_back();
   EXPECT_THAT(no_array.Error(), HasSubstr("(b at byte 140)"));
-  Sample half;
+  SampleTensors half;
   half.catalog.parts[1].in_array.extent[0] = 1;
   EXPECT_THAT(half.Error(), HasSubstr("5 elements of b are in no tensor"));
-  Sample twice;
+  SampleTensors twice;
   twice.catalog.parts.push_back(twice.catalog.parts[1]);
   EXPECT_THAT(twice.Error(), HasSubstr("elements of b would be read twice"));
-  Sample unlisted;
+  SampleTensors unlisted;
   unlisted.catalog.files = {"another"};
   EXPECT_THAT(unlisted.Error(), HasSubstr("storages are not listed"));
 }
 
 TEST(Account, PaddingOfAVocabularyAndReplicasHaveTheirOwnLines) {
-  Sample sample;
+  SampleTensors sample;
   sample.catalog.parts[0].in_array.extent[0] = 1;
   sample.catalog.tensors[0].spec.pad_multiple = 2;
   sample.catalog.parts.pop_back();

@@ -14,7 +14,6 @@ namespace cairn {
 namespace {
 
 using testing::ElementsAre;
-using testing::Field;
 using testing::HasSubstr;
 
 // A checkpoint of fp32 vectors, in one file.
@@ -69,10 +68,11 @@ TEST(Diff, TellsStructureFirstThenTheWorstValues) {
   const auto result = Diff(a.Open(), b.Open(), {});
   ASSERT_TRUE(result.ok());
   EXPECT_FALSE(result->within_tolerance);
-  EXPECT_THAT(result->tensors,
-              ElementsAre(Field(&TensorDiff::name, "here"), Field(&TensorDiff::name, "there"),
-                          Field(&TensorDiff::name, "shape"), Field(&TensorDiff::name, "much"),
-                          Field(&TensorDiff::name, "slightly")));
+  EXPECT_THAT(
+      result->tensors,
+      ElementsAre(testing::Field(&TensorDiff::name, "here"), testing::Field(&TensorDiff::name, "there"),
+                  testing::Field(&TensorDiff::name, "shape"), testing::Field(&TensorDiff::name, "much"),
+                  testing::Field(&TensorDiff::name, "slightly")));
   const TensorDiff &much = result->tensors[3], &slightly = result->tensors[4];
   EXPECT_EQ(much.max_absolute, 2);
   EXPECT_EQ(much.max_relative, 2);
@@ -109,13 +109,13 @@ TEST(Diff, LeavesOutWhatItIsToldTo) {
               HasSubstr("--tolerance v"));
 }
 
-std::span<const std::byte> Bytes(const auto& values) { return std::as_bytes(std::span(values)); }
+std::span<const std::byte> DiffBytes(const auto& values) { return std::as_bytes(std::span(values)); }
 
 TEST(ValueDistance, ComparesNumbersAcrossTypes) {
   const std::vector<float> a = {1, -2, NAN, INFINITY, 0.1f};
   const std::vector<uint16_t> b = {0x3F80, 0xC000, 0x7FC0, 0x7F80, 0x3DCD};  // bf16
   ValueDistance distance(Dtype::kF32, Dtype::kBF16, 0, 0);
-  distance.Add(100, Bytes(a), Bytes(b));
+  distance.Add(100, DiffBytes(a), DiffBytes(b));
   EXPECT_EQ(distance.differing, 1);
   EXPECT_EQ(distance.first, 104);
   EXPECT_EQ(distance.max_ulp, 0);
@@ -125,7 +125,7 @@ TEST(ValueDistance, ComparesNumbersAcrossTypes) {
 TEST(ValueDistance, WhatIsNotFiniteIsInfinitelyFar) {
   const std::vector<float> a = {1, NAN}, b = {1, 2};
   ValueDistance distance(Dtype::kF32, Dtype::kF32, 1e30, 1e30);
-  distance.Add(0, Bytes(a), Bytes(b));
+  distance.Add(0, DiffBytes(a), DiffBytes(b));
   EXPECT_TRUE(std::isinf(distance.max_absolute));
   EXPECT_TRUE(std::isinf(distance.relative_norm()));
   EXPECT_EQ(distance.beyond, 1);
@@ -144,30 +144,30 @@ TEST(ValueDistance, IntegersAreComparedExactly) {
   const int64_t large = int64_t{1} << 62;
   const std::vector<int64_t> a = {large, large, INT64_MIN}, b = {large + 300, large + 1, INT64_MAX};
   ValueDistance distance(Dtype::kI64, Dtype::kI64, 1, 0);
-  distance.Add(0, Bytes(a), Bytes(b));
+  distance.Add(0, DiffBytes(a), DiffBytes(b));
   EXPECT_EQ(distance.differing, 3);
   EXPECT_EQ(distance.beyond, 2) << "300 and all, but not 1";
   EXPECT_EQ(distance.first_beyond, 0);
   ValueDistance small(Dtype::kI64, Dtype::kI64, 0, 0);
-  small.Add(0, Bytes(a).first(8), Bytes(b).first(8));
+  small.Add(0, DiffBytes(a).first(8), DiffBytes(b).first(8));
   EXPECT_EQ(small.max_absolute, 300);
   const std::vector<double> real = {0x1p62};
   ValueDistance across(Dtype::kI64, Dtype::kF64, 0, 0);
-  across.Add(0, Bytes(b).first(8), Bytes(real));
+  across.Add(0, DiffBytes(b).first(8), DiffBytes(real));
   EXPECT_EQ(across.differing, 1);
 }
 
 TEST(ValueDistance, NanPayloadsAreNoDistance) {
   const std::vector<uint32_t> a = {0x7fc00000, 0x3f800000}, b = {0xffc00001, 0x3f800000};
   ValueDistance exact(Dtype::kF32, Dtype::kF32, 0, 0);
-  exact.Add(0, Bytes(a), Bytes(b));
+  exact.Add(0, DiffBytes(a), DiffBytes(b));
   EXPECT_EQ(exact.differing, 1);
   EXPECT_EQ(exact.nan_payloads, 1);
   EXPECT_EQ(exact.beyond, 1);
   EXPECT_EQ(exact.max_absolute, 0);
   EXPECT_EQ(exact.max_ulp, 0);
   ValueDistance tolerant(Dtype::kF32, Dtype::kF32, 1e-6, 0);
-  tolerant.Add(0, Bytes(a), Bytes(b));
+  tolerant.Add(0, DiffBytes(a), DiffBytes(b));
   EXPECT_EQ(tolerant.beyond, 0);
 }
 
@@ -178,18 +178,18 @@ TEST(Diff, WhatIsBeyondTheToleranceComesFirst) {
   const auto result = Diff(a.Open(), b.Open(), {.tolerances = {{"*", 0, 1e-5}, {"far*", 10, 0}}});
   ASSERT_TRUE(result.ok());
   EXPECT_GT(result->tensors[1].relative_norm, result->tensors[0].relative_norm);
-  EXPECT_THAT(result->tensors, ElementsAre(Field(&TensorDiff::name, "beyond"),
-                                           Field(&TensorDiff::name, "far_but_near_enough")));
+  EXPECT_THAT(result->tensors, ElementsAre(testing::Field(&TensorDiff::name, "beyond"),
+                                           testing::Field(&TensorDiff::name, "far_but_near_enough")));
 }
 
 TEST(ValueDistance, CountsUlpsAcrossZero) {
   const std::vector<float> a = {-std::numeric_limits<float>::denorm_min()},
                            b = {std::numeric_limits<float>::denorm_min()}, zero = {0.0f}, minus = {-0.0f};
   ValueDistance distance(Dtype::kF32, Dtype::kF32, 0, 0);
-  distance.Add(0, Bytes(a), Bytes(b));
+  distance.Add(0, DiffBytes(a), DiffBytes(b));
   EXPECT_EQ(distance.max_ulp, 2);
   ValueDistance signs(Dtype::kF32, Dtype::kF32, 0, 0);
-  signs.Add(0, Bytes(zero), Bytes(minus));
+  signs.Add(0, DiffBytes(zero), DiffBytes(minus));
   EXPECT_EQ(signs.differing, 1);  // the bits are not the same
   EXPECT_EQ(signs.max_ulp, 0);
 }

@@ -179,7 +179,7 @@ TEST(ModelFunctionTest, SpellingsOfOneFunctionAreEqual) {
 }
 
 // What megatron-core and Megatron-DeepSpeed say by default, and one argument more.
-json Read(const json& more, const json& of = {}, const std::vector<std::string>& allow = {}) {
+json ReadArguments(const json& more, const json& of = {}, const std::vector<std::string>& allow = {}) {
   json args = {{"num_layers", 2},
                {"hidden_size", 32},
                {"num_attention_heads", 4},
@@ -204,60 +204,61 @@ const json kSwiGlu = {{"swiglu", true},
                       {"position_embedding_type", "rope"}};
 
 TEST(MegatronFunctionTest, GeluIsTheTanhFormWhereItIsFusedWithItsBias) {
-  EXPECT_EQ(Read({})["activation"], "gelu_new");
-  EXPECT_EQ(Read({{"bias_gelu_fusion", false}})["activation"], "gelu");
-  EXPECT_EQ(Read({{"add_bias_linear", false}})["activation"], "gelu");
-  EXPECT_EQ(Read({{"onnx_safe", true}})["activation"], "gelu");
-  EXPECT_EQ(Read({{"openai_gelu", true}, {"bias_gelu_fusion", false}})["activation"], "gelu_new");
-  EXPECT_EQ(Read({{"squared_relu", true}})["activation"], "relu2");
-  EXPECT_EQ(Read({{"glu_activation", "geglu"}})["activation"], "gelu");
+  EXPECT_EQ(ReadArguments({})["activation"], "gelu_new");
+  EXPECT_EQ(ReadArguments({{"bias_gelu_fusion", false}})["activation"], "gelu");
+  EXPECT_EQ(ReadArguments({{"add_bias_linear", false}})["activation"], "gelu");
+  EXPECT_EQ(ReadArguments({{"onnx_safe", true}})["activation"], "gelu");
+  EXPECT_EQ(ReadArguments({{"openai_gelu", true}, {"bias_gelu_fusion", false}})["activation"], "gelu_new");
+  EXPECT_EQ(ReadArguments({{"squared_relu", true}})["activation"], "relu2");
+  EXPECT_EQ(ReadArguments({{"glu_activation", "geglu"}})["activation"], "gelu");
 }
 
 TEST(MegatronFunctionTest, PositionsOfEachFork) {
-  EXPECT_EQ(Read({{"rotary_base", 300}}, kSwiGlu)["rotary_base"], 300);
-  EXPECT_EQ(Read({{"rope_theta", 300}}, kSwiGlu)["rotary_base"], 300);  // Megatron-DeepSpeed's
-  EXPECT_EQ(Read({{"rotary_seq_len_interpolation_factor", 4}}, kSwiGlu)["rope_scaling"],
+  EXPECT_EQ(ReadArguments({{"rotary_base", 300}}, kSwiGlu)["rotary_base"], 300);
+  EXPECT_EQ(ReadArguments({{"rope_theta", 300}}, kSwiGlu)["rotary_base"], 300);  // Megatron-DeepSpeed's
+  EXPECT_EQ(ReadArguments({{"rotary_seq_len_interpolation_factor", 4}}, kSwiGlu)["rope_scaling"],
             json({{"rope_type", "linear"}, {"factor", 4}}));
-  EXPECT_EQ(Read({{"use_rope_scaling", true}}, kSwiGlu)["rope_scaling"], kLlama3);
-  EXPECT_EQ(Read({{"window_size", {4, 0}}}, kSwiGlu)["sliding_window"], 5);
-  EXPECT_FALSE(Read({{"window_size", {-1, 0}}}, kSwiGlu).contains("sliding_window"));
-  EXPECT_EQ(Read({{"window_size", {4, 0}}, {"window_attn_skip_freq", 2}}, kSwiGlu)["layer_types"],
+  EXPECT_EQ(ReadArguments({{"use_rope_scaling", true}}, kSwiGlu)["rope_scaling"], kLlama3);
+  EXPECT_EQ(ReadArguments({{"window_size", {4, 0}}}, kSwiGlu)["sliding_window"], 5);
+  EXPECT_FALSE(ReadArguments({{"window_size", {-1, 0}}}, kSwiGlu).contains("sliding_window"));
+  EXPECT_EQ(ReadArguments({{"window_size", {4, 0}}, {"window_attn_skip_freq", 2}}, kSwiGlu)["layer_types"],
             json({"sliding_attention", "full_attention"}));
-  EXPECT_EQ(Read({{"normalization", "rmsnorm"}})["normalization"], "RMSNorm");
+  EXPECT_EQ(ReadArguments({{"normalization", "rmsnorm"}})["normalization"], "RMSNorm");
 }
 
 TEST(MegatronFunctionTest, TheFamilyIsTheOneThatWasWrittenOrThatComputesIt) {
-  EXPECT_EQ(Read({})["architecture"], "gpt2");
-  EXPECT_EQ(Read({}, kSwiGlu)["architecture"], "llama");
-  EXPECT_EQ(Read({{"cairn_architecture", "mistral"}}, kSwiGlu)["architecture"], "mistral");
-  EXPECT_EQ(Read({{"cairn_architecture", "phi3"}}, kSwiGlu)["architecture"], "phi3");
-  EXPECT_EQ(Read({{"window_size", {4, 0}}}, kSwiGlu)["architecture"], "mistral");
-  EXPECT_EQ(Read({{"rotary_percent", 0.5}}, kSwiGlu)["architecture"], "phi3");
-  EXPECT_EQ(Read({{"add_qkv_bias", true}}, kSwiGlu)["architecture"], "qwen2");
-  EXPECT_EQ(Read({{"qk_layernorm", true}}, kSwiGlu)["architecture"], "qwen3");
-  EXPECT_EQ(Read({{"position_embedding_type", "rope"}})["architecture"], "gpt_neox");
-  EXPECT_EQ(Read({{"position_embedding_type", "alibi"}})["architecture"], "bloom");
-  EXPECT_EQ(Read({{"normalization", "RMSNorm"}})["architecture"], "megatron");
+  EXPECT_EQ(ReadArguments({})["architecture"], "gpt2");
+  EXPECT_EQ(ReadArguments({}, kSwiGlu)["architecture"], "llama");
+  EXPECT_EQ(ReadArguments({{"cairn_architecture", "mistral"}}, kSwiGlu)["architecture"], "mistral");
+  EXPECT_EQ(ReadArguments({{"cairn_architecture", "phi3"}}, kSwiGlu)["architecture"], "phi3");
+  EXPECT_EQ(ReadArguments({{"window_size", {4, 0}}}, kSwiGlu)["architecture"], "mistral");
+  EXPECT_EQ(ReadArguments({{"rotary_percent", 0.5}}, kSwiGlu)["architecture"], "phi3");
+  EXPECT_EQ(ReadArguments({{"add_qkv_bias", true}}, kSwiGlu)["architecture"], "qwen2");
+  EXPECT_EQ(ReadArguments({{"qk_layernorm", true}}, kSwiGlu)["architecture"], "qwen3");
+  EXPECT_EQ(ReadArguments({{"position_embedding_type", "rope"}})["architecture"], "gpt_neox");
+  EXPECT_EQ(ReadArguments({{"position_embedding_type", "alibi"}})["architecture"], "bloom");
+  EXPECT_EQ(ReadArguments({{"normalization", "RMSNorm"}})["architecture"], "megatron");
   // Of the right tensors and another function: its writer refuses by the field's name.
-  const json interleaved = Read({{"rotary_interleaved", true}}, kSwiGlu);
+  const json interleaved = ReadArguments({{"rotary_interleaved", true}}, kSwiGlu);
   EXPECT_EQ(interleaved["architecture"], "llama");
   EXPECT_THAT(WriteConfig(interleaved).message(), HasSubstr("rotary_interleaved is true"));
 }
 
 TEST(MegatronFunctionTest, WhatNoFieldMeansIsNamedUnlessItIsHarmlessOrSaysNothing) {
-  EXPECT_FALSE(Read({{"recompute_granularity", "selective"}, {"a_fork_of_ours", false}}).contains("other"));
+  EXPECT_FALSE(
+      ReadArguments({{"recompute_granularity", "selective"}, {"a_fork_of_ours", false}}).contains("other"));
   for (const auto& [name, value] : std::map<std::string, json>{{"mtp_num_layers", 1},
                                                                {"attention_output_gate", true},
                                                                {"num_experts", json::array({8})},
                                                                {"activation_func_clamp_value", 7.0},
                                                                {"multi_latent_attention", true},
                                                                {"a_fork_of_ours", "on"}}) {
-    const json facts = Read({{name, value}});
+    const json facts = ReadArguments({{name, value}});
     EXPECT_EQ(facts["other"]["args." + name], value) << name;
     EXPECT_THAT(WriteConfig(facts).message(), HasSubstr("args." + name)) << name;
     EXPECT_THAT(Write(facts, MegatronProgram::kCore).message(), HasSubstr("args." + name)) << name;
   }
-  EXPECT_FALSE(Read({{"a_fork_of_ours", "on"}}, {}, {"args.a_fork*"}).contains("other"));
+  EXPECT_FALSE(ReadArguments({{"a_fork_of_ours", "on"}}, {}, {"args.a_fork*"}).contains("other"));
 }
 
 TEST(ModelFunctionTest, KeysOfConfigJsonAreKnownHarmlessOrNamed) {

@@ -12,33 +12,33 @@ namespace {
 
 using namespace std::string_literals;
 
-Result<std::unique_ptr<Pickle>> Read(const std::string& bytes) {
+Result<std::unique_ptr<Pickle>> ReadPickle(const std::string& bytes) {
   return Unpickle(std::make_shared<const std::string>(bytes));
 }
 
-std::string Little(uint64_t value, int bytes) {
+std::string LittleEndian(uint64_t value, int bytes) {
   std::string text;
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i);
   return text;
 }
 
-std::string Text(const std::string& text) { return "X" + Little(text.size(), 4) + text; }
+std::string Text(const std::string& text) { return "X" + LittleEndian(text.size(), 4) + text; }
 
 // torch.save's storage 0 of `elements` floats, and a tensor of this shape and stride in it.
 std::string Tensor(uint64_t elements, const std::string& offset, const std::string& shape,
                    const std::string& stride) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((" + Text("storage") + "ctorch\nFloatStorage\n" + Text("0") +
-         Text("cpu") + "J" + Little(elements, 4) + "tQ" + offset + shape + stride + "\x89" +
+         Text("cpu") + "J" + LittleEndian(elements, 4) + "tQ" + offset + shape + stride + "\x89" +
          "ccollections\nOrderedDict\n)RtR";
 }
 
 const std::string kProto2 = "\x80\x02";
 
 TEST(PickleMachine, ReadsPlainValues) {
-  const auto pickle =
-      Read(kProto2 + "}(" + Text("int") + "K\x07" + Text("negative") + "J\xfe\xff\xff\xff" + Text("float") +
-           "G\x40\x04\0\0\0\0\0\0"s + Text("none") + "N" + Text("true") + "\x88" + Text("long") +
-           "\x8a\x02\x00\x80"s + Text("text") + Text("\xc3\xa4") + "K\x05" + "(K\x01K\x02t" + "u.");
+  const auto pickle = ReadPickle(
+      kProto2 + "}(" + Text("int") + "K\x07" + Text("negative") + "J\xfe\xff\xff\xff" + Text("float") +
+      "G\x40\x04\0\0\0\0\0\0"s + Text("none") + "N" + Text("true") + "\x88" + Text("long") +
+      "\x8a\x02\x00\x80"s + Text("text") + Text("\xc3\xa4") + "K\x05" + "(K\x01K\x02t" + "u.");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
   const PyValue& root = *(*pickle)->root;
   EXPECT_EQ(AsInt(Find(root, "int")), 7);
@@ -53,7 +53,7 @@ TEST(PickleMachine, ReadsPlainValues) {
 }
 
 TEST(PickleMachine, ReadsTensors) {
-  const auto pickle = Read(kProto2 + Tensor(10, "K\x01", "K\x02K\x03\x86", "K\x03K\x01\x86") + ".");
+  const auto pickle = ReadPickle(kProto2 + Tensor(10, "K\x01", "K\x02K\x03\x86", "K\x03K\x01\x86") + ".");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
   const PyValue& root = *(*pickle)->root;
   ASSERT_TRUE(root.is(PyKind::kTensor));
@@ -67,7 +67,7 @@ TEST(PickleMachine, ReadsTensors) {
 TEST(PickleMachine, ATensorThatCannotBeIsNamedOnly) {
   for (const std::string& shape :
        {"J\xff\xff\xff\xffK\x03\x86"s, "(KKKKKKKKKKKKKKKKKKt"s, "K\x02\x85"s, "N"s}) {
-    const auto pickle = Read(kProto2 + Tensor(10, "K\0"s, shape, "K\x03K\x01\x86") + ".");
+    const auto pickle = ReadPickle(kProto2 + Tensor(10, "K\0"s, shape, "K\x03K\x01\x86") + ".");
     ASSERT_TRUE(pickle.ok()) << pickle.status().message();
     EXPECT_EQ((*pickle)->root->ClassName(), "torch._utils._rebuild_tensor_v2");
   }
@@ -79,13 +79,13 @@ TEST(PickleMachine, CodeIsNamedAndNotRun) {
         "\x8c\x08"
         "builtins\x8c\x04"
         "exec\x93"s}) {
-    const auto pickle = Read("\x80\x04" + call + Text("touch /tmp/never") + "\x85R.");
+    const auto pickle = ReadPickle("\x80\x04" + call + Text("touch /tmp/never") + "\x85R.");
     ASSERT_TRUE(pickle.ok()) << pickle.status().message();
     EXPECT_TRUE((*pickle)->root->is(PyKind::kObject));
     ASSERT_EQ((*pickle)->suspicious.size(), 1u);
     EXPECT_EQ((*pickle)->suspicious[0].name, (*pickle)->root->ClassName());
   }
-  const auto harmless = Read(kProto2 + "cargparse\nNamespace\n)\x81}" + Text("a") + "K\x03sb.");
+  const auto harmless = ReadPickle(kProto2 + "cargparse\nNamespace\n)\x81}" + Text("a") + "K\x03sb.");
   ASSERT_TRUE(harmless.ok());
   EXPECT_EQ((*harmless)->suspicious.size(), 0u);
   EXPECT_EQ((*harmless)->root->ClassName(), "argparse.Namespace");
@@ -95,12 +95,12 @@ TEST(PickleMachine, CodeIsNamedAndNotRun) {
 TEST(PickleMachine, RefusesOpcodesOutsideOfItsListWithTheirPlace) {
   for (const char opcode :
        {'P', 'i', 'o', 'S', 'V', 'I', 'L', 'F', 'p', 'g', '\x82', '\x83', '\x97', '\x98', '\x01'}) {
-    const auto pickle = Read(kProto2 + "K\x01" + opcode + "0\n.");
+    const auto pickle = ReadPickle(kProto2 + "K\x01" + opcode + "0\n.");
     EXPECT_EQ(pickle.status().kind(), StatusKind::kNotSupported);
     EXPECT_THAT(pickle.status().message(),
                 testing::HasSubstr(fmt::format("opcode 0x{:02x} at byte 4", static_cast<uint8_t>(opcode))));
   }
-  EXPECT_EQ(Read("\x80\x06N.").status().kind(), StatusKind::kNotSupported);
+  EXPECT_EQ(ReadPickle("\x80\x06N.").status().kind(), StatusKind::kNotSupported);
 }
 
 TEST(PickleMachine, RefusesWhatContradictsItself) {
@@ -130,7 +130,7 @@ TEST(PickleMachine, RefusesWhatContradictsItself) {
            "K\x01Q."s,
            "K\x01K\x02\x93."s,
        }) {
-    const auto pickle = Read(kProto2 + body);
+    const auto pickle = ReadPickle(kProto2 + body);
     EXPECT_FALSE(pickle.ok()) << testing::PrintToString(body);
     EXPECT_THAT(pickle.status().message(), testing::HasSubstr("byte"));
   }
@@ -151,9 +151,9 @@ TEST(PickleMachine, EveryTruncationIsRefused) {
   const std::string whole = kProto2 + "}(" + Text("w") +
                             Tensor(6, "K\0"s, "K\x02K\x03\x86", "K\x03K\x01\x86") + Text("n") +
                             "cargparse\nNamespace\n)\x81}" + Text("a") + "K\x03sbu.";
-  ASSERT_TRUE(Read(whole).ok());
+  ASSERT_TRUE(ReadPickle(whole).ok());
   for (size_t bytes = 0; bytes < whole.size(); ++bytes)
-    EXPECT_EQ(Read(whole.substr(0, bytes)).status().kind(), StatusKind::kCorrupt) << bytes;
+    EXPECT_EQ(ReadPickle(whole.substr(0, bytes)).status().kind(), StatusKind::kCorrupt) << bytes;
 }
 
 TEST(PickleMachine, DamagedBytesNeverDoHarm) {
@@ -167,7 +167,7 @@ TEST(PickleMachine, DamagedBytesNeverDoHarm) {
     std::string damaged = whole;
     for (int n = 1 + static_cast<int>(rng() % 3); n > 0; --n)
       damaged[rng() % damaged.size()] = static_cast<char>(rng());
-    const auto pickle = Read(damaged);
+    const auto pickle = ReadPickle(damaged);
     if (!pickle.ok()) continue;
     (void)ForEachTensor(*(*pickle)->root, [](const std::string&, const TensorRef&) { return OkStatus(); });
   }
@@ -177,18 +177,18 @@ TEST(PickleMachine, DepthTakesNoStack) {
   std::string deep = kProto2;
   constexpr int kDepth = 1'000'000;
   deep += std::string(kDepth, ']') + std::string(kDepth - 1, 'a') + ".";
-  const auto pickle = Read(deep);
+  const auto pickle = ReadPickle(deep);
   ASSERT_TRUE(pickle.ok());
   EXPECT_EQ(ForEachTensor(*(*pickle)->root, [](auto&, auto&) { return OkStatus(); }).kind(),
             StatusKind::kCorrupt);
-  EXPECT_TRUE(Read(kProto2 + std::string(kDepth, '(') + "N.").ok());
+  EXPECT_TRUE(ReadPickle(kProto2 + std::string(kDepth, '(') + "N.").ok());
   std::string tuples = kProto2 + "N";
   for (int i = 0; i < kDepth; ++i) tuples += '\x85';
-  EXPECT_TRUE(Read(tuples + ".").ok());
+  EXPECT_TRUE(ReadPickle(tuples + ".").ok());
 }
 
 TEST(PickleMachine, AnObjectThatHoldsItselfIsRefusedWhenWalked) {
-  const auto pickle = Read(kProto2 + "]q\0h\0a."s);
+  const auto pickle = ReadPickle(kProto2 + "]q\0h\0a."s);
   ASSERT_TRUE(pickle.ok());
   EXPECT_EQ((*pickle)->root->items[0], (*pickle)->root);
   const Status status = ForEachTensor(*(*pickle)->root, [](auto&, auto&) { return OkStatus(); });
@@ -199,7 +199,7 @@ TEST(PickleMachine, AnObjectThatHoldsItselfIsRefusedWhenWalked) {
 TEST(PickleMachine, SharedValuesAreNotCopied) {
   std::string bomb = kProto2 + "]";
   for (int i = 0; i < 40; ++i) bomb += "2\x86";
-  const auto pickle = Read(bomb + ".");
+  const auto pickle = ReadPickle(bomb + ".");
   ASSERT_TRUE(pickle.ok());
   EXPECT_LT((*pickle)->values.size(), 50u);
   EXPECT_EQ(ForEachTensor(*(*pickle)->root, [](auto&, auto&) { return OkStatus(); }).kind(),
@@ -212,7 +212,7 @@ TEST(PickleMachine, SharedTensorsAreNotVisitedWithoutEnd) {
   for (int i = 0; i < 1000; ++i) bomb += "h\1";
   bomb += "lq\2" + "0("s;
   for (int i = 0; i < 1000; ++i) bomb += "h\2";
-  const auto pickle = Read(bomb + "l.");
+  const auto pickle = ReadPickle(bomb + "l.");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
   uint64_t visits = 0;
   const Status status = ForEachTensor(*(*pickle)->root, [&](auto&, auto&) {
@@ -229,18 +229,18 @@ TEST(PickleMachine, CopiesAreBoundedByThePicklesLength) {
   for (int i = 0; i < 10000; ++i) bomb += "N";
   bomb += "eq\1c__builtin__\nset\nq\2";
   for (int i = 0; i < 1000; ++i) bomb += "0h\2h\1\x85R";
-  EXPECT_THAT(Read(bomb + ".").status().message(), testing::HasSubstr("over and over"));
+  EXPECT_THAT(ReadPickle(bomb + ".").status().message(), testing::HasSubstr("over and over"));
 }
 
 // numpy.dtype(code), given that many bytes: 9 would not fit a number, and 0 are none.
 TEST(PickleMachine, ReadsNumbersOfNumpyOfSizesThatThereAre) {
   const auto scalar = [](const std::string& code, const std::string& bytes) {
-    return Read(
+    return ReadPickle(
         "\x80\x03"
         "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(" +
-        Text(code) + "\x89\x88tRC" + Little(bytes.size(), 1) + bytes + "tR.");
+        Text(code) + "\x89\x88tRC" + LittleEndian(bytes.size(), 1) + bytes + "tR.");
   };
-  const auto five = scalar("i4", Little(5, 4));
+  const auto five = scalar("i4", LittleEndian(5, 4));
   ASSERT_TRUE(five.ok()) << five.status().message();
   EXPECT_EQ(AsInt((*five)->root), 5);
   EXPECT_EQ(AsInt((*scalar("i2", "\xfe\xff"))->root), -2);
@@ -253,7 +253,7 @@ TEST(PickleMachine, ReadsNumbersOfNumpyOfSizesThatThereAre) {
 
 TEST(PickleMachine, BytesOfProtocol2) {
   const auto pickle =
-      Read(kProto2 + "c_codecs\nencode\n" + Text("a\xc3\xbf\xc2\x80") + Text("latin1") + "\x86R.");
+      ReadPickle(kProto2 + "c_codecs\nencode\n" + Text("a\xc3\xbf\xc2\x80") + Text("latin1") + "\x86R.");
   ASSERT_TRUE(pickle.ok());
   EXPECT_EQ(AsBytes(*(*pickle)->root, 100), "a\xff\x80");
   EXPECT_EQ(AsBytes(*(*pickle)->root, 2), "a\xff");

@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> ZipBytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string RandomText(size_t size, uint32_t seed) {
   std::mt19937 random(seed);
@@ -38,7 +38,7 @@ uint32_t PlainCrc(const std::string& text) {
 }
 
 TEST(Crc32SumTest, StretchesInAnyOrderAndGapsOfZeros) {
-  EXPECT_EQ(Crc32(Bytes("123456789")), 0xcbf43926);
+  EXPECT_EQ(Crc32(ZipBytes("123456789")), 0xcbf43926);
   std::mt19937 random(1);
   for (int round = 0; round < 50; ++round) {
     std::string record = RandomText(random() % 3000, random());
@@ -50,7 +50,7 @@ TEST(Crc32SumTest, StretchesInAnyOrderAndGapsOfZeros) {
     std::ranges::shuffle(order, random);
     Crc32Sum sum(record.size());
     for (const size_t i : order) {
-      const auto stretch = Bytes(record).subspan(cuts[i], cuts[i + 1] - cuts[i]);
+      const auto stretch = ZipBytes(record).subspan(cuts[i], cuts[i + 1] - cuts[i]);
       if (i == 2) {  // never comes
         std::ranges::fill(record.begin() + cuts[i], record.begin() + cuts[i + 1], '\0');
         continue;
@@ -145,7 +145,7 @@ TEST_P(PagedFileTest, StretchesOfAnyAlignmentAndOrder) {
     }
     std::ranges::shuffle(stretches, random);
     for (const auto& [at, count] : stretches)
-      ASSERT_TRUE((*file)->Write(at, Bytes(expected).subspan(at, count)).ok());
+      ASSERT_TRUE((*file)->Write(at, ZipBytes(expected).subspan(at, count)).ok());
     ASSERT_TRUE((*file)->Finish().ok());
     std::ifstream in(path, std::ios::binary);
     const std::string found((std::istreambuf_iterator<char>(in)), {});
@@ -158,7 +158,7 @@ TEST_P(PagedFileTest, NothingIsWrittenBehindTheEnd) {
   WriteRing ring(FileSystem::Posix(), {});
   auto file = PagedFile::Create(FileSystem::Posix(), ring, temp.path() + "/f", 10, GetParam());
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ((*file)->Write(8, Bytes("abc")).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ((*file)->Write(8, ZipBytes("abc")).kind(), StatusKind::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Direct, PagedFileTest, testing::Values(Direct::kAuto, Direct::kOff));

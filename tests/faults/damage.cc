@@ -67,7 +67,9 @@ class Patient {
   std::unique_ptr<StepReader> step_;
 };
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool HasDamage(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The first problem of one file, as cairn verify finds it.
 std::optional<Problem> FirstProblem(Patient& patient, const ManifestFile& file) {
@@ -96,7 +98,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
   if (name == kManifestName) {
     const Status opened = StepReader::Open(patient.disk(), Patient::directory()).status();
     if (opened.ok()) return "not noticed";
-    return Has(opened.message(), path) ? "" : "the file is not named: " + opened.message();
+    return HasDamage(opened.message(), path) ? "" : "the file is not named: " + opened.message();
   }
   const Manifest& manifest = patient.step().manifest();
   const auto file = std::ranges::find(manifest.files, name, &ManifestFile::name);
@@ -111,7 +113,7 @@ std::string CheckFlip(Patient& patient, const std::string& name, uint64_t bit) {
   if (piece) {
     const Status loaded = LoadTensor(patient.disk(), piece->tensor);
     if (loaded.ok()) return "not noticed by the loader";
-    if (!Has(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
+    if (!HasDamage(loaded.message(), fmt::format("{} at byte {}: tensor {}", path, offset, tensor)))
       return "the loader tells: " + loaded.message();
   }
   const bool in_catalog = name == kIndexName && bit / 8 - manifest.catalog_offset < manifest.catalog_bytes;
@@ -135,7 +137,7 @@ std::string Truncate(Patient& patient, const std::string& name, uint64_t length)
   bytes->resize(length);
   const Status opened = StepReader::Open(patient.disk(), Patient::directory()).status();
   *bytes += tail;
-  if (!opened.ok() && Has(opened.message(), JoinPath(Patient::directory(), name))) return "";
+  if (!opened.ok() && HasDamage(opened.message(), JoinPath(Patient::directory(), name))) return "";
   return fmt::format("{} cut to {} bytes: {}", name, length, opened.ok() ? "not noticed" : opened.message());
 }
 

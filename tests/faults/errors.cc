@@ -17,7 +17,7 @@ namespace {
 
 constexpr StatusKind kKinds[] = {StatusKind::kIoError, StatusKind::kNoSpace};
 constexpr uint64_t kSeedsPerScenario = 10'000;  // twice the number of calls at most
-constexpr int kRedoEvery = 4;
+constexpr int kErrorsRedoEvery = 4;
 
 // Reads a step that is whole: no failure may pass for another content.
 Scenario LoadScenario(const std::string& root) {
@@ -63,7 +63,7 @@ std::string TryFailure(const Scenario& scenario, const Failure& failure, const F
     if (const Status cleaned = scenario.clean(*disk); !cleaned.ok()) return cleaned.message();
     if (std::string trouble = scenario.check(*disk, reported); !trouble.empty())
       return "after cleaning up: " + trouble;
-    if (!scenario.redo || random() % kRedoEvery != 0) return "";
+    if (!scenario.redo || random() % kErrorsRedoEvery != 0) return "";
     return scenario.redo(*disk);
   };
   const std::string trouble = find_trouble();

@@ -5,17 +5,18 @@
 namespace cairn {
 namespace {
 
-using Kind = FsCall::Kind;
+using CallKind = FsCall::Kind;
 
-bool NeedsSpace(Kind kind) {
-  return kind == Kind::kCreate || kind == Kind::kMakeDir || kind == Kind::kWrite || kind == Kind::kAllocate;
+bool NeedsSpace(CallKind kind) {
+  return kind == CallKind::kCreate || kind == CallKind::kMakeDir || kind == CallKind::kWrite ||
+         kind == CallKind::kAllocate;
 }
 
 bool IsHint(const std::string& path) { return path.find("/" + LatestTempName("")) != std::string::npos; }
 
-constexpr const char* kNames[] = {"open",     "create",   "stat",  "list",      "mkdir",  "rename",
-                                  "exchange", "unlink",   "rmdir", "fsync dir", "statfs", "write",
-                                  "read",     "allocate", "fsync", "close"};
+constexpr const char* kCallNames[] = {"open",     "create",   "stat",  "list",      "mkdir",  "rename",
+                                      "exchange", "unlink",   "rmdir", "fsync dir", "statfs", "write",
+                                      "read",     "allocate", "fsync", "close"};
 
 }  // namespace
 
@@ -30,23 +31,24 @@ bool FailingFileSystem::Fails(const FsCall& call) {
 Status FailingFileSystem::Do(const FsCall& call, const std::function<Status()>& run) {
   {
     const std::lock_guard lock(mutex_);
-    if (call.kind == Kind::kCreate) condemned_.erase(call.path);  // a new file
-    if (call.kind == Kind::kSync && condemned_.contains(call.path)) synced_again_ = call.path;
+    if (call.kind == CallKind::kCreate) condemned_.erase(call.path);  // a new file
+    if (call.kind == CallKind::kSync && condemned_.contains(call.path)) synced_again_ = call.path;
     const bool hint = in_hint_ || IsHint(call.path);
-    in_hint_ = hint && call.kind != Kind::kSyncDir;
+    in_hint_ = hint && call.kind != CallKind::kSyncDir;
     if (Fails(call)) {
       if (!fired_) {
         fired_ = true;
-        what_ = fmt::format("{} {}", kNames[static_cast<int>(call.kind)], call.path);
+        what_ = fmt::format("{} {}", kCallNames[static_cast<int>(call.kind)], call.path);
         path_ = call.path;
-        must_surface_ =
-            call.changes() && !hint && call.kind != Kind::kRemoveFile && call.kind != Kind::kRemoveDir;
+        must_surface_ = call.changes() && !hint && call.kind != CallKind::kRemoveFile &&
+                        call.kind != CallKind::kRemoveDir;
       }
-      if (call.kind == Kind::kSync) condemned_.insert(call.path);
+      if (call.kind == CallKind::kSync) condemned_.insert(call.path);
       // A write that fails may have done half its work.
-      if (call.kind == Kind::kWrite && call.bytes.size() >= 2 * kPageBytes)
+      if (call.kind == CallKind::kWrite && call.bytes.size() >= 2 * kPageBytes)
         (void)call.file->WriteAt(call.offset, call.bytes.first(kPageBytes));
-      return {failure_.kind, fmt::format("{} {}: injected", kNames[static_cast<int>(call.kind)], call.path)};
+      return {failure_.kind,
+              fmt::format("{} {}: injected", kCallNames[static_cast<int>(call.kind)], call.path)};
     }
   }
   return run();

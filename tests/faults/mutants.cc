@@ -16,7 +16,7 @@
 namespace cairn {
 namespace {
 
-using Kind = DiskOp::Kind;
+using MutantKind = DiskOp::Kind;
 using Journal = SimDisk::Journal;
 
 constexpr uint64_t kStates = 20'000;      // at most, until a mutant is caught
@@ -34,25 +34,25 @@ using Test = std::function<bool(const DiskOp& op, const std::string& made_as)>;
 
 bool Has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
-Test On(Kind kind, const char* name) {
+Test On(MutantKind kind, const char* name) {
   return [=](const DiskOp& op, const std::string& made_as) {
     return op.kind == kind && (Has(op.name, name) || Has(made_as, name));
   };
 }
 
 bool IsPublish(const DiskOp& op, const std::string&) {
-  return op.kind == Kind::kRename && Has(op.name, ".partial-") && !Has(op.name2, ".superseded-");
+  return op.kind == MutantKind::kRename && Has(op.name, ".partial-") && !Has(op.name2, ".superseded-");
 }
 
 bool IsRetirement(const DiskOp& op, const std::string&) {
-  return op.kind == Kind::kRemove || Has(op.name2, ".deleting-");
+  return op.kind == MutantKind::kRemove || Has(op.name2, ".deleting-");
 }
 
 std::vector<bool> Matches(const Journal& journal, const Test& test) {
   std::map<int, std::string> made;
   std::vector<bool> matches;
   for (const auto& op : journal) {
-    if (op->kind == Kind::kCreate || op->kind == Kind::kMakeDir) made[op->inode] = op->name;
+    if (op->kind == MutantKind::kCreate || op->kind == MutantKind::kMakeDir) made[op->inode] = op->name;
     matches.push_back(test(*op, made[op->inode]));
   }
   return matches;
@@ -78,7 +78,7 @@ Rewrite Sooner(const Test& moved, const Test& first) {
     Journal rewritten;
     size_t target = SIZE_MAX;
     for (size_t i = 0; i < journal.size(); ++i) {
-      if (journal[i]->kind == Kind::kMakeDir) target = SIZE_MAX;
+      if (journal[i]->kind == MutantKind::kMakeDir) target = SIZE_MAX;
       if (target == SIZE_MAX && targets[i]) target = rewritten.size();
       if (moves[i] && target != SIZE_MAX)
         rewritten.insert(rewritten.begin() + static_cast<ptrdiff_t>(target++), journal[i]);
@@ -195,20 +195,20 @@ Status CleanWithoutSync(FileSystem& fs, const std::string& run_dir) {
 
 std::vector<Mutant> AllMutants() {
   return {
-      Disordered("no fsync of shards", Without(On(Kind::kSync, "shard-"))),
-      Disordered("no fsync of the index", Without(On(Kind::kSync, "index.h5"))),
-      Disordered("no fsync of the manifest", Without(On(Kind::kSync, "manifest.json"))),
-      Disordered("no fsync of the partial directory", Without(On(Kind::kSyncDir, ".partial-"))),
-      Disordered("no fsync of the run directory", Without(On(Kind::kSyncDir, "run"))),
+      Disordered("no fsync of shards", Without(On(MutantKind::kSync, "shard-"))),
+      Disordered("no fsync of the index", Without(On(MutantKind::kSync, "index.h5"))),
+      Disordered("no fsync of the manifest", Without(On(MutantKind::kSync, "manifest.json"))),
+      Disordered("no fsync of the partial directory", Without(On(MutantKind::kSyncDir, ".partial-"))),
+      Disordered("no fsync of the run directory", Without(On(MutantKind::kSyncDir, "run"))),
       Disordered("renamed before the manifest is there",
-                 Sooner(IsPublish, On(Kind::kCreate, "manifest.json"))),
-      Disordered("renamed before the shards are there", Sooner(IsPublish, On(Kind::kCreate, "shard-"))),
+                 Sooner(IsPublish, On(MutantKind::kCreate, "manifest.json"))),
+      Disordered("renamed before the shards are there", Sooner(IsPublish, On(MutantKind::kCreate, "shard-"))),
       Disordered("shards synced before their data",
-                 Sooner(On(Kind::kSync, "shard-"), On(Kind::kWrite, "shard-"))),
+                 Sooner(On(MutantKind::kSync, "shard-"), On(MutantKind::kWrite, "shard-"))),
       Disordered("the partial directory synced before it is filled",
-                 Sooner(On(Kind::kSyncDir, ".partial-"), On(Kind::kCreate, "shard-"))),
+                 Sooner(On(MutantKind::kSyncDir, ".partial-"), On(MutantKind::kCreate, "shard-"))),
       Disordered("old steps removed before the new one is there",
-                 Sooner(IsRetirement, On(Kind::kCreate, "shard-"))),
+                 Sooner(IsRetirement, On(MutantKind::kCreate, "shard-"))),
       Careless("a failed fsync is ignored", FsCall::Kind::kSync, false),
       Careless("a failed fsync is tried again", FsCall::Kind::kSync, true),
       Careless("a failed write is ignored", FsCall::Kind::kWrite, false),

@@ -12,10 +12,10 @@ namespace cairn {
 namespace {
 
 // Stdout is something else for a while.
-class Redirected {
+class RedirectedStderr {
  public:
-  explicit Redirected(int to) : before_(::dup(STDOUT_FILENO)) { ::dup2(to, STDOUT_FILENO); }
-  ~Redirected() { ::dup2(before_.get(), STDOUT_FILENO); }
+  explicit RedirectedStderr(int to) : before_(::dup(STDOUT_FILENO)) { ::dup2(to, STDOUT_FILENO); }
+  ~RedirectedStderr() { ::dup2(before_.get(), STDOUT_FILENO); }
 
  private:
   UniqueFd before_;
@@ -25,7 +25,7 @@ TEST(Console, AFullStdoutIsReportedOnceAndSoIsThatItWorksAgain) {
   const UniqueFd full(::open("/dev/full", O_WRONLY));
   testing::internal::CaptureStderr();
   {
-    const Redirected redirected(full.get());
+    const RedirectedStderr redirected(full.get());
     Print(" iteration 1\n");
     Print(" iteration 2\n");
   }
@@ -48,7 +48,7 @@ TEST(Console, AReaderThatHasGoneIsNoError) {
   const UniqueFd writer(ends[1]);
   testing::internal::CaptureStderr();
   {
-    const Redirected redirected(writer.get());
+    const RedirectedStderr redirected(writer.get());
     Print(" iteration 1\n");
   }
   Print("");

@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-std::string Contents(const std::string& path) {
+std::string LogContents(const std::string& path) {
   std::ostringstream out;
   out << std::ifstream(path).rdbuf();
   return out.str();
@@ -24,9 +24,9 @@ TEST(LogFileTest, AppendsToWhatIsThere) {
   std::ofstream(dir / "l") << "a\n";
   LogFile log = LogFile::Open(dir / "l").value();
   log.Add("b\n");
-  EXPECT_EQ(Contents(dir / "l"), "a\n");
+  EXPECT_EQ(LogContents(dir / "l"), "a\n");
   ASSERT_TRUE(log.Flush().ok());
-  EXPECT_EQ(Contents(dir / "l"), "a\nb\n");
+  EXPECT_EQ(LogContents(dir / "l"), "a\nb\n");
 }
 
 TEST(LogFileTest, LinesWaitForRoomAndNoneStaysTorn) {
@@ -40,11 +40,11 @@ TEST(LogFileTest, LinesWaitForRoomAndNoneStaysTorn) {
     log.Add("three\n");
     EXPECT_FALSE(log.Flush().ok());
     EXPECT_FALSE(log.Flush().ok());
-    EXPECT_EQ(Contents(dir / "l"), "one\ntw");
+    EXPECT_EQ(LogContents(dir / "l"), "one\ntw");
   }
   log.Add("four\n");
   ASSERT_TRUE(log.Flush().ok());
-  EXPECT_EQ(Contents(dir / "l"), "one\ntwo\nthree\nfour\n");
+  EXPECT_EQ(LogContents(dir / "l"), "one\ntwo\nthree\nfour\n");
   EXPECT_EQ(log.lost(), 0);
 }
 
@@ -61,7 +61,7 @@ TEST(LogFileTest, WhatWaitsHasABound) {
   }
   EXPECT_EQ(log.lost(), 3);
   ASSERT_TRUE(log.Flush().ok());
-  EXPECT_EQ(Contents(dir / "l").size(), 4 * line.size());
+  EXPECT_EQ(LogContents(dir / "l").size(), 4 * line.size());
 }
 
 TEST(LogFileTest, AFifoNeitherHangsAtTheStartNorWhenItsReaderSleeps) {

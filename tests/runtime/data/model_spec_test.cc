@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-TrainConfig Small() {
+TrainConfig SmallModel() {
   TrainConfig config;
   config.num_layers = 3;
   config.hidden_size = 64;
@@ -26,13 +26,13 @@ const ParameterSpec& Find(const std::vector<ParameterSpec>& specs, std::string_v
 // The formula of GPT parameter counts: l(12h^2 + 13h) + vh + sh + 2h.
 TEST(ModelSpecTest, CountFollowsThePublishedFormula) {
   const uint64_t l = 3, h = 64, v = 1001, s = 32;
-  EXPECT_EQ(CountParameters(GptSpecs(Small())), l * (12 * h * h + 13 * h) + v * h + s * h + 2 * h);
+  EXPECT_EQ(CountParameters(GptSpecs(SmallModel())), l * (12 * h * h + 13 * h) + v * h + s * h + 2 * h);
 }
 
 TEST(ModelSpecTest, TiedEmbeddingIsOnTheLastStageToo) {
-  auto specs = GptSpecs(Small());
+  auto specs = GptSpecs(SmallModel());
   EXPECT_TRUE(Find(specs, "embedding.word.weight").tied_to_last);
-  TrainConfig untied = Small();
+  TrainConfig untied = SmallModel();
   untied.untie_embeddings_and_output_weights = true;
   specs = GptSpecs(untied);
   EXPECT_FALSE(Find(specs, "embedding.word.weight").tied_to_last);
@@ -40,7 +40,7 @@ TEST(ModelSpecTest, TiedEmbeddingIsOnTheLastStageToo) {
 }
 
 TEST(ModelSpecTest, QueryKeyAndValueAreAdjacentInEveryLayout) {
-  const auto specs = GptSpecs(Small());
+  const auto specs = GptSpecs(SmallModel());
   auto layout = LayoutOf(specs, {.tp = 2, .pp = 2, .dp = 1}, 1, 1);
   ASSERT_TRUE(layout.ok());
   for (size_t i = 0; i + 2 < layout->parameters.size(); ++i) {

@@ -34,18 +34,18 @@ std::vector<std::vector<int64_t>> StepsOf(const BundlePlan& plan) {
   return bundles;
 }
 
-BundlePlan Plan(const std::vector<ArchiveMember>& members, bool all, const std::string& passed_over = "") {
+BundlePlan PlanFor(const std::vector<ArchiveMember>& members, bool all, const std::string& passed_over = "") {
   return PlanBundles(members, kSizes, all, [&](const std::string& file) { return file == passed_over; });
 }
 
 using Steps = std::vector<std::vector<int64_t>>;
 
 TEST(BundlePlanTest, ABundleIsMadeAsSoonAsItsSizeWaits) {
-  const auto few = Plan({Member(1, 40), Member(2, 40)}, false);
+  const auto few = PlanFor({Member(1, 40), Member(2, 40)}, false);
   EXPECT_TRUE(few.bundles.empty());
   EXPECT_EQ(few.waiting_members, 2u);
   EXPECT_EQ(few.waiting_bytes, 80u);
-  const auto enough = Plan({Member(1, 40), Member(2, 40), Member(3, 40), Member(4, 40)}, false);
+  const auto enough = PlanFor({Member(1, 40), Member(2, 40), Member(3, 40), Member(4, 40)}, false);
   EXPECT_EQ(StepsOf(enough), (Steps{{1, 2, 3}}));
   EXPECT_EQ(enough.bundles[0].bytes, 120u);
   EXPECT_EQ(enough.waiting_members, 1u);
@@ -56,37 +56,38 @@ TEST(BundlePlanTest, LargeUnprovenAndPassedOverMembersStayAsTheyAre) {
   auto unproven = Member(3, 90);
   unproven.state = MemberState::kDamaged;
   const auto passed = Member(4, 90);
-  const auto plan = Plan({Member(1, 100), Member(2, 90), unproven, passed, Member(5, 90)}, true, passed.tar);
+  const auto plan =
+      PlanFor({Member(1, 100), Member(2, 90), unproven, passed, Member(5, 90)}, true, passed.tar);
   EXPECT_EQ(StepsOf(plan), (Steps{{2, 5}}));
 }
 
 TEST(BundlePlanTest, WhatIsLeftIsBundledOnDemandAndJoinsABundleWithRoomIfItIsSmall) {
-  EXPECT_EQ(StepsOf(Plan({Member(1, 10), Member(2, 10)}, true)), (Steps{{1, 2}}));
-  EXPECT_EQ(Plan({Member(1, 10), Member(2, 10)}, true).bundles[0].why, "nothing is left to add");
-  EXPECT_EQ(StepsOf(Plan({Member(1, 60), Member(2, 60), Member(3, 10), Member(4, 10)}, true)),
+  EXPECT_EQ(StepsOf(PlanFor({Member(1, 10), Member(2, 10)}, true)), (Steps{{1, 2}}));
+  EXPECT_EQ(PlanFor({Member(1, 10), Member(2, 10)}, true).bundles[0].why, "nothing is left to add");
+  EXPECT_EQ(StepsOf(PlanFor({Member(1, 60), Member(2, 60), Member(3, 10), Member(4, 10)}, true)),
             (Steps{{1, 2, 3, 4}}));
-  EXPECT_EQ(StepsOf(Plan({Member(1, 60), Member(2, 60), Member(3, 30), Member(4, 30)}, true)),
+  EXPECT_EQ(StepsOf(PlanFor({Member(1, 60), Member(2, 60), Member(3, 30), Member(4, 30)}, true)),
             (Steps{{1, 2}, {3, 4}}));
-  EXPECT_TRUE(Plan({Member(1, 10)}, true).bundles.empty());  // one file for one is no gain
+  EXPECT_TRUE(PlanFor({Member(1, 10)}, true).bundles.empty());  // one file for one is no gain
 }
 
 TEST(BundlePlanTest, SmallBundlesAreFilledUpAndOthersLeftAlone) {
   const std::string small = "gpt-bundle-00000001-00000002.aaaaaaaa.tar";
   const std::string large = "gpt-bundle-00000003-00000004.aaaaaaaa.tar";
-  const auto plan = Plan(
+  const auto plan = PlanFor(
       {Member(1, 20, small), Member(2, 20, small), Member(3, 30, large), Member(4, 30, large), Member(5, 70)},
       false);
   EXPECT_EQ(StepsOf(plan), (Steps{{1, 2, 5}}));
   EXPECT_EQ(plan.bundles[0].files, (std::vector<std::string>{small, Member(5, 70).tar}));
-  EXPECT_TRUE(Plan({Member(1, 20, small), Member(2, 20, small)}, true).bundles.empty());
+  EXPECT_TRUE(PlanFor({Member(1, 20, small), Member(2, 20, small)}, true).bundles.empty());
 }
 
 TEST(BundlePlanTest, NoTwoMembersOfABundleShareADirectory) {
   auto weights = Member(1, 60);
   weights.record->form = Form::kWeights;
   weights.tar = TarName(*weights.record);
-  EXPECT_TRUE(Plan({Member(1, 10), weights}, true).bundles.empty());
-  const auto plan = Plan({Member(1, 10), weights, Member(2, 10)}, true);
+  EXPECT_TRUE(PlanFor({Member(1, 10), weights}, true).bundles.empty());
+  const auto plan = PlanFor({Member(1, 10), weights, Member(2, 10)}, true);
   EXPECT_EQ(StepsOf(plan), (Steps{{1, 2}}));
   EXPECT_EQ(plan.waiting_members, 1u);
 }
@@ -97,9 +98,9 @@ TEST(BundlePlanTest, FormsKeepToThemselvesUnlessTheyAreTooSmall) {
     members[i].record->form = Form::kWeights;
     members[i].tar = TarName(*members[i].record);
   }
-  EXPECT_EQ(StepsOf(Plan(members, true)), (Steps{{1, 4}, {2, 3}}));
+  EXPECT_EQ(StepsOf(PlanFor(members, true)), (Steps{{1, 4}, {2, 3}}));
   for (ArchiveMember& member : members) member.bytes = 20;
-  EXPECT_EQ(StepsOf(Plan(members, true)), (Steps{{1, 4, 2, 3}}));
+  EXPECT_EQ(StepsOf(PlanFor(members, true)), (Steps{{1, 4, 2, 3}}));
 }
 
 TEST(BundlePlanTest, NoBundleIsLargerThanTheMost) {

@@ -19,23 +19,21 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-FileSystem& Posix() { return FileSystem::Posix(); }
-
 // Steps 10, 20, 30 and 40 in one bundle; 20 and 40 are asked for.
 class BundleRewriteTest : public testing::Test {
  protected:
   BundleRewriteTest() {
-    EXPECT_TRUE(MakeDirs(Posix(), store_).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
     for (const int64_t number : {10, 20, 30, 40}) {
       StepRecipe recipe = RecipeOf({.layers = 1}, {});
       recipe.step = number;
       recipe.seed = static_cast<uint64_t>(number);
-      EXPECT_TRUE(MakeStep(Posix(), dir_ / "gpt", recipe).ok());
-      const auto step = StepReader::Open(Posix(), dir_ / ("gpt/" + StepDirName(number)));
-      EXPECT_TRUE(StoreStep(Posix(), **step, store_, {}, {.claims = {"weekly"}}).ok());
+      EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
+      const auto step = StepReader::Open(FileSystem::Posix(), dir_ / ("gpt/" + StepDirName(number)));
+      EXPECT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}, {.claims = {"weekly"}}).ok());
     }
     const uint64_t large = uint64_t{1} << 40;
-    EXPECT_TRUE(MakeBundles(Posix(), store_, {.sizes = {large, large, large}, .all = true}).ok());
+    EXPECT_TRUE(MakeBundles(FileSystem::Posix(), store_, {.sizes = {large, large, large}, .all = true}).ok());
     policy_.tag = "weekly";
     policy_.store = store_;
     policy_.runs = {dir_ / "gpt"};
@@ -57,13 +55,13 @@ class BundleRewriteTest : public testing::Test {
   // The steps that are verified, and are what they say.
   std::vector<int64_t> Proven() {
     std::vector<int64_t> steps;
-    const std::vector<ArchiveMember> members = ListStore(Posix(), store_).value();
+    const std::vector<ArchiveMember> members = ListStore(FileSystem::Posix(), store_).value();
     for (const ArchiveMember& m : members)
-      if (m.state == MemberState::kVerified && VerifyMember(Posix(), store_, m).problems.empty())
+      if (m.state == MemberState::kVerified && VerifyMember(FileSystem::Posix(), store_, m).problems.empty())
         steps.push_back(m.step);
     return steps;
   }
-  std::vector<std::string> Bundles() { return ListBundles(Posix(), store_).value(); }
+  std::vector<std::string> Bundles() { return ListBundles(FileSystem::Posix(), store_).value(); }
 
   TempDir dir_{TempDir::Place::kMemory};
   const std::string store_ = dir_ / "store";
@@ -74,57 +72,57 @@ class BundleRewriteTest : public testing::Test {
 
 TEST_F(BundleRewriteTest, KeepsWhatIsAskedForInANewBundle) {
   const std::string before = Bundles()[0];
-  const auto problems = Prune(Posix());
+  const auto problems = Prune(FileSystem::Posix());
   ASSERT_TRUE(problems.ok()) << problems.status().message();
   EXPECT_TRUE(problems->empty());
   ASSERT_EQ(Bundles().size(), 1u);
   const std::string after = Bundles()[0];
   EXPECT_NE(after, before);
-  EXPECT_EQ(*Posix().List(store_), (std::vector{after, after + ".json", after + ".parity"}));
+  EXPECT_EQ(*FileSystem::Posix().List(store_), (std::vector{after, after + ".json", after + ".parity"}));
   EXPECT_EQ(Proven(), (std::vector<int64_t>{20, 40}));
   for (const PruneEntry& e : entries_) EXPECT_EQ(e.remove && e.rewrite, e.step % 20 != 0) << e.step;
   EXPECT_NE(entries_[0].why.find("no class asks for it; its bundle"), std::string::npos) << entries_[0].why;
-  ASSERT_TRUE(Prune(Posix()).ok());  // nothing is left to do
+  ASSERT_TRUE(Prune(FileSystem::Posix()).ok());  // nothing is left to do
   EXPECT_EQ(Bundles(), std::vector{after});
 }
 
 TEST_F(BundleRewriteTest, OnlyWhereItFreesEnoughAndIsAskedFor) {
-  const std::vector<std::string> before = *Posix().List(store_);
+  const std::vector<std::string> before = *FileSystem::Posix().List(store_);
   for (const double share : {0.0, 0.6}) {
     policy_.rewrite = share;
-    ASSERT_TRUE(Prune(Posix()).ok());
-    EXPECT_EQ(*Posix().List(store_), before);
+    ASSERT_TRUE(Prune(FileSystem::Posix()).ok());
+    EXPECT_EQ(*FileSystem::Posix().List(store_), before);
     for (const PruneEntry& e : entries_) EXPECT_FALSE(e.remove);
   }
 }
 
 TEST_F(BundleRewriteTest, TheLastThatStaysGetsABundleOfItsOwn) {
   policy_.classes = {{.keep = Form::kFull, .every = 40, .steps = {}}};
-  ASSERT_TRUE(Prune(Posix()).ok());
+  ASSERT_TRUE(Prune(FileSystem::Posix()).ok());
   EXPECT_EQ(Proven(), std::vector<int64_t>{40});
-  EXPECT_EQ(ReadBundle(Posix(), store_, Bundles()[0])->members.size(), 1u);
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, Bundles()[0])->members.size(), 1u);
 }
 
 TEST_F(BundleRewriteTest, DamageInWhatStaysLeavesTheBundleAsItIs) {
-  const std::vector<std::string> before = *Posix().List(store_);
-  const auto member = *FindMember(Posix(), store_, "gpt@20");
+  const std::vector<std::string> before = *FileSystem::Posix().List(store_);
+  const auto member = *FindMember(FileSystem::Posix(), store_, "gpt@20");
   std::fstream file(JoinPath(store_, Bundles()[0]), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(static_cast<std::streamoff>(member.record->files.back().offset + 7)).put('!');
   file.close();
-  const auto problems = Prune(Posix());
+  const auto problems = Prune(FileSystem::Posix());
   ASSERT_TRUE(problems.ok()) << problems.status().message();
   ASSERT_EQ(problems->size(), 1u);
   EXPECT_NE(problems->front().find("gpt/step-00000020"), std::string::npos) << problems->front();
-  EXPECT_EQ(*Posix().List(store_), before);
+  EXPECT_EQ(*FileSystem::Posix().List(store_), before);
   EXPECT_EQ(Proven(), (std::vector<int64_t>{10, 30, 40}));
 }
 
 TEST_F(BundleRewriteTest, AMemberWithATarOfItsOwnKeepsTheBundle) {
-  const auto step = StepReader::Open(Posix(), dir_ / "gpt/step-00000040");
-  ASSERT_TRUE(StoreStep(Posix(), **step, store_, {}).ok());  // as a repair leaves it
-  const auto entries = PlanPrune(Posix(), policy_).value();
+  const auto step = StepReader::Open(FileSystem::Posix(), dir_ / "gpt/step-00000040");
+  ASSERT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}).ok());  // as a repair leaves it
+  const auto entries = PlanPrune(FileSystem::Posix(), policy_).value();
   for (const PruneEntry& e : entries) EXPECT_FALSE(e.remove) << e.step;
-  ASSERT_TRUE(Prune(Posix()).ok());  // settles first
+  ASSERT_TRUE(Prune(FileSystem::Posix()).ok());  // settles first
   EXPECT_EQ(Proven(), (std::vector<int64_t>{20, 40}));
 }
 
@@ -140,11 +138,11 @@ TEST_F(BundleRewriteTest, NothingIsLostWhereverItStops) {
     const std::vector<int64_t> proven = Proven();
     for (const int64_t step : {20, 40})
       ASSERT_TRUE(std::ranges::find(proven, step) != proven.end()) << step << " after change " << changes;
-    const auto problems = Prune(Posix());
+    const auto problems = Prune(FileSystem::Posix());
     ASSERT_TRUE(problems.ok() && problems->empty()) << "after change " << changes;
     EXPECT_EQ(Proven(), (std::vector<int64_t>{20, 40})) << "after change " << changes;
     ASSERT_EQ(Bundles().size(), 1u) << "after change " << changes;
-    EXPECT_EQ(Posix().List(store_)->size(), 2u) << "after change " << changes;
+    EXPECT_EQ(FileSystem::Posix().List(store_)->size(), 2u) << "after change " << changes;
     stdfs::remove_all(store_);
     stdfs::copy(dir_ / "template", store_);
   }

@@ -17,17 +17,15 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-FileSystem& Posix() { return FileSystem::Posix(); }
-
 class RepairTest : public testing::Test {
  protected:
   RepairTest() {
-    EXPECT_TRUE(MakeStep(Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {})).ok());
-    EXPECT_TRUE(MakeDirs(Posix(), store_).ok());
+    EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {})).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
   }
 
   ArchiveOutcome Run(bool weights) {
-    const auto outcome = Archive(Posix(), store_, {{source_, true}, weights, false}, {}, {});
+    const auto outcome = Archive(FileSystem::Posix(), store_, {{source_, true}, weights, false}, {}, {});
     EXPECT_TRUE(outcome.ok()) << outcome.status().message();
     return outcome.ok() ? *outcome : ArchiveOutcome{};
   }
@@ -38,16 +36,18 @@ class RepairTest : public testing::Test {
     file.seekp(static_cast<std::streamoff>(record.files.back().offset + 100));
     file << "damage";
     file.close();
-    const ArchiveMember member = DescribeTar(Posix(), store_, TarName(record));
-    EXPECT_FALSE(VerifyMember(Posix(), store_, member).problems.empty());
+    const ArchiveMember member = DescribeTar(FileSystem::Posix(), store_, TarName(record));
+    EXPECT_FALSE(VerifyMember(FileSystem::Posix(), store_, member).problems.empty());
     return member;
   }
 
   void ExpectRepaired(const ArchiveMember& member, const std::string& from) {
-    const auto how = RepairMember(Posix(), store_, member);
+    const auto how = RepairMember(FileSystem::Posix(), store_, member);
     ASSERT_TRUE(how.ok()) << how.status().message();
     EXPECT_EQ(*how, "stored again from " + from);
-    EXPECT_TRUE(VerifyMember(Posix(), store_, DescribeTar(Posix(), store_, member.tar)).problems.empty());
+    EXPECT_TRUE(
+        VerifyMember(FileSystem::Posix(), store_, DescribeTar(FileSystem::Posix(), store_, member.tar))
+            .problems.empty());
   }
 
   TempDir dir_{TempDir::Place::kMemory};
@@ -65,7 +65,7 @@ TEST_F(RepairTest, WeightsAreTakenFromTheFullCopyInTheStore) {
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   stdfs::remove_all(dir_ / "gpt");
   ExpectRepaired(weights, TarName(full));
-  EXPECT_EQ(DescribeTar(Posix(), store_, weights.tar).record->source, source_);
+  EXPECT_EQ(DescribeTar(FileSystem::Posix(), store_, weights.tar).record->source, source_);
 }
 
 TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
@@ -73,9 +73,9 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   stdfs::remove_all(dir_ / "gpt");
   StepRecipe other = RecipeOf({.layers = 1}, {});
   other.seed = 2;
-  ASSERT_TRUE(MakeStep(Posix(), dir_ / "gpt", other).ok());
-  EXPECT_EQ(RepairMember(Posix(), store_, weights).status().kind(), StatusKind::kCorrupt);
-  EXPECT_EQ(ListStore(Posix(), store_)->size(), 1u);
+  ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", other).ok());
+  EXPECT_EQ(RepairMember(FileSystem::Posix(), store_, weights).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(ListStore(FileSystem::Posix(), store_)->size(), 1u);
 }
 
 TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
@@ -84,12 +84,14 @@ TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
     EXPECT_FALSE(Run(weights).stored);
     const ArchiveMember member = Damage(record);
     auto ledger = Ledger::Open(store_);
-    ASSERT_TRUE(ledger.ok() && ledger->Sync(Posix()).ok());
+    ASSERT_TRUE(ledger.ok() && ledger->Sync(FileSystem::Posix()).ok());
     ASSERT_TRUE(ledger->SetScrub(member.tar, {std::time(nullptr), "damaged"}).ok());
     EXPECT_TRUE(Run(weights).stored);
-    ASSERT_TRUE(ledger->Sync(Posix()).ok());
+    ASSERT_TRUE(ledger->Sync(FileSystem::Posix()).ok());
     EXPECT_FALSE(Run(weights).stored);
-    EXPECT_TRUE(VerifyMember(Posix(), store_, DescribeTar(Posix(), store_, member.tar)).problems.empty());
+    EXPECT_TRUE(
+        VerifyMember(FileSystem::Posix(), store_, DescribeTar(FileSystem::Posix(), store_, member.tar))
+            .problems.empty());
   }
 }
 

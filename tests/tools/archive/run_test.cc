@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "ckpt/layout.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/stopping_file_system.h"
 #include "tests/support/temp_dir.h"
@@ -16,34 +17,28 @@
 namespace cairn {
 namespace {
 
-FileSystem& Posix() { return FileSystem::Posix(); }
-
-void FlipByte(const std::string& path, uint64_t offset) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(offset);
-  const char byte = static_cast<char>(file.get() ^ 1);
-  file.seekp(offset);
-  file.put(byte);
-}
-
 // Does something to the source while it is read: calls `prank` before read number `at`.
 class PrankFileSystem final : public ReadOnlyFileSystem {
  public:
   PrankFileSystem(int at, std::function<void()> prank) : left_(at), prank_(std::move(prank)) {}
   Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
     if (left_-- == 0) prank_();
-    return Posix().OpenForRead(path, direct);
+    return FileSystem::Posix().OpenForRead(path, direct);
   }
   Result<std::unique_ptr<File>> Create(const std::string& p, Direct d) override {
-    return Posix().Create(p, d);
+    return FileSystem::Posix().Create(p, d);
   }
-  Result<FileInfo> Stat(const std::string& path) override { return Posix().Stat(path); }
-  Result<FileInfo> LinkStat(const std::string& path) override { return Posix().LinkStat(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return Posix().List(path); }
-  Status Rename(const std::string& a, const std::string& b) override { return Posix().Rename(a, b); }
-  Status RemoveFile(const std::string& path) override { return Posix().RemoveFile(path); }
-  Status SyncDir(const std::string& path) override { return Posix().SyncDir(path); }
-  Result<uint64_t> FreeBytes(const std::string& path) override { return Posix().FreeBytes(path); }
+  Result<FileInfo> Stat(const std::string& path) override { return FileSystem::Posix().Stat(path); }
+  Result<FileInfo> LinkStat(const std::string& path) override { return FileSystem::Posix().LinkStat(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override {
+    return FileSystem::Posix().List(path);
+  }
+  Status Rename(const std::string& a, const std::string& b) override {
+    return FileSystem::Posix().Rename(a, b);
+  }
+  Status RemoveFile(const std::string& path) override { return FileSystem::Posix().RemoveFile(path); }
+  Status SyncDir(const std::string& path) override { return FileSystem::Posix().SyncDir(path); }
+  Result<uint64_t> FreeBytes(const std::string& path) override { return FileSystem::Posix().FreeBytes(path); }
 
  private:
   int left_;
@@ -55,16 +50,16 @@ class ArchiveRunTest : public testing::Test {
   ArchiveRunTest() { Make(); }
 
   void Make() {
-    ASSERT_TRUE(MakeStep(Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 2})).ok());
-    ASSERT_TRUE(MakeDirs(Posix(), store_).ok());
+    ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 2})).ok());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
   }
 
   Result<ProvenCopy> Store(FileSystem& fs) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(Posix(), source_));
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
     return StoreStep(fs, *step, store_, {});
   }
 
-  std::vector<std::string> StoreFiles() { return Posix().List(store_).value(); }
+  std::vector<std::string> StoreFiles() { return FileSystem::Posix().List(store_).value(); }
 
   TempDir dir_;
   const std::string source_ = dir_ / "gpt/step-00000100";
@@ -72,49 +67,49 @@ class ArchiveRunTest : public testing::Test {
 };
 
 TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
-  const auto copy = Store(Posix());
+  const auto copy = Store(FileSystem::Posix());
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   const std::string tar = TarName(copy->record());
   EXPECT_EQ(StoreFiles(), (std::vector{tar, tar + ".json"}));
-  const auto members = ListStore(Posix(), store_);
+  const auto members = ListStore(FileSystem::Posix(), store_);
   ASSERT_EQ(members->size(), 1u);
   EXPECT_EQ(members->front().run, "gpt");
   EXPECT_EQ(members->front().step, 100);
   EXPECT_EQ(members->front().state, MemberState::kVerified);
   EXPECT_EQ(members->front().record->tokens, 102400);
-  EXPECT_TRUE(VerifyMember(Posix(), store_, members->front()).problems.empty());
+  EXPECT_TRUE(VerifyMember(FileSystem::Posix(), store_, members->front()).problems.empty());
 }
 
 TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
-  ASSERT_TRUE(Store(Posix()).ok());
-  const auto first = ReadSmallFile(Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30);
-  ASSERT_TRUE(Store(Posix()).ok());
-  EXPECT_EQ(*first, *ReadSmallFile(Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30));
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
+  const auto first = ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30);
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
+  EXPECT_EQ(*first, *ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30));
 }
 
 TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
-  const auto copy = Store(Posix());
+  const auto copy = Store(FileSystem::Posix());
   const std::string tar = JoinPath(store_, TarName(copy->record()));
-  const auto view = TarFileSystem::Open(Posix(), tar, /*past_cache=*/true);
+  const auto view = TarFileSystem::Open(FileSystem::Posix(), tar, /*past_cache=*/true);
   ASSERT_TRUE(view.ok()) << view.status().message();
-  const std::vector<std::string> names = *Posix().List(source_);
+  const std::vector<std::string> names = *FileSystem::Posix().List(source_);
   for (const std::string& name : names)
     EXPECT_EQ(*ReadSmallFile(**view, JoinPath(tar, name), 1 << 30),
-              *ReadSmallFile(Posix(), JoinPath(source_, name), 1 << 30));
+              *ReadSmallFile(FileSystem::Posix(), JoinPath(source_, name), 1 << 30));
   EXPECT_EQ((*view)->OpenForRead(JoinPath(tar, "../x"), Direct::kOff).status().kind(), StatusKind::kNotFound);
 }
 
 TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
-  const auto copy = Store(Posix());
-  const auto member = ListStore(Posix(), store_)->front();
+  const auto copy = Store(FileSystem::Posix());
+  const auto member = ListStore(FileSystem::Posix(), store_)->front();
   const std::string tar = JoinPath(store_, member.tar);
   for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
     FlipByte(tar, at);
-    const VerifyReport report = VerifyMember(Posix(), store_, member);
+    const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, member);
     FlipByte(tar, at);
     // What fills a file up to whole blocks is nobody's data.
     if (report.problems.empty()) {
-      const auto index = ReadTarIndex(Posix(), PlaceOfTar(tar));
+      const auto index = ReadTarIndex(FileSystem::Posix(), PlaceOfTar(tar));
       for (const TarEntry& entry : index->entries)
         EXPECT_FALSE(at >= entry.offset && at < entry.offset + entry.bytes)
             << entry.name << " at byte " << at;
@@ -124,7 +119,7 @@ TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
 
 TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
   FlipByte(source_ + "/shard-00001.h5", 5000);
-  EXPECT_EQ(Store(Posix()).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(Store(FileSystem::Posix()).status().kind(), StatusKind::kCorrupt);
   EXPECT_TRUE(StoreFiles().empty());
 }
 
@@ -156,40 +151,42 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
 }
 
 TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
-  const auto copy = Store(Posix());
+  const auto copy = Store(FileSystem::Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
-  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy, true).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+            StatusKind::kInvalidArgument);
   std::filesystem::remove(source_ + "/notes.txt");
-  EXPECT_EQ(DeleteSource(Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
   {
     const auto training = RunLock::Take(dir_ / "gpt");
-    EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
   }
-  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(),
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(),
             StatusKind::kInvalidArgument);  // the newest
   {
     std::filesystem::rename(source_, dir_ / "elsewhere");
     std::filesystem::create_directory_symlink(dir_ / "elsewhere", source_);
-    EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy, true).kind(), StatusKind::kInvalidArgument);
+    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+              StatusKind::kInvalidArgument);
     std::filesystem::remove(source_);
     std::filesystem::rename(dir_ / "elsewhere", source_);
   }
   const std::string tar = JoinPath(store_, TarName(copy->record()));
   std::filesystem::rename(tar, dir_ / "tar");
-  EXPECT_FALSE(DeleteSource(Posix(), source_, store_, *copy, true).ok());  // the proof is gone
+  EXPECT_FALSE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());  // the proof is gone
   std::filesystem::rename(dir_ / "tar", tar);
-  EXPECT_TRUE(DeleteSource(Posix(), source_, store_, *copy, true).ok());
+  EXPECT_TRUE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
 TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
-  const auto copy = Store(Posix());
+  const auto copy = Store(FileSystem::Posix());
   std::filesystem::remove_all(source_);
   StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
   recipe.seed = 2;
-  ASSERT_TRUE(MakeStep(Posix(), dir_ / "gpt", recipe).ok());
-  EXPECT_EQ(DeleteSource(Posix(), source_, store_, *copy).kind(), StatusKind::kCorrupt);
-  EXPECT_TRUE(StepReader::Open(Posix(), source_).ok());
+  ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
 }
 
 // Stops after every change in turn: there is always a whole copy, and the next run ends the work.
@@ -203,40 +200,41 @@ TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
   for (int changes = 0; !done; ++changes) {
     StoppingFileSystem stopping(changes);
     done = archive(stopping).ok();
-    const auto source = StepReader::Open(Posix(), source_);
-    const bool source_whole = source.ok() && VerifyHash(Posix(), **source).problems.empty();
-    const auto members = *ListStore(Posix(), store_);
+    const auto source = StepReader::Open(FileSystem::Posix(), source_);
+    const bool source_whole = source.ok() && VerifyHash(FileSystem::Posix(), **source).problems.empty();
+    const auto members = *ListStore(FileSystem::Posix(), store_);
     const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
-                             VerifyMember(Posix(), store_, members[0]).problems.empty();
+                             VerifyMember(FileSystem::Posix(), store_, members[0]).problems.empty();
     ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;
     if (!source_whole) {
       std::filesystem::remove_all(dir_ / "gpt");
       Make();
     }
-    ASSERT_TRUE(Store(Posix()).ok()) << "after change " << changes;
+    ASSERT_TRUE(Store(FileSystem::Posix()).ok()) << "after change " << changes;
     std::filesystem::remove_all(store_);
-    ASSERT_TRUE(MakeDirs(Posix(), store_).ok());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
   }
 }
 
 TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
-  const auto copy = Store(Posix());
+  const auto copy = Store(FileSystem::Posix());
   const std::string tar = TarName(copy->record());
   const std::string destination = dir_ / "back/step-00000100";
   for (int changes = 0;; ++changes) {
     StoppingFileSystem stopping(changes);
     if (RestoreTar(stopping, store_, tar, destination, {}).ok()) break;
-    if (const auto step = StepReader::Open(Posix(), destination); step.ok())  // only its name was not synced
-      EXPECT_TRUE(VerifyHash(Posix(), **step).problems.empty()) << changes;
+    if (const auto step = StepReader::Open(FileSystem::Posix(), destination);
+        step.ok())  // only its name was not synced
+      EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
     else
       EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
     std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
   }
-  EXPECT_EQ(RestoreTar(Posix(), store_, tar, destination, {}).kind(), StatusKind::kAlreadyExists);
-  EXPECT_EQ(RestoreTar(Posix(), store_, tar, dir_ / "back/step-00000007", {}).kind(),
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, destination, {}).kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "back/step-00000007", {}).kind(),
             StatusKind::kInvalidArgument);
   FlipByte(JoinPath(store_, tar), 100000);
-  EXPECT_EQ(RestoreTar(Posix(), store_, tar, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
 }
 

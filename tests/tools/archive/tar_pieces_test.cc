@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ckpt/layout.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/stopping_file_system.h"
 #include "tests/support/temp_dir.h"
@@ -24,16 +25,6 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-FileSystem& Posix() { return FileSystem::Posix(); }
-
-std::string BytesOf(const std::string& path) { return ReadSmallFile(Posix(), path, 1 << 30).value(); }
-
-void FlipByte(const std::string& path, uint64_t offset) {
-  std::string bytes = BytesOf(path);
-  bytes[offset] ^= 1;
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
 // Exit status of a shell command.
 int Shell(const std::string& command) { return std::system((command + " > /dev/null").c_str()); }
 
@@ -41,9 +32,9 @@ int Shell(const std::string& command) { return std::system((command + " > /dev/n
 class TarPiecesTest : public testing::Test {
  protected:
   TarPiecesTest() {
-    EXPECT_TRUE(MakeStep(Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 4})).ok());
-    EXPECT_TRUE(MakeDirs(Posix(), store_).ok());
-    EXPECT_TRUE(MakeDirs(Posix(), dir_ / "notes/deep").ok());
+    EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 4})).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), dir_ / "notes/deep").ok());
     for (const char* name : {"a.txt", "deep/b.txt", "deep/empty", "z.txt"})
       std::ofstream(dir_ / ("notes/" + std::string(name)))
           << std::string(std::string_view(name).ends_with("y") ? 0 : 70000, name[0]);
@@ -51,27 +42,27 @@ class TarPiecesTest : public testing::Test {
 
   // One file an entry, unless said otherwise.
   Status Store(FileSystem& fs, StoreOptions options = {.max_tar_bytes = 1}) {
-    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(Posix(), source_));
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
     return StoreStep(fs, *step, store_, {}, options).status();
   }
   ArchiveMember Member(const std::string& selector = "gpt") {
-    const auto member = FindMember(Posix(), store_, selector);
+    const auto member = FindMember(FileSystem::Posix(), store_, selector);
     EXPECT_TRUE(member.ok()) << member.status().message();
     return member.ok() ? *member : ArchiveMember{};
   }
-  std::vector<ArchiveMember> Members() { return ListStore(Posix(), store_).value(); }
-  std::vector<std::string> FilesIn() { return Posix().List(store_).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
+  std::vector<std::string> FilesIn() { return FileSystem::Posix().List(store_).value(); }
   std::vector<std::string> Paths() { return FilesOf(PlaceOf(store_, *Member().record)); }
   // What is wrong with the step, in one text.
   std::string Trouble() {
     std::string text;
-    for (const Problem& problem : VerifyMember(Posix(), store_, Member()).problems)
+    for (const Problem& problem : VerifyMember(FileSystem::Posix(), store_, Member()).problems)
       text += ToString(problem) + "\n";
     return text;
   }
   void ExpectRestores() {
     const std::string back = dir_ / "back/step-00000100";
-    const Status restored = RestoreTar(Posix(), store_, Member().tar, back, {});
+    const Status restored = RestoreTar(FileSystem::Posix(), store_, Member().tar, back, {});
     ASSERT_TRUE(restored.ok()) << restored.message();
     EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", source_, back)), 0);
     stdfs::remove_all(dir_ / "back");
@@ -95,7 +86,7 @@ TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
 }
 
 TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   EXPECT_EQ(record.pieces.size(), record.files.size() + 1);  // and SHA256SUMS
   EXPECT_EQ(FilesIn().size(), record.pieces.size() + 1);
@@ -119,7 +110,7 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
   std::mt19937 random(1);
   for (int i = 0; i < 12; ++i) {
     const StoreOptions options{.pack = i % 2 == 1, .threads = 1, .max_tar_bytes = 1 + random() % 600'000};
-    ASSERT_TRUE(Store(Posix(), options).ok());
+    ASSERT_TRUE(Store(FileSystem::Posix(), options).ok());
     const ArchiveRecord record = *Member().record;
     uint64_t begin = 0;
     for (const uint64_t bytes : record.pieces) {  // too large only where it is of one entry
@@ -131,8 +122,8 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
     }
     EXPECT_EQ(Trouble(), "");
     ExpectRestores();
-    ASSERT_TRUE(Posix().RemoveFile(Paths()[0] + ".json").ok());
-    ASSERT_TRUE(RebuildRecord(Posix(), store_, Member().tar, {}).ok());
+    ASSERT_TRUE(FileSystem::Posix().RemoveFile(Paths()[0] + ".json").ok());
+    ASSERT_TRUE(RebuildRecord(FileSystem::Posix(), store_, Member().tar, {}).ok());
     EXPECT_EQ(Member().record->pieces, record.pieces);
     EXPECT_EQ(Member().record->files, record.files);
     const size_t parts = std::max<size_t>(1, record.pieces.size());
@@ -141,22 +132,22 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
 }
 
 TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
-  ASSERT_TRUE(StoreTree(Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 150'000}).ok());
+  ASSERT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 150'000}).ok());
   const ArchiveMember notes = Member("notes");
   EXPECT_EQ(notes.record->pieces.size(), 2u);
   EXPECT_EQ(CountTarPieces({70000, 70000, 0, 70000}, 150'000), 2u);
-  ASSERT_TRUE(RestoreTar(Posix(), store_, notes.tar, dir_ / "again", {}).ok());
+  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, notes.tar, dir_ / "again", {}).ok());
   EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", dir_ / "notes", dir_ / "again")), 0);
 }
 
 TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
     EXPECT_EQ(Member().state, MemberState::kDamaged);
     EXPECT_NE(Trouble().find(path + " is missing"), std::string::npos) << Trouble();
-    EXPECT_FALSE(RestoreTar(Posix(), store_, Member().tar, dir_ / "back/x", {}).ok());
+    EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, Member().tar, dir_ / "back/x", {}).ok());
     stdfs::copy(dir_ / "aside", path);
     stdfs::resize_file(path, stdfs::file_size(path) - 512);
     EXPECT_EQ(Member().state, MemberState::kDamaged);
@@ -166,20 +157,20 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     EXPECT_EQ(Trouble(), "");
   }
   // Of two of one size nothing but their entries tells.
-  ASSERT_TRUE(StoreTree(Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 1}).ok());
+  ASSERT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
   const std::vector<std::string> files = FilesOf(PlaceOf(store_, *notes.record));
   ASSERT_EQ(stdfs::file_size(files[0]), stdfs::file_size(files[1]));
-  ASSERT_TRUE(Posix().Exchange(files[0], files[1]).ok());
-  const VerifyReport report = VerifyMember(Posix(), store_, notes);
+  ASSERT_TRUE(FileSystem::Posix().Exchange(files[0], files[1]).ok());
+  const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, notes);
   ASSERT_FALSE(report.problems.empty());
   EXPECT_NE(ToString(report.problems[0]).find("swapped"), std::string::npos) << ToString(report.problems[0]);
-  EXPECT_FALSE(RestoreTar(Posix(), store_, notes.tar, dir_ / "again", {}).ok());
+  EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, notes.tar, dir_ / "again", {}).ok());
   EXPECT_FALSE(stdfs::exists(dir_ / "again"));
 }
 
 TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   for (const std::string& path : paths) {
     for (const uint64_t at : {uint64_t{3}, uint64_t{600}}) {  // a name in a header; the data
@@ -187,7 +178,7 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
       EXPECT_NE(Trouble(), "") << path << " at " << at;
       if (at == 600 && path != paths.back()) {
         EXPECT_NE(Trouble().find(path), std::string::npos) << Trouble();
-        EXPECT_FALSE(RestoreTar(Posix(), store_, Member().tar, dir_ / "back/x", {}).ok()) << path;
+        EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, Member().tar, dir_ / "back/x", {}).ok()) << path;
       }
       FlipByte(path, at);
     }
@@ -196,26 +187,26 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
 }
 
 TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const std::vector<std::string> paths = Paths();
   const std::string tar = Member().tar;
   stdfs::remove(paths[0] + ".json");
   EXPECT_EQ(Member().state, MemberState::kStored);
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
-    EXPECT_FALSE(RebuildRecord(Posix(), store_, tar, {}).ok()) << path;
+    EXPECT_FALSE(RebuildRecord(FileSystem::Posix(), store_, tar, {}).ok()) << path;
     if (path != paths.back()) {  // which holds SHA256SUMS alone, and no name tells of it
-      EXPECT_FALSE(RestoreTar(Posix(), store_, tar, dir_ / "back/x", {}).ok()) << path;
+      EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "back/x", {}).ok()) << path;
       EXPECT_NE(Member().trouble.find(path + " is missing"), std::string::npos) << Member().trouble;
     }
     stdfs::rename(dir_ / "aside", path);
   }
-  ASSERT_TRUE(RebuildRecord(Posix(), store_, tar, {}).ok());
+  ASSERT_TRUE(RebuildRecord(FileSystem::Posix(), store_, tar, {}).ok());
   EXPECT_EQ(Trouble(), "");
 }
 
 TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
-  ASSERT_TRUE(Store(Posix(), {.parity = 0.1, .max_tar_bytes = 1}).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.1, .max_tar_bytes = 1}).ok());
   std::vector<std::string> good;
   for (const std::string& path : Paths()) good.push_back(BytesOf(path));
   const auto expect_good = [&] {
@@ -228,25 +219,26 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   stdfs::remove(paths[0]);  // the manifest's
   stdfs::resize_file(paths[1], 9000);
   stdfs::rename(dir_ / "gpt", dir_ / "gone");
-  const auto how = RepairMember(Posix(), store_, Member());
+  const auto how = RepairMember(FileSystem::Posix(), store_, Member());
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_EQ(*how, "repaired from its parity");
   expect_good();
   stdfs::rename(dir_ / "gone", dir_ / "gpt");
   stdfs::remove(paths[0] + ".parity");
   FlipByte(paths[2], 5000);
-  ASSERT_TRUE(RepairMember(Posix(), store_, Member()).ok());
+  ASSERT_TRUE(RepairMember(FileSystem::Posix(), store_, Member()).ok());
   EXPECT_EQ(Trouble(), "");
   EXPECT_GT(Paths().size(), 1u);
 }
 
 TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
-  EXPECT_TRUE(PlanBundles(*ListStore(Posix(), store_), {large, large, large}, true, [](const auto&) {
-                return false;
-              }).bundles.empty());
-  const auto state = [&] { return ListByLedger(Posix(), store_, false)->at(0).member.state; };
+  EXPECT_TRUE(
+      PlanBundles(*ListStore(FileSystem::Posix(), store_), {large, large, large}, true, [](const auto&) {
+        return false;
+      }).bundles.empty());
+  const auto state = [&] { return ListByLedger(FileSystem::Posix(), store_, false)->at(0).member.state; };
   EXPECT_EQ(state(), MemberState::kVerified);
   const std::string last = Paths().back();
   stdfs::rename(last, dir_ / "aside");
@@ -256,7 +248,7 @@ TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
 }
 
 TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
   const TarPlace place = PlaceOf(store_, record);
   EXPECT_EQ(FilesWith(place, record, {"manifest.json"}), std::vector{FilesOf(place)[0]});
@@ -264,13 +256,13 @@ TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
   stdfs::remove(FilesOf(place)[3]);
   stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another's: nobody looks
   stdfs::resize_file(FilesOf(place)[3], record.pieces[3]);
-  const auto view = OpenMember(Posix(), store_, Member().tar);
+  const auto view = OpenMember(FileSystem::Posix(), store_, Member().tar);
   ASSERT_TRUE(view.ok()) << view.status().message();
   EXPECT_TRUE(ReadSmallFile(**view, JoinPath((*view)->root(), "index.h5"), 1 << 30).ok());
 }
 
 TEST_F(TarPiecesTest, ASidecarThatLiesIsRefused) {
-  ASSERT_TRUE(Store(Posix()).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord good = *Member().record;
   ASSERT_EQ(*DecodeRecord(EncodeRecord(good)), good);
   const auto refused = [](const ArchiveRecord& record) {
@@ -305,20 +297,21 @@ TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
     StoppingFileSystem stopping(changes);
     done = Store(stopping, {.parity = 0.05, .max_tar_bytes = 1}).ok();
     for (const ArchiveMember& m : Members())
-      EXPECT_TRUE(m.state != MemberState::kVerified || VerifyMember(Posix(), store_, m).problems.empty())
+      EXPECT_TRUE(m.state != MemberState::kVerified ||
+                  VerifyMember(FileSystem::Posix(), store_, m).problems.empty())
           << changes;
-    ASSERT_TRUE(CleanStore(Posix(), store_).ok());
+    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
     for (const std::string& name : FilesIn()) EXPECT_FALSE(name.ends_with(kPartialSuffix)) << name;
-    ASSERT_TRUE(Store(Posix(), {.max_tar_bytes = 200'000}).ok()) << "after change " << changes;
+    ASSERT_TRUE(Store(FileSystem::Posix(), {.max_tar_bytes = 200'000}).ok()) << "after change " << changes;
     EXPECT_EQ(Trouble(), "");
     EXPECT_EQ(FilesIn().size(), Paths().size() + 1) << "after change " << changes;
     stdfs::remove_all(store_);
-    ASSERT_TRUE(MakeDirs(Posix(), store_).ok());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
   }
 }
 
 TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
-  ASSERT_TRUE(Store(Posix(), {.parity = 0.05, .max_tar_bytes = 1}).ok());
+  ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.05, .max_tar_bytes = 1}).ok());
   const std::string tar = Member().tar;
   stdfs::copy(store_, dir_ / "template");
   bool done = false;
@@ -328,7 +321,7 @@ TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
     const bool untouched = stdfs::exists(JoinPath(store_, tar));
     for (const ArchiveMember& m : Members())
       EXPECT_EQ(m.state == MemberState::kVerified, untouched) << changes;
-    ASSERT_TRUE(CleanStore(Posix(), store_).ok());
+    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
     EXPECT_EQ(FilesIn().empty(), !untouched) << changes;
     stdfs::remove_all(store_);
     stdfs::copy(dir_ / "template", store_);

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "ckpt/layout.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/archiver.h"
 #include "tools/archive/delete.h"
@@ -22,14 +23,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-FileSystem& Posix() { return FileSystem::Posix(); }
-
 void Write(const std::string& path, const std::string& bytes) {
   stdfs::create_directories(stdfs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
 }
-
-std::string BytesOf(const std::string& path) { return ReadSmallFile(Posix(), path, 1 << 30).value(); }
 
 void SetTime(const std::string& path, int64_t seconds, long nanoseconds = 0) {
   const timespec times[] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
@@ -43,14 +40,6 @@ void Rewrite(const std::string& path, const std::string& bytes) {
   ASSERT_EQ(static_cast<size_t>(st.st_size), bytes.size());
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << bytes;
   SetTime(path, st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
-}
-
-void FlipByte(const std::string& path, uint64_t offset) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const char byte = static_cast<char>(file.get() ^ 1);
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(byte);
 }
 
 // Everything that a restored tree should share with its source, one line an entry.
@@ -74,17 +63,17 @@ std::vector<std::string> Portrait(const std::string& root) {
 
 class TreeTest : public testing::Test {
  protected:
-  TreeTest() { EXPECT_TRUE(MakeDirs(Posix(), store_).ok()); }
+  TreeTest() { EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok()); }
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    return Archive(Posix(), store_, {{.path = tree, .native = false, .links = links}, false, delete_source},
-                   {}, {});
+    return Archive(FileSystem::Posix(), store_,
+                   {{.path = tree, .native = false, .links = links}, false, delete_source}, {}, {});
   }
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
-    return RestoreTar(Posix(), store_, TarName(record), destination, {});
+    return RestoreTar(FileSystem::Posix(), store_, TarName(record), destination, {});
   }
-  std::vector<ArchiveMember> Members() { return ListStore(Posix(), store_).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
   std::string TarOf(const ArchiveRecord& record) { return JoinPath(store_, TarName(record)); }
 
   // All that a tree may hold.
@@ -139,7 +128,7 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
   ASSERT_TRUE(Restore(b->record, dir_ / "back-b").ok());
   EXPECT_EQ(BytesOf(dir_ / "back-a/w"), std::string(50'000, 'a'));
   EXPECT_EQ(BytesOf(dir_ / "back-b/w"), std::string(50'000, 'b'));
-  const auto both = FindMember(Posix(), store_, "m");  // told apart in words
+  const auto both = FindMember(FileSystem::Posix(), store_, "m");  // told apart in words
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 
@@ -157,10 +146,10 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   SetTime(tree + "/w", 1'700'000'000);
-  const auto copy = StoreTree(Posix(), tree, store_, {});
+  const auto copy = StoreTree(FileSystem::Posix(), tree, store_, {});
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   Rewrite(tree + "/w", "new bytes");
-  const Status refused = DeleteSource(Posix(), tree, store_, *copy);
+  const Status refused = DeleteSource(FileSystem::Posix(), tree, store_, *copy);
   EXPECT_EQ(refused.kind(), StatusKind::kCorrupt) << refused.message();
   EXPECT_NE(refused.message().find("/w differs"), std::string::npos) << refused.message();
   const auto again = Run(tree, true);
@@ -173,9 +162,9 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
 TEST_F(TreeTest, WhatThisProcessReadBeforeIsReadAgainWhereItMayHaveChanged) {
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
-  const auto before = DescribeTree(Posix(), tree, Links::kRefuse);
+  const auto before = DescribeTree(FileSystem::Posix(), tree, Links::kRefuse);
   Rewrite(tree + "/w", "new bytes");
-  const auto after = DescribeTree(Posix(), tree, Links::kRefuse);
+  const auto after = DescribeTree(FileSystem::Posix(), tree, Links::kRefuse);
   EXPECT_NE(before->manifest_digest, after->manifest_digest);
   EXPECT_FALSE(CompareTrees(*after, *before).ok());
 }
@@ -189,14 +178,14 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   FlipByte(tar, member.record->files[0].offset);
   const std::string damaged = BytesOf(tar);
   Rewrite(tree + "/w", "new bytes");
-  const auto refused = RepairMember(Posix(), store_, member);
+  const auto refused = RepairMember(FileSystem::Posix(), store_, member);
   EXPECT_NE(refused.status().message().find("/w differs"), std::string::npos) << refused.status().message();
   EXPECT_EQ(Members().size(), 1u);
   EXPECT_TRUE(BytesOf(tar) == damaged);
   Rewrite(tree + "/w", "old bytes");
-  const auto repaired = RepairMember(Posix(), store_, member);
+  const auto repaired = RepairMember(FileSystem::Posix(), store_, member);
   ASSERT_TRUE(repaired.ok()) << repaired.status().message();
-  EXPECT_TRUE(VerifyMember(Posix(), store_, Members()[0]).problems.empty());
+  EXPECT_TRUE(VerifyMember(FileSystem::Posix(), store_, Members()[0]).problems.empty());
 }
 
 TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
@@ -205,7 +194,7 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
   int number = 0;
   for (const StoreOptions& options :
        {StoreOptions{}, StoreOptions{.pack = true}, StoreOptions{.max_tar_bytes = 1}}) {
-    const auto copy = StoreTree(Posix(), root, store_, {}, options);
+    const auto copy = StoreTree(FileSystem::Posix(), root, store_, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     const std::string back = dir_ / fmt::format("back{}", number++);
     const Status restored = Restore(copy->record(), back);
@@ -222,12 +211,12 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
 TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
   const std::string root = MakeOddTree();
   for (const StoreOptions& options : {StoreOptions{}, StoreOptions{.pack = true, .max_tar_bytes = 1}}) {
-    const auto copy = StoreTree(Posix(), root, store_, {}, options);
+    const auto copy = StoreTree(FileSystem::Posix(), root, store_, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     ArchiveRecord record = copy->record();
     EXPECT_EQ(DecodeRecord(EncodeRecord(record)).value(), record);
     stdfs::remove(TarOf(record) + ".json");
-    const auto rebuilt = RebuildRecord(Posix(), store_, TarName(record), {});
+    const auto rebuilt = RebuildRecord(FileSystem::Posix(), store_, TarName(record), {});
     ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
     record.verified_unix_seconds = rebuilt->record().verified_unix_seconds;
     EXPECT_EQ(EncodeRecord(rebuilt->record()), EncodeRecord(record));
@@ -281,7 +270,7 @@ TEST_F(TreeTest, ALinkByWayOfAnotherThatLeadsOutLeadsOut) {
   Write(dir_ / "m/own", "own");
   stdfs::create_symlink("../out", dir_ / "m/d");
   stdfs::create_symlink("d/x", dir_ / "m/through");
-  const auto files = ListTree(Posix(), dir_ / "m", Links::kKeep);
+  const auto files = ListTree(FileSystem::Posix(), dir_ / "m", Links::kKeep);
   ASSERT_TRUE(files.ok());
   for (const TreeFile& file : *files) EXPECT_EQ(file.leaves, file.kind == EntryKind::kLink) << file.name;
 }
@@ -309,7 +298,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   const auto refuses = [&](const char* what, auto change) {
     ArchiveRecord edited = record;
     change(edited);
-    ASSERT_TRUE(WriteSidecar(Posix(), TarOf(record) + ".json", EncodeRecord(edited)).ok());
+    ASSERT_TRUE(WriteSidecar(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(edited)).ok());
     EXPECT_EQ(Restore(record, dir_ / "back").kind(), StatusKind::kCorrupt) << what;
     EXPECT_FALSE(stdfs::exists(dir_ / "back")) << what;
   };
@@ -321,7 +310,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   refuses("target", [](ArchiveRecord& r) { r.tree->entries.back().target = "/etc/passwd"; });
   refuses("path", [](ArchiveRecord& r) { r.source = "/elsewhere"; });
   refuses("old record", [](ArchiveRecord& r) { r.tree.reset(); });
-  ASSERT_TRUE(WriteSidecar(Posix(), TarOf(record) + ".json", EncodeRecord(record)).ok());
+  ASSERT_TRUE(WriteSidecar(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(record)).ok());
   EXPECT_TRUE(Restore(record, dir_ / "back").ok());
 }
 

@@ -96,7 +96,7 @@ TEST(JobScriptTest, NamesTheConfigurationAndCarriesTheFlags) {
   request.rampup = {192, 32, 1000000};
   const RunSetup setup{384, 8, 12, 4, 1, 4, 2048, 1};
   EXPECT_EQ(JobName(request, setup), "181B-zero1-tp8-mbs-4-pp12-dp-4-gas-128");
-  const std::string script = JobScript(request, setup, {.samples = 1e6, .arguments = "--lr 6e-5"});
+  const std::string script = JobScriptText(request, setup, {.samples = 1e6, .arguments = "--lr 6e-5"});
   for (const char* part :
        {"#SBATCH --nodes=48\n", "#SBATCH --ntasks=384\n", "#SBATCH --signal=B:USR1@600\n", "--requeue",
         "--pipeline-model-parallel-size 12\n", "--rampup-batch-size 192 32 1000000\n",
@@ -110,7 +110,7 @@ TEST(JobScriptTest, SavesNowAndThenAndTakesDataFromTheArguments) {
   request.cluster = *FindCluster("a100-80");
   const RunSetup setup{384, 8, 12, 4, 1, 4, 2048, 1};
   const auto script = [&](const std::string& arguments) {
-    return JobScript(request, setup, {.samples = 1e6, .save_interval = 40, .arguments = arguments});
+    return JobScriptText(request, setup, {.samples = 1e6, .save_interval = 40, .arguments = arguments});
   };
   EXPECT_NE(script("").find("  --save-interval 40\n"), std::string::npos);
   EXPECT_NE(script("").find("DATA_PATH:?"), std::string::npos);

@@ -18,7 +18,7 @@ JobScript Script(const std::string& path, const std::string& job_name, const std
       path);
 }
 
-TrainingLog Log(const std::string& name, int pp) {
+TrainingLog LogNamed(const std::string& name, int pp) {
   auto log = ReadTrainingText(Dump(4, pp, 4 * pp, 2, 2048) + NewLine(1, 10, 2), name);
   EXPECT_TRUE(log.ok());
   return *std::move(log);
@@ -44,9 +44,9 @@ TEST(MatchLogsTest, SlurmsPatterns) {
 TEST(MatchLogsTest, LogsFindTheirScriptsAndNames) {
   const std::vector<JobScript> scripts = {Script("jobs/pp16.slurm", "big", "logs/%x-%j.out", 16),
                                           Script("jobs/pp8.slurm", "other", "slurm-%j.out", 8)};
-  const auto matches = MatchLogs(
-      {Log("logs/big-1234.out", 16), Log("slurm-777.out", 8), Log("pp8.3.out", 8), Log("x.out", 32)},
-      scripts);
+  const auto matches = MatchLogs({LogNamed("logs/big-1234.out", 16), LogNamed("slurm-777.out", 8),
+                                  LogNamed("pp8.3.out", 8), LogNamed("x.out", 32)},
+                                 scripts);
   ASSERT_EQ(matches.size(), 4u);
   EXPECT_EQ(matches[0].script, "jobs/pp16.slurm");
   EXPECT_EQ(matches[0].evidence, "its --output");
@@ -60,14 +60,15 @@ TEST(MatchLogsTest, LogsFindTheirScriptsAndNames) {
 
 TEST(MatchLogsTest, TwoAsGoodAreNone) {
   const auto matches =
-      MatchLogs({Log("slurm-1.out", 8)}, {Script("a.slurm", "a", "", 8), Script("b.slurm", "b", "", 8)});
+      MatchLogs({LogNamed("slurm-1.out", 8)}, {Script("a.slurm", "a", "", 8), Script("b.slurm", "b", "", 8)});
   EXPECT_EQ(matches[0].script, "");
   EXPECT_EQ(matches[0].evidence, "several scripts are as good");
 }
 
 TEST(MatchLogsTest, NewNamesAreNeverGivenTwice) {
-  const auto matches = MatchLogs({Log("big.out", 16), Log("logs/pp16.out", 16), Log("big-x.out", 16)},
-                                 {Script("pp16.slurm", "big", "", 16)});
+  const auto matches =
+      MatchLogs({LogNamed("big.out", 16), LogNamed("logs/pp16.out", 16), LogNamed("big-x.out", 16)},
+                {Script("pp16.slurm", "big", "", 16)});
   EXPECT_EQ(matches[0].rename, "pp16.out");
   EXPECT_EQ(matches[2].rename, "pp16.out.2");
 }

@@ -37,7 +37,7 @@ constexpr const char* kEnd =
     "\r          \r{'train_runtime': '8.841', 'train_samples_per_second': '18.1', "
     "'train_steps_per_second': '2.262', 'train_loss': '3.702', 'epoch': '2.5'}\n";
 
-std::vector<RunSummary> OfText(const std::string& text) {
+std::vector<RunSummary> LogOfText(const std::string& text) {
   auto log = ReadTrainingText(text, "a.out");
   EXPECT_TRUE(log.ok());
   std::vector<TrainingLog> logs;
@@ -48,7 +48,7 @@ std::vector<RunSummary> OfText(const std::string& text) {
 }
 
 TEST(TrainerLogTest, StepsAndTimesOfTheBars) {
-  const auto runs = OfText(std::string(kWithBars) + kEnd);
+  const auto runs = LogOfText(std::string(kWithBars) + kEnd);
   ASSERT_EQ(runs.size(), 1u);
   const RunSummary& run = runs[0];
   EXPECT_EQ(run.end, RunEnd::kOk) << run.cause;
@@ -73,9 +73,9 @@ TEST(TrainerLogTest, TheLastLineTellsTheMean) {
       "{'loss': 3.649, 'learning_rate': 2.75e-05, 'epoch': 1.25}\n"
       "{'loss': 3.643, 'learning_rate': 1.5e-05, 'epoch': 1.875}\n"
       "{'loss': 3.64, 'learning_rate': 2.5e-06, 'epoch': 2.5}\n";
-  const auto runs = OfText(lines +
-                           "{'train_runtime': 3.302, 'train_samples_per_second': 48.45, "
-                           "'train_steps_per_second': 6.057, 'train_loss': 3.647, 'epoch': 2.5}\n");
+  const auto runs = LogOfText(lines +
+                              "{'train_runtime': 3.302, 'train_samples_per_second': 48.45, "
+                              "'train_steps_per_second': 6.057, 'train_loss': 3.647, 'epoch': 2.5}\n");
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].end, RunEnd::kOk);
   EXPECT_EQ(runs[0].iterations, 20);
@@ -85,7 +85,7 @@ TEST(TrainerLogTest, TheLastLineTellsTheMean) {
   EXPECT_NEAR(*runs[0].samples_per_s, 48.45, 0.01);
 
   const auto old =
-      OfText(lines + "{'train_runtime': 273.0, 'train_samples_per_second': 0.073, 'epoch': 2.5}\n");
+      LogOfText(lines + "{'train_runtime': 273.0, 'train_samples_per_second': 0.073, 'epoch': 2.5}\n");
   EXPECT_EQ(old[0].iterations, 20) << "steps a second, in the versions before 4.7";
   EXPECT_DOUBLE_EQ(*old[0].sec_per_it, 273.0 / 20);
   EXPECT_FALSE(old[0].config.gbs);
@@ -94,16 +94,16 @@ TEST(TrainerLogTest, TheLastLineTellsTheMean) {
 TEST(TrainerLogTest, OneThatStopsBeforeIsIncompleteOrFailed) {
   const std::string text = kWithBars;
   const size_t second = text.find("\r{'loss': '3.701'");
-  EXPECT_EQ(OfText(text.substr(0, second))[0].end, RunEnd::kIncomplete);
-  EXPECT_EQ(OfText(text.substr(0, second))[0].cause, "ends at 5 of 20");
-  EXPECT_EQ(OfText(text.substr(0, second) + "ValueError: x\n")[0].end, RunEnd::kFailed);
-  const auto twice = OfText(text + kEnd + text + kEnd);
+  EXPECT_EQ(LogOfText(text.substr(0, second))[0].end, RunEnd::kIncomplete);
+  EXPECT_EQ(LogOfText(text.substr(0, second))[0].cause, "ends at 5 of 20");
+  EXPECT_EQ(LogOfText(text.substr(0, second) + "ValueError: x\n")[0].end, RunEnd::kFailed);
+  const auto twice = LogOfText(text + kEnd + text + kEnd);
   ASSERT_EQ(twice.size(), 2u);
   for (const RunSummary& run : twice) EXPECT_EQ(run.iterations, 20);
 }
 
 TEST(TrainerLogTest, NoNumberIsTakenForALoss) {
-  const auto runs = OfText("{'loss': nan, 'epoch': 0.5}\n{'loss': , 'epoch': x}\n{'loss': '\n{'loss': ");
+  const auto runs = LogOfText("{'loss': nan, 'epoch': 0.5}\n{'loss': , 'epoch': x}\n{'loss': '\n{'loss': ");
   EXPECT_EQ(runs[0].nans, 1);
   EXPECT_EQ(runs[0].samples.size(), 4u);
 }
