@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "convert/account.h"
+#include "tools/account_text.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -33,6 +34,7 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
   const auto written = static_cast<double>(result.bytes_written);
   fmt::print("{} ({})\n-> {} ({}, {})\n", source.directory(), ToString(source.manifest().topology),
              result.path, format.name, ToString(topology));
+  PrintAccount(source);
   fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
              result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
              HumanBytes(PeakMemoryBytes()));

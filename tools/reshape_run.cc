@@ -7,6 +7,7 @@
 
 #include "convert/account.h"
 #include "convert/virtual_step.h"
+#include "tools/account_text.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -35,6 +36,7 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
   const auto written = static_cast<double>(result.bytes_written);
   fmt::print("{} ({})\n-> {} ({})\n", source.directory(), ToString(source.manifest().topology),
              result.directory, ToString(target));
+  PrintAccount(source);
   fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
              HumanBytes(PeakMemoryBytes()));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "convert/account.h"
+#include "tools/account_text.h"
 #include "tools/exit_code.h"
 #include "tools/flag_values.h"
 #include "tools/output.h"
@@ -37,7 +39,7 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
-ordered_json ToJson(const StripResult& result, double seconds) {
+ordered_json ToJson(const CheckpointSource& source, const StripResult& result, double seconds) {
   ordered_json tensors = ordered_json::array();
   for (const StrippedTensor& tensor : result.tensors) {
     ordered_json row = {{"name", tensor.name},
@@ -50,6 +52,7 @@ ordered_json ToJson(const StripResult& result, double seconds) {
   return {{"ok", !result.overflowed},
           {"target", result.path},
           {"source_fingerprint", ToHex(result.source_fingerprint)},
+          {"account", AccountOf(source)},
           {"files", result.files},
           {"bytes_read", result.bytes_read},
           {"bytes_written", result.bytes_written},
@@ -102,8 +105,9 @@ void PrintStripText(const CheckpointSource& source, const StripOptions& options,
                     double seconds) {
   if (!result.overflowed)
     fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.directory(), result.path,
-               result.tensors.size(), HumanBytes(result.bytes_written), result.files, HumanSeconds(seconds),
-               HumanBytes(PeakMemoryBytes()));
+               result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
+               HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
+  PrintAccount(source);
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
@@ -209,7 +213,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   if (!result.ok()) return result.status();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (flags.json)
-    PrintJson(ToJson(*result, seconds.count()));
+    PrintJson(ToJson(source, *result, seconds.count()));
   else
     PrintStripText(source, options, *result, seconds.count());
   if (!result->overflowed) {

@@ -65,10 +65,21 @@ class ExportTest(CliTest):
             told = [line.removeprefix("cairn: note: ") for line in done.stderr.splitlines()]
             self.assertEqual(json.loads((self.dir / name / "cairn.json").read_text())["not_carried"], told)
             self.assertTrue(told)
+            self.check_account(name)
             if name != "universal":  # it has no 16-bit weights
                 self.assertEqual(self.json("fingerprint", name)["fingerprint"], self.json("fingerprint", self.step)["fingerprint"])
                 self.cairn("convert", name, name + "-back", "--to", "native", "--tp", 2, "--pp", 2, "--dp", 1)
                 self.cairn("diff", name + "-back", self.step)
+
+    def check_account(self, name):
+        """Of a foreign source every release says what became of its bytes, as a step with all of it does."""
+        whole = self.json("convert", name, name + "-n", "--to", "native")["account"]
+        self.assertEqual(sum(part["bytes"] for part in whole["parts"].values()), whole["bytes"])
+        for target, *flags in (("convert", "--to", "hf"), ("convert", "--to", "safetensors", "--dtype", "bf16"),
+                               ("convert", "--to", "native", "--dtype", "fp16"), ("strip",)):
+            self.assertEqual(self.json(target, name, name + "-r", *flags)["account"], whole)
+            shutil.rmtree(self.dir / (name + "-r"))
+        self.cairn("strip", name, name + "-r", says=f"in {whole['storages']} storages, all accounted for")
 
     def test_weights_alone_and_of_another_type(self):
         self.cairn("convert", self.run_dir, "fp32", "--to", "dcp", "--dtype", "fp32")
