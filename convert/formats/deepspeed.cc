@@ -417,10 +417,12 @@ class DeepSpeedOpener {
     return joined;
   }
 
-  // What the model states name must be in some file.
+  // What the model states name must be in some file. Weights of ZeRO-3 are their masters; elsewhere a master
+  // whose weight is missing is no weight.
   Status CheckNames() const {
     std::set<std::string> there;
-    for (const auto& [tp, slice] : slices_) there.insert(slice.tensor.array.name);
+    for (const auto& rank_slice : slices_)
+      if (files_.models.empty() || IsWeight(rank_slice)) there.insert(rank_slice.second.tensor.array.name);
     for (const ModelFile& model : models_) {
       const PyValue* groups = Find(model.contents.root(), "param_shapes");
       for (size_t g = 0; files_.layers.empty() && groups && g < groups->items.size(); ++g)
