@@ -8,6 +8,7 @@
 #include "convert/formats/formats.h"
 #include "convert/partial_dir.h"
 #include "convert/stored_writer.h"
+#include "convert/targets/training_state.h"
 
 namespace cairn {
 namespace {
@@ -18,10 +19,11 @@ constexpr uint64_t kBufferBytes = 1 << 20;
 // Beside what the other system reads: where it comes from, and what was not carried.
 std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetPlanned& plan) {
   const Manifest& manifest = source.manifest();
-  const nlohmann::ordered_json record = {{"cairn", CAIRN_VERSION},   {"format", format.name},
-                                         {"run", manifest.run},      {"step", manifest.step},
-                                         {"state", manifest.state},  {"history", manifest.history},
-                                         {"not_carried", plan.notes}};
+  const nlohmann::ordered_json record = {
+      {"cairn", CAIRN_VERSION},   {"format", format.name},
+      {"run", manifest.run},      {"step", manifest.step},
+      {"state", manifest.state},  {"history", HistoryWith(manifest, format.name, plan.notes)},
+      {"not_carried", plan.notes}};
   return record.dump(1) + "\n";
 }
 

@@ -7,8 +7,6 @@
 // BigScience's fork, megatron/model/glu_activations.py.
 #include "convert/megatron_function.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -264,7 +262,7 @@ void ReadNorms(const json& args, json& facts) {
     facts["norm_weight_minus_one"] = true;
 }
 
-void ReadOtherArguments(const json& args, const std::vector<std::string>& allow, json& facts) {
+void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed, json& facts) {
   for (const auto& [name, value] : args.items()) {
     if (Mapped().contains(name) || IsUnset(value)) continue;
     const auto changing = Changing().find(name);
@@ -272,8 +270,7 @@ void ReadOtherArguments(const json& args, const std::vector<std::string>& allow,
                                 ? value == changing->second || value == json::array({changing->second})
                                 : IsHarmless(name);
     const std::string full = "args." + name;
-    const auto fits = [&](const std::string& glob) { return ::fnmatch(glob.c_str(), full.c_str(), 0) == 0; };
-    if (!understood && std::ranges::none_of(allow, fits)) facts["other"][full] = value;
+    if (!understood && !allowed(full)) facts["other"][full] = value;
   }
 }
 
@@ -368,12 +365,13 @@ json MegatronArgumentsOf(const PyValue& args) {
   return result;
 }
 
-void ReadMegatronFunction(const json& args, const std::vector<std::string>& allow, json& facts) {
+void ReadMegatronFunction(const json& args, const std::function<bool(const std::string&)>& allowed,
+                          json& facts) {
   ReadPositions(args, facts);
   ReadAttention(args, facts);
   ReadActivation(args, facts);
   ReadNorms(args, facts);
-  ReadOtherArguments(args, allow, facts);
+  ReadOtherArguments(args, allowed, facts);
   facts["function"] = kFunctionVersion;
   if (facts.value("gated_mlp", false) || facts.value("position_embedding", "") == "rope") {
     const bool linear = Flag(args, "add_bias_linear", true);
@@ -439,7 +437,8 @@ Status CheckFunctionArguments(const json& model, MegatronProgram program, const 
                {"num_key_value_heads", args.value("num_query_groups", json())},
                {"head_dim", args.value("kv_channels", json())},
                {"tied_embeddings", args.value("untie_embeddings_and_output_weights", false) ? false : true}};
-  ReadMegatronFunction(args, {}, back);
+  ReadMegatronFunction(
+      args, [](const std::string&) { return false; }, back);
   return SameFunction(model, back, NameOf(program));
 }
 

@@ -9,6 +9,7 @@
 // released as what it is not.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -29,8 +30,9 @@ nlohmann::json MegatronArgumentsOf(const PyValue& args);
 
 // The fields of the function that `args` states; `architecture` is the family that computes it and has these
 // biases and norms, the written family's name first, and "megatron" where none of Hugging Face's does.
-// `facts` has the model's sizes and what its tensors are; it is extended. `allow` has globs of args.NAME.
-void ReadMegatronFunction(const nlohmann::json& args, const std::vector<std::string>& allow,
+// `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
+// are among its "other", but where `allowed` says of args.NAME that it means nothing.
+void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,
                           nlohmann::json& facts);
 
 // Adds what `program` has of the model's function to `args`, which has the sizes.

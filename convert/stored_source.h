@@ -57,6 +57,8 @@ class StoredSource final : public CheckpointSource {
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
 
+  void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
+
  private:
   // A stretch of a file and where its elements go.
   struct Run {

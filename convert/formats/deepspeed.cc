@@ -505,7 +505,7 @@ class DeepSpeedOpener {
     if (!args)
       return Fail(models_[0].name, NotSupported("there are no args in it, which say what the model is"));
     const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
-    auto read = ReadMegatronArgs(*args, version, tied_, options_.allow);
+    auto read = ReadMegatronArgs(*args, version, tied_, options_);
     if (!read.ok()) return Fail(models_[0].name, read.status());
     args_ = *std::move(read);
     TrimVocabulary();

@@ -13,8 +13,28 @@
 #include "convert/formats/safetensors.h"
 #include "convert/formats/torch.h"
 #include "convert/formats/universal.h"
+#include "convert/stored_source.h"
 
 namespace cairn {
+namespace {
+
+// Every relaxation that was of use is in the history, by name; some readers have said it already.
+void RecordLetPass(const OpenOptions& options, StoredSource& source) {
+  if (options.vocab_size > 0)
+    source.AddHistory(
+        fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
+  for (const std::string& name : *options.let_pass) {
+    std::string line = fmt::format("import: {} was left out (--allow)", name);
+    const auto says_it = [&](const nlohmann::json& entry) {
+      return entry == line || entry == "left out " + name;
+    };
+    // LeaveOutOptimizer() says why.
+    if (name != "optimizer" && std::ranges::none_of(source.manifest().history, says_it))
+      source.AddHistory(std::move(line));
+  }
+}
+
+}  // namespace
 
 Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why) {
   if (!IsAllowed(options, "optimizer"))
@@ -25,8 +45,10 @@ Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const S
 }
 
 bool IsAllowed(const OpenOptions& options, const std::string& name) {
-  return std::ranges::any_of(
+  const bool allowed = std::ranges::any_of(
       options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+  if (allowed && options.let_pass) options.let_pass->insert(name);
+  return allowed;
 }
 
 std::span<const Format> Formats() {
@@ -51,8 +73,13 @@ Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std:
   std::vector<std::string_view> names;
   for (const Format& format : Formats()) {
     names.push_back(format.name);
-    if (options.format.empty() ? format.matches(fs, path) : format.name == options.format)
-      return format.open(fs, path, options);
+    if (options.format.empty() ? !format.matches(fs, path) : format.name != options.format) continue;
+    OpenOptions recorded = options;
+    recorded.let_pass = std::make_shared<std::set<std::string>>();
+    auto source = format.open(fs, path, recorded);
+    if (!source.ok()) return source;
+    RecordLetPass(recorded, dynamic_cast<StoredSource&>(**source));
+    return source;
   }
   if (!options.format.empty())
     return NotFound("there is no format {}; there are {}", options.format, fmt::join(names, ", "));

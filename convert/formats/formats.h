@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,9 +24,12 @@ struct OpenOptions {
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
+  // What IsAllowed() was true of. OpenForeign() makes one, and puts the names into the manifest's history.
+  std::shared_ptr<std::set<std::string>> let_pass;
 };
 
-// Whether one of `options.allow` fits a stored name.
+// Whether one of `options.allow` fits a stored name, or what else may be let pass: "optimizer", "args.NAME".
+// Asked only where what it is asked about is then left out.
 bool IsAllowed(const OpenOptions& options, const std::string& name);
 
 // Weights are of use without the optimizer's state that cannot be read because of `why`: where "optimizer" is

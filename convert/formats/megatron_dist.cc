@@ -189,7 +189,7 @@ class MegatronDistOpener {
     const PyValue* args = Find(root, "args");
     if (!args) return NotSupported("there are no args in it, which say what the model is");
     const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
-    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied, options_.allow));
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied, options_));
     if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
     if (bucketed_) buckets_ = MegatronBuckets::Make(*args, args_, index);
     manifest_.model = args_.facts;

@@ -116,7 +116,7 @@ class MegatronOpener {
       return NotSupported("a mixture of experts, which is not read yet");
     const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
     const double version = AsNumber(Find(root, "checkpoint_version")).value_or(0);
-    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, version, tied, options_.allow));
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, version, tied, options_));
     if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
     tied_ = tied;
     manifest_.model = args_.facts;

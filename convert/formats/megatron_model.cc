@@ -95,7 +95,7 @@ struct MegatronAssembler::Target {
 };
 
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const std::vector<std::string>& allow) {
+                                      const OpenOptions& options) {
   ArgumentReader from(args);
   MegatronArgs m;
   m.layers = from.Size("num_layers");
@@ -126,7 +126,8 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
     m.facts["max_position_embeddings"] = positions;
   if (m.groups != m.heads) m.facts["num_key_value_heads"] = m.groups;
   if (m.head * m.heads != m.hidden) m.facts["head_dim"] = m.head;
-  ReadMegatronFunction(MegatronArgumentsOf(args), allow, m.facts);
+  const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
+  ReadMegatronFunction(MegatronArgumentsOf(args), allowed, m.facts);
   if (m.facts.value("position_embedding", "") == "rope") {
     m.facts["num_key_value_heads"] = m.groups;
     m.facts["head_dim"] = m.head;

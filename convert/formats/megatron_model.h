@@ -32,9 +32,9 @@ struct MegatronArgs {
 
 // `args` is the argparse.Namespace (or dict) in a checkpoint, `padded_vocab` what its embedding has.
 // Errors: NotFound naming a missing argument; InvalidArgument where they contradict each other; NotSupported.
-// `allow` has globs of arguments that are left out of account (convert/megatron_function.h): args.NAME.
+// What is not understood of the arguments may be allowed (convert/megatron_function.h): args.NAME.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const std::vector<std::string>& allow);
+                                      const OpenOptions& options);
 
 // One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {

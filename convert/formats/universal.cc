@@ -65,7 +65,7 @@ class UniversalOpener {
       const bool tied = std::ranges::none_of(places, [](const auto& p) {
         return p.second.name == "lm_head.weight" || p.second.name == "output_layer.weight";
       });
-      auto read = ReadMegatronArgs(*args_, 3, tied, options_.allow);
+      auto read = ReadMegatronArgs(*args_, 3, tied, options_);
       if (!read.ok()) return read.status().WithContext(directory_);
       model_ = *std::move(read);
       if (const auto vocab = options_.vocab_size > 0 ? options_.vocab_size : vocab_;

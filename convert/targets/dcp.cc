@@ -182,7 +182,7 @@ class DcpPlanner {
     const nlohmann::json own = {{"model", manifest.model},
                                 {"parameters", EncodeParameters(source_.catalog().Parameters())},
                                 {"state", manifest.state},
-                                {"history", manifest.history},
+                                {"history", HistoryWith(manifest, "dcp", state_.notes)},
                                 {"step", manifest.step}};
     AddValue({"cairn"}, own.dump());
   }

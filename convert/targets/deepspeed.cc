@@ -57,10 +57,8 @@ class DeepSpeedPlanner {
     if (!groups.ok()) return groups.status();
     state_.groups = *std::move(groups);
     const auto rule = [&](const ParameterSpec& spec) { return count == 1 ? 0 : MatricesThenVectors(spec); };
-    if (count != 0) {
-      CAIRN_ASSIGN_OR_RETURN(state_.groups,
-                             PartBy(state_.groups, tensors_, count, rule, options_.allow_optimizer));
-    }
+    if (count != 0)
+      CAIRN_RETURN_IF_ERROR(PartGroups(tensors_, count, rule, options_.allow_optimizer, state_));
     for (const auto& held : model_.ranks)
       for (const LocalTensor& local : held) CAIRN_RETURN_IF_ERROR(CheckOneGroup(local));
     return OkStatus();

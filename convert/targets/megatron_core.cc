@@ -75,7 +75,7 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
   CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
   const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
   if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(state.groups, PartBy(state.groups, tensors, 2, MatricesThenVectors, allowed));
+  CAIRN_RETURN_IF_ERROR(PartGroups(tensors, 2, MatricesThenVectors, allowed, state));
   const auto decay = [&](size_t group) { return state.groups.hyper[group].value("weight_decay", 0.0); };
   if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
   if (decay(1) != decay(0) && !allowed)
@@ -83,8 +83,8 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
         "the optimizer has weight decay {} for vectors and {} for matrices; Megatron's has none for vectors; "
         "--allow optimizer takes Megatron's",
         decay(1), decay(0));
-  state.notes.push_back(
-      fmt::format("vectors had weight decay {}; Megatron's optimizer gives them none", decay(1)));
+  state.notes.push_back(fmt::format("{}vectors had weight decay {}; Megatron's optimizer gives them none",
+                                    decay(1) != decay(0) ? kAllowedNote : "", decay(1)));
   return OkStatus();
 }
 

@@ -99,7 +99,8 @@ Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const
 }
 
 Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTensors& tensors, size_t count,
-                               const std::function<size_t(const ParameterSpec&)>& rule, bool allowed) {
+                               const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
+                               std::vector<std::string>& differing) {
   OptimizerGroups parted;
   parted.hyper.resize(count, groups.hyper[0]);
   std::vector<const std::string*> first(count);
@@ -117,6 +118,7 @@ Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTens
           "{} and {} have another {} in the optimizer, and are of one group here; --allow optimizer gives "
           "both that of the first",
           *first[g], name, difference);
+    if (!difference.empty()) differing.push_back(difference + " of " + name);
     if (!first[g]) first[g] = &name;
     parted.place.emplace(name, OptimizerGroups::Place{g, sizes[g]++});
   }

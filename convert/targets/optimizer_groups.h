@@ -37,9 +37,10 @@ Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const
 
 // The same parameters in `count` groups by `rule`; each takes the hyper-parameters that its parameters had.
 // Errors: NotSupported naming a hyper-parameter in which parameters of one group differ, and two of them;
-// `allowed`: the first one's count.
+// `allowed`: the first one's count, and `differing` gets what is not so any more: "betas of NAME".
 Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTensors& tensors, size_t count,
-                               const std::function<size_t(const ParameterSpec&)>& rule, bool allowed);
+                               const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
+                               std::vector<std::string>& differing);
 
 // Megatron's rule, and that of cairn train: matrices, which have weight decay, and the others.
 inline size_t MatricesThenVectors(const ParameterSpec& spec) { return spec.shape.rank() > 1 ? 0 : 1; }

@@ -1,5 +1,7 @@
 #include "convert/targets/training_state.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "convert/shared_parameters.h"
@@ -8,6 +10,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kSchedule = "lr_schedule.";
+constexpr size_t kNamedParameters = 16;  // in a note
 
 int64_t FirstNumber(const nlohmann::json& state, std::initializer_list<const char*> names, int64_t fallback) {
   for (const char* name : names) {
@@ -59,10 +62,20 @@ TrainingState TrainingStateOf(const CheckpointSource& source) {
   return state;
 }
 
+nlohmann::json HistoryWith(const Manifest& source, std::string_view format,
+                           const std::vector<std::string>& notes) {
+  nlohmann::json history = source.history;
+  for (const std::string& note : notes)
+    if (note.starts_with(kAllowedNote))
+      history.push_back(
+          fmt::format("convert to {}: {} (--allow optimizer)", format, note.substr(kAllowedNote.size())));
+  return history;
+}
+
 Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, TrainingState& state) {
   CAIRN_ASSIGN_OR_RETURN(const std::string left, LeaveOtherStates(tensors, steps, allowed));
   if (!left.empty())
-    state.notes.push_back(fmt::format("allowed: the optimizer's {} is left out{}", left,
+    state.notes.push_back(fmt::format("{}the optimizer's {} is left out{}", kAllowedNote, left,
                                       steps == Steps::kOne && left.ends_with("step")
                                           ? fmt::format("; all parameters get step {}", state.optimizer_step)
                                           : ""));
@@ -73,7 +86,21 @@ Status FitOptimizer(TrainingTensors& tensors, Steps steps, bool allowed, Trainin
         "no file says how many updates the optimizer's moments have had; --allow optimizer takes {}",
         state.optimizer_step);
   state.notes.push_back(
-      fmt::format("allowed: no file says the optimizer's step, {} is written", state.optimizer_step));
+      fmt::format("{}no file says the optimizer's step, {} is written", kAllowedNote, state.optimizer_step));
+  return OkStatus();
+}
+
+Status PartGroups(const TrainingTensors& tensors, size_t count,
+                  const std::function<size_t(const ParameterSpec&)>& rule, bool allowed,
+                  TrainingState& state) {
+  std::vector<std::string> differing;
+  CAIRN_ASSIGN_OR_RETURN(state.groups, PartBy(state.groups, tensors, count, rule, allowed, differing));
+  if (differing.empty()) return OkStatus();
+  const size_t more = differing.size() - std::min(differing.size(), kNamedParameters);
+  differing.resize(differing.size() - more);
+  state.notes.push_back(fmt::format("{}all of a group take what its first parameter has, not the {}{}",
+                                    kAllowedNote, fmt::join(differing, ", "),
+                                    more > 0 ? fmt::format(" and {} more", more) : ""));
   return OkStatus();
 }
 

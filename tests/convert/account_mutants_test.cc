@@ -36,9 +36,11 @@ struct Reading {
   }
 };
 
-Reading ReadingOf(const std::string& path) {
+Reading ReadingOf(const std::string& path, const std::vector<std::string>& allow = {}) {
   Reading reading;
-  const auto source = OpenForeign(Fs(), path);
+  OpenOptions options;
+  options.allow = allow;
+  const auto source = OpenForeign(Fs(), path, options);
   if (!source.ok()) {
     reading.error = source.status().message();
     return reading;
@@ -107,7 +109,7 @@ TEST_P(AccountMutants, AnEntryLessOrMoreIsAnErrorOrNamed) {
         EXPECT_EQ(less.kept(), whole_.kept());
       }
       if (slot.holder->is(PyKind::kDict) && !path.ends_with(".metadata")) {
-        file.WriteWithSecret(slot);
+        file.WriteWithSecret(*slot.holder);
         const Reading more = ReadingOf(out_);
         if (more.error.empty()) {
           EXPECT_THAT(more.all(), HasSubstr("secret"));
@@ -136,6 +138,25 @@ INSTANTIATE_TEST_SUITE_P(
       std::ranges::replace(name, '-', '_');
       return name;
     });
+
+TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
+  const TempDir dir(TempDir::Place::kMemory);
+  ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
+  const auto done = Export(Fs(), *Open(dir / "run"), *FindTargetFormat("megatron-deepspeed"), dir / "out",
+                           {.target = {.topology = {.zero = 1}, .dtype = {}}, .writer = {}, .progress = {}});
+  ASSERT_TRUE(done.ok()) << done.status().message();
+  const std::string path = dir / "out/global_step100/mp_rank_00_model_states.pt";
+  EditedTorch file(Fs(), path);
+  file.WriteWithWord(*Find(file.root(), "args")->state);
+  EXPECT_EQ(ReadingOf(dir / "out").history, nlohmann::json::array());
+  EXPECT_EQ(ReadingOf(dir / "out", {"args.s*", "args.nothing"}).history,
+            nlohmann::json{"import: args.secret was left out (--allow)"});
+  file.Restore();
+  file.WriteWithSecret(file.root());
+  EXPECT_THAT(ReadingOf(dir / "out").error, HasSubstr("--allow 'secret'"));
+  EXPECT_EQ(ReadingOf(dir / "out", {"sec*"}).history,
+            nlohmann::json{"import: secret was left out (--allow)"});
+}
 
 // The header of a safetensors file is JSON, whose end may be spaces.
 TEST(AccountMutantsOfSafetensors, AnEntryLessOrRenamedIsAnErrorOrNamed) {

@@ -93,17 +93,25 @@ TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
   const Source source(PlainSpecs(), VectorsThenMatrices());
   const TrainingTensors tensors = TensorsOf(source);
   const auto groups = GroupsOfSource(source.manifest().state["param_groups"], tensors).value();
-  const auto parted = PartBy(groups, tensors, 2, MatricesThenVectors, false);
+  std::vector<std::string> differing;
+  const auto parted = PartBy(groups, tensors, 2, MatricesThenVectors, false, differing);
   ASSERT_TRUE(parted.ok()) << parted.status().message();
   EXPECT_THAT(parted->MembersOf(0), ElementsAre("a.weight", "b.weight"));
   EXPECT_EQ(parted->hyper[0]["weight_decay"], 0.25);
   EXPECT_EQ(parted->hyper[1]["weight_decay"], 0.0);
   const auto one = [](const ParameterSpec&) { return size_t{0}; };
-  const auto refused = PartBy(groups, tensors, 1, one, false);
+  const auto refused = PartBy(groups, tensors, 1, one, false, differing);
   EXPECT_THAT(refused.status().message(), HasSubstr("a.weight and a.bias have another weight_decay"));
-  EXPECT_EQ(PartBy(groups, tensors, 1, one, true)->hyper[0]["weight_decay"], 0.25);
+  EXPECT_TRUE(differing.empty());
+  EXPECT_EQ(PartBy(groups, tensors, 1, one, true, differing)->hyper[0]["weight_decay"], 0.25);
+  EXPECT_THAT(differing, ElementsAre("weight_decay of a.bias", "weight_decay of b.bias"));
   EXPECT_THAT(Refusal("megatron-deepspeed", source, {.param_groups = 1}), HasSubstr("--allow optimizer"));
-  EXPECT_TRUE(Plan("megatron-deepspeed", source, {.param_groups = 1, .allow_optimizer = true}).ok());
+  const auto planned = Plan("megatron-deepspeed", source, {.param_groups = 1, .allow_optimizer = true});
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const nlohmann::json history = HistoryWith(source.manifest(), "megatron-deepspeed", planned->notes);
+  ASSERT_EQ(history.size(), 1U);
+  EXPECT_THAT(history[0].get<std::string>(),
+              AllOf(HasSubstr("not the weight_decay of a.bias"), HasSubstr("(--allow optimizer)")));
 }
 
 TEST(OptimizerGroupsTest, DeepSpeedsOrderIsTheSourcesOrThatOfRoundRobin) {

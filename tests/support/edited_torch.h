@@ -47,15 +47,20 @@ class EditedTorch {
   // Those with a tensor in them, the outer before the inner ones; of .metadata the entries.
   const std::vector<Slot>& slots() const { return slots_; }
 
+  const PyValue& root() const { return file_->root(); }
+
   void WriteWithout(const Slot& slot) { Write({.without = &slot}); }
-  // A tensor "secret" beside the slot's, whose holder is a dict.
-  void WriteWithSecret(const Slot& slot) { Write({.beside = slot.holder}); }
+  // A tensor "secret" as one entry more of a dict.
+  void WriteWithSecret(const PyValue& dict) { Write({.beside = &dict}); }
+  // The same as a text.
+  void WriteWithWord(const PyValue& dict) { Write({.beside = &dict, .word = true}); }
   void Restore() { ASSERT_TRUE(Replace(bytes_)); }
 
  private:
   struct Change {
     const Slot* without = nullptr;
     const PyValue* beside = nullptr;
+    bool word = false;
   };
 
   static std::string KeyOf(const PyValue& key) {
@@ -127,6 +132,7 @@ class EditedTorch {
     }
     if (change.beside != &value) return;
     Text("secret");
+    if (change.word) return Text("on");
     EmitTensor("FloatStorage", std::to_string(file_->storages().size()), kSecretElements, 0,
                {kSecretElements}, {1});
   }
@@ -195,7 +201,7 @@ class EditedTorch {
     std::vector<uint64_t> sizes;
     for (size_t i = 0; i < file_->storages().size(); ++i)
       sizes.push_back(used_.contains(std::to_string(i)) ? file_->storages().at(std::to_string(i)).bytes : 0);
-    if (change.beside) sizes.push_back(kSecretElements * sizeof(float));
+    if (change.beside && !change.word) sizes.push_back(kSecretElements * sizeof(float));
     const ZipLayout zip("edited", out_, sizes);
     std::string bytes(zip.bytes(), '\0');
     for (const PlacedBytes& around : zip.Around(std::vector<uint32_t>(sizes.size())))
