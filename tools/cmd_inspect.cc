@@ -11,6 +11,7 @@
 #include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
+#include "tools/stored_slices.h"
 #include "tools/text_table.h"
 #include "tools/torch_tree.h"
 #include "tools/value_stats.h"
@@ -42,7 +43,8 @@ class Inspector {
       : options_(options),
         opened_(std::move(opened)),
         source_(opened_.source()),
-        catalog_(source_.catalog()) {
+        catalog_(source_.catalog()),
+        stored_(dynamic_cast<const StoredSource*>(&source_)) {
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
       if (Fits(catalog_.tensors[i], options_.globs)) chosen_.push_back(i);
   }
@@ -98,6 +100,7 @@ class Inspector {
   }
 
   void PrintSlices() const {
+    if (stored_) return PrintStoredSlices();
     TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes", "codec"});
     for (uint32_t chosen : chosen_)
       ForEachSlice(chosen, [&](const TensorEntry& tensor, const Piece& piece) {
@@ -112,10 +115,23 @@ class Inspector {
 
   template <typename Visit>
   void ForEachSlice(uint32_t tensor, Visit visit) const {
-    if (!opened_.step.reader) return;  // arrays of other systems lie in files their own way
     const StepCatalog& catalog = opened_.step.reader->catalog();
     const auto [first, last] = catalog.PiecesOfTensor(tensor);
     for (size_t i = first; i < last; ++i) visit(catalog.tensors[tensor], catalog.pieces[i]);
+  }
+
+  // Arrays of other systems lie in files their own way.
+  void PrintStoredSlices() const {
+    TextTable table({"tensor", "box", "of", "stored as", "elements of it", "file", "offset", "bytes"});
+    for (uint32_t chosen : chosen_)
+      for (const StoredSlice& slice : SlicesOf(*stored_, chosen))
+        table.Add({DisplayName(catalog_.tensors[chosen]), ToString(slice.box), ToString(slice.rank),
+                   fmt::format("{} {}{}", slice.array->name, ToString(slice.array->shape),
+                               slice.transposed ? ", transposed" : ""),
+                   fmt::format("{}:{}", slice.range.begin, slice.range.end), *slice.file,
+                   std::to_string(slice.file_offset), std::to_string(slice.bytes)});
+    fmt::print("\n");
+    table.Print();
   }
 
   void PrintAsJson() const {
@@ -145,9 +161,28 @@ class Inspector {
       json["stats"] = {{"nan", s.nan}, {"inf", s.infinite}, {"zeros", s.zeros},
                        {"min", s.min}, {"max", s.max},      {"norm", s.norm()}};
     }
-    if (options_.slices)
+    if (options_.slices && stored_) {
+      for (const StoredSlice& slice : SlicesOf(*stored_, index)) json["slices"].push_back(ToJson(slice));
+    } else if (options_.slices) {
       ForEachSlice(index,
                    [&](const TensorEntry&, const Piece& piece) { json["slices"].push_back(ToJson(piece)); });
+    }
+    return json;
+  }
+
+  static ordered_json ToJson(const StoredSlice& slice) {
+    ordered_json json = {{"offset", ToVector(slice.box.offset)},
+                         {"extent", ToVector(slice.box.extent)},
+                         {"stored_as", slice.array->name},
+                         {"stored_shape", ToVector(slice.array->shape)},
+                         {"transposed", slice.transposed},
+                         {"range", {slice.range.begin, slice.range.end}},
+                         {"file", *slice.file},
+                         {"file_offset", slice.file_offset},
+                         {"bytes", slice.bytes}};
+    for (const auto& [name, value] : {std::pair("tp", slice.rank.tp), std::pair("pp", slice.rank.pp),
+                                      std::pair("dp", slice.rank.dp), std::pair("rank", slice.rank.rank)})
+      if (value) json[name] = *value;
     return json;
   }
 
@@ -165,6 +200,7 @@ class Inspector {
   OpenedSource opened_;
   CheckpointSource& source_;
   const TensorTable& catalog_;
+  const StoredSource* const stored_;  // of another system; null of a native step
   std::vector<uint32_t> chosen_;
   std::vector<ValueStats> stats_;  // by tensor of the catalog; empty without --stats
 };

@@ -66,6 +66,7 @@ class ExportTest(CliTest):
             self.assertEqual(json.loads((self.dir / name / "cairn.json").read_text())["not_carried"], told)
             self.assertTrue(told)
             self.check_account(name)
+            self.check_slices(name)
             if name != "universal":  # it has no 16-bit weights
                 self.assertEqual(self.json("fingerprint", name)["fingerprint"], self.json("fingerprint", self.step)["fingerprint"])
                 self.cairn("convert", name, name + "-back", "--to", "native", "--tp", 2, "--pp", 2, "--dp", 1)
@@ -80,6 +81,16 @@ class ExportTest(CliTest):
             self.assertEqual(self.json(target, name, name + "-r", *flags)["account"], whole)
             shutil.rmtree(self.dir / (name + "-r"))
         self.cairn("strip", name, name + "-r", says=f"in {whole['storages']} storages, all accounted for")
+
+    def check_slices(self, name):
+        """Whose files have which parts of each tensor: all of its bytes, and none twice."""
+        ranks = set()
+        for tensor in self.json("inspect", name, "--slices")["tensors"]:
+            self.assertEqual(sum(s["bytes"] for s in tensor["slices"]), tensor["bytes"], tensor["name"])
+            ranks |= {(s.get("tp"), s.get("pp")) for s in tensor["slices"] if "pp" in s}
+        if name == "megatron":
+            self.assertEqual(ranks, {(tp, pp) for tp in range(2) for pp in range(3)})
+            self.cairn("inspect", name, "--slices", "layers.2.*", says=["tp 1, pp 2", "mp_rank_01_002/model_optim_rng.pt"])
 
     def test_weights_alone_and_of_another_type(self):
         self.cairn("convert", self.run_dir, "fp32", "--to", "dcp", "--dtype", "fp32")
