@@ -39,6 +39,7 @@ const std::map<std::string, json>& Changing() {
       {"activation_func", nullptr},
       {"activation_func_clamp_value", nullptr},
       {"attention_output_gate", nullptr},
+      {"compression_training", nullptr},  // DeepSpeed quantizes and prunes in the forward pass
       {"enable_gpt_oss", nullptr},
       {"enable_mhc_connections", nullptr},
       {"experimental_attention_variant", nullptr},
@@ -169,7 +170,7 @@ void ReadPositions(const json& args, json& facts) {
     facts["position_embedding"] = "alibi";
   else if (!type.is_null() && type != "learned_absolute" && type != "absolute")
     facts["position_embedding"] = type;
-  else if (type.is_null() && !Flag(args, "add_position_embedding", true))
+  else if (!Flag(args, "add_position_embedding", true))
     facts["position_embedding"] = "none";
   if (facts.value("position_embedding", "") != "rope") return;
   facts["rotary_base"] = FirstArgument(args, {"rotary_base", "rope_theta"}, 10000);
@@ -221,8 +222,10 @@ void ReadAttention(const json& args, json& facts) {
 
 // F.gelu is exact; fused with its bias, which is the default, it is the tanh approximation, and needs a bias.
 std::string Gelu(const json& args) {
-  const bool core = Flag(args, "use_mcore_models") ||
-                    (args.contains("use_legacy_models") && !Flag(args, "use_legacy_models"));
+  // The newest have no legacy models any more.
+  const bool knows_legacy =
+      args.contains("use_legacy_models") || args.contains("deprecated_use_mcore_models");
+  const bool core = Flag(args, "use_mcore_models") || (knows_legacy && !Flag(args, "use_legacy_models"));
   const bool fused = Flag(args, "bias_activation_fusion", Flag(args, "bias_gelu_fusion", true)) &&
                      Flag(args, "add_bias_linear", true);
   if (Flag(args, "onnx_safe") && !core) return "gelu";
