@@ -33,6 +33,10 @@ Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const Pa
 Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
   const json name = model.value("architecture", json());
   const Architecture* architecture = FindArchitecture(name.is_string() ? name.get<std::string>() : "");
+  if (!name.is_string())
+    return NotSupported(
+        "nothing in the source says which family of models this is, and a Hugging Face release needs one; "
+        "--format safetensors keeps the tensors under their own names");
   if (architecture == nullptr)
     return NotSupported(
         "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",

@@ -98,8 +98,9 @@ const PyValue* ItemOf(const PyValue* list, size_t i) {
 }
 
 const PyValue* EntryOf(const PyValue* dict, int64_t key) {
-  for (size_t i = 0; dict && dict->is(PyKind::kDict) && i + 1 < dict->items.size(); i += 2)
-    if (AsInt(dict->items[i]) == key) return dict->items[i + 1];
+  if (!dict || !dict->is(PyKind::kDict)) return nullptr;
+  for (size_t i = dict->items.size(); i >= 2; i -= 2)  // the last one counts
+    if (AsInt(dict->items[i - 2]) == key) return dict->items[i - 1];
   return nullptr;
 }
 

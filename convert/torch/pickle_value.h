@@ -88,7 +88,8 @@ struct PyValue {
 const PyValue* Find(const PyValue& value, std::string_view key);
 // The same, and only of that kind.
 const PyValue* FindKind(const PyValue& value, std::string_view key, PyKind kind);
-// The item of a list or tuple; the entry of an integer key of a dict. Null where there is none.
+// The item of a list or tuple; the entry of an integer key of a dict. Null where there is none. Of equal keys
+// the last one counts, as in Python.
 const PyValue* ItemOf(const PyValue* list, size_t i);
 const PyValue* EntryOf(const PyValue* dict, int64_t key);
 

@@ -52,6 +52,15 @@ TEST(PickleMachine, ReadsPlainValues) {
   EXPECT_EQ(AsDims(root.items.back()), (Dims{1, 2}));
 }
 
+TEST(PickleMachine, OfEqualKeysTheLastOneCounts) {
+  const auto pickle =
+      Read(kProto2 + "}(K\x01K\x02" + Text("a") + "K\x03" + "K\x01K\x04" + Text("a") + "K\x05u.");
+  ASSERT_TRUE(pickle.ok()) << pickle.status().message();
+  EXPECT_EQ(AsInt(EntryOf((*pickle)->root, 1)), 4);
+  EXPECT_EQ(AsInt(Find(*(*pickle)->root, "a")), 5);
+  EXPECT_EQ(EntryOf((*pickle)->root, 2), nullptr);
+}
+
 TEST(PickleMachine, ReadsTensors) {
   const auto pickle = ReadPickle(kProto2 + Tensor(10, "K\x01", "K\x02K\x03\x86", "K\x03K\x01\x86") + ".");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
