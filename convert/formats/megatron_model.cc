@@ -64,17 +64,18 @@ NameParts SplitName(std::string_view name) {
 
 class ArgumentReader {
  public:
-  explicit ArgumentReader(const PyValue& args) : args_(args) {}
+  ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown) : args_(args), shown_(shown) {}
 
   uint64_t Size(const char* name) {
-    const auto value = AsInt(Find(args_, name));
-    if (value && *value > 0 && *value < int64_t{1} << 40) return static_cast<uint64_t>(*value);
+    if (const uint64_t value = Size(name, 0); value > 0) return value;
     if (status_.ok()) status_ = NotFound("the checkpoint's args have no {}", name);
     return 1;
   }
   uint64_t Size(const char* name, uint64_t otherwise) const {
     const auto value = AsInt(Find(args_, name));
-    return value && *value > 0 && *value < int64_t{1} << 40 ? static_cast<uint64_t>(*value) : otherwise;
+    if (value && *value > 0 && *value < int64_t{1} << 40) return static_cast<uint64_t>(*value);
+    const auto shown = shown_.find(name);
+    return shown != shown_.end() && shown->second > 0 ? shown->second : otherwise;
   }
   bool Flag(const char* name, bool otherwise = false) const {
     return AsInt(Find(args_, name)).value_or(otherwise) != 0;
@@ -83,6 +84,7 @@ class ArgumentReader {
 
  private:
   const PyValue& args_;
+  const std::map<std::string, uint64_t>& shown_;
   Status status_;
 };
 
@@ -95,8 +97,9 @@ struct MegatronAssembler::Target {
 };
 
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const OpenOptions& options) {
-  ArgumentReader from(args);
+                                      const OpenOptions& options,
+                                      const std::map<std::string, uint64_t>& shown) {
+  ArgumentReader from(args, shown);
   MegatronArgs m;
   m.layers = from.Size("num_layers");
   m.hidden = from.Size("hidden_size");

@@ -30,11 +30,13 @@ struct MegatronArgs {
   nlohmann::json facts;    // the manifest's model
 };
 
-// `args` is the argparse.Namespace (or dict) in a checkpoint, `padded_vocab` what its embedding has.
-// Errors: NotFound naming a missing argument; InvalidArgument where they contradict each other; NotSupported.
-// What is not understood of the arguments may be allowed (convert/megatron_function.h): args.NAME.
+// `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
+// show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
+// InvalidArgument where they contradict each other; NotSupported. What is not understood of the arguments
+// may be allowed (convert/megatron_function.h): args.NAME.
 Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
-                                      const OpenOptions& options);
+                                      const OpenOptions& options,
+                                      const std::map<std::string, uint64_t>& shown = {});
 
 // One rank's slice of one stored tensor, or a box of that.
 struct MegatronSlice {
