@@ -7,9 +7,11 @@
 #include "convert/formats/deepspeed_files.h"
 #include "convert/formats/group_members.h"
 #include "convert/formats/megatron_names.h"
+#include "convert/formats/megatron_sizes.h"
 #include "convert/formats/megatron_state.h"
 #include "convert/formats/param_groups.h"
 #include "convert/formats/replicas.h"
+#include "convert/formats/slice_patterns.h"
 #include "convert/formats/unsharded_optimizer.h"
 #include "convert/formats/zero_shards.h"
 #include "convert/master_proof.h"
@@ -106,39 +108,112 @@ class DeepSpeedOpener {
   // ---- Weights.
 
   Status ReadLayers() {
-    megatron_ = true;
     for (const auto& [key, name] : files_.layers) tp_ = std::max(tp_, key.second + 1);
     if (models_.size() % static_cast<size_t>(tp_) != 0)
       return Corrupt("{}: {} model parallel ranks are no multiple of {} tensor parallel ones",
                      files_.directory, models_.size(), tp_);
-    for (const auto& [key, name] : files_.layers) {
+    for (const auto& [key, name] : files_.layers)
       if (!files_.layers.contains({key.first, tp_ - 1}) || !files_.layers.contains({key.first, 0}))
         return NotFound("{}: layer {} is not there for each of {} tensor parallel ranks", files_.directory,
                         key.first, tp_);
+    CAIRN_RETURN_IF_ERROR(NameLayers());
+    for (const auto& [key, name] : files_.layers) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, OpenFile(name));
       CAIRN_RETURN_IF_ERROR(ReadLayer(key.first, key.second, name, file));
     }
     return OkStatus();
   }
 
-  // What a file is, its keys say: layers have a query_key_value, and a final norm has nothing but itself.
+  using Shapes = std::map<std::string, Dims>;
+
+  // What each layer file's names are of. In Megatron's pipelines its keys say it: layers have a
+  // query_key_value, and a final norm has nothing but itself. In others the optimizer's names do: "3.weight",
+  // and "tied_modules.embed.weight" of a layer that stands in several places.
+  Status NameLayers() {
+    std::map<int, Shapes> layers;
+    for (const auto& [key, name] : files_.layers) {
+      if (key.second != 0) continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, OpenFile(name));
+      if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
+      Shapes& shapes = layers[key.first];
+      const Status read = ForEachTensor(file.root(), [&](const std::string& tensor, const TensorRef& ref) {
+        shapes[tensor] = ref.shape;
+        return OkStatus();
+      });
+      if (!read.ok()) return Fail(name, read);
+    }
+    megatron_ = IsMegatronPipeline(layers);
+    if (megatron_) return OkStatus();
+    for (const auto& [index, shapes] : layers) {
+      CAIRN_ASSIGN_OR_RETURN(prefixes_[index], OwnPrefix(index, shapes));
+    }
+    return OkStatus();
+  }
+
+  // Sets the prefixes too. With args of Megatron's, a name that has no place there is an error later.
+  bool IsMegatronPipeline(const std::map<int, Shapes>& layers) {
+    bool known = true;
+    size_t transformer = 0;
+    for (const auto& [index, shapes] : layers) {
+      const bool layer = std::ranges::any_of(
+          shapes, [](const auto& s) { return s.first.find("query_key_value") != std::string::npos; });
+      prefixes_[index] = layer                       ? fmt::format("layers.{}.", transformer++)
+                         : shapes.contains("weight") ? "final_layernorm."
+                                                     : "";
+      for (const auto& [name, shape] : shapes)
+        known &= IsMegatronBuffer(name) || ParseMegatronName(prefixes_[index] + name).has_value();
+    }
+    const PyValue* args = Find(root(), "args");
+    const bool sized = args && (Find(*args, "num_layers") || Find(*args, "hidden_size"));
+    return transformer > 0 && (known || sized);
+  }
+
+  // Of a family that nobody knows.
+  Result<std::string> OwnPrefix(int index, const Shapes& layer) const {
+    const std::string own = fmt::format("{}.", index);
+    std::map<std::string, Shapes> tied;  // by what is before their names: "tied_modules.embed."
+    for (const auto& [name, shape] : TrainedShapes()) {
+      if (name.starts_with(own)) return own;
+      constexpr std::string_view kTied = "tied_modules.";
+      const size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : name.npos;
+      if (dot != name.npos) tied[name.substr(0, dot + 1)][name.substr(dot + 1)] = shape;
+    }
+    std::vector<std::string> fits;
+    for (const auto& [prefix, shapes] : tied)
+      if (std::ranges::all_of(shapes, [&](const auto& tensor) {
+            const auto found = layer.find(tensor.first);
+            return found != layer.end() && found->second == tensor.second;
+          }))
+        fits.push_back(prefix);
+    if (fits.size() > 1)
+      return NotSupported("{}: layer {} may be {} or {}: nothing says which", files_.directory, index,
+                          fits[0], fits[1]);
+    return fits.empty() ? own : fits[0];
+  }
+
+  // What the model states of the first tensor parallel ranks name as trained or frozen.
+  Shapes TrainedShapes() const {
+    Shapes shapes;
+    const auto add = [&](const PyValue* group) {
+      for (size_t i = 0; group && group->is(PyKind::kDict) && i + 1 < group->items.size(); i += 2)
+        if (const auto shape = AsDims(group->items[i + 1])) shapes[KeyText(*group->items[i])] = *shape;
+    };
+    for (size_t rank = 0; rank < models_.size(); rank += static_cast<size_t>(tp_)) {
+      const PyValue& root = models_[rank].contents.root();
+      const PyValue* groups = Find(root, "param_shapes");
+      for (size_t g = 0; const PyValue* group = ItemOf(groups, g); ++g) add(group);
+      add(Find(root, "frozen_param_shapes"));
+    }
+    return shapes;
+  }
+
   Status ReadLayer(int index, int tp, const std::string& name, const TorchFile& file) {
-    const PyValue& root = file.root();
-    if (!root.is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
-    std::set<std::string> keys;
-    for (size_t i = 0; i + 1 < root.items.size(); i += 2) keys.insert(KeyText(*root.items[i]));
-    const bool layer = std::ranges::any_of(
-        keys, [](const std::string& k) { return k.find("query_key_value") != std::string::npos; });
-    std::string prefix;
-    if (layer)
-      prefix = fmt::format("layers.{}.", transformer_.try_emplace(index, transformer_.size()).first->second);
-    else if (keys.contains("weight"))
-      prefix = "final_layernorm.";
-    prefixes_[index] = prefix;
+    if (!file.root().is(PyKind::kDict)) return Fail(name, Corrupt("it holds no state dict"));
+    const std::string& prefix = prefixes_[index];
     builder_.account.AddFile(name, file);
     const uint32_t file_index = builder_.AddFile(name);
-    return ForEachTensor(root, [&](const std::string& key, const TensorRef& tensor) -> Status {
-      auto array = ArrayOf(file, tensor, file_index, key);
+    return ForEachTensor(file.root(), [&](const std::string& key, const TensorRef& tensor) -> Status {
+      auto array = ArrayOf(file, tensor, file_index, megatron_ ? key : prefix + key);
       if (!array.ok()) return Fail(name, array.status());
       return Take(prefix + key, tp, Role::kWeight, std::move(*array), name);
     });
@@ -425,7 +500,8 @@ class DeepSpeedOpener {
       if (files_.models.empty() || IsWeight(rank_slice)) there.insert(rank_slice.second.tensor.array.name);
     for (const ModelFile& model : models_) {
       const PyValue* groups = Find(model.contents.root(), "param_shapes");
-      for (size_t g = 0; files_.layers.empty() && groups && g < groups->items.size(); ++g)
+      const bool own_names = files_.layers.empty() || !megatron_;
+      for (size_t g = 0; own_names && groups && g < groups->items.size(); ++g)
         for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2)
           if (const std::string name = KeyText(*groups->items[g]->items[i]); !there.contains(name))
             return Fail(model.name, NotFound("{} is in param_shapes and in no file", name));
@@ -477,7 +553,7 @@ class DeepSpeedOpener {
   // Names of a pipeline count the layers of the whole model: "3.input_layernorm.weight".
   Status TakeZero(int rank, ZeroTensor tensor, const std::string& file) {
     std::string name = tensor.name;
-    if (!files_.layers.empty()) {
+    if (!files_.layers.empty() && megatron_) {
       const size_t dot = name.find('.');
       const bool number =
           dot != std::string::npos && dot > 0 &&
@@ -505,7 +581,9 @@ class DeepSpeedOpener {
     if (!args)
       return Fail(models_[0].name, NotSupported("there are no args in it, which say what the model is"));
     const double version = AsNumber(Find(root(), "checkpoint_version")).value_or(3);
-    auto read = ReadMegatronArgs(*args, version, tied_, options_);
+    const auto shown = SizesShown(*args, ShapesOfFirstRank(), tp_);
+    if (!shown.ok()) return Fail(models_[0].name, shown.status());
+    auto read = ReadMegatronArgs(*args, version, tied_, options_, *shown);
     if (!read.ok()) return Fail(models_[0].name, read.status());
     args_ = *std::move(read);
     TrimVocabulary();
@@ -530,6 +608,14 @@ class DeepSpeedOpener {
     return OkStatus();
   }
 
+  MegatronShapes ShapesOfFirstRank() const {
+    MegatronShapes shapes;
+    for (const auto& [tp, slice] : slices_)
+      if (tp == 0 && slice.tensor.array.shape.rank() > 0)
+        shapes.try_emplace({slice.place.layer, slice.place.name}, slice.tensor.array.shape);
+    return shapes;
+  }
+
   static bool IsWeight(const std::pair<int, RankSlice>& slice) { return slice.second.role == Role::kWeight; }
 
   void TrimVocabulary() {
@@ -548,11 +634,7 @@ class DeepSpeedOpener {
   }
 
   Status AssemblePlain() {
-    if (models_.size() > 1)
-      return NotSupported(
-          "{}: a model of {} model parallel ranks whose names are not Megatron's; nothing says how "
-          "it was cut",
-          files_.directory, models_.size());
+    if (models_.size() > 1) return AssembleSlices();
     std::set<std::string> weights;
     for (const auto& [tp, slice] : slices_)
       if (slice.role == Role::kWeight) weights.insert(slice.place.name);
@@ -576,6 +658,28 @@ class DeepSpeedOpener {
       if (tensor == known) builder_.AddPart(tensor, Box::Whole(shape), slice.tensor);
     }
     for (const auto& [first, array] : again) CAIRN_RETURN_IF_ERROR(AddAgain(first, *array));
+    return OkStatus();
+  }
+
+  // Stages of a pipeline and tensor parallel slices, under their own names.
+  Status AssembleSlices() {
+    auto patterns = SlicePatterns::Read(Find(root(), "universal_checkpoint_info"));
+    if (!patterns.ok()) return Fail(models_[0].name, patterns.status());
+    SliceAssembler assembler(*std::move(patterns), tp_, builder_);
+    std::set<std::string> weights, buffers;
+    for (const auto& slice : slices_)
+      if (IsWeight(slice)) weights.insert(slice.second.place.name);
+    for (const ModelFile& model : models_)
+      if (const PyValue* names = Find(model.contents.root(), "buffer_names"))
+        for (const PyValue* name : names->items) buffers.insert(KeyText(*name));
+    for (const auto& [tp, slice] : slices_) {
+      const bool alone = slice.role == Role::kMaster && !weights.contains(slice.place.name);
+      CAIRN_RETURN_IF_ERROR(assembler
+                                .Add(tp, slice.place.name, alone ? Role::kWeight : slice.role,
+                                     buffers.contains(slice.place.name), slice.tensor)
+                                .WithContext(files_.directory));
+    }
+    replicas_ = assembler.replicas();
     return OkStatus();
   }
 
@@ -611,7 +715,6 @@ class DeepSpeedOpener {
   bool tied_ = true;
   int tp_ = 1;
   uint64_t padded_vocab_ = 0;
-  std::map<int, size_t> transformer_;              // index of a layer file: the layer of the model
   std::map<int, std::string> prefixes_;            // index of a layer file: of its names
   std::vector<std::pair<int, RankSlice>> slices_;  // with their tensor parallel ranks
   MegatronArgs args_;

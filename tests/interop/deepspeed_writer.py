@@ -2,7 +2,7 @@
 
     deepspeed_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
+JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
 (save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args", "states" name another optimizer of torch's and its
 states, "frozen" the start of names that are not trained, with "load": DIRECTORY instead of a training from the start only the latter.
 "more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
@@ -169,6 +169,51 @@ def pipe_model():
     return model
 
 
+class Mixer(Part):
+    """Of a family that nobody knows; its names are those that the pipeline gives it."""
+
+    def __init__(self, index):
+        super().__init__(f"{index}.", {"rows.weight": ([8, 4], 0), "columns.weight": ([4, 8], 1), "columns.bias": ([4], None),
+                                       "pair.weight": ([12, 4], 0)})
+        if TP > 1:  # two matrices one behind the other, each cut
+            whole = start_value(f"{index}.pair.weight", [12, 4])
+            self.pair.weight.data = torch.cat([half.chunk(TP)[tp_rank] for half in whole.chunk(2)])
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+
+
+class Table(Part):
+    def __init__(self):
+        super().__init__("tied_modules.shared.", {"table.weight": ([PADDED, 4], 0)})
+
+
+class Norm(torch.nn.BatchNorm1d):
+    """With buffers of several types; torch's own forward takes no bf16 beside fp32 on the CPU."""
+
+    def forward(self, x):
+        self.num_batches_tracked += 1
+        self.running_mean.mul_(0.9).add_(x.float().mean(0).to(self.running_mean.dtype), alpha=0.1)
+        y = torch.nn.functional.batch_norm(x.float(), None, None, training=True)
+        return (y * self.weight.float() + self.bias.float()).to(x.dtype)
+
+
+OWN_INFO = {"universal_checkpoint_version": 0.2, "vocabulary_parameter_patterns": [r"tied_modules\.shared\.table\.weight"],
+            "tp_replicated_parameter_patterns": [r"\d+\.columns\.bias$", r"[34]\.(?:weight|bias)"],
+            "parameter_with_2_sub_params_cat_dim_0": [r".*?\.pair\.weight"],
+            "parameter_with_row_parallelism_patterns": [r"\d+\.columns\.weight"]}
+
+
+def own_model():
+    global tp_rank, tp_group
+    topology = PipeModelDataParallelTopology(num_pp=SPEC["pp"], num_mp=TP, num_dp=WORLD // SPEC["pp"] // TP)
+    tp_rank = topology.get_coord(RANK).model
+    layers = [as_half, TiedLayerSpec("shared", Table, tied_weight_attr="table.weight"), LayerSpec(Mixer, 2),
+              LayerSpec(torch.nn.Linear, 4, 4), LayerSpec(Norm, 4), LayerSpec(Mixer, 5),
+              TiedLayerSpec("shared", Table, tied_weight_attr="table.weight")]
+    model = PipelineModule(layers=layers, topology=topology, loss_fn=loss_fn, partition_method="uniform")
+    tp_group = model._grid.get_slice_parallel_group()
+    return model
+
+
 class Plain(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -204,7 +249,10 @@ def known_parameters(model):
             shape = list(getattr(p, "ds_shape", p.shape))
             yield name, shape, [0] * len(shape), p
         return
-    for module in model.modules():
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.BatchNorm1d)):
+            for kind, p in module.named_parameters():
+                yield f"{name}.{kind}", list(p.shape), [0] * p.dim(), p
         if isinstance(module, Part):
             parameters = dict(module.named_parameters())
             for name, (full, shape, offset) in module.known.items():
@@ -216,8 +264,8 @@ def known_parameters(model):
 def main():
     deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
     torch.manual_seed(1)
-    pipe = SPEC["engine"] == "pipe"
-    model = pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
+    pipe = SPEC["engine"] in ("pipe", "own")
+    model = own_model() if SPEC["engine"] == "own" else pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
     for name, p in model.named_parameters():
         p.requires_grad_(not name.startswith(SPEC.get("frozen", "none")))
     make = getattr(torch.optim, SPEC.get("optimizer", "AdamW"))
@@ -266,6 +314,9 @@ def save(engine):
                       r"\d+\.mlp\.dense_4h_to_h\.bias", r"\d+\.weight", r"\d+\.bias"],
                   "parameter_with_row_parallelism_patterns": [
                       r"\d+\.mlp\.dense_4h_to_h\.weight", r"\d+\.self_attention\.dense\.weight"]}}
+    if SPEC["engine"] == "own":
+        del client["args"], client["checkpoint_info"]
+        client["universal_checkpoint_info"] = OWN_INFO
     engine.save_checkpoint(OUT, client_state=client)
 
 

@@ -318,6 +318,7 @@ DEEPSPEED = {
                  "states": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"], "config": UNTESTED | {"zero_optimization": {"stage": 2}}},
     "sgd3": {"world": 2, "engine": "plain", "optimizer": "SGD", "optimizer_args": {"momentum": 0.9}, "frozen": "layers.1",
              "states": ["momentum_buffer"], "config": UNTESTED | {"zero_optimization": {"stage": 3}}},
+    "own": {"world": 4, "engine": "own", "pp": 2, "tp": 2, "config": FP32_GRADS},
     "pipeline": {"world": 8, "engine": "pipe", "pp": 2, "tp": 2, "config": FP32_GRADS | {"gradient_accumulation_steps": 2}},
 }
 HEADS, VOCAB = 4, 29
@@ -371,6 +372,8 @@ class DeepSpeedTest(Case):
             with self.subTest(name=name):
                 if name == "robin":
                     self.check_round_robin()
+                elif name == "own":
+                    self.check_own(self.path(name), spec)
                 else:
                     self.check(name, spec)
 
@@ -400,6 +403,7 @@ class DeepSpeedTest(Case):
         if name in ("zero3", "pipeline"):
             self.check_universal(out, dump)
         if spec["engine"] == "pipe":
+            self.check_thin(out, dump)
             self.check_losses(out)
 
     def check_account(self, dump):
@@ -440,6 +444,66 @@ class DeepSpeedTest(Case):
         self.assertEqual(set(robin.tensors), set(plain.tensors))
         for key, value in plain.tensors.items():
             self.assertTrue(same_bits(robin.tensors[key], value), key)
+
+    def check_own(self, out, spec):
+        """A pipeline of a family that nobody knows: put together under its own names, as its patterns say."""
+        dump = Dump(out, "--prove")
+        expected = {}
+        for role, theirs in (("weight", "weight"), ("master", "fp32"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")):
+            for name, value in known_to_ranks(out, spec["world"], theirs).items():
+                if name.endswith("pair.weight"):  # each half is cut
+                    value = value.reshape(2, 2, 3, 4).transpose(0, 1).reshape(12, 4)
+                expected[name, role] = value
+        step = os.path.join(out, "global_step2")
+        for layer in (2, 4, 5):
+            for key, value in torch.load(os.path.join(step, f"layer_0{layer}-model_00-model_states.pt"), weights_only=False).items():
+                expected.setdefault((f"{layer}.{key}", "weight"), value)  # buffers
+        self.assertEqual(set(dump.tensors), set(expected))
+        for key, value in expected.items():
+            self.assertTrue(same_bits(dump.tensors[key], value), key)
+        self.assertEqual({dump.tensors[key, "weight"].dtype for key in ("2.mask", "4.num_batches_tracked")}, {torch.bool, torch.int64})
+        self.check_account(dump)
+        cairn("convert", out, out + "-native", "--to", "native")
+        self.assertIn("no difference", cairn("diff", out, out + "-native").stdout)
+        self.assertIn("nothing says how its tensors are cut", cairn("convert", out, out + "-cut", "--to", "native", "--tp", "2", status=2).stderr)
+
+        def fails(file, change, words):
+            path = os.path.join(step, file)
+            whole = pathlib.Path(path).read_bytes()
+            root = torch.load(path, weights_only=False)
+            change(root)
+            torch.save(root, path)
+            self.assertIn(words, cairn("fingerprint", out, status=2).stderr)
+            pathlib.Path(path).write_bytes(whole)
+
+        info = "universal_checkpoint_info"
+        model = "mp_rank_00_model_states.pt"
+        fails(model, lambda root: root.pop(info), "nothing says how")
+        fails(model, lambda root: root[info]["tp_replicated_parameter_patterns"].append(r"(?<=2)x"), "(?<=2)x")
+        fails(model, lambda root: root[info].update(parameter_with_sub_params=[{"patterns": [r"2\.rows"], "shape": [2, -1], "partition_dim": 0}]),
+              "2.rows.weight is one of universal_checkpoint_info's parameter_with_sub_params")
+        fails("layer_04-model_01-model_states.pt", lambda root: root["running_mean"].add_(1),
+              "4.running_mean: layer_04-model_00-model_states.pt and layer_04-model_01-model_states.pt by 1")
+
+    def check_thin(self, out, dump):
+        """What args lack and tensors show; what neither says is an error by name."""
+        path = os.path.join(out, "global_step2", "mp_rank_00_model_states.pt")
+        whole = pathlib.Path(path).read_bytes()
+
+        def without(*names):
+            root = torch.load(path, weights_only=False)
+            for name in names:
+                delattr(root["args"], name)
+            torch.save(root, path)
+
+        without("padded_vocab_size", "num_layers", "hidden_size", "ffn_hidden_size", "max_position_embeddings")
+        thin = Dump(out)
+        self.assertEqual(thin.facts["model"], dump.facts["model"])
+        for key, value in dump.tensors.items():
+            self.assertTrue(same_bits(thin.tensors[key], value), key)
+        without("num_attention_heads")
+        self.assertIn("args have no num_attention_heads", cairn("fingerprint", out, status=2).stderr)
+        pathlib.Path(path).write_bytes(whole)
 
     def plain_name(self, full):
         if full.startswith("final_layernorm."):
