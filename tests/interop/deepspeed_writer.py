@@ -5,9 +5,10 @@
 JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
 (save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args", "states" name another optimizer of torch's and its
 states, "frozen" the start of names that are not trained, with "load": DIRECTORY instead of a training from the start only the latter.
-"more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
+"more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Engine "gpt" is a
+pipeline that computes what GPT-2 does, on "batches": FILE, token lists of each step. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
 "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
-Megatron's GPT; what it computes is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
+Megatron's GPT; what the others compute is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
 so that the imports are paid for once.
 """
 
@@ -140,6 +141,46 @@ def loss_fn(x, y):
     return x.float().mean()
 
 
+class GptEmbedding(Embedding):
+    def forward(self, ids):
+        return self.word_embeddings.weight[ids] + self.position_embeddings.weight[:ids.shape[1]]
+
+
+def of_layer(x, module, norm=False):
+    if norm:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], module.weight, module.bias, 1e-5)
+    return torch.nn.functional.linear(x, module.weight, module.bias)
+
+
+class GptLayer(Layer):
+    """As Megatron's computes it: queries, keys and values of a head lie together, GELU fused with its bias is the tanh form."""
+
+    def forward(self, x):
+        samples, positions, _ = x.shape
+        fused = of_layer(of_layer(x, self.input_layernorm, True), self.self_attention.query_key_value)
+        qkv = fused.reshape(samples, positions, HEADS, 3, HIDDEN // HEADS).permute(3, 0, 2, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+        x = x + of_layer(mixed.transpose(1, 2).reshape(x.shape), self.self_attention.dense)
+        up = of_layer(of_layer(x, self.post_attention_layernorm, True), self.mlp.dense_h_to_4h)
+        return x + of_layer(torch.nn.functional.gelu(up, approximate="tanh"), self.mlp.dense_4h_to_h)
+
+
+class GptNorm(Part):
+    def __init__(self):
+        super().__init__("final_layernorm.", {"weight": ([HIDDEN], None), "bias": ([HIDDEN], None)})
+
+    def forward(self, x):
+        return of_layer(x, self, True)
+
+
+def gpt_head(embedding, x):
+    return torch.nn.functional.linear(x, embedding.word_embeddings.weight[:VOCAB])
+
+
+def gpt_loss(logits, ids):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+
+
 def as_half(x):
     return x.bfloat16() if SPEC["config"].get("bf16", {}).get("enabled") else x.half()
 
@@ -158,13 +199,15 @@ def pipe_model():
     pp = SPEC["pp"]
     topology = PipeModelDataParallelTopology(num_pp=pp, num_mp=TP, num_dp=WORLD // pp // TP)
     tp_rank = topology.get_coord(RANK).model
-    layers = [as_half,  # no parameters, and no file
-              TiedLayerSpec("embed", Embedding, tied_weight_attr="word_embeddings.weight"),
-              *(LayerSpec(Layer, i) for i in range(LAYERS)),
-              LayerSpec(FinalNorm),
+    gpt = SPEC["engine"] == "gpt"
+    embedding, layer, norm = (GptEmbedding, GptLayer, GptNorm) if gpt else (Embedding, Layer, FinalNorm)
+    layers = [(lambda ids: ids) if gpt else as_half,  # no parameters, and no file
+              TiedLayerSpec("embed", embedding, tied_weight_attr="word_embeddings.weight"),
+              *(LayerSpec(layer, i) for i in range(LAYERS)),
+              LayerSpec(norm),
               # With a function of its own, as Megatron's head has, it writes no file.
-              TiedLayerSpec("embed", Embedding, forward_fn=head, tied_weight_attr="word_embeddings.weight")]
-    model = PipelineModule(layers=layers, topology=topology, loss_fn=loss_fn, partition_method="uniform")
+              TiedLayerSpec("embed", embedding, forward_fn=gpt_head if gpt else head, tied_weight_attr="word_embeddings.weight")]
+    model = PipelineModule(layers=layers, topology=topology, loss_fn=gpt_loss if gpt else loss_fn, partition_method="uniform")
     tp_group = model._grid.get_slice_parallel_group()
     return model
 
@@ -261,19 +304,32 @@ def known_parameters(model):
                 yield full, shape, offset, parameters[name]
 
 
+def batches(rank, size):
+    """Of each step the micro-batches of a data parallel rank, as (inputs, labels)."""
+    world = WORLD // SPEC.get("pp", 1) // TP
+    with open(SPEC["batches"]) as file:
+        for samples in json.load(file):
+            tokens = torch.tensor(samples).chunk(world)[rank]
+            yield [(part[:, :-1], part[:, 1:]) for part in tokens.split(size)]
+
+
 def main():
     deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
     torch.manual_seed(1)
-    pipe = SPEC["engine"] in ("pipe", "own")
+    pipe = SPEC["engine"] in ("pipe", "own", "gpt")
     model = own_model() if SPEC["engine"] == "own" else pipe_model() if pipe else Tied() if SPEC["engine"] == "tied" else Plain()
     for name, p in model.named_parameters():
         p.requires_grad_(not name.startswith(SPEC.get("frozen", "none")))
     make = getattr(torch.optim, SPEC.get("optimizer", "AdamW"))
-    optimizer = make(groups(p for p in model.parameters() if p.requires_grad), lr=1e-2, **SPEC.get("optimizer_args", {}))
+    optimizer = make(groups(p for p in model.parameters() if p.requires_grad), lr=SPEC.get("lr", 1e-2), **SPEC.get("optimizer_args", {}))
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
     batch = SPEC["config"]["train_micro_batch_size_per_gpu"]
 
+    fed = batches(engine.grid.get_data_parallel_rank(), batch) if "batches" in SPEC else None
+
     def step():
+        if fed is not None:
+            return engine.train_batch(iter(next(fed)))
         if pipe:
             return engine.train_batch(iter([(torch.zeros(batch, 4), torch.zeros(batch))] * 4))
         loss = engine(torch.zeros(batch, 4))
@@ -302,8 +358,8 @@ def save(engine):
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, ffn_hidden_size=FFN,
         padded_vocab_size=PADDED, make_vocab_size_divisible_by=8, max_position_embeddings=POSITIONS,
         layernorm_epsilon=1e-5, tensor_model_parallel_size=TP, pipeline_model_parallel_size=SPEC.get("pp", 1),
-        consumed_train_samples=48, params_dtype=torch.bfloat16)
-    client = {"args": args, "checkpoint_version": 3.0, "iteration": 2, "tokens": 4096,
+        consumed_train_samples=SPEC.get("consumed", 48), params_dtype=torch.bfloat16)
+    client = {"args": args, "checkpoint_version": 3.0, "iteration": SPEC.get("steps", 2), "tokens": 4096,
               "checkpoint_info": {"padded_vocab_size": PADDED, "original_vocab_size": VOCAB},
               "universal_checkpoint_info": {  # as Megatron-DeepSpeed's GPT describes itself
                   "universal_checkpoint_version": 0.2, "original_vocab_size": VOCAB, "padded_vocab_size": PADDED,

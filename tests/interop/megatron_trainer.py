@@ -4,21 +4,27 @@
 
 JSON: {NAME: {"world": 2, "tp": 2, "pp": 1, "zero": 1, "load": DIRECTORY, ...}}; zero 1 is the distributed optimizer. Without
 "load" a state of random values is saved as Megatron-LM's training does, as torch_dist in DIR/NAME/iter_0000003 and in its older
-form in DIR/NAME-legacy; with it every key of the checkpoint but those "beside", and no other, is loaded into model and
+form in DIR/NAME-legacy. "batches": FILE has token lists of each iteration: the state is then that of 3 iterations on them, and
+DIR/NAME-losses.json has the losses of those that follow. With "load" every key of the checkpoint but those "beside", and no other, is loaded into model and
 optimizer ("legacy": of the older form). DIR/NAME.ROLE-known-RANK.pt is what the rank then has, and
 DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
 """
 
+import contextlib
+import json
 import os
 
 import megatron_writer as writer
 import torch
 from megatron.core import dist_checkpointing, optimizer, parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import distrib_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.tensor_parallel import random
 
 STATES = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 STEPS = 3
+random.CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()  # dropout is off
 
 
 class OnCpu(torch.overrides.TorchFunctionMode):
@@ -67,11 +73,11 @@ def start(rank, spec, port):
     buffers = DistributedDataParallelConfig(use_distributed_optimizer=distributed, grad_reduce_in_fp32=True)
     ddp = DistributedDataParallel(model.config, buffers, model)
     config = optimizer.OptimizerConfig(
-        optimizer="adam", lr=spec.get("lr", 0.5), bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32,
-        use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=0.0)
+        optimizer="adam", lr=spec.get("lr", 0.5), min_lr=spec.get("lr", 0.5) / 10, bf16=bf16, params_dtype=torch.bfloat16 if bf16 else torch.float32,
+        use_distributed_optimizer=distributed, weight_decay=0.1, adam_beta2=0.95, clip_grad=spec.get("clip", 0.0))
     chain = optimizer.get_megatron_optimizer(config, [ddp])
     assert len(chain.chained_optimizers) == 1
-    return model, chain.chained_optimizers[0]
+    return ddp, chain.chained_optimizers[0]
 
 
 def states_of(model, chosen):
@@ -150,14 +156,14 @@ def sharded(model, chosen, metadata, is_loading):
     return {"model": state, "optimizer": chosen.sharded_state_dict(state, is_loading=is_loading, metadata=metadata)}
 
 
-def save(rank, model, chosen, spec, out):
+def save(rank, model, chosen, spec, out, more=None):
     directory = os.path.join(out, "iter_0000003")
     if rank == 0:
         os.makedirs(directory)
         with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
             file.write("3")
     torch.distributed.barrier()
-    common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": 3}
+    common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": 3} | (more or {})
     dist_checkpointing.save(sharded(model, chosen, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
                             content_metadata=metadata_of(spec))
     legacy = os.path.join(out + "-legacy", "iter_0000003", f"mp_rank_{writer.rank_name(spec['pp'])}")
@@ -216,8 +222,63 @@ def keep(model, chosen, suffix, rank, out):
                    f"{out}.{role}{suffix}-known-{rank}.pt")
 
 
+class Training:
+    """Iterations on given tokens, as Megatron-LM's train_step() does them, with its schedule."""
+
+    def __init__(self, ddp, chosen, spec):
+        with open(spec["batches"]) as file:
+            self.batches = torch.tensor(json.load(file))  # [iterations, samples, positions + 1]
+        self.ddp, self.chosen, self.done = ddp, chosen, 0
+        samples = self.batches.shape[1]
+        self.schedule = OptimizerParamScheduler(
+            chosen, init_lr=0.0, max_lr=spec["lr"], min_lr=spec["lr"] / 10, lr_warmup_steps=2 * samples,
+            lr_decay_steps=6 * samples, lr_decay_style="cosine", start_wd=0.1, end_wd=0.1, wd_incr_steps=0,
+            wd_incr_style="constant")
+
+    def iteration(self):
+        """Returns its mean loss."""
+        data = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        samples = self.batches[self.done].chunk(data[0])[data[1]]
+        total = torch.zeros(())
+        self.ddp.zero_grad_buffer()
+        self.chosen.zero_grad()
+        for sample in samples:
+            tokens = sample[None]
+            positions = torch.arange(tokens.shape[1] - 1)
+            mask = (positions[:, None] < positions)[None, None]
+            loss = self.ddp(tokens[:, :-1], positions[None], mask, labels=tokens[:, 1:]).mean() / len(samples)
+            loss.backward()
+            total += loss.detach()
+        finalize_model_grads([self.ddp])
+        updated, _, _ = self.chosen.step()
+        assert updated
+        self.schedule.step(increment=self.batches.shape[1])
+        self.done += 1
+        torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group())
+        return total.item() / data[0]
+
+    def facts(self):
+        return {"opt_param_scheduler": self.schedule.state_dict()}
+
+
+def train(rank, ddp, chosen, spec, out):
+    training = Training(ddp, chosen, spec)
+    for _ in range(3):
+        training.iteration()
+    spec["consumed"] = 3 * training.batches.shape[1]
+    save(rank, ddp.module, chosen, spec, out, training.facts())
+    losses = [training.iteration() for _ in range(len(training.batches) - 3)]
+    with open(f"{out}-losses.json", "w") as file:
+        json.dump(losses, file)
+
+
 def work(rank, spec, out, port):
-    model, chosen = start(rank, spec, port)
+    ddp, chosen = start(rank, spec, port)
+    model = ddp.module
+    if "batches" in spec:
+        train(rank, ddp, chosen, spec, out)
+        torch.distributed.barrier()
+        return
     if "load" in spec:
         (load_legacy if spec.get("legacy") else load)(model, chosen, spec)
         check_steps(chosen, spec)

@@ -40,7 +40,7 @@ def build(rank, spec, port):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=spec["world"])
     tp, pp = spec["tp"], spec["pp"]
     parallel_state.initialize_model_parallel(tp, pp)
-    torch.manual_seed(rank)
+    torch.manual_seed(0 if "batches" in spec else rank)
     swiglu = spec.get("swiglu", False)
     groups = spec.get("groups", 4)
     dtype = torch.float32 if spec.get("fp32") else torch.bfloat16
@@ -49,7 +49,8 @@ def build(rank, spec, port):
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, use_cpu_initialization=True,
         gated_linear_unit=swiglu, add_bias_linear=not swiglu, normalization="RMSNorm" if spec.get("rms") else "LayerNorm",
         bf16=dtype is torch.bfloat16, params_dtype=dtype, pipeline_dtype=dtype, gradient_accumulation_fusion=False,
-        activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu)
+        activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu, hidden_dropout=0.0,
+        attention_dropout=0.0, bias_activation_fusion=not swiglu)
     return GPTModel(config, get_gpt_layer_local_spec(normalization=config.normalization), vocab_size=64,
                     max_sequence_length=spec.get("positions", 8), pre_process=parallel_state.is_pipeline_first_stage(),
                     post_process=parallel_state.is_pipeline_last_stage(),
@@ -62,12 +63,12 @@ def arguments(spec):
     swiglu, groups = spec.get("swiglu", False), spec.get("groups", 4)
     return argparse.Namespace(
         num_layers=4, hidden_size=16, num_attention_heads=4, group_query_attention=groups != 4, num_query_groups=groups,
-        ffn_hidden_size=spec.get("ffn", 24), padded_vocab_size=64, vocab_size=61, make_vocab_size_divisible_by=8,
+        ffn_hidden_size=spec.get("ffn", 24), padded_vocab_size=64, vocab_size=spec.get("vocab", 61), make_vocab_size_divisible_by=8,
         max_position_embeddings=spec.get("positions", 8), norm_epsilon=1e-5, swiglu=swiglu,
         normalization="RMSNorm" if spec.get("rms") else "LayerNorm", add_bias_linear=not swiglu,
         position_embedding_type="rope" if spec.get("rope") else "learned_absolute", rotary_base=10000,
         untie_embeddings_and_output_weights=spec.get("untied", False), tensor_model_parallel_size=spec["tp"],
-        pipeline_model_parallel_size=spec["pp"], consumed_train_samples=24, kv_channels=4,
+        pipeline_model_parallel_size=spec["pp"], consumed_train_samples=spec.get("consumed", 24), kv_channels=4,
         transformer_impl="local")
 
 
