@@ -131,6 +131,28 @@ class DatasetTest(Case):
             _, documents = self.data(lines, "--tokenizer", f"sentencepiece:{self.path(name)}.model", prefix="p-" + name)
             self.assertEqual([document.tolist() for document in documents], [model.encode(text) for text in texts], name)
 
+    def sentencepiece(self, name, corpus, **options):
+        sentencepiece.SentencePieceTrainer.train(input=corpus, model_prefix=self.path(name), vocab_size=400, minloglevel=2,
+                                                 hard_vocab_limit=False, **options)
+        return sentencepiece.SentencePieceProcessor(model_file=self.path(name + ".model"))
+
+    def test_a_long_text_has_the_tokens_of_the_whole(self):
+        """However many parts it is read in: one line, many, with models that put a space before a text."""
+        corpus = self.write("a.txt", prose(2000))
+        texts = {"lines": prose(40_000), "line": prose(40_000).replace("\n", " "), "marks": "\u2014\U0001f600 x" * 400_000}
+        for kind in ("bpe", "unigram"):
+            model = self.sentencepiece(kind, corpus, model_type=kind, normalization_rule_name="identity", byte_fallback=True,
+                                       remove_extra_whitespaces=False)
+            for name, text in list(texts.items())[:3 if kind == "bpe" else 1]:
+                self.assertGreater(len(text.encode()), 3 << 20)
+                _, (document,) = self.data(self.write("long.txt", text), "--tokenizer", f"sentencepiece:{self.path(kind)}.model",
+                                           prefix=f"{kind}-{name}")
+                if kind == "bpe":
+                    numpy.testing.assert_array_equal(document, model.encode(text), err_msg=name)
+                else:  # sums of scores in fp32 along the text choose other cuts of a word, by the library's windows and ours
+                    self.assertTrue(model.decode(document.tolist()) == text, name)
+                    self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
+
     def test_dry_run_tells_the_same_and_writes_nothing(self):
         text = self.write("a.txt", prose(3000))
         arguments = [text, "--train-sentencepiece", "--vocab-size", "400", "--json"]

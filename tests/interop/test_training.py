@@ -153,6 +153,18 @@ class Resume(Case):
             self.assertIn(says, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
+    def test_another_length_that_reorders_the_data_says_so(self):
+        """Of more than an epoch, where Megatron shuffles all epochs but the last together; within one nothing changes."""
+        with open(self.path("a.txt"), "w") as text:
+            text.write("a text of bytes " * 200)
+        cairn("data", self.path("a.txt"), "--tokenizer", "bytes", "--output-prefix", self.path("p"))
+        model = [{"61": "257"}.get(flag, flag) for flag in TINY if flag != "--mock-data"] + ["--data-path", self.path("p")]
+        for name, before, after, says in (("long", 40, 60, True), ("same", 40, 40, False), ("short", 4, 8, False)):
+            flags = ["--save", self.path(name), "--split", "1", "--hidden-dropout", "0", "--attention-dropout", "0"]
+            self.train(name, (1, 1, 1), *flags, "--train-iters", str(before), "--exit-interval", "2", model=model)
+            self.train(name, (1, 1, 1), *flags, "--train-iters", str(after), "--exit-interval", "4", model=model)
+            self.assertEqual(f"has changed from {8 * before} to {8 * after} samples, and the order" in self.output, says, name)
+
     def test_a_complete_training_says_so(self):
         flags = ["--train-iters", "1_0", "--exit-interval", "2", "--save", self.path("run"), "--load", self.path("run"),
                  "--eval-interval", "1", "--eval-iters", "0"]  # the first start finds nothing to load

@@ -1,5 +1,7 @@
 #include "runtime/data/text/text_import.h"
 
+#include "runtime/data/text/document_encoder.h"
+
 namespace cairn {
 namespace {
 
@@ -15,13 +17,14 @@ Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, 
     return InvalidArgument("--append-eod: this SentencePiece model has no </s> to end a document with");
   }
   ImportCounts counts;
+  DocumentEncoder encoder(tokenizer);
   TextChunk chunk;
   std::vector<int32_t> tokens;
   uint64_t document_tokens = 0;
   for (;;) {
     CAIRN_ASSIGN_OR_RETURN(const bool more, source.Next(&chunk));
     if (!more) return counts;
-    CAIRN_RETURN_IF_ERROR(tokenizer.Encode(chunk.text, &tokens));
+    CAIRN_RETURN_IF_ERROR(encoder.Add(chunk.text, chunk.ends_document, &tokens));
     document_tokens += tokens.size();
     const bool ends_document = chunk.ends_document && document_tokens > 0;
     if (ends_document && append_eod) tokens.push_back(*tokenizer.eod());

@@ -16,9 +16,11 @@ class ByteTokenizer final : public Tokenizer {
   uint32_t vocab_size() const override { return kByteEod + 1; }
   std::optional<int32_t> eod() const override { return kByteEod; }
 
-  Status Encode(std::string_view text, std::vector<int32_t>* tokens) const override {
+  bool cuts_anywhere() const override { return true; }
+
+  Status Encode(std::string_view text, std::vector<Token>* tokens) const override {
     tokens->resize(text.size());
-    for (size_t i = 0; i < text.size(); ++i) (*tokens)[i] = static_cast<uint8_t>(text[i]);
+    for (size_t i = 0; i < text.size(); ++i) (*tokens)[i] = {static_cast<uint8_t>(text[i]), i, i + 1};
     return OkStatus();
   }
 };
@@ -41,12 +43,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     return id >= 0 ? std::optional<int32_t>(id) : std::nullopt;
   }
 
-  Status Encode(std::string_view text, std::vector<int32_t>* tokens) const override {
+  Status Encode(std::string_view text, std::vector<Token>* tokens) const override {
     tokens->clear();
-    while (!text.empty()) {
-      const size_t size = line_by_line_ ? LineEnd(text) : text.size();
-      CAIRN_RETURN_IF_ERROR(Append(text.substr(0, size), tokens));
-      text.remove_prefix(size);
+    for (size_t at = 0; at < text.size();) {
+      const std::string_view rest = text.substr(at);
+      const size_t size = line_by_line_ ? LineEnd(rest) : rest.size();
+      CAIRN_RETURN_IF_ERROR(Append(rest.substr(0, size), at, tokens));
+      at += size;
     }
     return OkStatus();
   }
@@ -59,22 +62,24 @@ class SentencePieceTokenizer final : public Tokenizer {
                                              : std::min(text.find_first_not_of('\n', newline), text.size());
   }
 
-  Status Append(std::string_view text, std::vector<int32_t>* tokens) const {
-    std::vector<int> ids;
-    const auto status = processor_.Encode(text, &ids);
+  // `offset`: of this part in the text.
+  Status Append(std::string_view text, uint64_t offset, std::vector<Token>* tokens) const {
+    sentencepiece::ImmutableSentencePieceText encoded;
+    const auto status = processor_.Encode(text, encoded.mutable_proto());
     if (!status.ok()) return Corrupt("SentencePiece: {}", status.ToString());
-    tokens->insert(tokens->end(), ids.begin(), ids.end());
+    for (const auto& piece : encoded.pieces())
+      tokens->push_back({static_cast<int32_t>(piece.id()), offset + piece.begin(), offset + piece.end()});
     return OkStatus();
   }
 
   // Whether two lines together have the tokens of each alone. Not so, for example, where the model puts a
   // space before a text but not before a line.
   Result<bool> NewlinesSeparate() const {
-    std::vector<int32_t> together, apart;
-    CAIRN_RETURN_IF_ERROR(Append("the first\nand second", &together));
-    CAIRN_RETURN_IF_ERROR(Append("the first\n", &apart));
-    CAIRN_RETURN_IF_ERROR(Append("and second", &apart));
-    return together == apart;
+    std::vector<Token> together, apart;
+    CAIRN_RETURN_IF_ERROR(Append("the first\nand second", 0, &together));
+    CAIRN_RETURN_IF_ERROR(Append("the first\n", 0, &apart));
+    CAIRN_RETURN_IF_ERROR(Append("and second", 0, &apart));
+    return std::ranges::equal(together, apart, {}, &Token::id, &Token::id);
   }
 
   sentencepiece::SentencePieceProcessor processor_;
@@ -91,15 +96,20 @@ Result<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(const std::string&
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 
-Result<std::unique_ptr<Tokenizer>> MakeTokenizer(FileSystem& fs, std::string_view spec) {
-  if (spec == "bytes") return MakeByteTokenizer();
+Result<std::string> ReadTokenizerModel(FileSystem& fs, std::string_view spec) {
+  if (spec == "bytes") return std::string();
   if (!spec.starts_with(kSentencePiecePrefix)) {
     return InvalidArgument("--tokenizer {}: expected bytes or sentencepiece:FILE", spec);
   }
-  const std::string path(spec.substr(kSentencePiecePrefix.size()));
-  CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadSmallFile(fs, path, kMaxModelBytes));
+  return ReadSmallFile(fs, std::string(spec.substr(kSentencePiecePrefix.size())), kMaxModelBytes);
+}
+
+Result<std::unique_ptr<Tokenizer>> MakeTokenizer(FileSystem& fs, std::string_view spec) {
+  if (spec == "bytes") return MakeByteTokenizer();
+  CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadTokenizerModel(fs, spec));
   auto tokenizer = MakeSentencePieceTokenizer(model);
-  if (!tokenizer.ok()) return tokenizer.status().WithContext(path);
+  if (!tokenizer.ok())
+    return tokenizer.status().WithContext(std::string(spec.substr(kSentencePiecePrefix.size())));
   return tokenizer;
 }
 
