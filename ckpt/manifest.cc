@@ -103,7 +103,8 @@ uint64_t Manifest::bytes() const {
 }
 
 std::string Manifest::DirectoryOf(const std::string& step_directory, std::string_view file) const {
-  return shards.empty() || file == kIndexName ? step_directory : JoinPath(step_directory, shards);
+  const bool is_shard = file.starts_with("shard-") && file.ends_with(".h5");
+  return shards.empty() || !is_shard ? step_directory : JoinPath(step_directory, shards);
 }
 
 int64_t IntField(const json& object, const std::string& name) {

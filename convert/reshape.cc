@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ckpt/layout.h"
+#include "ckpt/tokenizer_files.h"
 #include "convert/shard_proof.h"
 #include "convert/task_thread.h"
 #include "convert/unit_record.h"
@@ -332,9 +333,10 @@ class ReshapeRun {
   // Index and manifest are read again too: they must say of every chunk what was proven of it.
   Status Publish(ReshapeResult& result) {
     if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
-    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
+    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
     CAIRN_RETURN_IF_ERROR(
         RemoveFiles([](const std::string& name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
+    CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, options_.writer.beside, seal));
     CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, seal));
     CAIRN_ASSIGN_OR_RETURN(const auto written, StepReader::Open(fs_, directory_));
     if (EncodeManifest(written->manifest()) != seal.manifest)
@@ -397,7 +399,7 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
   return ReshapeCost{
       .data_bytes = size.data_bytes,
       .file_bytes = size.file_bytes,
-      .files = size.files,
+      .files = size.files + options.writer.beside.size(),
       .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
       .peak_memory = kReshapeProgramBytes + window + std::min(ReaderCacheFor(max_memory), size.data_bytes)};
 }

@@ -10,8 +10,8 @@
 #include <functional>
 #include <memory>
 
+#include "ckpt/file_copies.h"
 #include "convert/architecture.h"
-#include "convert/file_copies.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
 #include "convert/step_builder.h"

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ckpt/layout.h"
+#include "ckpt/tokenizer_files.h"
 
 namespace cairn {
 namespace {
@@ -55,7 +56,9 @@ Status StepBuilder::EndStage() {
 }
 
 Result<std::unique_ptr<StepReader>> StepBuilder::Seal() {
-  CAIRN_RETURN_IF_ERROR(SealStep(fs_, partial_->path(), info_, plan_.tensors(), receipts_));
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
+  CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, partial_->path(), options_.beside, seal));
+  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, partial_->path(), seal));
   CAIRN_ASSIGN_OR_RETURN(auto reader, StepReader::Open(fs_, partial_->path()));
   reader->SetCacheBytes(ReaderCacheFor(options_.max_memory));
   return reader;

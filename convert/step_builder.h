@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ckpt/commit.h"
+#include "ckpt/file_copies.h"
 #include "ckpt/run_dir.h"
 #include "ckpt/step_reader.h"
 #include "convert/partial_dir.h"
@@ -22,6 +23,7 @@ struct StepBuilderOptions {
   uint64_t max_memory = kDefaultMaxMemory;
   int jobs = 2;  // threads that write
   Direct direct = Direct::kAuto;
+  FileCopies beside = {};  // files of the step beside its tensors: its tokenizer
 };
 
 class StepBuilder {

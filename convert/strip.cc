@@ -288,7 +288,7 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
                                             options.topology.value_or(source.manifest().topology)));
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
-    cost.files = size.files;
+    cost.files = size.files + options.writer.beside.size();
   }
   const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
   cost.peak_memory = kStripProgramBytes + options.writer.max_memory / 4 + 4 * largest +

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ckpt/cast.h"
-#include "convert/file_copies.h"
+#include "ckpt/file_copies.h"
 #include "convert/fingerprint.h"
 #include "convert/step_builder.h"
 

@@ -1,11 +1,13 @@
 #include "convert/virtual_step.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "ckpt/commit.h"
 #include "ckpt/layout.h"
 #include "ckpt/run_dir.h"
 #include "ckpt/step_hold.h"
+#include "ckpt/tokenizer_files.h"
 #include "convert/partial_dir.h"
 
 namespace cairn {
@@ -32,7 +34,8 @@ Catalog CatalogOf(const StepReader& source, const TargetPlan& plan) {
 
 std::vector<ManifestFile> ShardsOf(const StepReader& source) {
   std::vector<ManifestFile> shards = source.manifest().files;
-  std::erase_if(shards, [](const ManifestFile& file) { return file.name == kIndexName; });
+  const std::vector<std::string>& names = source.catalog().files;
+  std::erase_if(shards, [&](const ManifestFile& file) { return std::ranges::count(names, file.name) == 0; });
   return shards;
 }
 
@@ -67,7 +70,8 @@ Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source,
   CAIRN_ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(run_dir));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path shards, Canonical(source.DirectoryOf(ShardName(0))));
   CAIRN_ASSIGN_OR_RETURN(const stdfs::path from, Canonical(partial.path()));
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal, SealOf(source, plan, shards.lexically_relative(from).string()));
+  CAIRN_RETURN_IF_ERROR(CopyBeside(fs, partial.path(), options.writer.beside, seal));
   CAIRN_RETURN_IF_ERROR(WriteSeal(fs, partial.path(), seal));
   result.held = HoldStep(fs, shards.string(), (from.parent_path() / StepDirName(step)).string());
   // After the hold: what is there now stays.

@@ -39,10 +39,37 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions o
                      .direct = o.direct,
                      .codec = o.codec,
                      .codec_threads = o.codec_threads,
-                     .split_master = o.split_master},
+                     .split_master = o.split_master,
+                     .beside = checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer()
+                                                                   : std::vector<BesideFile>()},
         checkpointer->control_->Create("saves"));
   CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
   return checkpointer;
+}
+
+// Of the newest step that has one, of the run's own before those of `load`; then the data's. Without one the
+// steps are as good.
+std::vector<BesideFile> Checkpointer::FindTokenizer() {
+  std::vector<std::string> places;
+  for (const std::string& place : {options_.save_dir, options_.load}) {
+    if (place.empty()) continue;
+    const Result<std::vector<int64_t>> steps = ListSteps(fs_, place);
+    if (steps.ok())
+      for (auto step = steps->rbegin(); step != steps->rend(); ++step)
+        places.push_back(JoinPath(place, StepDirName(*step)));
+    places.push_back(place);
+  }
+  if (!options_.tokenizer.empty()) places.push_back(options_.tokenizer);
+  for (const std::string& place : places) {
+    if (!fs_.Stat(place).ok()) continue;
+    const Result<FileCopies> files = TokenizerOf(fs_, place);
+    if (files.ok() && files->empty()) continue;
+    Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
+    if (read.ok()) return *std::move(read);
+    Say(fmt::format("steps get no tokenizer: {}", read.status().message()));
+    return {};
+  }
+  return {};
 }
 
 // A missing local directory costs the local level, not the training.

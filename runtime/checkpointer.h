@@ -34,6 +34,7 @@ struct CheckpointerOptions {
   bool finetune = false;        // of `load` the weights alone count
   bool load_unhealthy = false;  // see ResumePlaces
   bool start_anew = false;
+  std::string tokenizer;       // directory of the data's; steps of `save_dir` and `load` come first
   int64_t save_interval = 0;   // steps; 0: only when forced
   LocalOptions local;          // node-local steps, which every save goes through
   int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
@@ -82,6 +83,7 @@ class Checkpointer : public CheckpointHooks {
   Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
   Status Open();
   Status OpenLocal();
+  std::vector<BesideFile> FindTokenizer();
 
   Status Reserve(const StateBuffers& buffers);
   Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;

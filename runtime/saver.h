@@ -13,6 +13,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/run_dir.h"
+#include "ckpt/tokenizer_files.h"
 #include "runtime/control_plane.h"
 #include "runtime/said_once.h"
 #include "runtime/save_codec.h"
@@ -27,8 +28,9 @@ struct SaverOptions {
   RetentionPolicy retention;
   Direct direct = Direct::kAuto;
   CodecMode codec = CodecMode::kNone;
-  int codec_threads = 2;      // of each rank, that compress
-  bool split_master = false;  // of a weight and its master, store what the other does not say
+  int codec_threads = 2;                // of each rank, that compress
+  bool split_master = false;            // of a weight and its master, store what the other does not say
+  std::vector<BesideFile> beside = {};  // of rank 0: the tokenizer, which each step gets a copy of
 };
 
 // One save on its way. The saver's until Finish().

@@ -9,8 +9,8 @@
 #include "tools/export_run.h"
 #include "tools/open_ckpt.h"
 #include "tools/reshape_run.h"
+#include "tools/step_tokenizer.h"
 #include "tools/strip_run.h"
-#include "tools/tokenizer_files.h"
 
 namespace cairn {
 namespace {
@@ -48,9 +48,6 @@ Status CheckFlags(const ConvertArguments& arguments) {
   const bool native = arguments.flags.options.format == StripFormat::kNative;
   if (!native && arguments.topology.any())
     return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
-  if (native && !arguments.flags.tokenizer.empty())
-    return InvalidArgument(
-        "a native step has no place for a tokenizer; give --tokenizer when it leaves again");
   if (!arguments.dtype && arguments.flags.saturate)
     return InvalidArgument("--saturate needs --dtype: nothing is cast without");
   return OkStatus();
@@ -90,13 +87,17 @@ Result<int> RunConvert(const ConvertArguments& given) {
   CheckpointSource& source = opened.source();
   StripFlags flags = arguments.flags;
   if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const int code, RunReshape(source, arguments.target,
-                                                      {.topology = arguments.topology,
-                                                       .writer = flags.options.writer,
-                                                       .dry_run = flags.dry_run,
-                                                       .json = flags.json}));
-    if (code == kExitDone && !flags.dry_run) KeepTokenizer(opened.fs(), source, arguments.target);
-    return code;
+    FileCopies& beside = flags.options.writer.beside;
+    if (flags.tokenizer.empty()) {
+      beside = TokenizerForStep(opened.fs(), source);
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(beside, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
+    }
+    return RunReshape(source, arguments.target,
+                      {.topology = arguments.topology,
+                       .writer = flags.options.writer,
+                       .dry_run = flags.dry_run,
+                       .json = flags.json});
   }
   flags.options.dtype = arguments.dtype;
   CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));

@@ -8,7 +8,7 @@
 #include "tools/reshape_run.h"
 #include "tools/source_check.h"
 #include "tools/source_flags.h"
-#include "tools/tokenizer_files.h"
+#include "tools/step_tokenizer.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -27,11 +27,9 @@ Result<int> RunReshape(const ReshapeArguments& arguments) {
   const ReshapeFlags& flags = arguments.flags;
   if (!flags.dry_run)
     CAIRN_RETURN_IF_ERROR(CheckSource(opened, arguments.checks, flags.writer.max_memory, flags.json));
-  CAIRN_ASSIGN_OR_RETURN(const int code, RunReshape(opened.source(), arguments.target, flags));
-  const RankTeam team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); });
-  if (code == kExitDone && !flags.dry_run && team.leads())
-    KeepTokenizer(opened.fs(), opened.source(), arguments.target);
-  return code;
+  ReshapeFlags with_tokenizer = flags;
+  with_tokenizer.writer.beside = TokenizerForStep(opened.fs(), opened.source());
+  return RunReshape(opened.source(), arguments.target, with_tokenizer);
 }
 
 }  // namespace

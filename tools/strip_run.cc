@@ -11,7 +11,7 @@
 #include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/source_flags.h"
-#include "tools/tokenizer_files.h"
+#include "tools/step_tokenizer.h"
 #include "tools/writer_flags.h"
 
 namespace cairn {
@@ -153,11 +153,11 @@ Result<int> DryRun(CheckpointSource& source, const StripOptions& options, const 
   return kExitCheckFailed;
 }
 
-// That which was asked for, or that of the source. A native step has no place for one: its run keeps it.
+// That which was asked for, or that of the source.
 Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& source, const StripFlags& flags) {
   if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
-  if (flags.options.format == StripFormat::kNative) return FileCopies{};
-  return TokenizerOf(fs, source);
+  if (flags.options.format == StripFormat::kNative) return TokenizerForStep(fs, source);
+  return TokenizerOf(fs, source.directory());
 }
 
 }  // namespace
@@ -201,7 +201,8 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
                      const StripFlags& flags) {
   StripOptions options = flags.options;
   if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
-  CAIRN_ASSIGN_OR_RETURN(options.copies, ChooseTokenizer(fs, source, flags));
+  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(fs, source, flags));
+  (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, options, cost, flags.json);
   const auto start = std::chrono::steady_clock::now();
@@ -217,7 +218,6 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   else
     PrintStripText(source, options, *result, seconds.count());
   if (!result->overflowed) {
-    if (options.format == StripFormat::kNative) KeepTokenizer(fs, source, target);
     if (options.format == StripFormat::kHuggingFace && options.copies.empty())
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
                                source.directory(), result->path));

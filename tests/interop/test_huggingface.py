@@ -319,13 +319,26 @@ class HuggingFaceTest(CliTest):
         self.cairn("strip", source, "strip", "--dtype", "bf16")
         self.cairn("convert", source, "native", "--to", "native")
         self.cairn("convert", "native", "carried", "--to", "hf")
+        self.cairn("reshape", "native", "wide", "--tp", 2)
+        self.cairn("reshape", "wide", "virtual", "--tp", 1, "--virtual")
+        self.cairn("strip", "virtual", "half", "--format", "native", "--dtype", "bf16")
+        self.cairn("verify", "virtual")
+        self.cairn("convert", "virtual", "of-virtual", "--to", "hf")
+        for run in ("wide", "half"):  # the step alone, without its run
+            self.cairn("archive", "run", f"{run}/step-00000000", "--store", "store")
+            self.cairn("archive", "restore", f"store:{run}@0", f"back-{run}/step-00000000")
+            self.cairn("verify", f"back-{run}/step-00000000")
+            self.cairn("convert", f"back-{run}/step-00000000", "of-" + run, "--to", "hf")
+        (self.dir / "half" / "step-00000000" / "merges.txt").write_text("other")
+        self.cairn("verify", "half", code=1)
         self.cairn("strip", source, "canonical", "--format", "safetensors", "--dtype", "bf16")
         for path in (self.dir / "canonical").iterdir():
             path.name in {*names, "SHA256SUMS"} and path.unlink()
         self.cairn("convert", "canonical", "bare", "--to", "native")
         self.cairn("convert", "bare", "without", "--to", "hf", says="has no tokenizer")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
-        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("without", set())):
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("of-virtual", names), ("of-wide", names),
+                                    ("of-half", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())
             self.check_sums(self.dir / directory)

@@ -1,4 +1,4 @@
-#include "tools/tokenizer_files.h"
+#include "ckpt/tokenizer_files.h"
 
 #include <fnmatch.h>
 
@@ -7,13 +7,11 @@
 
 #include "ckpt/canonical_path.h"
 #include "ckpt/layout.h"
-#include "convert/partial_dir.h"
-#include "tools/output.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = 256 << 20;  // the largest tokenizer.json are some 40 MB
+constexpr uint64_t kMaxTokenizerFileBytes = 256 << 20;  // the largest tokenizer.json are some 40 MB
 
 // What makes a tokenizer, in any of transformers' forms.
 constexpr const char* kTokenizerFiles[] = {"tokenizer*.json", "tokenizer.model",   "vocab.json",
@@ -48,10 +46,12 @@ Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) 
   return files;
 }
 
-Result<FileCopies> TokenizerOf(FileSystem& fs, const CheckpointSource& source) {
-  const std::string& directory = source.directory();
-  for (const std::string& place : {directory, JoinPath(ParentDir(directory), kRunTokenizerDir)}) {
-    if (place != directory && !ParseStepDirName(std::filesystem::path(directory).filename().string())) break;
+Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint) {
+  const std::filesystem::path path = checkpoint;
+  std::vector<std::string> places = {checkpoint};
+  if (ParseStepDirName(path.filename().string()))
+    places.push_back((path.parent_path() / kRunTokenizerDir).string());
+  for (const std::string& place : places) {
     if (const auto info = fs.Stat(place); !info.ok() || !info->is_directory()) continue;
     Result<FileCopies> found = TokenizerFiles(fs, place);
     if (found.ok() || found.status().kind() != StatusKind::kNotFound) return found;
@@ -59,31 +59,32 @@ Result<FileCopies> TokenizerOf(FileSystem& fs, const CheckpointSource& source) {
   return FileCopies{};
 }
 
-namespace {
-
-// Under another name until all are there.
-Status Keep(FileSystem& fs, const CheckpointSource& source, const std::string& run_dir) {
-  CAIRN_ASSIGN_OR_RETURN(const FileCopies files, TokenizerOf(fs, source));
-  FileSystem& out = FileSystem::Posix();
-  const std::string target = JoinPath(run_dir, kRunTokenizerDir);
-  if (files.empty() || out.Stat(target).ok()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
-                         PartialDir::Make(out, fmt::format("{}.partial-{}", target, NewNonce())));
+Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files) {
+  std::vector<BesideFile> read;
   for (const auto& [name, from] : files) {
-    CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadSmallFile(*from.fs, from.path, kMaxFileBytes));
-    CAIRN_RETURN_IF_ERROR(WriteSmallFile(out, JoinPath(partial.path(), name), bytes));
+    CAIRN_ASSIGN_OR_RETURN(std::string bytes, ReadSmallFile(*from.fs, from.path, kMaxTokenizerFileBytes));
+    read.push_back({name, std::move(bytes)});
   }
-  CAIRN_RETURN_IF_ERROR(out.SyncDir(partial.path()));
-  CAIRN_RETURN_IF_ERROR(out.Rename(partial.path(), target));
-  partial.Keep();
-  return out.SyncDir(run_dir);
+  return read;
 }
 
-}  // namespace
+Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vector<BesideFile>& files,
+                   StepSeal& seal) {
+  if (files.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(Manifest manifest, DecodeManifest(seal.manifest));
+  for (const BesideFile& file : files) {
+    const std::string path = JoinPath(directory, file.name);
+    CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
+    CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, path, file.bytes));
+    manifest.files.push_back({file.name, file.bytes.size(), DigestOf(file.bytes)});
+  }
+  seal.manifest = EncodeManifest(manifest);
+  return OkStatus();
+}
 
-void KeepTokenizer(FileSystem& fs, const CheckpointSource& source, const std::string& run_dir) {
-  if (const Status status = Keep(fs, source, run_dir); !status.ok())
-    PrintProblem(fmt::format("note: the tokenizer does not come along: {}", status.message()));
+Status CopyBeside(FileSystem& fs, const std::string& directory, const FileCopies& files, StepSeal& seal) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BesideFile> read, ReadCopies(files));
+  return WriteBeside(fs, directory, read, seal);
 }
 
 }  // namespace cairn
