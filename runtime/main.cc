@@ -40,6 +40,7 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.finetune = config.finetune;
   options.load_unhealthy = config.load_unhealthy;
   options.start_anew = config.start_anew;
+  if (config.data_path.size() == 1) options.tokenizer = config.data_path[0] + ".tokenizer";
   options.save_interval = config.save_interval;
   options.local = {.dir = config.save_local,
                    .redundancy = ParseRedundancy(config.redundancy).value(),  // validated

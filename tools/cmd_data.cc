@@ -15,6 +15,7 @@
 #include "runtime/data/text/text_import.h"
 #include "runtime/data/text/text_source.h"
 #include "runtime/data/text/tokenizer.h"
+#include "runtime/data/text/tokenizer_json.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -40,14 +41,21 @@ struct DataFacts {
   uint32_t vocab_size = 0;
   std::optional<int32_t> eod;
   TokenType type = TokenType::kU16;
-  uint64_t model_bytes = 0;  // 0: no model was trained
+  uint64_t model_bytes = 0;                      // 0: no model was trained
+  std::map<std::string, std::string> published;  // the tokenizer as transformers loads it, by file
+  std::string unpublished;                       // why there is none
   double seconds = 0;
 
   uint64_t bin_bytes() const { return counts.tokens * SizeOf(type); }
   uint64_t idx_bytes() const {
     return kIndexHeaderBytes + 12 * counts.documents + 8 * (counts.documents + 1);
   }
-  uint64_t bytes() const { return bin_bytes() + idx_bytes() + model_bytes; }
+  uint64_t tokenizer_bytes() const {
+    uint64_t sum = 0;
+    for (const auto& [name, text] : published) sum += text.size();
+    return sum;
+  }
+  uint64_t bytes() const { return bin_bytes() + idx_bytes() + model_bytes + tokenizer_bytes(); }
 };
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -82,10 +90,13 @@ Status CheckDataOptions(const DataOptions& options) {
 }
 
 std::string ModelPath(const DataOptions& options) { return options.output_prefix + ".model"; }
+// Where cairn train looks for it, to give each step a copy.
+std::string TokenizerDir(const DataOptions& options) { return options.output_prefix + ".tokenizer"; }
 
 // Before any work is done for nothing.
 Status CheckOutputsAbsent(FileSystem& fs, const DataOptions& options) {
   std::vector<std::string> paths = {TokensPath(options.output_prefix), IndexPath(options.output_prefix)};
+  paths.push_back(TokenizerDir(options));
   if (options.train_sentencepiece) paths.push_back(ModelPath(options));
   for (const std::string& path : paths) {
     if (fs.Stat(path).ok()) {
@@ -99,12 +110,31 @@ Status CheckOutputsAbsent(FileSystem& fs, const DataOptions& options) {
 // Trains the model and stores it, or loads the one that was named.
 Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOptions& options,
                                                     DataFacts& facts) {
-  if (!options.train_sentencepiece) return MakeTokenizer(fs, options.tokenizer);
+  const auto publish = [&](const std::string& model) {
+    auto published = PublishedSentencePiece(model);
+    if (published.ok()) facts.published = *std::move(published);
+    if (!published.ok()) facts.unpublished = published.status().message();
+  };
+  if (!options.train_sentencepiece) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadTokenizerModel(fs, options.tokenizer));
+    model.empty() ? void(facts.published = PublishedBytes()) : publish(model);
+    return MakeTokenizer(fs, options.tokenizer);
+  }
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
   CAIRN_ASSIGN_OR_RETURN(const std::string model, TrainSentencePiece(source, options.vocab_size));
   if (!options.dry_run) CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, ModelPath(options), model));
   facts.model_bytes = model.size();
+  publish(model);
   return MakeSentencePieceTokenizer(model);
+}
+
+Status Publish(FileSystem& fs, const std::string& directory,
+               const std::map<std::string, std::string>& files) {
+  if (files.empty()) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(directory));
+  for (const auto& [name, text] : files)
+    CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, name), text));
+  return fs.SyncDir(directory);
 }
 
 Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
@@ -129,7 +159,10 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
     return InvalidArgument("{}{}: no text in it, so there is no dataset to write", options.inputs.front(),
                            options.inputs.size() > 1 ? " and the other inputs" : "");
   }
-  if (builder) CAIRN_RETURN_IF_ERROR(builder->Finish());
+  if (builder) {
+    CAIRN_RETURN_IF_ERROR(builder->Finish());
+    CAIRN_RETURN_IF_ERROR(Publish(fs, TokenizerDir(options), facts.published));
+  }
   facts.seconds = SecondsSince(start);
   return facts;
 }
@@ -146,6 +179,7 @@ nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts
       {"bin_bytes", facts.bin_bytes()},
       {"idx_bytes", facts.idx_bytes()},
       {"model_bytes", facts.model_bytes},
+      {"tokenizer_bytes", facts.tokenizer_bytes()},
       {"input_bytes", facts.counts.bytes_read},
       {"seconds", facts.seconds},
       {"peak_memory_bytes", PeakMemoryBytes()},
@@ -162,6 +196,10 @@ void PrintDataText(const DataOptions& options, const DataFacts& facts) {
   fmt::print("{} {}.bin ({}), {}.idx ({})", verb, prefix, human(facts.bin_bytes()), prefix,
              human(facts.idx_bytes()));
   if (facts.model_bytes > 0) fmt::print(", {} ({})", ModelPath(options), human(facts.model_bytes));
+  if (!facts.published.empty())
+    fmt::print(", {} for transformers ({})", TokenizerDir(options), human(facts.tokenizer_bytes()));
+  if (!facts.unpublished.empty())
+    fmt::print("\nno tokenizer for transformers: its tokenizer.json has no place for {}", facts.unpublished);
   fmt::print("\n{}, peak memory {}\n", HumanSeconds(facts.seconds), human(PeakMemoryBytes()));
 }
 
@@ -177,6 +215,8 @@ Result<int> RunData(const DataOptions& options) {
 constexpr const char* kDetails =
     R"(A text file is one document, or one for each paragraph; so is a line of JSON lines.
 Train on the result with cairn train --data-path P --vocab-size N, N being the vocabulary that was printed.
+P.tokenizer has the tokenizer as transformers' AutoTokenizer loads it; each step of that training, and what is
+released of it, has a copy.
 
 )";
 constexpr const char* kExample =

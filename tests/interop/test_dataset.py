@@ -153,6 +153,41 @@ class DatasetTest(Case):
                     self.assertTrue(model.decode(document.tolist()) == text, name)
                     self.assertLess(abs(len(document) / len(model.encode(text)) - 1), 1e-4)
 
+    def test_transformers_load_the_tokenizer_of_a_release(self):
+        """By way of a training, its step alone in an archive and back; where a model has no such form, that is said."""
+        from transformers import AutoTokenizer
+        hard = ["The word", " two  spaces\n\n and\ttabs ", "Ünseen \u2603 \U0001f600 signs", "And it was said among them: 7919"]
+        corpus = self.write("a.txt", prose(2000))
+        self.sentencepiece("llama", corpus, model_type="bpe", normalization_rule_name="identity", byte_fallback=True,
+                           remove_extra_whitespaces=False)
+        own = ["--train-sentencepiece", "--vocab-size", "400"]
+        for name, flags in {"own": own, "bytes": ["--tokenizer", "bytes"],
+                            "llama": ["--tokenizer", f"sentencepiece:{self.path('llama.model')}"]}.items():
+            facts, _ = self.data(corpus, *flags, prefix=name)
+            if name == "own":
+                cairn("train", "--nproc-per-node", 1, "--num-layers", 1, "--hidden-size", 8, "--num-attention-heads", 1,
+                      "--seq-length", 8, "--vocab-size", facts["vocab_size"], "--data-path", self.path(name), "--train-iters", 1,
+                      "--save", self.path("run"), "--threads", 1)
+                cairn("archive", "run", self.path("run", "step-00000001"), "--store", self.path("store"))
+                cairn("archive", "restore", self.path("store") + ":run@1", self.path("alone", "step-00000001"))
+                cairn("verify", self.path("alone", "step-00000001"))
+                release = self.path("release")
+                cairn("strip", self.path("alone", "step-00000001"), release, "--dtype", "fp16")
+            else:
+                release = self.path(name + ".tokenizer")
+            tokenizer = AutoTokenizer.from_pretrained(release)
+            model = None if name == "bytes" else sentencepiece.SentencePieceProcessor(
+                model_file=self.path({"own": "own.model"}.get(name, "llama.model")))
+            for text in [*hard, prose(50)]:
+                expected = list(text.encode()) if model is None else model.encode(text)
+                self.assertEqual(tokenizer.encode(text, add_special_tokens=False), expected, (name, text))
+                self.assertEqual(tokenizer.decode(expected), text)
+            self.assertEqual(tokenizer.eos_token_id, facts["eod"])
+        self.sentencepiece("nfkc", corpus)
+        told = cairn("data", corpus, "--tokenizer", f"sentencepiece:{self.path('nfkc.model')}", "--output-prefix", self.path("q"))
+        self.assertIn("no tokenizer for transformers", told.stdout)
+        self.assertFalse(os.path.exists(self.path("q.tokenizer")))
+
     def test_dry_run_tells_the_same_and_writes_nothing(self):
         text = self.write("a.txt", prose(3000))
         arguments = [text, "--train-sentencepiece", "--vocab-size", "400", "--json"]
