@@ -84,8 +84,8 @@ double NoiseOf(std::vector<double> residuals, const std::vector<double>& weights
   return std::max(least, std::sqrt((kUsualRows * usual * usual + rows * seen * seen) / free));
 }
 
-// `measured` and `predict(constants, row)` are of the same quantity. How strongly the rows pull against the
-// priors depends on their noise, and the noise on what the fit leaves: each in turn, a few times.
+// `measured` and `predict(constants, i)`, of row i, are of the same quantity. How strongly the rows pull
+// against the priors depends on their noise, and the noise on what the fit leaves: each in turn, a few times.
 template <typename Constants, typename Predict>
 Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
                                          std::optional<double> RunRow::*measured,
@@ -97,7 +97,7 @@ Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
   const auto residuals = [&](const std::vector<double>& x, std::vector<double>& out) {
     const Constants constants = FromLogs(x, infos);
     for (size_t i = 0; i < rows.size(); ++i)
-      out[i] = std::log(predict(constants, *rows[i]) / *(rows[i]->*measured)) / noise;
+      out[i] = std::log(predict(constants, i) / *(rows[i]->*measured)) / noise;
   };
   const std::vector<double> weights = rows.empty() ? std::vector<double>() : Weights(rows);
   Fit fit;
@@ -123,21 +123,25 @@ std::vector<const RunRow*> With(const std::vector<RunRow>& rows, std::optional<d
   return with;
 }
 
-// The fastest of the micro-batches that the row may have had, and its time.
-std::pair<double, int64_t> FastestOf(const RunRow& row, const Cluster& cluster,
-                                     const TimeConstants& constants) {
-  const auto of = [&](int64_t size) {
-    RunSetup setup = row.setup;
+// Of each micro-batch that the row may have had.
+std::vector<IterationWork> WorksOf(const RunRow& row, const Cluster& cluster) {
+  std::vector<IterationWork> works;
+  RunSetup setup = row.setup;
+  for (const int64_t size : row.micro_batches) {
     setup.micro_batch = size;
-    return std::pair(TimeOf(row.shape, setup, cluster, constants).Total(), size);
-  };
-  if (row.micro_batches.empty()) return of(row.setup.micro_batch);
-  auto best = of(row.micro_batches.front());
-  for (const int64_t size : row.micro_batches) best = std::min(best, of(size));
-  return best;
+    works.push_back(WorkOf(row.shape, setup, cluster));
+  }
+  if (works.empty()) works.push_back(WorkOf(row.shape, setup, cluster));
+  return works;
 }
-double Seconds(const RunRow& row, const Cluster& cluster, const TimeConstants& constants) {
-  return FastestOf(row, cluster, constants).first;
+
+// The fastest of them: its time and its micro-batch.
+std::pair<double, int64_t> FastestOf(const std::vector<IterationWork>& works,
+                                     const TimeConstants& constants) {
+  std::pair<double, int64_t> best{INFINITY, 1};
+  for (const IterationWork& work : works)
+    best = std::min(best, std::pair(TimeOf(work, constants).Total(), work.setup.micro_batch));
+  return best;
 }
 double MemoryGb(const RunRow& row, const MemoryConstants& constants) {
   return MemoryOf(row.shape, row.setup, constants).Peak();
@@ -190,14 +194,17 @@ double Normal(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
 Result<Calibration> FitRows(const std::vector<RunRow>& rows, const Cluster& cluster) {
   Calibration calibration;
+  const std::vector<const RunRow*> timed = With(rows, &RunRow::seconds);
+  std::vector<std::vector<IterationWork>> works;
+  for (const RunRow* row : timed) works.push_back(WorksOf(*row, cluster));
   CAIRN_ASSIGN_OR_RETURN(
       calibration.time,
-      FitTo(With(rows, &RunRow::seconds), &RunRow::seconds, TimeConstantInfos(cluster.cpu), kTimeMisfit,
-            kTimeNoise, [&](const TimeConstants& c, const RunRow& row) { return Seconds(row, cluster, c); }));
-  CAIRN_ASSIGN_OR_RETURN(
-      calibration.memory,
-      FitTo(With(rows, &RunRow::memory_gb), &RunRow::memory_gb, MemoryConstantInfos(), kMemoryNoise,
-            kMemoryNoise, [](const MemoryConstants& c, const RunRow& row) { return MemoryGb(row, c); }));
+      FitTo(timed, &RunRow::seconds, TimeConstantInfos(cluster.cpu), kTimeMisfit, kTimeNoise,
+            [&](const TimeConstants& c, size_t i) { return FastestOf(works[i], c).first; }));
+  const std::vector<const RunRow*> weighed = With(rows, &RunRow::memory_gb);
+  CAIRN_ASSIGN_OR_RETURN(calibration.memory,
+                         FitTo(weighed, &RunRow::memory_gb, MemoryConstantInfos(), kMemoryNoise, kMemoryNoise,
+                               [&](const MemoryConstants& c, size_t i) { return MemoryGb(*weighed[i], c); }));
   return calibration;
 }
 
@@ -302,7 +309,7 @@ Result<Calibration> BuiltInCalibration(const Cluster& cluster, Program program) 
 
 Prediction PredictRow(const RunRow& row, const Cluster& cluster, const Calibration& calibration) {
   RunSetup setup = row.setup;
-  setup.micro_batch = FastestOf(row, cluster, calibration.time.constants).second;
+  setup.micro_batch = FastestOf(WorksOf(row, cluster), calibration.time.constants).second;
   return Predict(row.shape, setup, cluster, calibration);
 }
 
@@ -310,11 +317,11 @@ Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster
                    const Calibration& calibration) {
   Prediction prediction;
   prediction.micro_batch = setup.micro_batch;
-  prediction.time = TimeOf(shape, setup, cluster, calibration.time.constants);
+  const IterationWork work = WorkOf(shape, setup, cluster);
+  prediction.time = TimeOf(work, calibration.time.constants);
   prediction.memory = MemoryOf(shape, setup, calibration.memory.constants);
-  prediction.seconds = Bounds(calibration.time, TimeConstantInfos(), [&](const TimeConstants& c) {
-    return TimeOf(shape, setup, cluster, c).Total();
-  });
+  prediction.seconds = Bounds(calibration.time, TimeConstantInfos(),
+                              [&](const TimeConstants& c) { return TimeOf(work, c).Total(); });
   prediction.memory_gb = Bounds(calibration.memory, MemoryConstantInfos(),
                                 [&](const MemoryConstants& c) { return MemoryOf(shape, setup, c).Peak(); });
   const double limit = calibration.usable * cluster.memory_gb;

@@ -8,10 +8,8 @@
 // takes on those cores.
 #pragma once
 
-#include "tools/plan/cluster.h"
 #include "tools/plan/constants.h"
-#include "tools/plan/model_shape.h"
-#include "tools/plan/run_setup.h"
+#include "tools/plan/iteration_work.h"
 
 namespace cairn {
 
@@ -41,6 +39,7 @@ struct IterationTime {
   double Total() const { return steady + bubble + turns + data_parallel + optimizer; }
 };
 
+IterationTime TimeOf(const IterationWork& work, const TimeConstants& constants);
 IterationTime TimeOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster,
                      const TimeConstants& constants);
 

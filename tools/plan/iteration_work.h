@@ -1,0 +1,65 @@
+// What one iteration of a topology does, counted: products, bytes and messages, each as the seconds that it
+// takes at the full speed of its part of the machine.
+//
+// None of the planner's constants is in it. A fit asks hundreds of thousands of times what other constants
+// make of the same runs; the counting, where tiles and waves cost most, is done once a run (WorkOf), and
+// TimeOf (time_model.h) is a few dozen multiplications.
+#pragma once
+
+#include "tools/plan/cluster.h"
+#include "tools/plan/model_shape.h"
+#include "tools/plan/run_setup.h"
+
+namespace cairn {
+
+// Matrix products, with tile and wave quantization. A product of depth k takes (1 + TimeConstants::depth / k)
+// times as long, so that the seconds over the depth are summed beside the seconds.
+struct ProductWork {
+  double whole = 0, whole_over_depth = 0;  // all sides are multiples of 64
+  double odd = 0, odd_over_depth = 0;      // one is not
+};
+
+// A collective, or a message: on the slower of the links it crosses.
+struct TransferWork {
+  double link = 0;     // seconds at the speed of the links within a node; 0: crosses none
+  double network = 0;  // seconds at the speed of the node's network; 0: crosses none
+};
+
+struct AttentionWork {
+  double products = 0;  // seconds of one pass at peak; of flash attention, of all passes
+  double scores = 0;    // seconds in which the scores cross memory once
+  double passes = 0;    // forward, backward (two) and recomputation
+  bool odd = false;     // the head dimension is no multiple of 8
+  bool of_128 = false;  // it is 128
+};
+
+struct IterationWork {
+  RunSetup setup;
+  double cores = 0;    // that the ranks share; 0: each has a device of its own
+  double deepest = 0;  // layers of the stage that has most
+
+  // Of one layer and micro-batch, forward and backward (and recomputation).
+  ProductWork products;
+  AttentionWork attention;
+  double input = 0;        // seconds in which the layer's input crosses memory once, in each pass
+  double whole_share = 1;  // of what TP does not cut, on one rank
+  double cut_share = 1;    // of what it cuts
+  double parameters = 0;   // seconds in which a byte of each parameter crosses memory
+  TransferWork tensor_parallel;
+  double rounds = 0;  // of collectives that wait for each other
+
+  // Of one micro-batch.
+  ProductWork head;
+  double loss = 0;       // seconds of the loss's traffic
+  double embedding = 0;  // as `parameters`
+  TransferWork hand_over;
+
+  // Of the iteration.
+  TransferWork data_parallel;
+  double optimizer = 0;  // seconds of its traffic
+  double offloaded = 0;  // seconds of an optimizer on the host
+};
+
+IterationWork WorkOf(const ModelShape& shape, const RunSetup& setup, const Cluster& cluster);
+
+}  // namespace cairn
