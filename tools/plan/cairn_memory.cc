@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/plan/stage_layers.h"
+
 namespace cairn {
 namespace {
 
@@ -23,15 +25,14 @@ class Rank {
         setup_(setup),
         base_gb_(base_gb),
         tp_(static_cast<double>(setup.tp)),
-        layers_(std::ceil(static_cast<double>(shape.layers) / setup.pp)),
         elements_(static_cast<double>(setup.micro_batch) * shape.seq * shape.hidden),
         element_(setup.mixed() ? 2 : 4),
         bytes_(setup.mixed() ? kHalf : kSingle) {}
 
   // `embedding`: the stage looks tokens up; `head`: it has output layer and loss.
-  StageMemory Of(bool embedding, bool head, int64_t micro_batches) const {
+  StageMemory Of(double layers, bool embedding, bool head, int64_t micro_batches) const {
     const double table = shape_.PaddedVocab(setup_.tp) / tp_ * shape_.hidden;
-    double params = layers_ * shape_.LayerParams() / tp_;
+    double params = layers * shape_.LayerParams() / tp_;
     if (embedding) params += table + shape_.PositionParams();
     if (head && (!embedding || !shape_.tied)) params += table;
     const double share = setup_.zero > 0 ? 1.0 / setup_.dp : 1.0;
@@ -39,7 +40,7 @@ class Rank {
     memory.parameters = params * element_ / kGiga;
     memory.gradients = params * 4 / kGiga;
     memory.optimizer = params * (setup_.mixed() ? 12 : 8) * share / kGiga;
-    memory.in_flight = std::min(micro_batches, setup_.MicroBatches()) * layers_ * Kept() / kGiga;
+    memory.in_flight = std::min(micro_batches, setup_.MicroBatches()) * layers * Kept() / kGiga;
     memory.activations = Working(embedding, head, table) / kGiga;
     memory.buffers = base_gb_;
     return memory;
@@ -75,7 +76,6 @@ class Rank {
   const RunSetup& setup_;
   double base_gb_;
   double tp_;
-  double layers_;
   double elements_;  // of one micro-batch's activations
   double element_;   // bytes of a weight
   LayerBytes bytes_;
@@ -85,14 +85,15 @@ class Rank {
 
 PipelineMemory CairnMemoryOf(const ModelShape& shape, const RunSetup& setup, double base_gb) {
   const Rank rank(shape, setup, base_gb);
+  const StageLayers layers = StageLayersOf(shape, setup);
   if (setup.pp == 1) {
-    const StageMemory only = rank.Of(true, true, 1);
+    const StageMemory only = rank.Of(layers.first, true, true, 1);
     return {only, only, only};
   }
   PipelineMemory memory;
-  memory.first = rank.Of(true, false, setup.pp);
-  memory.middle = setup.pp > 2 ? rank.Of(false, false, setup.pp - 1) : memory.first;
-  memory.last = rank.Of(false, true, 1);
+  memory.first = rank.Of(layers.first, true, false, setup.pp);
+  memory.middle = setup.pp > 2 ? rank.Of(layers.middle, false, false, setup.pp - 1) : memory.first;
+  memory.last = rank.Of(layers.last, false, true, 1);
   return memory;
 }
 

@@ -46,7 +46,7 @@ std::vector<double> Weights(const std::vector<const RunRow*>& rows) {
   const auto key = [](const RunRow& r) {
     return std::tuple(r.shape.hidden, r.shape.layers, r.shape.heads, r.shape.seq, r.shape.vocab, r.setup.tp,
                       r.setup.pp, r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero,
-                      r.setup.recompute);
+                      r.setup.recompute, r.setup.first_layers, r.setup.last_layers);
   };
   std::map<decltype(key(*rows[0])), int> counts;
   for (const RunRow* row : rows) ++counts[key(*row)];

@@ -49,7 +49,8 @@ class Plain {
 void RankBest(const std::vector<std::pair<const RunRow*, double>>& predicted, HeldOut& held) {
   const auto key = [](const RunRow& r) {
     return std::tuple(r.shape.hidden, r.shape.layers, r.shape.heads, r.setup.gpus, r.setup.tp, r.setup.pp,
-                      r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero);
+                      r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero,
+                      r.setup.first_layers, r.setup.last_layers);
   };
   struct Seen {
     double measured, predicted;

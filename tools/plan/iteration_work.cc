@@ -41,7 +41,7 @@ class WorkCounter {
   IterationWork Count() const {
     IterationWork work{.setup = setup_};
     work.cores = cluster_.cores * std::ceil(static_cast<double>(setup_.gpus) / cluster_.gpus_per_node);
-    work.deepest = std::ceil(static_cast<double>(shape_.layers) / setup_.pp);
+    work.layers = StageLayersOf(shape_, setup_);
     CountLayer(work);
     CountEnds(work);
     CountStep(work);
@@ -98,10 +98,13 @@ class WorkCounter {
       work.optimizer = (params * kStepBytesWhole + sharded * kStepBytesSharded) / memory_;
   }
 
-  // The first or last stage holds the embedding beside its layers.
+  // Of the stage that holds most. The first and the last hold the embedding beside their layers.
   double StageParams() const {
-    const double layers = static_cast<double>(shape_.layers) / setup_.pp;
-    return (layers * shape_.LayerParams() + shape_.PaddedVocab(setup_.tp) * hidden_) / tp_;
+    const double layer = shape_.LayerParams(), embedding = shape_.PaddedVocab(setup_.tp) * hidden_;
+    if (setup_.first_layers == 0 && setup_.last_layers == 0)
+      return (static_cast<double>(shape_.layers) / setup_.pp * layer + embedding) / tp_;
+    const StageLayers layers = StageLayersOf(shape_, setup_);
+    return std::max(std::max(layers.first, layers.last) * layer + embedding, layers.middle * layer) / tp_;
   }
 
   // (m × k) by (k × n).

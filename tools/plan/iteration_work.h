@@ -9,6 +9,7 @@
 #include "tools/plan/cluster.h"
 #include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
+#include "tools/plan/stage_layers.h"
 
 namespace cairn {
 
@@ -35,8 +36,8 @@ struct AttentionWork {
 
 struct IterationWork {
   RunSetup setup;
-  double cores = 0;    // that the ranks share; 0: each has a device of its own
-  double deepest = 0;  // layers of the stage that has most
+  double cores = 0;  // that the ranks share; 0: each has a device of its own
+  StageLayers layers;
 
   // Of one layer and micro-batch, forward and backward (and recomputation).
   ProductWork products;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tools/plan/cairn_memory.h"
+#include "tools/plan/stage_layers.h"
 
 namespace cairn {
 namespace {
@@ -23,20 +24,16 @@ ParameterBytes BytesOf(const RunSetup& setup) {
 class Stage {
  public:
   Stage(const ModelShape& shape, const RunSetup& setup, const MemoryConstants& constants)
-      : shape_(shape),
-        setup_(setup),
-        constants_(constants),
-        tp_(static_cast<double>(setup.tp)),
-        layers_(std::ceil(static_cast<double>(shape.layers) / setup.pp)) {}
+      : shape_(shape), setup_(setup), constants_(constants), tp_(static_cast<double>(setup.tp)) {}
 
   // `embeddings` held (0, 1, or 2 untied in one stage); `micro_batches` in flight at most; whether it has the
   // loss.
-  StageMemory Of(double embeddings, double micro_batches, bool loss) const {
+  StageMemory Of(double layers, double embeddings, double micro_batches, bool loss) const {
     StageMemory memory;
     const double table = shape_.PaddedVocab(setup_.tp) * static_cast<double>(shape_.hidden);
-    States((layers_ * shape_.LayerParams() + embeddings * table) / tp_, memory);
+    States((layers * shape_.LayerParams() + embeddings * table) / tp_, memory);
     const double in_flight = std::min(micro_batches, static_cast<double>(setup_.MicroBatches()));
-    memory.in_flight = in_flight * layers_ * KeptBytes() / kGiga;
+    memory.in_flight = in_flight * layers * KeptBytes() / kGiga;
     memory.activations = Working(loss) / kGiga;
     memory.buffers = constants_.base_gb;
     return memory;
@@ -76,7 +73,6 @@ class Stage {
   const RunSetup& setup_;
   const MemoryConstants& constants_;
   double tp_;
-  double layers_;
 };
 
 }  // namespace
@@ -102,18 +98,19 @@ PipelineMemory MemoryOf(const ModelShape& shape, const RunSetup& setup, const Me
   if (setup.program == Program::kCairn)
     return CairnMemoryOf(shape, setup, setup.on_cpu ? 0 : constants.base_gb);
   const Stage stage(shape, setup, constants);
+  const StageLayers layers = StageLayersOf(shape, setup);
   const double untied = shape.tied ? 0 : 1;
   if (setup.pp == 1) {
-    const StageMemory only = stage.Of(1 + untied, 1, true);
+    const StageMemory only = stage.Of(layers.first, 1 + untied, 1, true);
     return {only, only, only};
   }
   // 1F1B: stage i holds pp - i micro-batches; interleaving adds the warm-up of its further chunks.
   const double chunks = static_cast<double>(setup.virtual_stages);
   const double more = chunks > 1 ? (setup.pp - 1) / chunks : 0;
   PipelineMemory memory;
-  memory.first = stage.Of(1, setup.pp + more, false);
-  memory.middle = setup.pp > 2 ? stage.Of(0, setup.pp - 1 + more, false) : memory.first;
-  memory.last = stage.Of(1, 1 + more, true);
+  memory.first = stage.Of(layers.first, 1, setup.pp + more, false);
+  memory.middle = setup.pp > 2 ? stage.Of(layers.middle, 0, setup.pp - 1 + more, false) : memory.first;
+  memory.last = stage.Of(layers.last, 1, 1 + more, true);
   return memory;
 }
 

@@ -10,6 +10,7 @@
 
 #include "tools/plan/formulas.h"
 #include "tools/plan/memory_model.h"
+#include "tools/plan/stage_layers.h"
 
 namespace cairn {
 namespace {
@@ -196,6 +197,13 @@ class RowParser {
     CAIRN_RETURN_IF_ERROR(reader.Word<Recompute>("recompute", kRecomputes, setup.recompute));
     setup.program = program_;
     CAIRN_ASSIGN_OR_RETURN(setup.virtual_stages, reader.Count("virtual_stages", 1));
+    CAIRN_ASSIGN_OR_RETURN(setup.first_layers, reader.Count("first_layers", 0, 0));
+    CAIRN_ASSIGN_OR_RETURN(setup.last_layers, reader.Count("last_layers", 0, 0));
+    if ((setup.first_layers > 0 || setup.last_layers > 0) && !StagesAreWhole(row.shape, setup))
+      return InvalidArgument(
+          "{}: with {} and {} in the first and last of {} stages the rest of {} layers does "
+          "not fall evenly to the others",
+          reader.Where("first_layers"), setup.first_layers, setup.last_layers, setup.pp, row.shape.layers);
     CAIRN_ASSIGN_OR_RETURN(setup.sequence_parallel, reader.Flag("sequence_parallel", false));
     const bool noted = reader.Cell("note").find("flash attention") != std::string::npos;
     CAIRN_ASSIGN_OR_RETURN(setup.flash_attention, reader.Flag("flash_attention", noted));

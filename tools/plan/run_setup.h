@@ -27,6 +27,8 @@ struct RunSetup {
   bool on_cpu = false;             // ranks are processes on CPUs
   bool sequence_parallel = false;  // norms, residuals and dropout are cut by TP along the sequence
   bool flash_attention = false;    // scores are never stored
+  int64_t first_layers = 0;        // of the first stage; 0: as many as the others (stage_layers.h)
+  int64_t last_layers = 0;         // the same of the last
 
   // Micro-batches of one pipeline in one iteration (GAS). A published batch need not divide: 2043 over DP=9
   // did not.

@@ -86,25 +86,27 @@ IterationTime TimeOf(const IterationWork& counted, const TimeConstants& constant
   time.hand_over = pace * pricing.HandOver();
   const double cores = counted.cores;
   const double turns = cores > 0 ? std::max(1.0, setup.tp / cores) : 1;  // of ranks that wait for each other
-  const double deepest = counted.deepest;
-  const double layers = deepest * (time.layer.Work() * turns + time.layer.latency);
+  const StageLayers& layers = counted.layers;
+  const double layer = time.layer.Work() * turns + time.layer.latency;
   const double head = pace * pricing.Head() * turns;
   const double embedding = pace * pricing.Embedding() * turns;
   double all_stages;  // one micro-batch through the whole pipeline
   if (setup.pp == 1) {
-    time.slowest_stage = all_stages = layers + head + embedding;
+    time.slowest_stage = all_stages = layers.first * layer + head + embedding;
   } else {
-    const double middle = layers + time.hand_over;
-    const double first = layers + time.hand_over / 2 + embedding;
-    const double last = first + head;
-    time.slowest_stage = std::max(middle, last);
+    const double middle = layers.middle * layer + time.hand_over;
+    const double first = layers.first * layer + time.hand_over / 2 + embedding;
+    const double last = layers.last * layer + time.hand_over / 2 + embedding + head;
+    time.slowest_stage = std::max({first, middle, last});
     all_stages = first + last + (setup.pp - 2) * middle;
   }
   time.steady = setup.MicroBatches() * time.slowest_stage;
   time.bubble = (all_stages - time.slowest_stage) / setup.virtual_stages;
   time.data_parallel = pace * pricing.DataParallel();
   time.optimizer = pace * pricing.Optimizer();
-  const double waits = setup.pp * deepest * time.layer.latency + (setup.pp - 1) * time.hand_over;
+  const double all_layers =
+      setup.pp == 1 ? layers.first : layers.first + layers.last + (setup.pp - 2) * layers.middle;
+  const double waits = all_layers * time.layer.latency + (setup.pp - 1) * time.hand_over;
   AddTurns(setup, cores, (all_stages - waits) / turns, time);
   return time;
 }

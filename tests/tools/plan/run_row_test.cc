@@ -111,6 +111,20 @@ TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
   EXPECT_FALSE(parse("h100-80,8,64,8,1,64,64,8,1,,8,1,bf16,full,,2,,\n").ok());
 }
 
+TEST(RunRowTest, LayersOfTheEndsAreRead) {
+  const auto parse = [](const std::string& ends) {
+    return ParseRunRows(*ParseCsv("gpus,hidden,layers,heads,tp,pp,mbs,gbs,first_layers,last_layers\n"
+                                  "64,4096,46,32,8,8,1,64," +
+                                      ends + "\n",
+                                  "runs.csv"),
+                        true, *FindCluster("h100"));
+  };
+  EXPECT_EQ(parse("5,5")->rows[0].setup.first_layers, 5);
+  EXPECT_EQ(parse(",4")->rows[0].setup.last_layers, 4);  // and 6 in each of the seven others
+  EXPECT_NE(parse("5,6").status().message().find("runs.csv:2: first_layers"), std::string::npos);
+  EXPECT_FALSE(parse("60,").ok());
+}
+
 TEST(RunRowTest, BadCellsAreNamed) {
   const auto message = [](const std::string& row) {
     const auto rows = Parse(row);

@@ -1,0 +1,42 @@
+// How many layers each stage of a pipeline holds.
+//
+// Stages hold as many each, but for the first and the last, which may hold fewer, for they also have the
+// embedding, and the output layer with the loss: RunSetup::first_layers and last_layers, 0 where nothing was
+// said. What each program makes of it, and by which flags, is in launch_flags.h.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tools/plan/model_shape.h"
+#include "tools/plan/run_setup.h"
+
+namespace cairn {
+
+// Layers that fewer fit the pipeline than the others count as a whole stage: a table's 205 B on 9 stages.
+struct StageLayers {
+  double first = 0;
+  double middle =
+      0;  // of each stage between; of a pipeline of two, of stages as even as can be: as the first
+  double last = 0;
+  double Most() const { return std::max({first, middle, last}); }
+};
+StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup);
+
+// Whether the layers fall to the stages (and to their chunks) without a rest, as the program cuts them.
+bool StagesAreWhole(const ModelShape& shape, const RunSetup& setup);
+
+// Layers of the first and of the last stage.
+struct StageEnds {
+  int64_t first = 0;
+  int64_t last = 0;
+  bool operator==(const StageEnds&) const = default;
+};
+
+// The cuts with fewer layers in the first or last stage that setup.program can be told, beside the even one,
+// for its pp and virtual stages: Megatron-LM's by --decoder-first-pipeline-num-layers and
+// --account-for-embedding-in-pipeline-split and their likes, Megatron-DeepSpeed's by --pp-partition-method.
+// `cairn train` has none: it cuts as evenly as can be.
+std::vector<StageEnds> UnevenEnds(const ModelShape& shape, const RunSetup& setup);
+
+}  // namespace cairn
