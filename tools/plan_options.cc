@@ -103,7 +103,11 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
                 "only what cairn train runs, with its memory (implied by --sbatch)")
       ->group("Search");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
-                "embedding and output layer count as layers of stages")
+                "only stages where embedding and output layer count as a layer each")
+      ->group("Search");
+  plan.add_flag("--even-stages", r.even_stages,
+                "only stages of as many layers; without it the first and the last may hold fewer, as the "
+                "--framework can be told")
       ->group("Search");
   plan.add_flag("!--no-fused-softmax", r.fused_softmax, "drop the rule (heads / tp) * mbs % 4 == 0")
       ->group("Search");
@@ -229,14 +233,20 @@ Status ApplyModel(PlanOptions& options) {
 
 CLI::Option* AddFramework(CLI::App& app, Program& program) {
   return AddChoice<Program>(
-      app, "--framework", program, "whose memory is counted",
+      app, "--framework", program, "whose memory is counted, and who is told how to cut",
       {{"megatron-deepspeed", Program::kMegatronDeepSpeed}, {"megatron-lm", Program::kMegatronLm}});
 }
 
-std::string_view NameOf(Program program) {
+std::string_view ShortNameOf(Program program) {
   if (program == Program::kCairn) return "cairn train";
-  return program == Program::kMegatronLm ? "Megatron-LM (18 bytes a parameter, 6 + 12/dp with ZeRO 1)"
-                                         : "Megatron-DeepSpeed (20 bytes a parameter)";
+  return program == Program::kMegatronLm ? "Megatron-LM" : "Megatron-DeepSpeed";
+}
+
+std::string NameOf(Program program) {
+  const std::string name(ShortNameOf(program));
+  if (program == Program::kCairn) return name;
+  return name + (program == Program::kMegatronLm ? " (18 bytes a parameter, 6 + 12/dp with ZeRO 1)"
+                                                 : " (20 bytes a parameter)");
 }
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {

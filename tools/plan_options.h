@@ -33,9 +33,10 @@ struct PlanOptions {
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
 
-// --framework, whose memory is counted.
+// --framework: whose memory is counted, and who is told how to cut.
 CLI::Option* AddFramework(CLI::App& app, Program& program);
-std::string_view NameOf(Program program);
+std::string_view ShortNameOf(Program program);
+std::string NameOf(Program program);  // with the bytes of a parameter
 
 // Fills in what the files say and what follows. Errors: InvalidArgument naming file, line and key.
 Status CompletePlanOptions(CLI::App& plan, PlanOptions& options);

@@ -1,8 +1,12 @@
 #include "tools/plan_output.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "tools/output.h"
+#include "tools/plan/launch_flags.h"
+#include "tools/plan/stage_layers.h"
 #include "tools/progress.h"
 #include "tools/text_table.h"
 
@@ -29,12 +33,22 @@ double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
   return (layer.tensor_parallel + layer.latency) * layers / s.pp * s.MicroBatches();
 }
 
-std::vector<std::string> Row(size_t rank, const PlanFacts& plan, bool with_days) {
+// Layers of the stages: "12", or of first, middle and last "11/12/11".
+std::string StagesText(const ModelShape& shape, const RunSetup& setup) {
+  const StageLayers layers = StageLayersOf(shape, setup);
+  const bool even = layers.first == layers.last && (setup.pp <= 2 || layers.first == layers.middle);
+  if (even) return fmt::format("{:g}", layers.first);
+  if (setup.pp == 2) return fmt::format("{:g}/{:g}", layers.first, layers.last);
+  return fmt::format("{:g}/{:g}/{:g}", layers.first, layers.middle, layers.last);
+}
+
+std::vector<std::string> Row(const ModelShape& shape, size_t rank, const PlanFacts& plan, bool with_days) {
   const RunSetup& s = plan.candidate.setup;
   const Prediction& p = plan.prediction;
   std::vector<std::string> row = {std::to_string(rank)};
-  for (const int64_t n :
-       {s.gpus, s.tp, s.pp, s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
+  for (const int64_t n : {s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
+  row.push_back(StagesText(shape, s));
+  for (const int64_t n : {s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
     row.push_back(std::to_string(n));
   row.push_back(std::string(NameOf(s.recompute)));
   row.push_back(fmt::format("{:.4g}", p.seconds.value));
@@ -135,11 +149,15 @@ ordered_json ToJson(const StageMemory& m) {
 
 ordered_json ToJson(const Estimate& e) { return {{"value", e.value}, {"low", e.low}, {"high", e.high}}; }
 
-ordered_json ToJson(const RunSetup& s) {
+ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
+  const StageLayers layers = StageLayersOf(shape, s);
   return {{"gpus", s.gpus},
           {"tp", s.tp},
           {"pp", s.pp},
           {"virtual_stages", s.virtual_stages},
+          {"first_layers", layers.first},
+          {"middle_layers", layers.middle},
+          {"last_layers", layers.last},
           {"dp", s.dp},
           {"mbs", s.micro_batch},
           {"gas", s.MicroBatches()},
@@ -151,7 +169,8 @@ ordered_json ToJson(const RunSetup& s) {
 
 ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
   const Prediction& p = plan.prediction;
-  ordered_json json = ToJson(plan.candidate.setup);
+  ordered_json json = ToJson(options.request.shape, plan.candidate.setup);
+  json["flags"] = LaunchFlags(options.request.shape, plan.candidate.setup);
   json["sec_per_it"] = ToJson(p.seconds);
   json["mem_gb"] = ToJson(p.memory_gb);
   json["fit_probability"] = p.fit_probability;
@@ -205,18 +224,21 @@ void PrintPlans(const PlanOptions& options, const SearchResult& result, const st
   PrintModel(options);
   const bool with_days = SamplesOf(options) > 0;
   if (!plans.empty()) {
-    std::vector<std::string> header = {"",       "GPUs",   "TP",   "PP",        "v",      "DP",
-                                       "MBS",    "GAS",    "ZeRO", "recompute", "sec/it", "9 of 10",
-                                       "TFLOPs", "mem GB", "fits", "bubble"};
+    std::vector<std::string> header = {"",        "GPUs",   "TP",     "PP",   "layers",    "v",
+                                       "DP",      "MBS",    "GAS",    "ZeRO", "recompute", "sec/it",
+                                       "9 of 10", "TFLOPs", "mem GB", "fits", "bubble"};
     if (with_days) header.insert(header.end(), {"days", "GPU-hours"});
     TextTable table(header);
-    for (size_t i = 0; i < plans.size(); ++i) table.Add(Row(i + 1, plans[i], with_days));
+    for (size_t i = 0; i < plans.size(); ++i)
+      table.Add(Row(options.request.shape, i + 1, plans[i], with_days));
     fmt::print("\n");
     table.Print();
     fmt::print("\nThe first of them:\n");
     PrintMemory(plans.front());
     PrintTime(options, plans.front());
     PrintCosts(options, plans.front());
+    const auto flags = LaunchFlags(options.request.shape, plans.front().candidate.setup);
+    fmt::print("{} takes it as {}\n", ShortNameOf(options.request.program), fmt::join(flags, " "));
   }
   PrintRules(result);
 }
@@ -248,7 +270,7 @@ ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes) {
     ordered_json json = ToJson(s.shape);
     json["whole_tiles"] = s.whole_tiles;
     json["whole_waves"] = s.whole_waves;
-    json["plan"] = ToJson(s.best.setup);
+    json["plan"] = ToJson(s.shape, s.best.setup);
     json["sec_per_it"] = s.best.seconds;
     json["sec_per_it_at_equal_size"] = s.seconds_of_size;
     list.push_back(std::move(json));

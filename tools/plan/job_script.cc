@@ -3,6 +3,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "tools/plan/launch_flags.h"
+
 namespace cairn {
 namespace {
 
@@ -28,17 +30,14 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
   add("vocab-size", m.vocab);
   add("make-vocab-size-divisible-by", m.vocab_multiple);
   if (!m.tied) set("untie-embeddings-and-output-weights");
-  add("tensor-model-parallel-size", setup.tp);
-  add("pipeline-model-parallel-size", setup.pp);
-  add("zero-stage", setup.zero);
-  add("micro-batch-size", setup.micro_batch);
-  add("global-batch-size", setup.global_batch);
+  RunSetup ours = setup;
+  ours.program = Program::kCairn;
+  for (const std::string& flag : LaunchFlags(m, ours)) flags += "  " + flag + "\n";
   if (!request.rampup.empty())
     flags += fmt::format("  --rampup-batch-size {} {} {}\n", request.rampup[0], request.rampup[1],
                          request.rampup[2]);
   add("train-samples", std::llround(samples));
   if (setup.precision != Precision::kFp32) set(setup.precision == Precision::kBf16 ? "bf16" : "fp16");
-  if (setup.recompute == Recompute::kFull) flags += "  --recompute-granularity full\n";
   flags += request.cluster.cpu ? "  --device cpu\n" : "  --device cuda\n";
   return flags;
 }

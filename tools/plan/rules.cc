@@ -1,5 +1,6 @@
 // The rules of topology, each with its reason. The list is in the order in which they are asked.
 #include "tools/plan/search.h"
+#include "tools/plan/stage_layers.h"
 
 namespace cairn {
 namespace {
@@ -20,11 +21,14 @@ void AddCuts(const PlanRequest& request, std::vector<Rule>& rules) {
   rules.push_back({"hidden, ffn % tp == 0", "matrices are cut evenly", [&shape](const RunSetup& s) {
                      return Divides(s.tp, shape.hidden) && Divides(s.tp, shape.Ffn());
                    }});
-  const int64_t layers = shape.layers + (request.embeddings_as_layers ? 2 : 0);
-  rules.push_back({"layers % (pp * v) == 0",
-                   fmt::format("the slowest stage sets the beat; {} layers{}", layers,
-                               request.embeddings_as_layers ? " with embedding and output layer" : ""),
-                   [layers](const RunSetup& s) { return Divides(s.pp * s.virtual_stages, layers); }});
+  const bool accounted = request.embeddings_as_layers && request.program != Program::kCairn;
+  rules.push_back({"stages of whole layers",
+                   fmt::format("the program cuts {} layers{}; the slowest stage sets the beat", shape.layers,
+                               accounted ? ", the embedding and the output layer" : ""),
+                   [&shape, accounted](const RunSetup& s) {
+                     if (accounted && s.pp > 2 && s.first_layers == 0) return false;
+                     return StagesAreWhole(shape, s);
+                   }});
   rules.push_back({"v > 1 needs pp > 1, gas % pp == 0",
                    "interleaved stages run micro-batches in groups of pp", [](const RunSetup& s) {
                      return s.virtual_stages == 1 || (s.pp > 1 && Divides(s.pp, s.MicroBatches()));

@@ -1,10 +1,11 @@
 #include "tools/plan/search.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <tuple>
 
-#include "tools/plan/formulas.h"
+#include "tools/plan/stage_layers.h"
 
 namespace cairn {
 namespace {
@@ -72,7 +73,7 @@ class Combinations {
         if (tp * pp > request_.MaxGpus()) continue;
         for (const int64_t dp : Or(request_.dp, UpTo(request_.MaxGpus() / (tp * pp)))) {
           if (tp * pp * dp > request_.MaxGpus()) continue;
-          if ((seen += inner) > kMostCombinations)
+          if ((seen += inner * (1 + Ends(pp, 1).size())) > kMostCombinations)
             return InvalidArgument("more than {} combinations; narrow them with --tp, --pp or --dp",
                                    kMostCombinations);
           Inner(tp, pp, dp, visit);
@@ -92,7 +93,8 @@ class Combinations {
     setup.sequence_parallel = request_.sequence_parallel && tp > 1;
     setup.flash_attention = request_.flash_attention;
     setup.on_cpu = request_.cluster.cpu;
-    for (const int64_t chunks : chunks_)
+    for (const int64_t chunks : chunks_) {
+      const std::vector<StageEnds>& uneven = Ends(pp, chunks);
       for (const int64_t micro : micro_)
         for (const int64_t zero : zero_)
           for (const Recompute recompute : recompute_) {
@@ -100,13 +102,42 @@ class Combinations {
             setup.micro_batch = micro;
             setup.zero = zero;
             setup.recompute = recompute;
-            visit(setup);
+            VisitEnds(setup, uneven, visit);
           }
+    }
+  }
+
+  // Even stages, then those with fewer layers at their ends.
+  template <typename Visit>
+  static void VisitEnds(RunSetup setup, const std::vector<StageEnds>& uneven, const Visit& visit) {
+    visit(setup);
+    for (const StageEnds& ends : uneven) {
+      setup.first_layers = ends.first;
+      setup.last_layers = ends.last;
+      visit(setup);
+    }
+  }
+
+  const std::vector<StageEnds>& Ends(int64_t pp, int64_t chunks) const {
+    const auto [at, fresh] = ends_.try_emplace({pp, chunks});
+    if (fresh && !request_.even_stages) {
+      RunSetup setup{.pp = pp, .virtual_stages = chunks, .program = request_.program};
+      at->second = UnevenEnds(request_.shape, setup);
+      if (request_.embeddings_as_layers)
+        std::erase_if(at->second, [&](const StageEnds& ends) { return !OneLess(ends, pp); });
+    }
+    return at->second;
+  }
+
+  // Whether each end holds a layer less than the stages between.
+  bool OneLess(const StageEnds& ends, int64_t pp) const {
+    return ends.first == ends.last && (ends.first + 1) * pp == request_.shape.layers + 2;
   }
 
   const PlanRequest& request_;
   std::vector<int64_t> tp_, pp_, micro_, zero_, chunks_;
   std::vector<Recompute> recompute_;
+  mutable std::map<std::pair<int64_t, int64_t>, std::vector<StageEnds>> ends_;  // by stages and chunks
 };
 
 bool Better(const Candidate& a, const Candidate& b) {
@@ -184,12 +215,15 @@ Variables VariablesOf(const PlanRequest& request, const Candidate& candidate, co
   const RunSetup& s = candidate.setup;
   const auto real = [](int64_t value) { return static_cast<double>(value); };
   const ModelShape& m = request.shape;
+  const StageLayers stages = StageLayersOf(m, s);
   return {{"gpus", real(s.gpus)},
           {"nodes", real(s.gpus) / request.cluster.gpus_per_node},
           {"tp", real(s.tp)},
           {"pp", real(s.pp)},
           {"dp", real(s.dp)},
           {"v", real(s.virtual_stages)},
+          {"first_layers", stages.first},
+          {"last_layers", stages.last},
           {"mbs", real(s.micro_batch)},
           {"gbs", real(s.global_batch)},
           {"gas", real(s.MicroBatches())},

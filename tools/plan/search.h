@@ -24,10 +24,12 @@ struct PlanRequest {
   std::vector<int64_t> rampup;  // start, increment, samples; empty: none
   std::vector<int64_t> tp, pp, dp, micro_batches, zero, virtual_stages;
   std::vector<Recompute> recompute;
-  bool embeddings_as_layers = false;  // the embedding and the output layer count as one layer each
-  bool fused_softmax = true;          // Megatron's kernel, with its condition on heads
-  double memory_share = 0.95;         // of the GPU's memory that a plan may be predicted to need
-  std::vector<std::string> require;   // expressions
+  bool embeddings_as_layers =
+      false;                         // only stages where the embedding and the output layer count as one each
+  bool even_stages = false;          // only stages of as many layers
+  bool fused_softmax = true;         // Megatron's kernel, with its condition on heads
+  double memory_share = 0.95;        // of the GPU's memory that a plan may be predicted to need
+  std::vector<std::string> require;  // expressions
 
   int64_t MaxGpus() const { return nodes * cluster.gpus_per_node; }
 };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tools/plan/better_shapes.h"
+#include "tools/plan/launch_flags.h"
+#include "tools/plan/stage_layers.h"
 #include "tools/plan/training.h"
 
 namespace cairn {
@@ -56,7 +58,8 @@ TEST_F(SearchTest, EveryPlanKeepsEveryRule) {
   for (const Candidate& c : found.best) {
     const RunSetup& s = c.setup;
     EXPECT_LE(s.tp, 8);
-    EXPECT_EQ(72 % s.pp, 0);
+    const StageLayers layers = StageLayersOf(request_.shape, s);
+    EXPECT_EQ(s.pp == 1 ? layers.first : layers.first + (s.pp - 2) * layers.middle + layers.last, 72);
     EXPECT_EQ(2048 % (s.micro_batch * s.dp), 0);
     EXPECT_EQ(192 % (s.micro_batch * s.dp), 0);
     EXPECT_EQ(s.dp % 4, 0);
@@ -85,9 +88,57 @@ TEST_F(SearchTest, EmbeddingsMayCountAsLayers) {
   request_.shape.layers = 70;
   request_.embeddings_as_layers = true;
   request_.pp = {12};
-  EXPECT_FALSE(Found().best.empty());
+  EXPECT_EQ(Found().best.at(0).setup.first_layers, 5);
   request_.embeddings_as_layers = false;
+  EXPECT_EQ(Found().best.at(0).setup.first_layers, 5);
+  request_.even_stages = true;
   EXPECT_TRUE(Found().best.empty());
+}
+
+// Llama 3 405B, whose 126 layers on 16 stages had one less in the first and the last (arXiv
+// 2407.21783, 3.3.2).
+TEST_F(SearchTest, FewerLayersAtTheEndsAreProposedWhereTheyWin) {
+  request_.shape = {.layers = 126,
+                    .hidden = 16384,
+                    .heads = 128,
+                    .kv_heads = 8,
+                    .ffn = 53248,
+                    .seq = 8192,
+                    .vocab = 128256,
+                    .gated = true,
+                    .tied = false};
+  request_.cluster = *FindCluster("h100");
+  request_.program = Program::kMegatronLm;
+  request_.nodes = 1024;
+  request_.sequence_parallel = request_.flash_attention = true;
+  request_.tp = {8};
+  request_.virtual_stages = {};
+  const Calibration calibration = *BuiltInCalibration(request_.cluster);
+  const auto found = [&] { return Search(request_, calibration, 1)->best.at(0); };
+  const Candidate best = found();
+  EXPECT_EQ(best.setup.pp, 16);
+  EXPECT_EQ(best.setup.dp, 64);
+  EXPECT_EQ(best.setup.first_layers, 7);
+  EXPECT_EQ(best.setup.last_layers, 7);
+  const auto flags = LaunchFlags(request_.shape, best.setup);
+  for (const char* flag :
+       {"--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+        "--num-virtual-stages-per-pipeline-rank 4", "--recompute-method uniform", "--sequence-parallel"})
+    EXPECT_EQ(std::count(flags.begin(), flags.end(), flag), 1) << flag;
+  request_.even_stages = true;
+  EXPECT_LT(best.seconds, 0.75 * found().seconds);
+}
+
+TEST_F(SearchTest, CairnTrainCutsAsEvenlyAsCanBe) {
+  request_.shape.layers = 70;
+  request_.program = Program::kCairn;
+  request_.pp = {12};
+  const Candidate best = Found(1).best.at(0);
+  const StageLayers layers = StageLayersOf(request_.shape, best.setup);  // ten of 6, two of 5
+  EXPECT_EQ(layers.first, 6);
+  EXPECT_EQ(layers.last, 5);
+  for (const std::string& flag : LaunchFlags(request_.shape, best.setup))
+    EXPECT_EQ(flag.find("split"), std::string::npos);
 }
 
 TEST_F(SearchTest, MoreNodesAreNeverSlower) {
