@@ -15,15 +15,16 @@ std::string JsonNumber(double value, int digits) {
 }  // namespace
 
 Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch) {
-  const double h = config.hidden_size;
-  const double s = config.seq_length;
-  const double tokens = static_cast<double>(global_batch) * s;
-  const double products = 4 * h * h + 2 * h * config.ffn();  // of one token in one layer
-  const double attention = s * h;                            // scores and values of s / 2 tokens before it
-  const double layers = 2 * tokens * config.num_layers * (products + attention);
-  const double head = 2 * tokens * h * static_cast<double>(padded_vocabulary);
-  const double model = 3 * (layers + head);
-  return {.model = model, .hardware = model + (config.recompute() ? layers : 0)};
+  const double hidden = config.hidden_size;
+  const TransformerSize size{.layers = static_cast<double>(config.num_layers),
+                             .hidden = hidden,
+                             .queries = hidden,
+                             .keys = hidden,
+                             .ffn = static_cast<double>(config.ffn()),
+                             .seq = static_cast<double>(config.seq_length),
+                             .vocab = static_cast<double>(padded_vocabulary)};
+  return StepFlops(size, static_cast<double>(global_batch),
+                   config.recompute() ? Recomputed::kLayers : Recomputed::kNothing, kCausalPairs);
 }
 
 TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations)

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "ckpt/training_flops.h"
 #include "runtime/console.h"
 #include "runtime/data/event_writer.h"
 #include "runtime/data/train_config.h"
@@ -13,14 +14,7 @@
 
 namespace cairn {
 
-// FLOPs of one step. `model`: of the forward pass, and twice as many of the backward; of the attention's
-// products, the half that the causal mask leaves. Megatron-LM's num_floating_point_operations: 72 B s l h^2
-// (1 + s / 12h + v / 12lh) where the MLP is 4h wide; other widths count as they are. `hardware`: with the
-// layers' second forward pass under recomputation.
-struct Flops {
-  double model = 0;
-  double hardware = 0;
-};
+// Of one step, with the half of attention that the causal mask leaves, as Megatron-LM counts.
 Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
 
 struct StepReport {

@@ -183,10 +183,12 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->option_text("N");
   AddChoice<TflopsFormula>(report, "--formula", options.summary.formula,
-                           "of the TFLOPs column (default auto: Megatron's where the model's shape is known)",
+                           "of the TFLOPs column (default auto: Megatron's where the model's shape is known; "
+                           "model leaves out what is computed again)",
                            {{"auto", TflopsFormula::kAuto},
                             {"simple", TflopsFormula::kSimple},
-                            {"megatron", TflopsFormula::kMegatron}});
+                            {"megatron", TflopsFormula::kMegatron},
+                            {"model", TflopsFormula::kModel}});
   report.add_option("--iterations", options.summary.iterations, "days to train so many")
       ->check(CLI::PositiveNumber)
       ->option_text("N");

@@ -127,10 +127,12 @@ void AddReportRewrite(CLI::App& report, Verb& verb) {
   rewrite->add_flag("--dry-run", arguments->dry_run, "only count what would change");
   rewrite->add_flag("--json", arguments->json, "print counts as JSON instead of the text");
   AddChoice<TflopsFormula>(*rewrite, "--formula", arguments->options.formula,
-                           "default auto: Megatron's for rows with layers, hidden size and vocabulary",
+                           "default auto: Megatron's for rows with layers, hidden size and vocabulary; model "
+                           "leaves out what is computed again)",
                            {{"auto", TflopsFormula::kAuto},
                             {"simple", TflopsFormula::kSimple},
-                            {"megatron", TflopsFormula::kMegatron}});
+                            {"megatron", TflopsFormula::kMegatron},
+                            {"model", TflopsFormula::kModel}});
   AddConfigFlags(*rewrite, arguments->options.defaults);
   rewrite->footer("Nothing but the digits of TFLOPs changes; they keep their number of decimals.\n\n" +
                   HelpFooter("cairn report rewrite runs.md --seq-length 1024 --in-place"));

@@ -91,6 +91,16 @@ void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
       t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
 }
 
+void PrintSpeed(const PlanOptions& options, const PlanFacts& plan) {
+  const Prediction& p = plan.prediction;
+  const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
+  fmt::print(
+      "TFLOPs a GPU: {:.1f} of the hardware (with what is computed again, and all of attention, as published "
+      "tables have it),\n{:.1f} of the model ({:.1f} % of the peak; as Megatron-LM's and cairn train's logs "
+      "have it)\n",
+      p.tflops, p.model_tflops, 100 * p.model_tflops / peak);
+}
+
 void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
   if (plan.training.days > 0)
     fmt::print("Training: {:.0f} iterations, {:.1f} days ({:.1f} of them ramp-up), {:.0f} GPU-hours\n",
@@ -175,6 +185,7 @@ ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
   json["mem_gb"] = ToJson(p.memory_gb);
   json["fit_probability"] = p.fit_probability;
   json["tflops"] = p.tflops;
+  json["model_tflops"] = p.model_tflops;
   json["memory"] = {{"first", ToJson(p.memory.first)},
                     {"middle", ToJson(p.memory.middle)},
                     {"last", ToJson(p.memory.last)}};
@@ -236,6 +247,7 @@ void PrintPlans(const PlanOptions& options, const SearchResult& result, const st
     fmt::print("\nThe first of them:\n");
     PrintMemory(plans.front());
     PrintTime(options, plans.front());
+    PrintSpeed(options, plans.front());
     PrintCosts(options, plans.front());
     const auto flags = LaunchFlags(options.request.shape, plans.front().candidate.setup);
     fmt::print("{} takes it as {}\n", ShortNameOf(options.request.program), fmt::join(flags, " "));

@@ -38,8 +38,12 @@ void AddConfigFlags(CLI::App& command, RunConfig& config) {
       ->group(kGroup);
   command
       .add_flag_function(
+          "--swiglu", [&config](int64_t) { config.gated = true; }, "the MLP is gated, as LLaMA's")
+      ->group(kGroup);
+  command
+      .add_flag_function(
           "--recompute,!--no-recompute", [&config](int64_t count) { config.recompute = count > 0; },
-          "activations are recomputed: k = 4 in the formulas, else 3 (where nothing tells: 4)")
+          "activations are recomputed, which counts as work of the hardware (where nothing tells: they are)")
       ->group(kGroup);
 }
 

@@ -172,6 +172,9 @@ class ReportTest(CliTest):
         self.assertGreater(run["tflops_megatron"], 0)
         told = [float(x) for x in re.findall(r"model TFLOPs: ([\d.]+)", text)]
         self.assertAlmostEqual(run["tflops_logged"], sum(told) / len(told), 9)
+        steps = re.findall(r"iteration \(ms\): ([\d.]+).*model TFLOPs: ([\d.]+)", text)  # each rounded to two digits
+        for ms, tflops in steps:
+            self.assertAlmostEqual(float(tflops), run["tflops_model"] * run["sec_per_it"] * 1e3 / float(ms), delta=0.006)
         loss = float(re.findall(r"lm loss: (\S+)", text)[-1])
         self.assertAlmostEqual(run["loss"], loss, 9)
 

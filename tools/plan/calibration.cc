@@ -330,9 +330,10 @@ Prediction Predict(const ModelShape& shape, const RunSetup& setup, const Cluster
   const double deviation = std::abs(std::log(end / prediction.memory_gb.value)) / kNinetyPercent;
   prediction.fits = prediction.memory_gb.value <= limit;
   prediction.fit_probability = Normal(std::log(limit / prediction.memory_gb.value) / deviation);
-  prediction.tflops =
-      MegatronTflops(shape.layers, shape.hidden, shape.PaddedVocab(setup.tp), shape.seq, setup.global_batch,
-                     prediction.seconds.value, setup.gpus, setup.recompute == Recompute::kFull);
+  prediction.tflops = MegatronTflops(shape, setup.tp, setup.global_batch, prediction.seconds.value,
+                                     setup.gpus, setup.recompute);
+  prediction.model_tflops =
+      ModelTflops(shape, setup.tp, setup.global_batch, prediction.seconds.value, setup.gpus);
   return prediction;
 }
 

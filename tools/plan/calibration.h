@@ -52,9 +52,10 @@ struct Estimate {
 
 struct Prediction {
   int64_t micro_batch = 1;
-  Estimate seconds;    // of one iteration
-  Estimate memory_gb;  // of the GPU that needs most
-  double tflops = 0;   // by the published Megatron formula
+  Estimate seconds;         // of one iteration
+  Estimate memory_gb;       // of the GPU that needs most
+  double tflops = 0;        // of a GPU, as published tables have them (formulas.h: MegatronTflops)
+  double model_tflops = 0;  // the same of the model alone
   bool fits = false;
   double fit_probability = 0;
   IterationTime time;

@@ -5,6 +5,10 @@
 // their published rows.
 #pragma once
 
+#include "ckpt/training_flops.h"
+#include "tools/plan/model_shape.h"
+#include "tools/plan/run_setup.h"
+
 namespace cairn {
 
 // One forward is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
@@ -22,17 +26,37 @@ inline double SimpleTflops(double params, double seq, double global_batch, doubl
   return params * PassesOf(recompute) * 2 * seq * global_batch / (sec_per_it * gpus * 1e12);
 }
 
-// Operations of one iteration: 24·k·B·s·l·h²·(1 + s/(6h) + v/(16·l·h)), as the Megatron-LM paper (2021)
-// counts them. It has k = 4 with recomputation (96 in the paper), and v as padded by the program.
-inline double MegatronFlops(double layers, double hidden, double vocab, double seq, double global_batch,
-                            bool recompute = true) {
-  const double blocks = 24 * PassesOf(recompute) * global_batch * seq * layers * hidden * hidden;
-  return blocks * (1 + seq / (6 * hidden) + vocab / (16 * layers * hidden));
+// Widths of the products, the vocabulary as padded for `tp`.
+inline TransformerSize SizeOf(const ModelShape& shape, int64_t tp) {
+  return {.layers = static_cast<double>(shape.layers),
+          .hidden = static_cast<double>(shape.hidden),
+          .queries = static_cast<double>(shape.QueryWidth()),
+          .keys = static_cast<double>(shape.KeyValueWidth()),
+          .ffn = static_cast<double>(shape.Ffn()),
+          .gated = shape.gated,
+          .seq = static_cast<double>(shape.seq),
+          .vocab = static_cast<double>(shape.PaddedVocab(tp))};
 }
 
-inline double MegatronTflops(double layers, double hidden, double vocab, double seq, double global_batch,
-                             double sec_per_it, double gpus, bool recompute = true) {
-  return MegatronFlops(layers, hidden, vocab, seq, global_batch, recompute) / (sec_per_it * gpus * 1e12);
+inline Recomputed RecomputedBy(Recompute recompute) {
+  if (recompute == Recompute::kFull) return Recomputed::kLayers;
+  return recompute == Recompute::kSelective ? Recomputed::kAttention : Recomputed::kNothing;
+}
+
+// TFLOPs of a GPU as the Megatron-LM paper (2021) and tables after it have them: hardware FLOPs, attention
+// between all pairs of positions.
+inline double MegatronTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
+                             double gpus, Recompute recompute = Recompute::kFull) {
+  return StepFlops(SizeOf(shape, tp), global_batch, RecomputedBy(recompute), kAllPairs).hardware /
+         (sec_per_it * gpus * 1e12);
+}
+
+// The same of the model alone, as Megatron-LM's and cairn train's logs have them: nothing that is computed
+// again, and of attention what the causal mask leaves. Against the peak it is the MFU.
+inline double ModelTflops(const ModelShape& shape, int64_t tp, double global_batch, double sec_per_it,
+                          double gpus) {
+  return StepFlops(SizeOf(shape, tp), global_batch, Recomputed::kNothing, kCausalPairs).model /
+         (sec_per_it * gpus * 1e12);
 }
 
 inline double DaysToTrain(double iterations, double sec_per_it) { return iterations * sec_per_it / 86400; }

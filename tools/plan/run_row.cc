@@ -109,10 +109,11 @@ int64_t LayersFromSize(double size_b, int64_t hidden, double embedding, int64_t 
   return best;
 }
 
+// Asked before heads are settled; all together are as wide as the model.
 double TflopsOf(const RunRow& row, double seconds, int64_t gpus) {
-  const ModelShape& s = row.shape;
-  return MegatronTflops(s.layers, s.hidden, s.PaddedVocab(row.setup.tp), s.seq, row.setup.global_batch,
-                        seconds, gpus, row.setup.recompute == Recompute::kFull);
+  ModelShape shape = row.shape;
+  shape.heads = 1;
+  return MegatronTflops(shape, row.setup.tp, row.setup.global_batch, seconds, gpus, row.setup.recompute);
 }
 
 class RowParser {

@@ -13,6 +13,7 @@ struct Alias {
 };
 constexpr Alias kAliases[] = {
     {"train_batch_size", "global_batch_size"},
+    {"num_key_value_heads", "num_query_groups"},  // of Microsoft's Megatron-DeepSpeed
     {"train_micro_batch_size_per_gpu", "micro_batch_size"},
     {"batch_size", "micro_batch_size"},  // of the first Megatron
     {"model_parallel_size", "tensor_model_parallel_size"},
@@ -58,6 +59,13 @@ bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& conf
   if (name == "recompute_granularity" || name == "activations_checkpoint_granularity") {
     const bool full = SameWord(value, "full");  // selective recomputes next to nothing
     if (full || !config.recompute) config.recompute = full || config.recompute.value_or(false);
+    return true;
+  }
+  for (const auto& [word, field] : {std::pair{"swiglu", &RunConfig::gated},
+                                    {"group_query_attention", &RunConfig::grouped},
+                                    {"untie_embeddings_and_output_weights", &RunConfig::untied}}) {
+    if (name != word) continue;
+    if (!(config.*field)) config.*field = !off;
     return true;
   }
   if (name == "fp16" || name == "bf16") {

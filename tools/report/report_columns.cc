@@ -112,6 +112,7 @@ constexpr ReportColumn kColumns[] = {
     {"tflops", "TFLOPs", Field<&RunSummary::tflops>, nullptr, TwoDigits},
     {"tflops_simple", "TFLOPs (simple)", Field<&RunSummary::tflops_simple>, nullptr, TwoDigits},
     {"tflops_megatron", "TFLOPs (Megatron)", Field<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
+    {"tflops_model", "TFLOPs (model)", Field<&RunSummary::tflops_model>, nullptr, TwoDigits},
     {"tflops_logged", "TFLOPs (logged)", Field<&RunSummary::tflops_logged>, nullptr, TwoDigits},
     {"samples_per_s", "Samples/s", Field<&RunSummary::samples_per_s>, nullptr, Rounded},
     {"tokens_per_s", "Tokens/s", Field<&RunSummary::tokens_per_s>, nullptr, Rounded},

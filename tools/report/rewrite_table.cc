@@ -151,13 +151,16 @@ std::optional<double> Tflops(Row row, const RewriteOptions& options) {
   if (!row.seconds || !config.gbs || !config.seq || !config.gpus) return std::nullopt;
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const bool recompute = config.recompute.value_or(true);
-  const auto vocab = VocabOf(config);
-  if (options.formula != TflopsFormula::kSimple && config.layers && config.hidden && vocab)
-    return MegatronTflops(number(*config.layers), number(*config.hidden), number(*vocab), number(*config.seq),
-                          number(*config.gbs), *row.seconds, number(*config.gpus), recompute);
+  const auto shape = ShapeOf(config);
+  if (options.formula == TflopsFormula::kModel && shape)
+    return ModelTflops(*shape, 1, number(*config.gbs), *row.seconds, number(*config.gpus));
+  if (options.formula != TflopsFormula::kSimple && shape)
+    return MegatronTflops(*shape, 1, number(*config.gbs), *row.seconds, number(*config.gpus),
+                          recompute ? Recompute::kFull : Recompute::kNone);
   // The size that a table gives is the one that its authors computed with.
   const auto parameters = config.size_b ? std::optional(*config.size_b * 1e9) : Parameters(config);
-  if (options.formula == TflopsFormula::kMegatron || !parameters) return std::nullopt;
+  if ((options.formula != TflopsFormula::kSimple && options.formula != TflopsFormula::kAuto) || !parameters)
+    return std::nullopt;
   return SimpleTflops(*parameters, number(*config.seq), number(*config.gbs), *row.seconds,
                       number(*config.gpus), recompute);
 }

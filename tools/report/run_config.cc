@@ -1,6 +1,6 @@
 #include "tools/report/run_config.h"
 
-#include "tools/plan/formulas.h"
+#include <algorithm>
 
 namespace cairn {
 namespace {
@@ -22,6 +22,8 @@ constexpr ConfigCount kCounts[] = {
     {&RunConfig::layers, "layers", "num_layers", "layers"},
     {&RunConfig::hidden, "hidden", "hidden_size", "hidden size"},
     {&RunConfig::heads, "heads", "num_attention_heads", "attention heads"},
+    {&RunConfig::kv_heads, "kv_heads", "num_query_groups", "key and value heads"},
+    {&RunConfig::head_dim, "head_dim", "kv_channels", "width of a head"},
     {&RunConfig::ffn, "ffn", "ffn_hidden_size", "hidden size of the MLP"},
     {&RunConfig::seq, "seq", "seq_length", "tokens of a sample"},
     {&RunConfig::vocab, "vocab", "vocab_size", "vocabulary"},
@@ -30,6 +32,11 @@ constexpr ConfigCount kCounts[] = {
     {&RunConfig::log_interval, "log_interval", "log_interval", "iterations of a log line"},
     {&RunConfig::save_interval, "save_interval", "save_interval", "iterations of a checkpoint"},
 };
+
+constexpr std::optional<bool> RunConfig::*kSwitches[] = {&RunConfig::recompute, &RunConfig::gated,
+                                                         &RunConfig::grouped, &RunConfig::untied};
+
+constexpr int64_t kLargestSide = 1'000'000'000;  // of a model
 
 // a = b·c·d where only one is missing and division leaves nothing.
 void Complete(std::optional<int64_t>& a, std::initializer_list<std::optional<int64_t>*> factors) {
@@ -58,7 +65,8 @@ void FillFrom(const RunConfig& other, RunConfig& config) {
   for (const ConfigCount& count : kCounts)
     if (!(config.*count.field)) config.*count.field = other.*count.field;
   if (!config.size_b) config.size_b = other.size_b;
-  if (!config.recompute) config.recompute = other.recompute;
+  for (const auto field : kSwitches)
+    if (!(config.*field)) config.*field = other.*field;
   if (!config.precision) config.precision = other.precision;
 }
 
@@ -78,19 +86,44 @@ bool Agree(const RunConfig& a, const RunConfig& b) {
     const auto &left = a.*count.field, &right = b.*count.field;
     if (of_the_run && left && right && *left != *right) return false;
   }
-  return !(a.recompute && b.recompute && *a.recompute != *b.recompute) &&
-         !(a.precision && b.precision && *a.precision != *b.precision);
+  for (const auto field : kSwitches)
+    if (a.*field && b.*field && *(a.*field) != *(b.*field)) return false;
+  return !(a.precision && b.precision && *a.precision != *b.precision);
 }
 
 std::optional<int64_t> VocabOf(const RunConfig& config) {
   return config.padded_vocab ? config.padded_vocab : config.vocab;
 }
 
-std::optional<double> Parameters(const RunConfig& config) {
+std::optional<ModelShape> ShapeOf(const RunConfig& config) {
   const auto vocab = VocabOf(config);
-  if (config.layers && config.hidden && config.seq && vocab)
-    return Params(static_cast<double>(*config.layers), static_cast<double>(*config.hidden),
-                  static_cast<double>(*vocab), static_cast<double>(*config.seq));
+  const auto possible = [](const std::optional<int64_t>& side) {
+    return side && *side > 0 && *side <= kLargestSide;
+  };
+  if (!possible(config.layers) || !possible(config.hidden) || !possible(config.seq) || !possible(vocab))
+    return std::nullopt;
+  ModelShape shape{.layers = *config.layers,
+                   .hidden = *config.hidden,
+                   .heads = 1,
+                   .seq = *config.seq,
+                   .vocab = *vocab,
+                   .vocab_multiple = 1,
+                   .gated = config.gated.value_or(false),
+                   .tied = !config.untied.value_or(false)};
+  if (possible(config.heads) && (possible(config.head_dim) || shape.hidden % *config.heads == 0)) {
+    shape.heads = *config.heads;
+    shape.head_dim = possible(config.head_dim) ? *config.head_dim : 0;
+    if (possible(config.kv_heads) && config.grouped.value_or(true)) shape.kv_heads = *config.kv_heads;
+  }
+  if (possible(config.ffn))
+    shape.ffn = *config.ffn;
+  else if (shape.gated)  // as Megatron-LM has it
+    shape.ffn = std::max<int64_t>(64, shape.hidden * 8 / 3 / 64 * 64);
+  return shape;
+}
+
+std::optional<double> Parameters(const RunConfig& config) {
+  if (const auto shape = ShapeOf(config)) return shape->TotalParams();
   if (config.size_b) return *config.size_b * 1e9;
   return std::nullopt;
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "tools/plan/model_shape.h"
+
 namespace cairn {
 
 struct RunConfig {
@@ -18,8 +20,12 @@ struct RunConfig {
   std::optional<int64_t> mbs, gbs, gas;
   std::optional<int64_t> zero;
   std::optional<int64_t> layers, hidden, heads, ffn, seq, vocab, padded_vocab;
+  std::optional<int64_t> kv_heads, head_dim;
   std::optional<int64_t> train_iters, log_interval, save_interval;
   std::optional<bool> recompute;
+  std::optional<bool> gated;    // MLP
+  std::optional<bool> grouped;  // false: kv_heads counts for nothing, for Megatron says 1 where it has none
+  std::optional<bool> untied;   // output layer
   std::optional<std::string> precision;  // fp16, bf16, fp32
 
   bool operator==(const RunConfig&) const = default;
@@ -44,7 +50,11 @@ void Derive(RunConfig& config);
 // False where both know a field of model, topology or batch and differ in it.
 bool Agree(const RunConfig& a, const RunConfig& b);
 
-// Parameters by the brief's formula, exact for GPT-2; or size_b; nothing where neither is known.
+// The model, for size and FLOPs: what is not known is as GPT-2 has it, its vocabulary as the program padded
+// it. Nothing where layers, hidden size, sequence or vocabulary are unknown, or no model has them.
+std::optional<ModelShape> ShapeOf(const RunConfig& config);
+
+// Of that shape, exact for GPT-2; or size_b; nothing where neither is known.
 std::optional<double> Parameters(const RunConfig& config);
 
 // FLOPs use the vocabulary as the program padded it.

@@ -129,11 +129,11 @@ void TakeSpeed(int64_t interval, const SummaryOptions& options, RunSummary& summ
   if (summary.parameters)
     summary.tflops_simple =
         SimpleTflops(*summary.parameters, seq, *batch, *summary.sec_per_it, gpus, recompute);
-  const auto vocab = VocabOf(config);
-  if (config.layers && config.hidden && vocab)
-    summary.tflops_megatron =
-        MegatronTflops(static_cast<double>(*config.layers), static_cast<double>(*config.hidden),
-                       static_cast<double>(*vocab), seq, *batch, *summary.sec_per_it, gpus, recompute);
+  const auto shape = ShapeOf(config);
+  if (!shape) return;
+  summary.tflops_megatron = MegatronTflops(*shape, 1, *batch, *summary.sec_per_it, gpus,
+                                           recompute ? Recompute::kFull : Recompute::kNone);
+  summary.tflops_model = ModelTflops(*shape, 1, *batch, *summary.sec_per_it, gpus);
 }
 
 void ChooseTflops(TflopsFormula formula, RunSummary& summary) {
@@ -141,6 +141,8 @@ void ChooseTflops(TflopsFormula formula, RunSummary& summary) {
     summary.tflops = summary.tflops_simple;
   } else if (formula == TflopsFormula::kMegatron) {
     summary.tflops = summary.tflops_megatron;
+  } else if (formula == TflopsFormula::kModel) {
+    summary.tflops = summary.tflops_model;
   } else {
     summary.tflops = summary.tflops_megatron ? summary.tflops_megatron : summary.tflops_simple;
     if (!summary.tflops) summary.tflops = summary.tflops_logged;

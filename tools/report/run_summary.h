@@ -9,7 +9,9 @@
 
 namespace cairn {
 
-enum class TflopsFormula { kAuto, kSimple, kMegatron };  // auto: Megatron's where the model's shape is known
+// kMegatron: hardware FLOPs as published tables have them. kModel: those of the model alone, as logs have
+// them (tools/plan/formulas.h). kAuto: Megatron's where the model's shape is known, else the simple one.
+enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 
 struct SummaryOptions {
   RunConfig defaults;  // what neither the log nor the file's name tells
@@ -37,7 +39,7 @@ struct RunSummary {
   std::optional<double> sec_per_it, sec_per_it_skip1, sec_per_it_skip2;  // means
   std::optional<double> median, deviation, fastest, slowest;
   int64_t outliers = 0;  // lines slower than the median by more than half of it and five deviations
-  std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_logged;  // a GPU
+  std::optional<double> tflops, tflops_simple, tflops_megatron, tflops_model, tflops_logged;  // a GPU
   std::optional<double> samples_per_s, tokens_per_s;
   std::optional<double> parameters;
   std::optional<double> allocated_gib, reserved_gib;

@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
+
+#include "tools/plan/calibration.h"
+
 namespace cairn {
 namespace {
 
@@ -23,9 +28,64 @@ TEST(FormulasTest, V100RowsToThePrintedDigit) {
 }
 
 TEST(FormulasTest, PublishedTflopsOf181B) {
-  constexpr double kPaddedVocab = 250880;
-  EXPECT_NEAR(MegatronTflops(72, 14336, kPaddedVocab, 2048, 2048, 120.85, 384), 133.40, 0.1);
-  EXPECT_NEAR(MegatronTflops(72, 14336, kPaddedVocab, 2048, 2048, 120.18, 384), 134.15, 0.1);
+  const ModelShape shape{.layers = 72, .hidden = 14336, .heads = 64, .vocab = 250000};
+  EXPECT_NEAR(MegatronTflops(shape, 8, 2048, 120.85, 384), 133.40, 0.1);
+  EXPECT_NEAR(MegatronTflops(shape, 8, 2048, 120.18, 384), 134.15, 0.1);
+}
+
+// Jean Zay's tables from 02-21 on had their TFLOPs from this formula (earlier ones from a rougher one), but
+// for one row whose columns may be swapped; those of arXiv 2104.04473 are rounded to whole numbers.
+TEST(FormulasTest, PublishedTables) {
+  const auto off = [](const char* place, double tolerance, const std::set<std::string>& tables) {
+    const std::vector<RunRow> rows = *BuiltInRuns(place);
+    int judged = 0, wrong = 0;
+    for (const RunRow& row : rows) {
+      if (!row.seconds || !row.tflops || (!tables.empty() && !tables.contains(row.group))) continue;
+      const double tflops = MegatronTflops(row.shape, row.setup.tp, row.setup.global_batch, *row.seconds,
+                                           row.setup.gpus, row.setup.recompute);
+      ++judged;
+      wrong += std::abs(tflops / *row.tflops - 1) > tolerance;
+    }
+    return std::pair(judged, wrong);
+  };
+  EXPECT_EQ(off("jean-zay", 2e-4,
+                {"48 node contenders", "Final round comparison", "NHEADs comparison", "GBS Variations"}),
+            std::pair(43, 1));
+  EXPECT_EQ(off("selene", 0.004, {}), std::pair(5, 0));
+}
+
+// The paper's 96·B·s·l·h²·(1 + s/6h + v/16lh), and Megatron-LM's 72·B·s·l·h²·(1 + s/12h + v/12lh).
+TEST(FormulasTest, OfAPlainGptTheyAreThePublishedFormulas) {
+  const double l = 24, h = 1024, s = 2048, v = 50304, batch = 8;
+  const TransformerSize size{
+      .layers = l, .hidden = h, .queries = h, .keys = h, .ffn = 4 * h, .seq = s, .vocab = v};
+  const double block = batch * s * l * h * h;
+  const Flops paper = StepFlops(size, batch, Recomputed::kLayers, kAllPairs);
+  EXPECT_NEAR(paper.hardware / (96 * block * (1 + s / (6 * h) + v / (16 * l * h))), 1, 1e-12);
+  EXPECT_EQ(paper.model, StepFlops(size, batch, Recomputed::kNothing, kAllPairs).hardware);
+  const Flops megatron = StepFlops(size, batch, Recomputed::kNothing, kCausalPairs);
+  EXPECT_NEAR(megatron.model / (72 * block * (1 + s / (12 * h) + v / (12 * l * h))), 1, 1e-12);
+}
+
+// Llama 3 8B: 6 operations a parameter of a product and token, the embedding's table is none.
+TEST(FormulasTest, WidthOfTheMlpGatesAndGroupsCount) {
+  ModelShape llama{.layers = 32,
+                   .hidden = 4096,
+                   .heads = 32,
+                   .kv_heads = 8,
+                   .ffn = 14336,
+                   .seq = 8192,
+                   .vocab = 128256,
+                   .gated = true,
+                   .tied = false,
+                   .learned_positions = false};
+  const double norms = 32 * 2 * 4096 + 4096, table = 128256.0 * 4096;
+  const double products = 6 * (llama.TotalParams() - norms - table) * 8192;
+  const double attention = 3 * 32 * 2.0 * 8192 * 8192 * 4096;  // scores and values of half the pairs
+  EXPECT_NEAR(ModelTflops(llama, 1, 1, 1e-12, 1) / (products + attention), 1, 1e-12);
+  const double whole = ModelTflops(llama, 1, 1, 1, 1);
+  llama.kv_heads = 32;  // three times as many key and value weights more
+  EXPECT_NEAR((ModelTflops(llama, 1, 1, 1, 1) - whole) * 1e12, 6.0 * 8192 * 32 * 2 * 4096 * 3 * 1024, 1e3);
 }
 
 TEST(FormulasTest, RecomputationIsOnePassOfFour) {

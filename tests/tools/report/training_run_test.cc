@@ -188,6 +188,39 @@ TEST(TrainingRunTest, PublishedTflopsOf181B) {
   EXPECT_NEAR(*runs[0].tokens_per_s, 2048 * 2048 / 120.85, 1e-6);
 }
 
+// Llama 3 8B as Megatron-LM dumps it. 989 TFLOPs of the model at a second and GPU are what Megatron-LM's own
+// log would say of it.
+TEST(TrainingRunTest, TheWidthOfTheMlpGatesAndGroupsCount) {
+  const std::string dump =
+      "  ffn_hidden_size ................................. 14336\n"
+      "  global_batch_size ............................... 128\n"
+      "  group_query_attention ........................... True\n"
+      "  hidden_size ..................................... 4096\n"
+      "  kv_channels ..................................... 128\n"
+      "  num_attention_heads ............................. 32\n"
+      "  num_layers ...................................... 32\n"
+      "  num_query_groups ................................ 8\n"
+      "  padded_vocab_size ............................... 128256\n"
+      "  recompute_granularity ........................... None\n"
+      "  seq_length ...................................... 8192\n"
+      "  swiglu .......................................... True\n"
+      "  untie_embeddings_and_output_weights ............. True\n"
+      "  world_size ...................................... 8\n";
+  std::string lines;
+  for (int i = 1; i <= 5; ++i) lines += NewLine(i, 10, 16, 3.5, 128);
+  const RunSummary run = OfText(dump + lines)[0];
+  const double products = 32 * (2 * 4096.0 * (4096 + 1024) + 3 * 4096.0 * 14336) + 4096.0 * 128256;
+  const double attention = 32 * 2 * 8192.0 * 4096;  // all pairs: two products
+  const double tokens = 128 * 8192.0 / (16 * 8 * 1e12);
+  EXPECT_NEAR(*run.tflops_megatron / (6 * tokens * (products + attention)), 1, 1e-9);
+  EXPECT_NEAR(*run.tflops_model / (6 * tokens * (products + attention / 2)), 1, 1e-9);
+  EXPECT_NEAR(*run.parameters / 8.03e9, 1, 0.006);  // learned positions are believed
+  // Megatron-LM says one group where it has none.
+  const std::string plain = std::string(dump).replace(dump.find("attention ........................... True"),
+                                                      42, "attention ........................... False");
+  EXPECT_GT(*OfText(plain + lines)[0].parameters, *run.parameters + 32 * 2 * 4096.0 * 3000);
+}
+
 TEST(TrainingRunTest, ConfigurationFromTheFilesNameAndOptions) {
   SummaryOptions options;
   options.defaults.gpus = 64;
