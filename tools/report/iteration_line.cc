@@ -171,6 +171,14 @@ std::string WithoutThousands(std::string_view value) {
   return plain;
 }
 
+// "lm loss 9.5E+00", as Megatron-LM wrote in 2019.
+void TakeWithoutColon(std::string_view field, IterationLine& line, int& loss_rank) {
+  const size_t space = field.rfind(' ');
+  if (space == npos) return;
+  const std::string_view name = Trim(field.substr(0, space));
+  if (FieldOf(name) != IterationField::kOther) TakeField(name, field.substr(space + 1), line, loss_rank);
+}
+
 constexpr size_t kLongValue =
     24;  // of a number and a unit; more may be the line that a lost \n put behind it
 
@@ -191,6 +199,8 @@ size_t TakeFields(std::string_view text, size_t at, IterationLine& line) {
     const std::string plain = separator == '|' && colon != npos ? WithoutThousands(value) : "";
     if (colon != npos)
       TakeField(Trim(field.substr(0, colon)), plain.empty() ? value : plain, line, loss_rank);
+    else if (separator == '|')
+      TakeWithoutColon(Trim(field), line, loss_rank);
     at = bar + 1;
   }
   return npos;

@@ -72,6 +72,7 @@ constexpr Word kLogWords[] = {
     {R"([Aa]ssert)", kTroubleLine},
     {R"([a-z](Error|Exception|Interrupt)\b)", kTroubleLine},
     {R"(\b(Exception|StopIteration|StopAsyncIteration|SystemExit|GeneratorExit)\b)", kTroubleLine},
+    {R"(NET/IB)", kTroubleLine},
     {R"(Traceback \(most recent call last\))", kTroubleLine},
     {R"(\b[Kk]illed\b)", kTroubleLine},
     {R"(SIG(KILL|TERM|SEGV|ABRT|BUS)\b)", kTroubleLine},

@@ -188,7 +188,8 @@ void TakeEnd(const TrainingRun& run, RunSummary& summary) {
 
 void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summary) {
   const std::vector<Sample>& samples = run.sum.series.samples();
-  int64_t last = 0;
+  // NeMo counts from 0: its iteration 0 is one, too.
+  int64_t last = !samples.empty() && samples[0].iteration == 0 ? -1 : 0;
   for (const Sample& sample : samples) {
     summary.iterations += std::clamp<int64_t>(sample.iteration - last, 0, interval * sample.lines);
     last = sample.iteration;
@@ -196,7 +197,6 @@ void TakeIterations(const TrainingRun& run, int64_t interval, RunSummary& summar
     summary.nans += sample.nans;
   }
   if (samples.empty()) return;
-  if (samples.size() == 1 && samples[0].iteration == 0) summary.iterations = 1;
   summary.skipped = std::max(summary.skipped, run.sum.skipped_so_far);
   summary.first_iteration = samples.front().iteration;
   summary.last_iteration = samples.back().iteration;

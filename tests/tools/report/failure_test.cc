@@ -16,6 +16,13 @@ TEST(FailureTest, CausesByTheirLines) {
   constexpr std::pair<const char*, const char*> kLines[] = {
       {"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 31.75 GiB total capacity)",
        "out of memory"},
+      {"RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access"},
+      {"RuntimeError: found NaN in local grad norm in backward pass before data-parallel communication "
+       "collective. Device: 0, node: n1",
+       "NaN in a gradient"},
+      {"n1:123:456 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4444> with error 12, opcode 0, "
+       "len 0, vendor err 129",
+       "network error"},
       {"torch.cuda.OutOfMemoryError: CUDA out of memory.", "out of memory"},
       {"slurmstepd: error: Detected 1 oom-kill event(s) in step 5.batch cgroup. Some of your processes may "
        "have been killed",

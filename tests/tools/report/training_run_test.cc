@@ -178,6 +178,29 @@ TEST(TrainingRunTest, LinesOfSeveralIterations) {
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it_skip1, 4) << "the line that holds the first iteration is left out";
 }
 
+TEST(TrainingRunTest, IterationsCountedFrom0) {
+  const auto line = [](int i) {
+    return fmt::format(
+        "Training epoch 0, iteration {}/2 | lr: 1.499e-07 | global_batch_size: 512 | global_step: {} | "
+        "reduced_train_loss: 11.03 | train_step_timing in s: 5.8 | consumed_samples: {}\n",
+        i, i, (i + 1) * 512);
+  };
+  EXPECT_EQ(OfText(line(0) + line(1) + line(2))[0].iterations, 3);
+  EXPECT_EQ(OfText(line(0))[0].iterations, 1);
+}
+
+TEST(TrainingRunTest, MegatronOf2019HadNoColons) {
+  const auto line = [](int i, double loss) {
+    return fmt::format(
+        " iteration {:8d}/  320000 | elapsed time per iteration (ms): 480.0 | learning rate "
+        "1.500E-04 | lm loss {:.6E} | loss scale 65536.0 |\n",
+        i, loss);
+  };
+  const RunSummary run = OfText(line(100, 9.5) + line(200, 8.5))[0];
+  EXPECT_EQ(run.loss, 8.5);
+  EXPECT_DOUBLE_EQ(*run.sec_per_it, 0.48);
+}
+
 TEST(TrainingRunTest, PublishedTflopsOf181B) {
   std::string text = Dump(8, 12, 384, 2, 2048);
   for (int i = 1; i <= 5; ++i) text += NewLine(i, 10, 120.85, 3.5, 2048);
