@@ -14,12 +14,6 @@ namespace cairn {
 // One forward is 1 pass over the matrices, one backward 2, and recomputing the activations 1 more.
 inline double PassesOf(bool recompute) { return recompute ? 4.0 : 3.0; }
 
-// Parameters of a GPT with `layers` blocks, tied embeddings and learned positions: l(12h² + 13h) + vh + sh +
-// 2h.
-inline double Params(double layers, double hidden, double vocab, double seq) {
-  return layers * (12 * hidden * hidden + 13 * hidden) + vocab * hidden + seq * hidden + 2 * hidden;
-}
-
 // The plain formula: 2 operations a parameter, token and pass; `global_batch` counts sequences.
 inline double SimpleTflops(double params, double seq, double global_batch, double sec_per_it, double gpus,
                            bool recompute = true) {

@@ -39,6 +39,12 @@ struct Judged {
     within += seconds >= p.seconds.low && seconds <= p.seconds.high;
     width += std::log(p.seconds.high / p.seconds.low);
   }
+  // Predicts the rows that were measured.
+  void Add(const std::vector<RunRow>& rows, const Cluster& cluster, const Result<Calibration>& calibration) {
+    ASSERT_TRUE(calibration.ok()) << calibration.status().message();
+    for (const RunRow& row : rows)
+      if (row.seconds) Add(PredictRow(row, cluster, *calibration), *row.seconds);
+  }
   size_t count() const { return errors.all.size(); }
   double Width() const { return width / count(); }
 };
@@ -60,21 +66,18 @@ Judged FittedOnFew(const Place& place, size_t count, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     std::shuffle(rows.begin(), rows.end(), random);
     const std::vector<RunRow> known(rows.begin(), rows.begin() + count);
-    const auto calibration = Calibrate(known, place.cluster);
-    EXPECT_TRUE(calibration.ok());
-    for (const RunRow& row : rows)
-      if (std::none_of(known.begin(), known.end(), [&](const RunRow& k) { return SameRun(k, row); }))
-        judged.Add(PredictRow(row, place.cluster, *calibration), *row.seconds);
+    std::vector<RunRow> others = rows;
+    std::erase_if(others, [&](const RunRow& row) {
+      return std::any_of(known.begin(), known.end(), [&](const RunRow& k) { return SameRun(k, row); });
+    });
+    judged.Add(others, place.cluster, Calibrate(known, place.cluster));
   }
   return judged;
 }
 
 Judged Uncalibrated(const Place& place) {
   Judged judged;
-  const auto calibration = BuiltInCalibration(place.cluster);
-  EXPECT_TRUE(calibration.ok());
-  for (const RunRow& row : place.rows)
-    if (row.seconds) judged.Add(PredictRow(row, place.cluster, *calibration), *row.seconds);
+  judged.Add(place.rows, place.cluster, BuiltInCalibration(place.cluster));
   return judged;
 }
 
@@ -84,12 +87,23 @@ void Print(const char* what, const Judged& judged) {
              100 * judged.Width());
 }
 
+void ExpectWithinBounds(const char* what, const Judged& judged) {
+  EXPECT_GE(judged.within * 10, static_cast<int>(judged.count()) * 8) << what;
+}
+
+void ExpectErrors(const char* what, const Judged& judged, double median, double worst) {
+  Print(what, judged);
+  EXPECT_LE(judged.errors.Median(), median) << what;
+  EXPECT_LE(judged.errors.Worst(), worst) << what;
+  ExpectWithinBounds(what, judged);
+}
+
 TEST(OtherClustersTest, BoundsOfAClusterThatWasNotMeasuredHold) {
   for (const auto& [name, place] :
        {std::pair("Jean Zay", JeanZay()), {"Selene", Selene()}, {"NVIDIA's H100", NvidiaH100()}}) {
     const Judged judged = Uncalibrated(place);
     Print(name, judged);
-    EXPECT_GE(judged.within * 10, static_cast<int>(judged.count()) * 8) << name;
+    ExpectWithinBounds(name, judged);
     EXPECT_LT(judged.Width(), std::log(3)) << name << ": bounds that say nothing";
   }
 }
@@ -103,13 +117,8 @@ TEST(OtherClustersTest, ThreeRowsOfOnesOwnAreEnough) {
   };
   for (const Goal& goal :
        {Goal{"Jean Zay", JeanZay(), 0.06, 0.20, 10}, Goal{"Selene", Selene(), 0.08, 0.25, 10},
-        Goal{"NVIDIA's H100", NvidiaH100(), 0.08, 0.25, 10}}) {
-    const Judged judged = FittedOnFew(goal.place, 3, goal.rounds);
-    Print(goal.name, judged);
-    EXPECT_LE(judged.errors.Median(), goal.median) << goal.name;
-    EXPECT_LE(judged.errors.Worst(), goal.worst) << goal.name;
-    EXPECT_GE(judged.within * 10, static_cast<int>(judged.count()) * 8) << goal.name;
-  }
+        Goal{"NVIDIA's H100", NvidiaH100(), 0.08, 0.25, 10}})
+    ExpectErrors(goal.name, FittedOnFew(goal.place, 3, goal.rounds), goal.median, goal.worst);
 }
 
 TEST(OtherClustersTest, BoundsNarrowAsRowsCome) {
@@ -131,11 +140,8 @@ TEST(OtherClustersTest, NamedClustersArePredictedByTheirOwnRuns) {
   Judged judged;
   const auto kept_back = ParseRunRows(*ParseCsv(kKeptBackRuns, "kept back"), true, selene);
   ASSERT_TRUE(kept_back.ok());
-  for (const RunRow& row : kept_back->rows) judged.Add(PredictRow(row, selene, *calibration), *row.seconds);
-  Print("Selene's others", judged);
-  EXPECT_LE(judged.errors.Median(), 0.08);
-  EXPECT_LE(judged.errors.Worst(), 0.25);
-  EXPECT_GE(judged.within * 10, static_cast<int>(judged.count()) * 8);
+  judged.Add(kept_back->rows, selene, calibration);
+  ExpectErrors("Selene's others", judged, 0.08, 0.25);
 }
 
 TEST(OtherClustersTest, SequencesFlashAttentionAndFp8SaveTimeAndMemory) {
