@@ -131,7 +131,7 @@ Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& ru
 Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& runs) {
   if (options.html_file.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
-  if (columns.empty()) columns = TerminalColumns(PlansDays(options));
+  if (columns.empty()) columns = PageColumns(PlansDays(options));
   std::vector<std::string> pictures;
   if (PlotCommands(runs, options.plot, PlotType::kSvg).ok()) {
     CAIRN_ASSIGN_OR_RETURN(std::string picture, Plot(runs, options.plot, PlotType::kSvg));

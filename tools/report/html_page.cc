@@ -7,10 +7,11 @@ namespace cairn {
 namespace {
 
 constexpr const char* kStyle = R"(
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: #222; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 110rem; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; white-space: nowrap; text-align: left; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
 th { border-bottom: 2px solid #888; cursor: pointer; } .n { text-align: right; }
 tr.fail td { background: #fff1ee; } tr.open td { background: #fffbe6; } code { background: #f4f4f4; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; }

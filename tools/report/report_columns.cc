@@ -195,6 +195,12 @@ ColumnList TerminalColumns(bool days) {
                days);
 }
 
+ColumnList PageColumns(bool days) {
+  ColumnList columns = TerminalColumns(days);
+  std::rotate(columns.begin() + 1, columns.end() - 2, columns.end());  // status and cause behind the name
+  return columns;
+}
+
 std::string Cell(const ReportColumn& column, const RunSummary& run) {
   if (column.text) {
     std::string text = column.text(run);

@@ -32,6 +32,7 @@ Result<ColumnList> FindColumns(const std::vector<std::string>& names);
 // Those of tables: the brief's. `days`: with the days of the planned training.
 ColumnList MarkdownColumns(bool days);
 ColumnList TerminalColumns(bool days);
+ColumnList PageColumns(bool days);  // how a run ended comes first: a page scrolls sideways
 
 // What a table shows; "-" where there is nothing.
 std::string Cell(const ReportColumn& column, const RunSummary& summary);

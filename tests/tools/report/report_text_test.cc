@@ -85,8 +85,9 @@ TEST(ReportTextTest, Sizes) {
 }
 
 TEST(ReportTextTest, ThePageNeedsNothingElseAndObeysNoText) {
-  const std::string page = HtmlPage(TerminalColumns(false), Runs(), {"<?xml?>\n<svg id=\"x\"></svg>"});
+  const std::string page = HtmlPage(PageColumns(false), Runs(), {"<?xml?>\n<svg id=\"x\"></svg>"});
   EXPECT_NE(page.find("<svg id=\"x\">"), std::string::npos);
+  EXPECT_LT(page.find("Cause</th>"), page.find("GPUs</th>"));
   EXPECT_EQ(page.find("<?xml"), std::string::npos);
   EXPECT_EQ(page.find("<b>"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos);
