@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <sstream>
 
 #include "ckpt/layout.h"
+#include "convert/formats/dcp_index.h"
 #include "convert/sha256.h"
 #include "convert/torch/crc32_sum.h"
-#include "convert/torch/zip_container.h"
 
 namespace cairn {
 namespace {
@@ -18,10 +19,13 @@ constexpr uint64_t kMaxSumsBytes = 16 << 20;
 constexpr size_t kDigestDigits = 64;
 
 // Whether the first bytes are those of a zip's first record.
+bool IsZipAt(File& file, uint64_t begin) {
+  std::array<std::byte, 4> start{};
+  return file.ReadAt(begin, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
+}
 bool IsZip(FileSystem& fs, const std::string& path) {
   const auto file = fs.OpenForRead(path);
-  std::array<std::byte, 4> start{};
-  return file.ok() && (*file)->ReadAt(0, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
+  return file.ok() && IsZipAt(**file, 0);
 }
 
 // "HEX  NAME" a line; "HEX *NAME" is the same.
@@ -53,6 +57,16 @@ void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
   sums.bytes += info.ok() ? info->bytes : 0;
 }
 
+// Of a DCP whose opening has shown that its .metadata can be read; else there is nothing to check by.
+void AddDcpItems(FileSystem& fs, const std::string& directory, const std::string& prefix, FileSums& sums) {
+  const auto index = ReadDcpIndex(fs, prefix.empty() ? directory : JoinPath(directory, prefix));
+  if (!index.ok()) return;
+  const auto add = [&](const DcpItem& item) { sums.items.emplace_back(prefix + item.file, item.where); };
+  for (const DcpTensor& tensor : index->tensors)
+    for (const DcpChunk& chunk : tensor.chunks) add(chunk.item);
+  for (const DcpBytes& bytes : index->bytes) add(bytes.item);
+}
+
 class SumChecker {
  public:
   SumChecker(FileSystem& fs, const std::string& directory, const std::function<void(uint64_t)>& progress)
@@ -70,10 +84,13 @@ class SumChecker {
       Add(path, 0, fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSumsFile, digest));
   }
 
-  void CheckZip(const std::string& name) {
+  // Of `where` in the file; of all of it by default.
+  void CheckZip(const std::string& name, std::optional<Stretch> where = {}) {
     const std::string path = JoinPath(directory_, name);
     const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {
-      CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip, ZipContainer::Read(file, {0, bytes}));
+      if (where && !IsZipAt(file, where->begin)) return OkStatus();  // of torch.save's older form
+      CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip,
+                             ZipContainer::Read(file, where.value_or(Stretch{0, bytes})));
       for (const ZipRecord& record : zip.records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
       return OkStatus();
     });
@@ -147,11 +164,19 @@ Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
 
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files) {
   FileSums sums;
+  std::set<std::string> of_dcp;  // directories that have some
   for (const std::string& name : files) {
-    if (name.ends_with(".distcp") || !IsZip(fs, JoinPath(directory, name))) continue;
+    if (name.ends_with(".distcp")) {
+      const size_t slash = name.rfind('/');
+      of_dcp.insert(slash == name.npos ? "" : name.substr(0, slash + 1));
+      AddBytes(fs, JoinPath(directory, name), sums);
+      continue;
+    }
+    if (!IsZip(fs, JoinPath(directory, name))) continue;
     sums.zips.push_back(name);
     AddBytes(fs, JoinPath(directory, name), sums);
   }
+  for (const std::string& prefix : of_dcp) AddDcpItems(fs, directory, prefix, sums);
   return sums;
 }
 
@@ -160,6 +185,7 @@ VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const F
   SumChecker checker(fs, directory, progress);
   for (const auto& [name, digest] : sums.digests) checker.CheckDigest(name, digest);
   for (const std::string& name : sums.zips) checker.CheckZip(name);
+  for (const auto& [name, where] : sums.items) checker.CheckZip(name, where);
   return checker.Finish();
 }
 

@@ -1,5 +1,5 @@
-// The checksums that files of other systems bring along: the CRC-32 of each record of a torch.save zip, and
-// the SHA256SUMS beside a release.
+// The checksums that files of other systems bring along: the CRC-32 of each record of a torch.save zip, alone
+// or one item of many in a .distcp, and the SHA256SUMS beside a release.
 #pragma once
 
 #include <functional>
@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "ckpt/verify.h"
+#include "convert/torch/zip_container.h"
 
 namespace cairn {
 
 // What is there to check against. `files` are names relative to `directory`, as a source's catalog has them.
 struct FileSums {
   std::vector<std::string> zips;                             // names
+  std::vector<std::pair<std::string, Stretch>> items;        // zips in a .distcp, and their names
   std::vector<std::pair<std::string, std::string>> digests;  // name and SHA-256 in hex, of SHA256SUMS
   uint64_t bytes = 0;                                        // that a check reads
 
-  bool empty() const { return zips.empty() && digests.empty(); }
+  bool empty() const { return zips.empty() && items.empty() && digests.empty(); }
 };
 
 inline constexpr const char* kSumsFile = "SHA256SUMS";
@@ -25,8 +27,8 @@ inline constexpr const char* kSumsFile = "SHA256SUMS";
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
                               const std::vector<std::string>& files);
 
-// The zips alone, where SHA256SUMS does not matter. A .distcp holds one zip after the other: none is looked
-// at.
+// The zips alone, where SHA256SUMS does not matter. Those in a .distcp are where the .metadata beside it
+// says.
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
 
 // Reads all those files. A file that is missing, unreadable, or not what its sum says is a problem. Records
