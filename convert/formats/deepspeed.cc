@@ -42,10 +42,12 @@ class DeepSpeedOpener {
     CAIRN_RETURN_IF_ERROR(ReadModels());
     CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
+    CAIRN_RETURN_IF_ERROR(LeaveNumbers());
     CAIRN_RETURN_IF_ERROR(ReadFrozen());
     CAIRN_RETURN_IF_ERROR(CheckNames());
     CAIRN_RETURN_IF_ERROR(LeaveRest());
     CAIRN_RETURN_IF_ERROR(megatron_ ? AssembleMegatron() : AssemblePlain());
+    CAIRN_RETURN_IF_ERROR(AddCopies());
     manifest_.state.update(MegatronState(root()));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
@@ -356,6 +358,25 @@ class DeepSpeedOpener {
     return found;
   }
 
+  // States of one number for a whole parameter have no place among Megatron's; masters stay.
+  Status LeaveNumbers() {
+    const auto number = std::ranges::find_if(slices_, [](const auto& slice) {
+      return IsOptimizerState(slice.second.role) && slice.second.tensor.array.shape.rank() == 0;
+    });
+    if (!megatron_ || number == slices_.end()) return OkStatus();
+    const Slice& found = number->second;
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
+        options_, manifest_,
+        NumberHasNoPlace(found.tensor.array.name, found.role).WithContext(files_.directory)));
+    std::erase_if(slices_, [&](const auto& slice) {
+      if (!IsOptimizerState(slice.second.role) || slice.second.role == Role::kMaster) return false;
+      builder_.account.Leave(Fate::kAllowed, builder_.catalog, slice.second.tensor.array);
+      return true;
+    });
+    manifest_.state.erase("param_groups");
+    return OkStatus();
+  }
+
   void AddGroups(const std::vector<std::vector<std::string>>& groups) {
     groups_.resize(std::max(groups_.size(), groups.size()));
     for (size_t g = 0; g < groups.size(); ++g)
@@ -421,10 +442,48 @@ class DeepSpeedOpener {
       }
       CAIRN_RETURN_IF_ERROR(ReadFrozen(rank, others));
       for (const ModelFile& other : others) {
-        if (const PyValue* module = Find(other.contents.root(), "module"))
-          builder_.account.LeaveBelow(Fate::kReplica, other.name, other.contents, *module, "module");
+        CAIRN_RETURN_IF_ERROR(ReadCopies(rank, other));
         CAIRN_RETURN_IF_ERROR(LeaveRest(other));
       }
+    }
+    return OkStatus();
+  }
+
+  // Buffers, and parameters that are not cut: every data parallel rank of ZeRO-3 stores them.
+  Status ReadCopies(size_t rank, const ModelFile& other) {
+    const PyValue* module = Find(other.contents.root(), "module");
+    if (!module || module->is(PyKind::kNone)) return OkStatus();
+    return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
+      if (tensor.shape == Dims{0} && IsPlaceholder(rank, key)) return OkStatus();
+      if (megatron_ && IsMegatronBuffer(key)) {
+        builder_.account.Leave(Fate::kBuffer, other.name, other.contents, tensor, key);
+        return OkStatus();
+      }
+      auto array = ArrayOf(other.contents, tensor, builder_.AddFile(other.name), key);
+      if (!array.ok()) return Fail(other.name, array.status());
+      copies_.emplace_back(models_[rank].name, std::move(array->array));
+      return OkStatus();
+    });
+  }
+
+  // Each copy is held against what the first rank's file has under its name.
+  Status AddCopies() {
+    std::map<std::pair<std::string, std::string>, uint32_t> firsts;  // file and name: the array
+    std::map<uint32_t, uint32_t> tensors;                            // of an array
+    for (const StoredPart& part : builder_.catalog.parts) tensors.emplace(part.array, part.tensor);
+    for (const auto& [array, tensor] : tensors) {
+      const StoredArray& stored = builder_.catalog.arrays[array];
+      if (stored.extents.empty() || builder_.catalog.tensors[tensor].role != Role::kWeight) continue;
+      firsts.emplace(std::pair(builder_.catalog.files[stored.extents[0].file], stored.name), array);
+    }
+    for (auto& [file, array] : copies_) {
+      if (array.extents.empty()) continue;
+      const auto first = firsts.find({file, array.name});
+      const std::string& own = builder_.catalog.files[array.extents[0].file];
+      if (first == firsts.end()) return Fail(own, Corrupt("{} is in it, and not in {}", array.name, file));
+      const uint32_t copy = builder_.AddArray(std::move(array));
+      builder_.account.Replica(copy);
+      replicas_.push_back({tensors.at(first->second), copy, first->second});
     }
     return OkStatus();
   }
@@ -721,6 +780,7 @@ class DeepSpeedOpener {
   StoredBuilder builder_;
   Manifest manifest_;
   std::vector<MegatronReplica> replicas_;
+  std::vector<std::pair<std::string, StoredArray>> copies_;  // of ZeRO-3, with the file that is read
   std::vector<std::string> doubts_;
   std::vector<std::vector<std::string>> groups_;  // stored names in each of the optimizer's
   bool by_value_ = false;                         // which master is whose was found so

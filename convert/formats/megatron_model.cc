@@ -138,11 +138,18 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   return m;
 }
 
+Status NumberHasNoPlace(const std::string& name, Role role) {
+  return NotSupported(
+      "{} has a {} of one number, which is not kept for Megatron's parameters: a fused one is several here",
+      name, Name(role));
+}
+
 bool MegatronAssembler::Knows(std::string_view name) { return SplitName(name).module != nullptr; }
 
 Status MegatronAssembler::Add(const MegatronSlice& slice) {
   const NameParts parts = SplitName(slice.name);
   if (!parts.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
+  if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
   Target target{parts.module, parts.bias, ""};
   if (slice.layer != kBeforeLayers && slice.layer != kAfterLayers)
     target.prefix = fmt::format("layers.{}.", slice.layer);

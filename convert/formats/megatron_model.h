@@ -56,6 +56,9 @@ struct MegatronReplica {
   uint32_t first = 0;   // the array that is read
 };
 
+// What is said of an optimizer's state that is one number for a whole parameter.
+Status NumberHasNoPlace(const std::string& name, Role role);
+
 // Puts the slices of all ranks together.
 class MegatronAssembler {
  public:

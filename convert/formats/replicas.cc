@@ -176,7 +176,8 @@ Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const
   std::vector<bool> averaged(catalog.tensors.size());
   if (how == Replicas::kMean) {
     others = Alternatives(catalog, differing.replicas);
-    for (const MegatronReplica& replica : differing.replicas) averaged[replica.tensor] = true;
+    for (const MegatronReplica& replica : differing.replicas)  // of integers the first is taken
+      averaged[replica.tensor] = CanCast(catalog.tensors[replica.tensor].dtype, Dtype::kF32);
   }
   std::vector<std::unique_ptr<StoredSource>> sources;
   CAIRN_ASSIGN_OR_RETURN(auto first,

@@ -199,7 +199,10 @@ class UniversalOpener {
         return NotSupported(
             "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out", directory_,
             relative, relative);
-      CAIRN_RETURN_IF_ERROR(Add(name, *role, file.c_str(), place, assembler));
+      const Status added = Add(name, *role, file.c_str(), place, assembler);
+      if (added.kind() == StatusKind::kNotSupported)
+        return NotSupported("{}; --allow '{}' leaves it out", added.message(), relative);
+      CAIRN_RETURN_IF_ERROR(added);
     }
     return OkStatus();
   }
