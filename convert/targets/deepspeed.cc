@@ -27,6 +27,7 @@ class DeepSpeedPlanner {
       if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
         return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",
                             parameter.spec.name);
+    CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
     if (!tensors_.optimizer)
       state_.notes.push_back(
           "there is no optimizer's state: load it with load_module_only, or as a fine-tuning");

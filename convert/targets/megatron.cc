@@ -47,6 +47,7 @@ class MegatronPlanner {
  private:
   Status CheckOptimizer() {
     CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
+    CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
     if (tensors_.optimizer)
       CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
     if (topology_.zero > 1)

@@ -121,6 +121,19 @@ Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool
   return names;
 }
 
+Status RequireFp32States(const TrainingTensors& tensors) {
+  for (const TrainingParameter& parameter : tensors.parameters)
+    for (const auto& index : {parameter.master, parameter.exp_avg, parameter.exp_avg_sq}) {
+      if (!index) continue;
+      const TensorEntry& entry = tensors.tensors[*index].entry;
+      if (entry.dtype != Dtype::kF32)
+        return NotSupported(
+            "{} is {}, and the format holds the optimizer's state in fp32; dcp and native keep its type",
+            DisplayName(entry), Name(entry.dtype));
+    }
+  return OkStatus();
+}
+
 void LeaveLoneMasters(TrainingTensors& tensors) {
   for (const TrainingParameter& parameter : tensors.parameters)
     if (parameter.master && !parameter.has_state()) tensors.tensors[*parameter.master].read_back = false;

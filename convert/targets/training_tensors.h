@@ -40,6 +40,10 @@ Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::o
 enum class Steps { kOne, kOfEach };  // that the format holds
 Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed);
 
+// For formats that hold masters and moments in flat fp32 buffers. Errors: NotSupported naming one of another
+// type.
+Status RequireFp32States(const TrainingTensors& tensors);
+
 // For formats that have a place for masters in an optimizer's state only: those of parameters without moments
 // stay behind.
 void LeaveLoneMasters(TrainingTensors& tensors);
