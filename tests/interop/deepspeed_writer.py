@@ -4,7 +4,7 @@
 
 JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
 (save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args", "states" name another optimizer of torch's and its
-states, "frozen" the start of names that are not trained, with "load": DIRECTORY instead of a training from the start only the latter.
+states, "frozen" the start of names that are not trained, "buffers" some of several types, with "load": DIRECTORY instead of a training from the start only the latter.
 "more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Engine "gpt" is a
 pipeline that computes what GPT-2 does, on "batches": FILE, token lists of each step. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
 "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
@@ -263,6 +263,9 @@ class Plain(torch.nn.Module):
         self.embed = Embedding()
         self.layers = torch.nn.ModuleList(Layer(i) for i in range(LAYERS))
         self.norm = FinalNorm()
+        if SPEC.get("buffers"):
+            for name, value in {"mask": torch.tensor([True, False]), "mean": torch.ones(3), "count": torch.tensor(7)}.items():
+                self.norm.register_buffer(name, value)
 
     def forward(self, x):
         x = self.embed(as_half(x))

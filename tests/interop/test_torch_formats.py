@@ -4,6 +4,7 @@ bit for bit. SOURCE_DUMP (tests/convert/source_dump.cc) writes down what is read
 import argparse
 import collections
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+import zipfile
 import zlib
 
 import numpy as np
@@ -260,6 +262,7 @@ class DcpTest(Case):
         self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
         self.check_others()
         self.check_entries(self.path("SGD"))
+        self.check_sums(self.path("nested2"))
         os.remove(self.path("nested4", ".metadata"))
         self.assertIn("interrupted", cairn("fingerprint", self.path("nested4"), status=2).stderr)
         data = self.path("nested2", "__1_0.distcp")
@@ -287,6 +290,23 @@ class DcpTest(Case):
             cairn("strip", self.path(name), self.path(name + "-s"), "--format", "safetensors", "--dtype", "fp32")
             self.assertEqual({key for key, _ in Dump(self.path(name + "-s")).tensors}, set(full["model"]))
 
+    def check_sums(self, directory):
+        """A damaged element in a .distcp is seen by the CRC-32 of its item, as that of a .pt is."""
+        metadata = pickle.loads(pathlib.Path(directory, ".metadata").read_bytes())
+        item = max(metadata.storage_data.values(), key=lambda item: item.length)
+        path = pathlib.Path(directory, item.relative_path)
+        whole = path.read_bytes()
+        part = zipfile.ZipFile(io.BytesIO(whole[item.offset:item.offset + item.length]))
+        record = next(record for record in part.infolist() if record.filename.endswith("data/0"))
+        data = bytearray(whole)
+        data[data.index(part.read(record), item.offset) + 1] ^= 1
+        path.write_bytes(data)
+        self.assertIn("record data/0 of", cairn("convert", directory, directory + "-n", "--to", "native", status=2).stderr)
+        self.assertIn("record data/0 of", cairn("verify", directory, status=1).stdout)
+        cairn("convert", directory, directory + "-n", "--to", "native", "--no-checksums")
+        path.write_bytes(whole)
+        cairn("verify", directory)
+
     def check_entries(self, directory):
         """Each entry that .metadata has and its files lack, or the other way round, is an error."""
         path = os.path.join(directory, ".metadata")
@@ -311,13 +331,17 @@ DEEPSPEED = {
     "zero2": {"world": 2, "engine": "plain", "config": ZERO | {"zero_optimization": {"stage": 2}}},
     "robin": {"world": 2, "engine": "plain",
               "config": ZERO | {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}},
-    "zero3": {"world": 3, "engine": "plain",
+    "zero3": {"world": 3, "engine": "plain", "buffers": True,
               "config": ZERO | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 20}}},
     "stage0": {"world": 2, "engine": "plain", "config": ZERO},
     "amsgrad2": {"world": 2, "engine": "plain", "optimizer_args": {"amsgrad": True}, "frozen": "layers.1",
                  "states": ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"], "config": UNTESTED | {"zero_optimization": {"stage": 2}}},
     "sgd3": {"world": 2, "engine": "plain", "optimizer": "SGD", "optimizer_args": {"momentum": 0.9}, "frozen": "layers.1",
              "states": ["momentum_buffer"], "config": UNTESTED | {"zero_optimization": {"stage": 3}}},
+    "nadam": {"world": 1, "engine": "pipe", "pp": 1, "optimizer": "NAdam", "config": UNTESTED | {"zero_optimization": {"stage": 1}}},
+    "bf16states": {"world": 2, "engine": "plain",
+                   "config": ZERO | {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+                                     "zero_optimization": {"stage": 2}}},
     "own": {"world": 4, "engine": "own", "pp": 2, "tp": 2, "config": FP32_GRADS},
     "pipeline": {"world": 8, "engine": "pipe", "pp": 2, "tp": 2, "config": FP32_GRADS | {"gradient_accumulation_steps": 2}},
 }
@@ -372,6 +396,12 @@ class DeepSpeedTest(Case):
             with self.subTest(name=name):
                 if name == "robin":
                     self.check_round_robin()
+                elif name == "nadam":
+                    told = cairn("fingerprint", self.path(name), status=2).stderr
+                    self.assertIn("has a mu_product of one number", told)
+                    told = json.loads(cairn("convert", self.path(name), self.path("nadam-n"), "--to", "native", "--allow", "optimizer",
+                                            "--json").stdout)
+                    self.assertEqual({"weight", "master", "exp_avg"} & set(told["account"]["parts"]), {"weight", "master"})
                 elif name == "own":
                     self.check_own(self.path(name), spec)
                 else:
@@ -393,8 +423,15 @@ class DeepSpeedTest(Case):
                     if zero3 and role == "weight" and not ours.startswith(spec.get("frozen", "none")):
                         continue  # masters are all that ZeRO-3 stores of trained parameters
                     key = ours, "weight" if zero3 and role == "master" else role
+                    if name == "bf16states":
+                        expected = expected.bfloat16()  # DeepSpeed's functions give fp32 of them
                     self.assertTrue(same_bits(dump.tensors[key], expected), key)
                     seen.add(key)
+        if spec.get("buffers"):
+            module = torch.load(os.path.join(out, "global_step2", "zero_pp_rank_0_mp_rank_00_model_states.pt"), weights_only=False)["module"]
+            for key in ("norm.mask", "norm.mean", "norm.count"):
+                self.assertTrue(same_bits(dump.tensors[key, "weight"], module[key]), key)
+                seen.add((key, "weight"))
         self.assertEqual(seen, set(dump.tensors))
         self.assertEqual(dump.facts["history"], [])
         self.check_account(dump)
@@ -402,6 +439,12 @@ class DeepSpeedTest(Case):
             self.check_dropped(out)
         if name in ("zero3", "pipeline"):
             self.check_universal(out, dump)
+        if spec.get("buffers"):
+            self.check_copies(out)
+        if name == "bf16states":
+            self.assertEqual({value.dtype for value in dump.tensors.values()}, {torch.bfloat16})
+            told = cairn("convert", out, out + "-u", "--to", "universal", status=2).stderr
+            self.assertIn("is bf16, and the format holds the optimizer's state in fp32", told)
         if spec["engine"] == "pipe":
             self.check_thin(out, dump)
             self.check_losses(out)
@@ -412,6 +455,25 @@ class DeepSpeedTest(Case):
         for role in {role for _, role in dump.tensors}:
             read = sum(value.nbytes for (_, r), value in dump.tensors.items() if r == role)
             self.assertEqual(account["parts"][role]["bytes"], read, role)
+
+    def check_copies(self, out):
+        """Buffers of ZeRO-3's other ranks are held against the first one's."""
+        path = os.path.join(out, "global_step2", "zero_pp_rank_2_mp_rank_00_model_states.pt")
+        whole = pathlib.Path(path).read_bytes()
+        root = torch.load(path, weights_only=False)
+        root["module"]["norm.mean"] += 1
+        root["module"]["norm.count"] += 1
+        torch.save(root, path)
+        told = cairn("fingerprint", out, status=2).stderr
+        for key in ("norm.mean", "norm.count"):
+            self.assertRegex(told, rf"\n  {key}: zero_pp_rank_0_mp_rank_00_model_states.pt and zero_pp_rank_2_\S* by")
+        mean = Dump(out, "--replicas", "mean")
+        self.assertIn("averaged", mean.facts["history"][0])
+        self.assertEqual(mean.tensors["norm.count", "weight"], 7)  # of integers the first
+        root["module"]["norm.late"] = torch.ones(2)
+        torch.save(root, path)
+        self.assertIn("norm.late is in it, and not in", cairn("fingerprint", out, status=2).stderr)
+        pathlib.Path(path).write_bytes(whole)
 
     def check_dropped(self, out):
         """What is taken out of a file, or put into it under a name that nobody knows, is an error that names it."""
