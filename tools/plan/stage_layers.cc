@@ -11,7 +11,7 @@ constexpr int64_t kMostLessFirst = 2;
 constexpr int64_t kMostLessLast = 8;
 
 // Of stages that are told nothing but the layers of one end: all others hold as many.
-int64_t Others(const ModelShape& shape, const RunSetup& setup) {
+int64_t OtherLayers(const ModelShape& shape, const RunSetup& setup) {
   const int64_t told = (setup.first_layers > 0) + (setup.last_layers > 0);
   const int64_t left = shape.layers - setup.first_layers - setup.last_layers;
   return setup.pp > told ? left / (setup.pp - told) : 0;
@@ -19,7 +19,7 @@ int64_t Others(const ModelShape& shape, const RunSetup& setup) {
 
 // Megatron-LM takes one less at either end together with chunks that the rest of the stage fills; other ends
 // must be whole chunks themselves.
-bool IsAccounted(int64_t less_first, int64_t less_last) { return less_first <= 1 && less_last <= 1; }
+bool IsAccountedFor(int64_t less_first, int64_t less_last) { return less_first <= 1 && less_last <= 1; }
 
 }  // namespace
 
@@ -27,7 +27,7 @@ StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup) {
   const double all = static_cast<double>(shape.layers);
   if (setup.pp == 1) return {all, all, all};
   if (setup.first_layers > 0 || setup.last_layers > 0) {
-    const double others = static_cast<double>(Others(shape, setup));
+    const double others = static_cast<double>(OtherLayers(shape, setup));
     return {setup.first_layers > 0 ? static_cast<double>(setup.first_layers) : others,
             setup.pp > 2 ? others : 0,
             setup.last_layers > 0 ? static_cast<double>(setup.last_layers) : others};
@@ -65,7 +65,7 @@ std::vector<StageEnds> UnevenEnds(const ModelShape& shape, const RunSetup& setup
         if (!told) continue;
       }
       if (middle % chunks != 0) continue;
-      if (!IsAccounted(first, last) && (first % chunks != 0 || last % chunks != 0)) continue;
+      if (!IsAccountedFor(first, last) && (first % chunks != 0 || last % chunks != 0)) continue;
       ends.push_back({middle - first, middle - last});
     }
   return ends;

@@ -21,7 +21,7 @@ RunSetup OnEight(int64_t first, int64_t last, Program program = Program::kMegatr
 }
 
 template <typename Constants>
-Constants Believed(std::span<const ConstantInfo<Constants>> infos) {
+Constants BelievedOf(std::span<const ConstantInfo<Constants>> infos) {
   Constants constants{};
   for (const auto& info : infos) constants.*info.field = info.mean;
   return constants;
@@ -56,7 +56,7 @@ TEST(StageLayersTest, FlagsSayThem) {
 
 TEST(StageLayersTest, TheSlowestStageSetsTheBeat) {
   const Cluster cluster = *FindCluster("h100");
-  const auto constants = Believed(TimeConstantInfos());
+  const auto constants = BelievedOf(TimeConstantInfos());
   const auto of = [&](int64_t first, int64_t last) {
     return TimeOf(kShape, OnEight(first, last), cluster, constants);
   };
@@ -70,7 +70,7 @@ TEST(StageLayersTest, TheSlowestStageSetsTheBeat) {
 }
 
 TEST(StageLayersTest, MemoryIsThatOfEachStage) {
-  const auto constants = Believed(MemoryConstantInfos());
+  const auto constants = BelievedOf(MemoryConstantInfos());
   const PipelineMemory memory = MemoryOf(kShape, OnEight(6, 4), constants);
   EXPECT_NEAR(memory.first.in_flight / memory.middle.in_flight, 8.0 / 7, 1e-12);
   EXPECT_NEAR(memory.last.in_flight / memory.middle.in_flight, 4.0 / 6 / 7, 1e-12);
