@@ -364,7 +364,7 @@ class DeepSpeedOpener {
       return IsOptimizerState(slice.second.role) && slice.second.tensor.array.shape.rank() == 0;
     });
     if (!megatron_ || number == slices_.end()) return OkStatus();
-    const Slice& found = number->second;
+    const RankSlice& found = number->second;
     CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(
         options_, manifest_,
         NumberHasNoPlace(found.tensor.array.name, found.role).WithContext(files_.directory)));
