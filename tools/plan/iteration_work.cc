@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/plan/constants.h"
 #include "tools/plan/matmul.h"
 
 namespace cairn {
