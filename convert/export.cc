@@ -6,6 +6,7 @@
 #include "ckpt/cast.h"
 #include "convert/fingerprint.h"
 #include "convert/formats/formats.h"
+#include "convert/memory_estimate.h"
 #include "convert/partial_dir.h"
 #include "convert/stored_writer.h"
 #include "convert/targets/training_state.h"
@@ -13,8 +14,9 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kExportProgramBytes = 24 << 20;
 constexpr uint64_t kBufferBytes = 1 << 20;
+
+int ExportWritesInFlight(const ExportOptions& options) { return std::max(4, 2 * options.writer.jobs); }
 
 // Beside what the other system reads: where it comes from, and what was not carried.
 std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetPlanned& plan) {
@@ -75,7 +77,7 @@ class Exporter {
   const StoredTarget& target() const { return plan_.target; }
 
   Status Write(const std::string& directory) {
-    WriteRing ring(fs_, {.buffer_bytes = kBufferBytes, .in_flight = std::max(4, 2 * options_.writer.jobs)});
+    WriteRing ring(fs_, {.buffer_bytes = kBufferBytes, .in_flight = ExportWritesInFlight(options_)});
     CAIRN_ASSIGN_OR_RETURN(const auto writer,
                            StoredWriter::Create(fs_, ring, directory, target(), options_.writer.direct));
     source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
@@ -209,8 +211,10 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
   cost.files = plan.target.files.size();
   cost.moved_bytes = 2 * cost.read_bytes + read_back;
   const uint64_t window = options.writer.max_memory;
-  cost.peak_memory = kExportProgramBytes + 4 * std::min(BlockBytesFor(window), cost.read_bytes) +
-                     std::min(ReaderCacheFor(window), cost.read_bytes) + 32 * kBufferBytes;
+  std::vector<uint32_t> tensors;
+  for (const auto& [tensor, bytes] : read) tensors.push_back(tensor);
+  cost.peak_memory = kProgramMemory + MemoryOfReading(source, tensors, BlockBytesFor(window), window) +
+                     MemoryOfWriting(source, tensors, kBufferBytes, ExportWritesInFlight(options), 1);
   return cost;
 }
 

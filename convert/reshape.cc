@@ -6,6 +6,7 @@
 
 #include "ckpt/layout.h"
 #include "ckpt/tokenizer_files.h"
+#include "convert/memory_estimate.h"
 #include "convert/shard_proof.h"
 #include "convert/task_thread.h"
 #include "convert/unit_record.h"
@@ -13,7 +14,6 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReshapeProgramBytes = 24 << 20;
 constexpr uint64_t kMinUnitBytes = 64 << 20;  // small enough that little is left to prove at the end
 constexpr uint64_t kMaxUnitBytes = 1 << 30;
 constexpr uint64_t kUnitsPerReshape = 256;  // where that falls between the two
@@ -395,13 +395,20 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
   CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t max_memory = options.writer.max_memory;
-  const uint64_t window = max_memory / 8 + max_memory / 4 + ProofMemory(max_memory);
-  return ReshapeCost{
-      .data_bytes = size.data_bytes,
-      .file_bytes = size.file_bytes,
-      .files = size.files + options.writer.beside.size(),
-      .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
-      .peak_memory = kReshapeProgramBytes + window + std::min(ReaderCacheFor(max_memory), size.data_bytes)};
+  const Topology& target = options.target;
+  const std::vector<uint32_t> all = AllTensors(source.catalog());
+  const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, target.tp);
+  const uint64_t buffers = static_cast<uint64_t>(target.tp + 1 + ring.in_flight);
+  const auto shards = static_cast<uint64_t>(target.tp * target.dp);  // of a stage
+  const uint64_t peak_memory = kProgramMemory + MemoryOfNativeWriter(target, max_memory) +
+                               MemoryOfReading(source, all, BlockBytesFor(max_memory), max_memory) +
+                               MemoryOfWriting(source, all, ring.buffer_bytes, buffers, shards) +
+                               std::min(ProofMemory(max_memory), size.data_bytes / 8);
+  return ReshapeCost{.data_bytes = size.data_bytes,
+                     .file_bytes = size.file_bytes,
+                     .files = size.files + options.writer.beside.size(),
+                     .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
+                     .peak_memory = peak_memory};
 }
 
 Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,

@@ -11,9 +11,28 @@ namespace {
 
 // What HDF5 and the catalogs take beside the data, as measured on steps of 60 to 7,700 pieces, rounded up.
 constexpr uint64_t kShardOverheadBytes = 128 << 10;
-constexpr uint64_t kPieceOverheadBytes = 8 << 10;   // in its shard and in index.h5
-constexpr uint64_t kTensorOverheadBytes = 6 << 10;  // in index.h5
-constexpr uint64_t kManifestOverheadBytes = 64 << 10;
+constexpr uint64_t kPieceOverheadBytes = 7 << 10;  // in its shard
+constexpr uint64_t kIndexOverheadBytes = 150 << 10;
+constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
+constexpr uint64_t kIndexedTensorBytes = 32;
+constexpr uint64_t kManifestOverheadBytes = 16 << 10;
+constexpr uint64_t kManifestFileBytes = 128;
+// Steps of up to so many pieces are laid out to know: metadata are much of a small step, and little of a
+// large one.
+constexpr uint64_t kLaidOutPieces = 8192;
+
+// The bytes of a shard's file.
+uint64_t EstimatedShardBytes(const TargetPlan& plan, const PlannedShard& shard, bool lay_out) {
+  if (lay_out) {
+    const auto laid_out =
+        ShardPlan::Make(ShardName(shard.rank), {std::string(32, '0'), 0}, plan.tensors(), shard.pieces);
+    if (laid_out.ok()) return laid_out->file_bytes();
+  }
+  uint64_t bytes = kShardOverheadBytes;
+  for (const Piece& piece : shard.pieces)
+    bytes += PageUp(piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype)) + kPieceOverheadBytes;
+  return bytes;
+}
 
 }  // namespace
 
@@ -72,21 +91,23 @@ Status StepBuilder::Publish() {
 
 StepSize EstimateStepSize(const TargetPlan& plan) {
   StepSize size;
-  uint64_t metadata = kManifestOverheadBytes + plan.tensors().size() * kTensorOverheadBytes;
-  for (int stage = 0; stage < plan.topology().pp; ++stage) {
+  const Topology& topology = plan.topology();
+  const auto ranks = static_cast<uint64_t>(topology.tp) * static_cast<uint64_t>(topology.dp);
+  const bool lay_out = plan.tensors().size() * ranks <= kLaidOutPieces;
+  size.files = 2;  // index.h5 and manifest.json
+  size.file_bytes =
+      kIndexOverheadBytes + plan.tensors().size() * kIndexedTensorBytes + kManifestOverheadBytes;
+  for (int stage = 0; stage < topology.pp; ++stage) {
     for (const PlannedShard& shard : plan.Stage(stage)) {
-      metadata += kShardOverheadBytes;
       ++size.files;
+      size.file_bytes += kManifestFileBytes + EstimatedShardBytes(plan, shard, lay_out);
       for (const Piece& piece : shard.pieces) {
         const uint64_t bytes = piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype);
         size.data_bytes += bytes;
-        size.file_bytes += PageUp(bytes);
-        metadata += kPieceOverheadBytes + 3 * ChunkCount(bytes) * sizeof(Digest);
+        size.file_bytes += kIndexedPieceBytes + 3 * ChunkCount(bytes) * sizeof(Digest);
       }
     }
   }
-  size.file_bytes += metadata;
-  size.files += 2;  // index.h5 and manifest.json
   return size;
 }
 

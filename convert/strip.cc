@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "convert/formats/safetensors.h"
+#include "convert/memory_estimate.h"
 #include "convert/native_sink.h"
 #include "convert/safetensors_sink.h"
 #include "convert/shared_parameters.h"
@@ -15,7 +16,9 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kStripProgramBytes = 16 << 20;
+constexpr uint64_t kSumsLineBytes = 90;     // of SHA256SUMS
+constexpr uint64_t kHeaderEntryBytes = 70;  // of a tensor in safetensors, beside its name
+constexpr uint64_t kIndexLineBytes = 45;    // of a tensor in the index, beside its name
 constexpr uint64_t kMinStripBlockBytes = 64 << 10;
 constexpr uint64_t kMaxBlockBytes = 64 << 20;
 
@@ -252,6 +255,26 @@ bool Overflows(const StripResult& result, const StripOptions& options) {
          std::ranges::any_of(result.tensors, [](const StrippedTensor& t) { return t.counts.overflowed > 0; });
 }
 
+uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
+  uint64_t largest = 0;
+  for (const uint32_t tensor : plan.sources)
+    largest = std::max(largest, source.catalog().tensors[tensor].bytes());
+  return largest;
+}
+
+// The largest block in its new type is beside those that are read.
+uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, const StripOptions& options) {
+  const uint64_t max_memory = options.writer.max_memory, block = StripBlockBytes(max_memory);
+  uint64_t cast = 0;
+  for (const StrippedTensor& tensor : plan.tensors)
+    if (tensor.from != tensor.to) cast = std::max(cast, SizeOf(tensor.to) * 100 / SizeOf(tensor.from));
+  const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
+  return kProgramMemory + MemoryOfReading(source, plan.sources, block, max_memory) +
+         std::min(block, LargestSource(source, plan)) * cast / 100 +
+         MemoryOfWriting(source, plan.sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight),
+                         1);
+}
+
 }  // namespace
 
 Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
@@ -276,11 +299,20 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
   const std::vector<uint64_t> sizes = ForeignBytes(plan.model, plan.weights);
   const uint64_t written = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   cost.moved_bytes = cost.read_bytes + written;  // read back, too
-  cost.file_bytes = written;
   const uint64_t cut = CutIntoFiles(sizes, options.max_file_bytes).size();
-  std::set<std::string> beside;
-  for (const auto& [name, from] : options.copies) beside.insert(name);
-  for (const auto& [name, text] : plan.model.files) beside.insert(name);
+  std::map<std::string, uint64_t> beside;
+  for (const auto& [name, text] : plan.model.files) beside[name] = text.size();
+  for (const auto& [name, from] : options.copies) {
+    const auto info = from.fs->Stat(from.path);
+    beside[name] = info.ok() ? info->bytes : 0;
+  }
+  cost.file_bytes = written + kSumsLineBytes * (cut + beside.size());
+  for (const auto& [name, bytes] : beside) cost.file_bytes += bytes;
+  for (const auto& [key, value] : ProvenanceOf(source, options))
+    cost.file_bytes += cut * (nlohmann::json(value).dump().size() + key.size() + 4);
+  for (const ForeignTensor& tensor : plan.model.tensors)
+    cost.file_bytes +=
+        tensor.name.size() + kHeaderEntryBytes + (cut > 1 ? tensor.name.size() + kIndexLineBytes : 0);
   cost.files = cut + (cut > 1) + beside.size() + 1;  // index, SHA256SUMS
   if (options.format == StripFormat::kNative) {
     CAIRN_ASSIGN_OR_RETURN(const TargetPlan target,
@@ -289,10 +321,9 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
     cost.files = size.files + options.writer.beside.size();
+    cost.peak_memory = MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
   }
-  const uint64_t largest = std::min(StripBlockBytes(options.writer.max_memory), cost.read_bytes);
-  cost.peak_memory = kStripProgramBytes + options.writer.max_memory / 4 + 4 * largest +
-                     std::min(ReaderCacheFor(options.writer.max_memory), cost.read_bytes);
+  cost.peak_memory += MemoryOfStrip(source, plan, options);
   return cost;
 }
 

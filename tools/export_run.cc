@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "convert/account.h"
+#include "convert/partial_dir.h"
 #include "tools/account_text.h"
 #include "tools/exit_code.h"
 #include "tools/output.h"
@@ -53,6 +54,7 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
         source, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
         flags.json));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
     return kExitDone;
   }
   AllowManyFiles();

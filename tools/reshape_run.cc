@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "convert/account.h"
+#include "convert/partial_dir.h"
 #include "convert/virtual_step.h"
 #include "tools/account_text.h"
 #include "tools/exit_code.h"
@@ -151,6 +152,7 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
         source, {cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
         flags.json));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
     return kExitDone;
   }
   AllowManyFiles();

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "convert/account.h"
+#include "convert/partial_dir.h"
 #include "tools/account_text.h"
 #include "tools/exit_code.h"
 #include "tools/flag_values.h"
@@ -131,7 +132,8 @@ void PrintOverflow(const StripResult& result, const StripOptions& options, std::
 }
 
 // Whether values overflow, the values say: where a type is named they are all read.
-Result<int> DryRun(CheckpointSource& source, const StripOptions& options, const StripCost& cost, bool json) {
+Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
+                   const StripCost& cost, bool json) {
   StripResult tried;
   if (options.dtype) {
     StripOptions trial = options;
@@ -147,7 +149,10 @@ Result<int> DryRun(CheckpointSource& source, const StripOptions& options, const 
                                      .peak_memory = cost.peak_memory,
                                      .overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0},
                                     json));
-  if (!tried.overflowed) return kExitDone;
+  if (!tried.overflowed) {
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    return kExitDone;
+  }
   if (!json) PrintLosses(tried);
   PrintOverflow(tried, options, "nothing would be written");
   return kExitCheckFailed;
@@ -204,7 +209,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(fs, source, flags));
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
-  if (flags.dry_run) return DryRun(source, options, cost, flags.json);
+  if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
   const auto start = std::chrono::steady_clock::now();
   Result<StripResult> result = [&] {
     Progress progress("writing weights", cost.moved_bytes, !flags.json);

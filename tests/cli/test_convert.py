@@ -34,6 +34,9 @@ class ReshapeTest(CliTest):
         written = self.json("reshape", self.step, "out", "--tp", 1)
         self.assertEqual(facts["files"], written["files"])
         self.assertGreaterEqual(facts["write_bytes"], written["bytes_written"])
+        self.assertLess(facts["write_bytes"], 1.1 * written["bytes_written"])
+        self.assertLess(facts["peak_memory_bytes"], 1.4 * written["peak_memory_bytes"])
+        self.assertGreater(facts["peak_memory_bytes"], 0.7 * written["peak_memory_bytes"])
 
     def test_topologies_that_do_not_fit(self):
         for flags, says in ((["--tp", 3], "TP=3 does not divide the model's 4 attention heads"),
@@ -47,7 +50,8 @@ class ReshapeTest(CliTest):
 
     def test_a_full_disk_is_told_before_anything_is_written(self):
         disk = self.mount("-o", "size=100k")
-        self.cairn("reshape", self.step, disk / "out", "--tp", 1, code=2, says=["needs about", "are free"])
+        for flags in ([], ["--dry-run"]):
+            self.cairn("reshape", self.step, disk / "out", "--tp", 1, *flags, code=2, says=["needs about", "are free"])
         self.assertEqual(list(disk.iterdir()), [])
 
 
@@ -115,7 +119,8 @@ class ExportTest(CliTest):
 
     def test_a_full_disk_is_told_before_anything_is_written(self):
         disk = self.mount("-o", "size=100k")
-        self.cairn("convert", self.step, disk / "out", "--to", "dcp", code=2, says=["needs about", "are free"])
+        for flags in ([], ["--dry-run"]):
+            self.cairn("convert", self.step, disk / "out", "--to", "dcp", *flags, code=2, says=["needs about", "are free"])
         self.assertEqual(list(disk.iterdir()), [])
 
 
@@ -200,6 +205,8 @@ class StripTest(CliTest):
         facts = self.json("strip", self.step, "out", "--dry-run")
         self.assertFalse((self.dir / "out").exists())
         self.assertEqual(facts["files"], 4)
+        written = self.json("strip", self.step, "out")["bytes_written"]
+        self.assertLess(abs(facts["write_bytes"] - written), 0.1 * written)
 
     def test_misuse(self):
         for flags, says in ((["--dtype", "fp8"], "--dtype"), (["--keep-fp32", "nothing*"], "nothing*"),
