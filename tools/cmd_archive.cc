@@ -389,7 +389,7 @@ Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& m
 Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
                    const ArchiveOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedStep opened, OpenCkpt(name.store + ":" + member.tar));
-  if (options.weights) return RestoreWeights(fs, *opened.reader, options.destination);
+  if (options.weights) return RestoreWeights(fs, opened.fs(), *opened.reader, options.destination);
   Progress progress("restoring tensors", opened.reader->catalog().bytes());
   CAIRN_ASSIGN_OR_RETURN(const size_t count,
                          RestoreTensors(fs, *opened.reader, options.tensors, options.destination,

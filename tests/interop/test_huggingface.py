@@ -329,6 +329,11 @@ class HuggingFaceTest(CliTest):
             self.cairn("archive", "restore", f"store:{run}@0", f"back-{run}/step-00000000")
             self.cairn("verify", f"back-{run}/step-00000000")
             self.cairn("convert", f"back-{run}/step-00000000", "of-" + run, "--to", "hf")
+        self.cairn("archive", "restore", "store:wide@0", "part/step-00000000", "--weights-only")
+        self.cairn("archive", "run", "wide/step-00000000", "--store", "weights", "--weights-only")
+        self.cairn("archive", "restore", "weights:wide@0", "fp16/step-00000000")
+        for run in ("part", "fp16"):
+            self.cairn("convert", run, "of-" + run, "--to", "hf")
         (self.dir / "half" / "step-00000000" / "merges.txt").write_text("other")
         self.cairn("verify", "half", code=1)
         self.cairn("strip", source, "canonical", "--format", "safetensors", "--dtype", "bf16")
@@ -337,7 +342,7 @@ class HuggingFaceTest(CliTest):
         self.cairn("convert", "canonical", "bare", "--to", "native")
         self.cairn("convert", "bare", "without", "--to", "hf", says="has no tokenizer")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
-        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("of-virtual", names), ("of-wide", names),
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("of-virtual", names), ("of-wide", names), ("of-part", names), ("of-fp16", names),
                                     ("of-half", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ckpt/layout.h"
+#include "ckpt/tokenizer_files.h"
 #include "convert/partial_dir.h"
 #include "convert/strip.h"
 #include "tools/archive/delete.h"
@@ -78,6 +79,7 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
       PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
+  CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
   CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
   if (stripped.overflowed)
     return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ckpt/tokenizer_files.h"
 #include "convert/block_stream.h"
 #include "convert/partial_dir.h"
 #include "convert/safetensors_writer.h"
@@ -11,12 +12,14 @@
 
 namespace cairn {
 
-Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string& destination) {
+Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
+                      const std::string& destination) {
   const std::filesystem::path target = DestinationPath(destination);
   if (fs.Stat(target).ok())
     return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
   StripOptions options{.dtype = std::nullopt, .format = StripFormat::kNative};
   options.command = "cairn archive restore --weights-only";
+  CAIRN_ASSIGN_OR_RETURN(options.writer.beside, TokenizerOf(from, step.directory()));
   {
     const PartialDir run =  // around the step, and gone again without it
         PartialDir::Adopt(fs, fmt::format("{}.partial-{}", target.string(), NewNonce()));

@@ -10,9 +10,10 @@
 
 namespace cairn {
 
-// The step's weights in their stored types as the step directory `destination`. Errors: those of RestoreTar
-// and Strip.
-Status RestoreWeights(FileSystem& fs, CheckpointSource& step, const std::string& destination);
+// The weights of a step that is read through `from`, in their stored types, as the step directory
+// `destination`, with its tokenizer. Errors: those of RestoreTar and Strip.
+Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
+                      const std::string& destination);
 
 // The step's files in which the tensors lie that any glob means, and the weights that packed ones of them are
 // completed from.
