@@ -1,5 +1,9 @@
 #include "runtime/checkpointer.h"
 
+#include <unistd.h>
+
+#include <set>
+
 #include "ckpt/layout.h"
 #include "ckpt/run_identity.h"
 #include "runtime/rank_message.h"
@@ -7,7 +11,7 @@
 
 namespace cairn {
 Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
-    : options_(std::move(options)), control_(std::move(control)) {}
+    : options_(std::move(options)), control_(std::move(control)), interval_(options_.save_interval) {}
 
 // A copy behind reads the trainer's memory, which may be gone after this.
 Checkpointer::~Checkpointer() {
@@ -128,6 +132,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
     CAIRN_RETURN_IF_ERROR(
         local->SetAsideNewerThan(resumed && resumed->continues ? resumed->state.iteration : -1));
   if (!resumed || resumed->weights_only) return std::optional<TrainState>();
+  if (interval_ < 0 && resumed->continues && resumed->save_interval > 0) interval_ = resumed->save_interval;
   origin_ = {.iteration = resumed->state.iteration,
              .run = resumed->step_run,
              .session = resumed->state.health.session,
@@ -205,6 +210,10 @@ Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers&
 void Checkpointer::TellPlan() const {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : *tensors_) bytes += tensor.bytes();
+  if (options_.save_interval < 0)
+    Print(interval_ > 0
+              ? fmt::format(" saves every {} iterations, as found before\n", interval_)
+              : fmt::format(" how often to save is found from the first {} saves\n", AutoInterval::kSaves));
   Print(fmt::format(
       " checkpoints to {}: {:.3f} GB each; {} snapshot{} of {:.3f} GB of memory on rank 0; {} copies; {}\n",
       options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
@@ -225,8 +234,9 @@ bool Checkpointer::Busy() const {
 
 Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) {
   CollectDone();
+  if (!options_.save_dir.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
   const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
-  const bool durable = force || is_due(options_.save_interval);
+  const bool durable = force || is_due(interval_) || (interval_ < 0 && auto_.IsDue());
   const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, for the run directory alone
   const bool local = local_saver_ && worth_it && is_due(options_.local_interval);
   if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
@@ -259,6 +269,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .state = state.ToJson(),
                 .history = nlohmann::json::array()};
   save->info.state["health"] = ToJson(HealthAt(state));
+  if (options_.save_interval < 0 && interval_ > 0) save->info.state["save_interval"] = interval_;
   if (!options_.param_groups.empty()) save->info.state["param_groups"] = options_.param_groups;
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
@@ -317,10 +328,53 @@ void Checkpointer::Collect(Slot& slot) {
   drains_.push_back(save->drain);
 }
 
+void Checkpointer::CollectAll() {
+  for (Slot& slot : slots_)
+    if (slot.save) Collect(slot);
+  for (const auto& drain : drains_) {
+    drain->Wait();
+    Report(*drain);
+  }
+  drains_.clear();
+}
+
+// Collective at iterations that all ranks agree on.
+Status Checkpointer::FindInterval() {
+  auto_.Step();
+  if (!auto_.MayDecide()) return OkStatus();
+  CollectAll();  // all ranks learn the same of every save
+  if (!auto_.Decides()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::string chosen, ChooseInterval());
+  interval_ = std::atoll(chosen.c_str());
+  return OkStatus();
+}
+
+// Of rank 0's figures, on every rank.
+Result<std::string> Checkpointer::ChooseInterval() {
+  char host[256] = {};
+  (void)::gethostname(host, sizeof host - 1);
+  const auto hosts = control_->GatherToRoot(host, "hosts");
+  std::string chosen;
+  if (control_->rank() == 0 && hosts.ok()) {
+    const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
+    const double failures = options_.node_failure_seconds / nodes;
+    const int64_t interval = SaveInterval(auto_.save_seconds(), failures, auto_.step_seconds());
+    Print(fmt::format(
+        " saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
+        "failures every {:.0f} h on {:.0f} node{})\n",
+        interval, auto_.save_seconds(), auto_.step_seconds(), failures / 3600, nodes, nodes > 1 ? "s" : ""));
+    chosen = std::to_string(interval);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control_->BroadcastFromRoot(EncodeOutcome(hosts.status(), chosen), "save interval"));
+  return DecodeOutcome(told);
+}
+
 // A save that is on its way on from a local step is reported as such, and again when it is in save_dir. How
 // local saves fail is the local saver's to tell.
 void Checkpointer::Report(const Save& save) {
   const int64_t step = save.info.identity.step;
+  if (save.durable && !save.drain && save.status.ok()) auto_.Saved(save.durable_seconds);
   if (save.durable && !save.drain && step >= last_collected_) {
     last_collected_ = step;
     last_outcome_ = save.status;
@@ -380,13 +434,7 @@ Result<std::string> Checkpointer::WhatIsLeft() const {
 }
 
 Status Checkpointer::Finish() {
-  for (Slot& slot : slots_)
-    if (slot.save) Collect(slot);
-  for (const auto& drain : drains_) {
-    drain->Wait();
-    Report(*drain);
-  }
-  drains_.clear();
+  CollectAll();
   return last_outcome_.ok() ? last_outcome_ : last_outcome_.WithContext("the last checkpoint was not saved");
 }
 

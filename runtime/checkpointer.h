@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "ckpt/run_dir.h"
+#include "ckpt/save_interval.h"
+#include "runtime/auto_interval.h"
 #include "runtime/checkpoint_hooks.h"
 #include "runtime/control_plane.h"
 #include "runtime/local_saver.h"
@@ -34,9 +36,10 @@ struct CheckpointerOptions {
   bool finetune = false;        // of `load` the weights alone count
   bool load_unhealthy = false;  // see ResumePlaces
   bool start_anew = false;
-  std::string tokenizer;       // directory of the data's; steps of `save_dir` and `load` come first
-  int64_t save_interval = 0;   // steps; 0: only when forced
-  LocalOptions local;          // node-local steps, which every save goes through
+  std::string tokenizer;      // directory of the data's; steps of `save_dir` and `load` come first
+  int64_t save_interval = 0;  // steps; 0: only when forced; below 0: as AutoInterval finds
+  double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for the latter
+  LocalOptions local;                                   // node-local steps, which every save goes through
   int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
   bool lazy = true;            // snapshots are copied under the next forward and backward
   SaveOverlap overlap = SaveOverlap::kWait;
@@ -96,6 +99,9 @@ class Checkpointer : public CheckpointHooks {
   void Collect(Slot& slot);  // waits for its save, reports how it went
   void Report(const Save& save);
   void CollectDone();
+  void CollectAll();
+  Status FindInterval();
+  Result<std::string> ChooseInterval();
 
   CheckpointerOptions options_;
   std::unique_ptr<ControlPlane> control_;
@@ -111,6 +117,8 @@ class Checkpointer : public CheckpointHooks {
     std::string session;
     bool own = false;  // in save_dir or local
   } origin_;
+  AutoInterval auto_;
+  int64_t interval_ = 0;  // steps between saves; below 0: not found yet
   int64_t saves_ = 0;
   int64_t failed_saves_ = 0;
   int64_t newest_saved_ = -1;            // iteration of the last save begun

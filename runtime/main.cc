@@ -41,7 +41,8 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
   options.load_unhealthy = config.load_unhealthy;
   options.start_anew = config.start_anew;
   if (config.data_path.size() == 1) options.tokenizer = config.data_path[0] + ".tokenizer";
-  options.save_interval = config.save_interval;
+  options.save_interval = config.SaveSteps().value();  // validated
+  options.node_failure_seconds = config.mtbf * 3600;
   options.local = {.dir = config.save_local,
                    .redundancy = ParseRedundancy(config.redundancy).value(),  // validated
                    .keep_last = config.keep_last_local};

@@ -277,6 +277,7 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   LoadRng(*step, buffers);
   resumed.state = *loaded;
   resumed.step_run = step->manifest().run;
+  resumed.save_interval = IntField(state, "save_interval");
   resumed.continues =
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));

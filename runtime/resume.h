@@ -30,9 +30,10 @@ struct Resumed {
   std::vector<std::string> missing;  // of the training's state, of a step that another program saved
   bool weights_only = false;         // --finetune
   bool from_local = false;
-  bool durable = true;     // false: a local step that is not in save_dir
-  bool continues = false;  // the step is one of save_dir's own, or a local one of them
-  std::string step_run;    // the run that saved it
+  bool durable = true;        // false: a local step that is not in save_dir
+  bool continues = false;     // the step is one of save_dir's own, or a local one of them
+  std::string step_run;       // the run that saved it
+  int64_t save_interval = 0;  // that --save-interval auto had found; 0: none
 };
 
 class Resumer {

@@ -57,6 +57,17 @@ bool TakeValue(const toml::node& node, int& out) {
   return value.has_value();
 }
 
+// A number where text is also fine: save-interval = 100.
+bool TakeValue(const toml::node& node, std::string& out) {
+  if (const std::optional<int64_t> number = node.value_exact<int64_t>())
+    out = std::to_string(*number);
+  else if (const std::optional<std::string> text = node.value<std::string>())
+    out = *text;
+  else
+    return false;
+  return true;
+}
+
 Status ApplyTable(const toml::table& table, const std::string& origin,
                   const std::vector<std::string_view>& given, TrainConfig& config) {
   for (const auto& [key, node] : table) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ckpt/dtype.h"
+#include "ckpt/status.h"
 #include "ckpt/topology.h"
 
 namespace cairn {
@@ -92,10 +93,11 @@ struct TrainConfig {
   // Checkpoints.
   std::string save;
   std::string load;
-  bool finetune = false;        // of `load` the weights alone
-  bool load_unhealthy = false;  // resume from the newest step, healthy or not
-  bool start_anew = false;      // where the steps of `save` are gone
-  int64_t save_interval = 0;
+  bool finetune = false;            // of `load` the weights alone
+  bool load_unhealthy = false;      // resume from the newest step, healthy or not
+  bool start_anew = false;          // where the steps of `save` are gone
+  std::string save_interval = "0";  // steps, or "auto"
+  double mtbf = 5000;               // hours between failures of one node
   std::string save_local;           // "{rank}" stands for the rank; empty: no local level
   int64_t save_local_interval = 0;  // 0: only saves that are due for `save` too
   std::string redundancy;           // "", "xor:K" or "rs:K,M"
@@ -122,6 +124,8 @@ struct TrainConfig {
   int positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
   int head_dim() const { return hidden_size / num_attention_heads; }
   Dtype dtype() const { return bf16 ? Dtype::kBF16 : fp16 ? Dtype::kF16 : Dtype::kF32; }
+  // Errors: InvalidArgument. Below 0: auto.
+  Result<int64_t> SaveSteps() const;
   bool by_samples() const { return train_samples > 0; }
 };
 

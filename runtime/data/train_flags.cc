@@ -117,7 +117,12 @@ const Flag kFlags[] = {
      &C::load_unhealthy},
     {kCheckpoints, "start-anew", "Start at iteration 0 though --save once had checkpoints, which are gone",
      &C::start_anew},
-    {kCheckpoints, "save-interval", "Steps between checkpoints; 0 saves at the end only", &C::save_interval},
+    {kCheckpoints, "save-interval",
+     "Steps between checkpoints; 0 saves at the end only; auto measures two saves and then loses the least "
+     "time "
+     "to saves and failures (Young and Daly), and a resumed training keeps to it",
+     &C::save_interval},
+    {kCheckpoints, "mtbf", "Hours between failures of one node, for --save-interval auto", &C::mtbf},
     {kCheckpoints, "save-local",
      "Node-local directory (NVMe, /dev/shm) that takes each checkpoint first; {rank} in it stands for the "
      "rank",

@@ -1,5 +1,6 @@
 // What can be known to be wrong before any data is read or any rank waits for another.
 #include <array>
+#include <charconv>
 
 #include "ckpt/parity_file.h"
 #include "runtime/data/train_config.h"
@@ -37,7 +38,6 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"tensorboard-log-interval", double(c.tensorboard_log_interval), 1},
       Bound{"eval-interval", double(c.eval_interval), 0},
       Bound{"eval-iters", double(c.eval_iters), 0},
-      Bound{"save-interval", double(c.save_interval), 0},
       Bound{"save-local-interval", double(c.save_local_interval), 0},
       Bound{"keep-last-local", double(c.keep_last_local), 1},
       Bound{"save-codec-threads", double(c.save_codec_threads), 1},
@@ -57,6 +57,8 @@ Status CheckBounds(const TrainConfig& c) {
 }
 
 Status CheckChoices(const TrainConfig& c) {
+  CAIRN_RETURN_IF_ERROR(c.SaveSteps().status());
+  if (!(c.mtbf > 0)) return InvalidArgument("--mtbf is {}; it must be above 0", c.mtbf);
   if (c.finetune && c.load.empty()) return InvalidArgument("--finetune needs --load");
   if (c.bf16 && c.fp16) return InvalidArgument("--bf16 and --fp16 exclude each other");
   if (c.device != "cpu" && c.device != "cuda")
@@ -131,6 +133,16 @@ Status CheckRampup(const TrainConfig& c, int64_t unit) {
 }
 
 }  // namespace
+
+Result<int64_t> TrainConfig::SaveSteps() const {
+  if (save_interval == "auto") return -1;
+  int64_t steps = -1;
+  const char* end = save_interval.data() + save_interval.size();
+  const auto [stop, error] = std::from_chars(save_interval.data(), end, steps);
+  if (error != std::errc() || stop != end || steps < 0)
+    return InvalidArgument("--save-interval is '{}'; it must be a number of steps, or auto", save_interval);
+  return steps;
+}
 
 Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(CheckBounds(c));

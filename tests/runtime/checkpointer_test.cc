@@ -171,6 +171,21 @@ TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
   ExpectStep(30);
 }
 
+// Saved at 10 and 20, decided at 30 on all ranks alike; a failure "every 0.1 ms" makes that every iteration,
+// and "never" none. A resumed training does not measure again.
+TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
+  const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
+  const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
+  Train(topology, 0, 33, {.save_interval = -1, .node_failure_seconds = 1e-4});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{10, 20, 30, 31, 32, 33}));
+  Train({.tp = 2}, 33, 35, {.save_interval = -1, .node_failure_seconds = 1e12});
+  EXPECT_EQ(steps().back(), 35);
+  EXPECT_EQ(steps().size(), 8u);
+  const auto step = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(35)));
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(IntField((*step)->manifest().state, "save_interval"), 1);
+}
+
 TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
   const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
   Train(topology, 0, 6, {.codec = CodecMode::kZstd, .split_master = true});

@@ -1,6 +1,7 @@
 // What a whole training costs: time with the batch ramp-up, checkpoints, archive.
 #pragma once
 
+#include "ckpt/save_interval.h"
 #include "tools/plan/search.h"
 
 namespace cairn {
@@ -29,9 +30,5 @@ struct CheckpointCost {
 
 // `node_gbps`: GB/s that one node writes to the file system.
 CheckpointCost CheckpointOf(const PlanRequest& request, const RunSetup& setup, double node_gbps);
-
-// Steps between checkpoints that lose the least time to saves and to work done again: sqrt(2 C M) - C seconds
-// with C of a save and M between failures of the whole job (Young 1974; Daly 2006). At least 1.
-int64_t SaveInterval(double save_seconds, double failure_seconds, double step_seconds);
 
 }  // namespace cairn
