@@ -54,7 +54,7 @@ TEST(PickleMachine, ReadsPlainValues) {
 
 TEST(PickleMachine, OfEqualKeysTheLastOneCounts) {
   const auto pickle =
-      Read(kProto2 + "}(K\x01K\x02" + Text("a") + "K\x03" + "K\x01K\x04" + Text("a") + "K\x05u.");
+      ReadPickle(kProto2 + "}(K\x01K\x02" + Text("a") + "K\x03" + "K\x01K\x04" + Text("a") + "K\x05u.");
   ASSERT_TRUE(pickle.ok()) << pickle.status().message();
   EXPECT_EQ(AsInt(EntryOf((*pickle)->root, 1)), 4);
   EXPECT_EQ(AsInt(Find(*(*pickle)->root, "a")), 5);
