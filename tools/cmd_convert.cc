@@ -158,7 +158,7 @@ void AddConvertCommand(CLI::App& app, Verb& verb) {
   convert->footer(
       FormatList() +
       "\nWhat was written is read back and compared before it gets its name. A Hugging Face source's "
-      "tokenizer\ncomes along, through a native run in RUN/tokenizer; a release's SHA256SUMS are for "
+      "tokenizer\ncomes along, in native steps too; a release's SHA256SUMS are for "
       "`sha256sum -c`.\n\n" +
       HelpFooter("cairn convert meta-llama/Llama-3.1-8B runs/llama --to native --tp 4 --pp 2",
                  "finite values would become infinite; nothing was written"));

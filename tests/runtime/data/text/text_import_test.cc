@@ -92,10 +92,12 @@ TEST_F(TextImportTest, TrainedModelCompressesAndCutsAtLineEndsWithoutATrace) {
   const auto dataset = Import("p", content, *tokenizer, true);
   const std::vector<int64_t> in_chunks = Tokens(dataset, 0);
   EXPECT_LT(in_chunks.size(), 2 * content.size() / 3);
-  std::vector<int32_t> whole;
+  std::vector<Token> whole;
   ASSERT_TRUE(tokenizer->Encode(content, &whole).ok());
-  whole.push_back(*tokenizer->eod());
-  EXPECT_EQ(in_chunks, std::vector<int64_t>(whole.begin(), whole.end()));
+  std::vector<int64_t> ids;
+  for (const Token& token : whole) ids.push_back(token.id);
+  ids.push_back(*tokenizer->eod());
+  EXPECT_EQ(in_chunks, ids);
 }
 
 TEST_F(TextImportTest, VocabularyThatTheTextCannotFillIsRefusedInWords) {
