@@ -29,7 +29,9 @@ class CheckpointSource {
   // its files tell, relaxations that were allowed in `history`, and no files.
   virtual const Manifest& manifest() const = 0;
   virtual const TensorTable& catalog() const = 0;
-  virtual const std::string& directory() const = 0;  // or the file, for messages
+  virtual const std::string& directory() const = 0;  // what the catalog's files are relative to
+  // What messages call it: the directory, or the one file that it is.
+  virtual const std::string& name() const { return directory(); }
 
   // Fills `out` with `box` of tensor `tensor` (index into the catalog), in row-major order.
   // Requires out.size() == bytes of the box. Errors: Corrupt naming file, tensor and offset; those of the

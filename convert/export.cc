@@ -221,7 +221,7 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
 Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
                             const std::string& target, const ExportOptions& options) {
   Result<TargetPlanned> plan = PlanExport(source, format, options);
-  if (!plan.ok()) return plan.status().WithContext(source.directory());
+  if (!plan.ok()) return plan.status().WithContext(source.name());
   return Exporter(fs, source, format, std::move(plan).value(), options).Run(target);
 }
 

@@ -61,7 +61,7 @@ class Prover {
         "{}: element {} of the master of {} does not round to the weight; they are of different steps, or "
         "the "
         "shards are in another order than the files say",
-        source_.directory(), begin + i, weight.spec.name);
+        source_.name(), begin + i, weight.spec.name);
   }
 
   CheckpointSource& source_;

@@ -265,7 +265,8 @@ void ReadNorms(const json& args, json& facts) {
     facts["norm_weight_minus_one"] = true;
 }
 
-void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed, json& facts) {
+void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
+                        json& facts) {
   for (const auto& [name, value] : args.items()) {
     if (Mapped().contains(name) || IsUnset(value)) continue;
     const auto changing = Changing().find(name);

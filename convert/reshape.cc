@@ -39,14 +39,14 @@ Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
     return InvalidArgument(
         "{}: nothing says how its tensors are cut, so that TP={} cannot be made of it; "
         "TP=1 can",
-        source.directory(), target.tp);
+        source.name(), target.tp);
   const bool layers =
       std::ranges::any_of(tensors, [](const auto& t) { return t.spec.layer != kBeforeLayers; });
   if (target.pp > 1 && target.pp != now.pp && !layers)
     return InvalidArgument(
         "{}: nothing says which layer its tensors are of, so that PP={} cannot be made of "
         "it; PP=1 can",
-        source.directory(), target.pp);
+        source.name(), target.pp);
   return OkStatus();
 }
 

@@ -42,7 +42,14 @@ struct StoredCatalog : TensorTable {
   std::vector<StoredPart> parts;  // in any order; cover each tensor once
 };
 
-class StoredSource final : public CheckpointSource {
+// A checkpoint of another system, as OpenForeign() gives it.
+class ForeignSource : public CheckpointSource {
+ public:
+  virtual void SetName(std::string name) = 0;
+  virtual void AddHistory(std::string entry) = 0;
+};
+
+class StoredSource final : public ForeignSource {
  public:
   // `directory` is what the catalog's files are relative to, and what messages name. Sorts the parts.
   // Errors: Corrupt naming tensor, array and file: dtypes that differ, boxes outside, holes and overlaps,
@@ -57,7 +64,9 @@ class StoredSource final : public CheckpointSource {
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
 
-  void AddHistory(std::string entry) { manifest_.history.push_back(std::move(entry)); }
+  const std::string& name() const override { return name_.empty() ? directory() : name_; }
+  void SetName(std::string name) override { name_ = std::move(name); }
+  void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
 
  private:
   // A stretch of a file and where its elements go.
@@ -79,6 +88,7 @@ class StoredSource final : public CheckpointSource {
               std::vector<Run>& runs) const;
   Status ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out);
 
+  std::string name_;
   Manifest manifest_;
   StoredCatalog catalog_;
   std::vector<size_t> first_parts_;  // of each tensor; one more at the end

@@ -100,7 +100,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   const TensorLookup lookup(catalog);
   StripPlan plan;
   const std::vector<ParameterSpec> parameters = ReleasedParameters(source);
-  if (parameters.empty()) return NotFound("{}: there are no weights in it", source.directory());
+  if (parameters.empty()) return NotFound("{}: there are no weights in it", source.name());
   const Role first = options.dtype ? Role::kMaster : Role::kWeight;
   const Role second = options.dtype ? Role::kWeight : Role::kMaster;
   for (const ParameterSpec& spec : parameters) {
@@ -115,7 +115,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   } else {
     plan.model = CanonicalModel(parameters);
   }
-  CAIRN_RETURN_IF_ERROR(CheckAgainst(plan.model, parameters).WithContext(source.directory()));
+  CAIRN_RETURN_IF_ERROR(CheckAgainst(plan.model, parameters).WithContext(source.name()));
   if (options.format == StripFormat::kSafetensors)
     for (const auto& [spec, first] : SecondNames(source))
       plan.model.tensors.push_back(

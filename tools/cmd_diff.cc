@@ -93,8 +93,8 @@ ordered_json ToJson(const TensorDiff& diff) {
 void PrintAsJson(const OpenedSource& a, const OpenedSource& b, const DiffResult& result) {
   ordered_json list = ordered_json::array();
   for (const TensorDiff& diff : result.tensors) list.push_back(ToJson(diff));
-  PrintJson({{"a", a.source().directory()},
-             {"b", b.source().directory()},
+  PrintJson({{"a", a.source().name()},
+             {"b", b.source().name()},
              {"equal", result.tensors.empty()},
              {"within_tolerance", result.within_tolerance},
              {"tensors_compared", result.compared},
@@ -106,7 +106,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
                  const DiffResult& result) {
   for (const auto& [letter, opened] : {std::pair('A', &a), std::pair('B', &b)}) {
     const CheckpointSource& source = opened->source();
-    fmt::print("{}: {} (step {}, {})\n", letter, source.directory(), source.manifest().step,
+    fmt::print("{}: {} (step {}, {})\n", letter, source.name(), source.manifest().step,
                ToString(source.manifest().topology));
   }
   const size_t shown =

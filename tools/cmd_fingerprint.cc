@@ -37,7 +37,7 @@ Result<int> RunFingerprint(const FingerprintOptions& options) {
   if (options.tensors)
     for (const NamedFingerprint& tensor : result->tensors)
       fmt::print("{}  {}\n", ToHex(tensor.digest), tensor.name);
-  fmt::print("{}  {}\n", ToHex(result->overall), opened.source().directory());
+  fmt::print("{}  {}\n", ToHex(result->overall), opened.source().name());
   return kExitDone;
 }
 

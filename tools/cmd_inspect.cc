@@ -72,7 +72,7 @@ class Inspector {
 
   void PrintAsText() const {
     const Manifest& manifest = source_.manifest();
-    PrintLine("{}: step {}, {}, run {}", source_.directory(), manifest.step, ToString(manifest.topology),
+    PrintLine("{}: step {}, {}, run {}", source_.name(), manifest.step, ToString(manifest.topology),
               manifest.run);
     std::vector<std::string> header = {"tensor", "role", "dtype", "shape", "size"};
     if (options_.stats) header.insert(header.end(), {"NaN", "Inf", "zeros", "min", "max", "norm"});
@@ -139,7 +139,7 @@ class Inspector {
     ordered_json tensors = ordered_json::array();
     for (uint32_t tensor : chosen_) tensors.push_back(ToJson(tensor));
     PrintJson(
-        {{"checkpoint", source_.directory()},
+        {{"checkpoint", source_.name()},
          {"run", m.run},
          {"step", m.step},
          {"topology",

@@ -18,7 +18,7 @@ namespace {
 void Print(const CheckpointSource& source, const TargetFormat& format, const Topology& topology,
            const ExportResult& result, double seconds, bool json) {
   if (json) {
-    PrintJson({{"source", source.directory()},
+    PrintJson({{"source", source.name()},
                {"target", result.path},
                {"format", format.name},
                {"source_fingerprint", ToHex(result.source_fingerprint)},
@@ -33,8 +33,8 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
     return;
   }
   const auto written = static_cast<double>(result.bytes_written);
-  fmt::print("{} ({})\n-> {} ({}, {})\n", source.directory(), ToString(source.manifest().topology),
-             result.path, format.name, ToString(topology));
+  fmt::print("{} ({})\n-> {} ({}, {})\n", source.name(), ToString(source.manifest().topology), result.path,
+             format.name, ToString(topology));
   PrintAccount(source);
   fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
              result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
@@ -48,7 +48,7 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
                       const ExportFlags& flags) {
   ExportOptions options = flags.options;
   const Result<ExportCost> estimated = EstimateExport(source, format, options);
-  if (!estimated.ok()) return estimated.status().WithContext(source.directory());
+  if (!estimated.ok()) return estimated.status().WithContext(source.name());
   const ExportCost& cost = *estimated;
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(

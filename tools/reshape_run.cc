@@ -20,7 +20,7 @@ namespace {
 void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topology& target,
            const ReshapeResult& result, double seconds) {
   if (flags.json) {
-    PrintJson({{"source", source.directory()},
+    PrintJson({{"source", source.name()},
                {"target", result.directory},
                {"topology", TopologyJson(target)},
                {"fingerprint", ToHex(result.fingerprints.overall)},
@@ -35,8 +35,8 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
     return;
   }
   const auto written = static_cast<double>(result.bytes_written);
-  fmt::print("{} ({})\n-> {} ({})\n", source.directory(), ToString(source.manifest().topology),
-             result.directory, ToString(target));
+  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
+             ToString(target));
   PrintAccount(source);
   fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
@@ -54,7 +54,7 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
   const auto* step = dynamic_cast<const StepReader*>(&source);
   if (!step || !FileSystem::Posix().Stat(step->directory()).ok())
     return NotSupported("{}: --virtual needs a Cairn step outside of archives; leave --virtual out",
-                        source.directory());
+                        source.name());
   if (!options.team.leads()) return kExitDone;
   if (flags.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, EstimateVirtualBytes(*step, options));
@@ -71,15 +71,15 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
     fmt::print(stderr, "cairn: warning: nothing keeps {} from being pruned: {}\n", result.shards,
                result.held.message());
   if (flags.json) {
-    PrintJson({{"source", source.directory()},
+    PrintJson({{"source", source.name()},
                {"target", result.directory},
                {"topology", TopologyJson(options.target)},
                {"shards", result.shards},
                {"bytes_written", result.bytes_written}});
     return kExitDone;
   }
-  fmt::print("{} ({})\n-> {} ({})\n", source.directory(), ToString(source.manifest().topology),
-             result.directory, ToString(options.target));
+  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
+             ToString(options.target));
   fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(result.bytes_written), result.shards);
   return kExitDone;
 }

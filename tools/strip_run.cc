@@ -105,7 +105,7 @@ std::string TypeName(const StripOptions& options) {
 void PrintStripText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
                     double seconds) {
   if (!result.overflowed)
-    fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.directory(), result.path,
+    fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.name(), result.path,
                result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
   PrintAccount(source);
@@ -225,7 +225,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   if (!result->overflowed) {
     if (options.format == StripFormat::kHuggingFace && options.copies.empty())
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
-                               source.directory(), result->path));
+                               source.name(), result->path));
     return kExitDone;
   }
   PrintOverflow(*result, options, "nothing was written");

@@ -43,8 +43,7 @@ class ValueChecker {
                           catalog_.tensors[*master].spec.shape == tensor.spec.shape;
       if (rounding_only_ && !paired) continue;
       const Status status = CheckTensor(i, paired ? std::optional(*master) : std::nullopt);
-      if (!status.ok())
-        report_.problems.push_back({step_.directory(), 0, DisplayName(tensor), status.message()});
+      if (!status.ok()) report_.problems.push_back({step_.name(), 0, DisplayName(tensor), status.message()});
     }
     return std::move(report_);
   }
@@ -97,7 +96,7 @@ class ValueChecker {
     const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};
     report_.problems.push_back(
         {native ? JoinPath(native->DirectoryOf(catalog_.files[at.file]), catalog_.files[at.file])
-                : step_.directory(),
+                : step_.name(),
          at.offset, DisplayName(catalog_.tensors[tensor]),
          fmt::format("{} of {} elements are {}, the first is element {}", fault.count,
                      catalog_.tensors[tensor].spec.shape.Volume(), what, fault.first)});

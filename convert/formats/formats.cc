@@ -19,7 +19,7 @@ namespace cairn {
 namespace {
 
 // Every relaxation that was of use is in the history, by name; some readers have said it already.
-void RecordLetPass(const OpenOptions& options, StoredSource& source) {
+void RecordLetPass(const OpenOptions& options, ForeignSource& source) {
   if (options.vocab_size > 0)
     source.AddHistory(
         fmt::format("import: {} rows of the vocabulary are tokens (--true-vocab-size)", options.vocab_size));
@@ -78,7 +78,10 @@ Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std:
     recorded.let_pass = std::make_shared<std::set<std::string>>();
     auto source = format.open(fs, path, recorded);
     if (!source.ok()) return source;
-    RecordLetPass(recorded, dynamic_cast<StoredSource&>(**source));
+    auto& foreign = dynamic_cast<ForeignSource&>(**source);
+    if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
+      foreign.SetName(path);
+    RecordLetPass(recorded, foreign);
     return source;
   }
   if (!options.format.empty())

@@ -64,7 +64,8 @@ NameParts SplitName(std::string_view name) {
 
 class ArgumentReader {
  public:
-  ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown) : args_(args), shown_(shown) {}
+  ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown)
+      : args_(args), shown_(shown) {}
 
   uint64_t Size(const char* name) {
     if (const uint64_t value = Size(name, 0); value > 0) return value;

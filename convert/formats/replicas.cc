@@ -65,7 +65,7 @@ Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
 }
 
 // Reads the mean of several sources where their tensors differ. Averages in fp32, as converters of BLOOM do.
-class MeanSource final : public CheckpointSource {
+class MeanSource final : public ForeignSource {
  public:
   MeanSource(std::vector<std::unique_ptr<StoredSource>> sources, std::vector<bool> averaged)
       : sources_(std::move(sources)), averaged_(std::move(averaged)) {}
@@ -73,6 +73,9 @@ class MeanSource final : public CheckpointSource {
   const Manifest& manifest() const override { return sources_[0]->manifest(); }
   const TensorTable& catalog() const override { return sources_[0]->catalog(); }
   const std::string& directory() const override { return sources_[0]->directory(); }
+  const std::string& name() const override { return sources_[0]->name(); }
+  void SetName(std::string name) override { sources_[0]->SetName(std::move(name)); }
+  void AddHistory(std::string entry) override { sources_[0]->AddHistory(std::move(entry)); }
   void SetCacheBytes(uint64_t bytes) override {
     for (const auto& source : sources_) source->SetCacheBytes(bytes / sources_.size());
   }

@@ -176,6 +176,11 @@ class StripTest(CliTest):
         self.assertNotIn("vocab.json", tree(self.dir / "four/step-00000000"))
         self.cairn("ls", "one", says="committed")
 
+    def test_messages_name_the_file_that_was_given(self):
+        self.cairn("strip", self.step, "hf", "--format", "hf")
+        for verb in ("fingerprint", "inspect"):
+            self.cairn(verb, "hf/model.safetensors", says="hf/model.safetensors")
+
     def test_the_command_that_is_recorded_has_its_defaults(self):
         self.cairn("strip", self.step, "default")
         self.cairn("strip", self.step, "named", "--dtype", "fp16", "--format", "hf")
