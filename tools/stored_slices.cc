@@ -58,7 +58,7 @@ FileRank RankOfFile(const std::string& file, const Topology& topology) {
     if (const auto stage = NumberBehind(file.substr(0, slash), "_");
         stage && stage->second > in_directory->second)
       found.pp = stage->first;
-  } else if (const auto layer = NumberBehind(name, "-model_")) {
+  } else if (const auto layer = NumberBehind(name.substr(0, name.rfind("-model_states")), "-model_")) {
     found.tp = layer->first;
   } else if (name.ends_with(".distcp") && name.starts_with("__")) {
     if (const auto writer = NumberBehind(name.substr(0, name.rfind('_')), "__")) found.rank = writer->first;

@@ -228,7 +228,7 @@ class HuggingFaceTest(CliTest):
         refused(["attention_bias"], attention_bias="yes")
         save_file(whole, source / "model.safetensors", {"format": "pt"})
         (source / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))  # its tensors keep their names
-        self.cairn("convert", source, "out", "--to", "hf", code=2, says="no Hugging Face form")
+        self.cairn("convert", source, "out", "--to", "hf", code=2, says="which family of models")
         self.cairn("convert", source, "out", "--to", "native", "--tp", 2, code=2, says="nothing says how its tensors are cut")
         self.cairn("convert", source, "under-its-names", "--to", "native")
         refused(["quantiz"], quantization_config={"quant_method": "gptq"})
