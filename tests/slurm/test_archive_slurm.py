@@ -69,11 +69,11 @@ class SlurmTest(CliTest):
         first = [p.name for p in self.run_dir.glob("step-*")]
         self.assertEqual(len(first), 1, log.read_text())
 
-        def finished():
-            if self.slurm.state(job) == "PENDING":  # Slurm holds a requeued job back for two minutes
-                self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-            return self.slurm.state(job) == "COMPLETED"
-        self.slurm.wait(finished, "the requeued job", 90)
+        # Slurm holds a requeued job back for two minutes. Not "now": slurmd keeps the second in which it revoked the job's
+        # credential, and refuses a new one of the same second ("Job already killed, do not launch batch job").
+        self.slurm.wait(lambda: self.slurm.state(job) == "PENDING", "the requeue")
+        self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+5")
+        self.slurm.wait(lambda: self.slurm.state(job) == "COMPLETED", "the requeued job", 90)
         steps = sorted(int(p.name[5:]) for p in self.run_dir.glob("step-*"))
         self.assertEqual(steps, [int(first[0][5:]), int(first[0][5:]) + 20], log.read_text())
         self.archive_by_schedule({step: tree(self.run_dir / f"step-{step:08}") for step in steps})
