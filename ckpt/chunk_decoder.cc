@@ -6,6 +6,7 @@
 
 #include "ckpt/derived_weight.h"
 #include "ckpt/file_system.h"
+#include "ckpt/piece_seed.h"
 #include "ckpt/plane_codec.h"
 
 namespace cairn {

@@ -66,12 +66,6 @@ void Hasher::Update(std::span<const std::byte> bytes) {
 }
 Digest Hasher::Finish() const { return Canonical(XXH3_128bits_digest(&state_->xxh)); }
 
-uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
-                   FlatRange range) {
-  const std::string identity =
-      fmt::format("{}|{}|{}|{}|{}|{}|{}:{}", run, step, Name(tensor.role), tensor.spec.name,
-                  Name(tensor.dtype), ToString(box), range.begin, range.end);
-  return XXH3_64bits(identity.data(), identity.size());
-}
+uint64_t Hash64(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace cairn

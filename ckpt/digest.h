@@ -14,8 +14,6 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/tensor.h"
-
 namespace cairn {
 
 inline constexpr uint64_t kChunkBytes = 4 << 20;  // one digest covers at most this many bytes of a piece
@@ -44,9 +42,8 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-// The seed of chunk `chunk` of a piece is PieceSeed + chunk.
-uint64_t PieceSeed(std::string_view run, int64_t step, const TensorEntry& tensor, const Box& box,
-                   FlatRange range);
+// XXH3-64.
+uint64_t Hash64(std::string_view text);
 
 inline uint64_t ChunkCount(uint64_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
 

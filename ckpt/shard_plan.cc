@@ -6,6 +6,7 @@
 #include "ckpt/byte_codec.h"
 #include "ckpt/chunk_decoder.h"
 #include "ckpt/layout.h"
+#include "ckpt/piece_seed.h"
 
 namespace cairn {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "ckpt/chunk_decoder.h"
 #include "ckpt/file_scan.h"
+#include "ckpt/piece_seed.h"
 #include "ckpt/threads.h"
 
 namespace cairn {

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "convert/step_builder.h"
-#include "convert/targets/targets.h"
+#include "convert/targets/target_format.h"
 
 namespace cairn {
 

@@ -11,7 +11,7 @@
 
 #include "convert/account.h"
 #include "convert/architectures/expand.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 #include "convert/stored_source.h"
 
 namespace cairn {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/digest.h"
+#include "ckpt/piece_seed.h"
 #include "ckpt/status.h"
 
 namespace cairn {

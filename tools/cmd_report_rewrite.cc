@@ -7,6 +7,7 @@
 #include "tools/exit_code.h"
 #include "tools/output.h"
 #include "tools/printable.h"
+#include "tools/process/shell_word.h"
 #include "tools/report/match_logs.h"
 #include "tools/report/rewrite_table.h"
 #include "tools/report_flags.h"
@@ -64,16 +65,6 @@ bool IsScript(const std::string& path, std::string_view text) {
          text.starts_with("#!");
 }
 
-// In single quotes where the shell would see more than a word; any bytes, line breaks too.
-std::string ShellQuoted(const std::string& word) {
-  if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:@%,") ==
-      word.npos)
-    return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 int PrintMatches(const std::vector<LogMatch>& matches, bool json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all = true;
@@ -90,7 +81,7 @@ int PrintMatches(const std::vector<LogMatch>& matches, bool json) {
     else if (match.rename.empty())
       PrintLine("# {}: of {}, by {}", match.log, match.script, match.evidence);
     else
-      fmt::print("mv -n -- {} {}  {}\n", ShellQuoted(match.log), ShellQuoted(match.rename),
+      fmt::print("mv -n -- {} {}  {}\n", ShellWord(match.log), ShellWord(match.rename),
                  Printable(fmt::format("# of {}, by {}", match.script, match.evidence), Lines::kOne));
   }
   if (json) PrintJson(list);

@@ -5,7 +5,7 @@
 // cut across its ranks is in the boxes, and nowhere else.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

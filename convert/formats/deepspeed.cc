@@ -53,7 +53,7 @@ class DeepSpeedOpener {
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
     manifest_.step = IntField(manifest_.state, "iteration");
     const std::vector<uint32_t> place = builder_.SortByParameter();
-    for (MegatronReplica& replica : replicas_) replica.tensor = place[replica.tensor];
+    for (StoredReplica& replica : replicas_) replica.tensor = place[replica.tensor];
     CAIRN_RETURN_IF_ERROR(builder_.Settle(files_.directory, manifest_));
     CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, files_.directory, builder_.catalog));
     CAIRN_ASSIGN_OR_RETURN(auto source,
@@ -779,7 +779,7 @@ class DeepSpeedOpener {
   MegatronArgs args_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<MegatronReplica> replicas_;
+  std::vector<StoredReplica> replicas_;
   std::vector<std::pair<std::string, StoredArray>> copies_;  // of ZeRO-3, with the file that is read
   std::vector<std::string> doubts_;
   std::vector<std::vector<std::string>> groups_;  // stored names in each of the optimizer's

@@ -5,7 +5,7 @@
 // their fp32 masters; where only masters are stored (ZeRO-3) they are the weights.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

@@ -2,7 +2,7 @@
 // and index.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

@@ -3,7 +3,7 @@
 // Source: megatron/core/dist_checkpointing of 0.4 to 0.19.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

@@ -69,8 +69,8 @@ class MegatronOpener {
     CAIRN_RETURN_IF_ERROR(Assemble());
     CAIRN_RETURN_IF_ERROR(builder_.Settle(directory_, manifest_));
     const std::vector<uint32_t> place = builder_.SortByParameter();
-    std::vector<MegatronReplica> replicas = std::move(replicas_);
-    for (MegatronReplica& replica : replicas) replica.tensor = place[replica.tensor];
+    std::vector<StoredReplica> replicas = std::move(replicas_);
+    for (StoredReplica& replica : replicas) replica.tensor = place[replica.tensor];
     CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, directory_, builder_.catalog));
     return OpenWithReplicas(fs_, directory_, std::move(manifest_), std::move(builder_.catalog), replicas,
                             options_.replicas);
@@ -281,7 +281,7 @@ class MegatronOpener {
   std::vector<ModelChunk> chunks_;
   StoredBuilder builder_;
   Manifest manifest_;
-  std::vector<MegatronReplica> replicas_;
+  std::vector<StoredReplica> replicas_;
 };
 
 // The directory of the iteration that the tracker names, or `path` itself.

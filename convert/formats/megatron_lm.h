@@ -4,7 +4,7 @@
 // pipelines with virtual stages.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

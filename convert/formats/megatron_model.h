@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
+#include "convert/formats/replicas.h"
 #include "convert/torch/stored_builder.h"
 
 namespace cairn {
@@ -49,13 +50,6 @@ struct MegatronSlice {
   Box box;     // of the slice: what `tensor` is
 };
 
-// Replicas that are not the one that is read.
-struct MegatronReplica {
-  uint32_t tensor = 0;  // of the catalog
-  uint32_t array = 0;   // another one that should hold the same
-  uint32_t first = 0;   // the array that is read
-};
-
 // What is said of an optimizer's state that is one number for a whole parameter.
 Status NumberHasNoPlace(const std::string& name, Role role);
 
@@ -72,7 +66,7 @@ class MegatronAssembler {
   // say.
   Status Add(const MegatronSlice& slice);
 
-  const std::vector<MegatronReplica>& replicas() const { return replicas_; }
+  const std::vector<StoredReplica>& replicas() const { return replicas_; }
 
  private:
   struct Target;
@@ -84,7 +78,7 @@ class MegatronAssembler {
   const MegatronArgs& args_;
   const int tp_size_;
   StoredBuilder& builder_;
-  std::vector<MegatronReplica> replicas_;
+  std::vector<StoredReplica> replicas_;
   std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
 };
 

@@ -105,7 +105,7 @@ class MeanSource final : public ForeignSource {
 };
 
 struct Differing {
-  std::vector<MegatronReplica> replicas;
+  std::vector<StoredReplica> replicas;
   std::vector<std::string> each;  // of these: tensor, files and distance
   std::string worst;
   double distance = 0;
@@ -118,9 +118,9 @@ std::string FileOf(const StoredCatalog& catalog, uint32_t array) {
 }
 
 Result<Differing> Compare(FileSystem& fs, const std::string& directory, const StoredCatalog& catalog,
-                          const std::vector<MegatronReplica>& replicas) {
+                          const std::vector<StoredReplica>& replicas) {
   std::vector<uint32_t> arrays;
-  for (const MegatronReplica& replica : replicas) arrays.insert(arrays.end(), {replica.array, replica.first});
+  for (const StoredReplica& replica : replicas) arrays.insert(arrays.end(), {replica.array, replica.first});
   std::ranges::sort(arrays);
   arrays.erase(std::unique(arrays.begin(), arrays.end()), arrays.end());
   CAIRN_ASSIGN_OR_RETURN(const auto source, ArraysOf(fs, directory, catalog, arrays));
@@ -128,7 +128,7 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
     return static_cast<uint32_t>(std::ranges::lower_bound(arrays, array) - arrays.begin());
   };
   Differing differing;
-  for (const MegatronReplica& replica : replicas) {
+  for (const StoredReplica& replica : replicas) {
     CAIRN_ASSIGN_OR_RETURN(const double distance,
                            Distance(*source, place(replica.array), place(replica.first)));
     if (distance == 0) continue;
@@ -145,9 +145,9 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
 
 // The catalogs that read the second, third, ... replica of each tensor.
 std::vector<StoredCatalog> Alternatives(const StoredCatalog& catalog,
-                                        const std::vector<MegatronReplica>& replicas) {
+                                        const std::vector<StoredReplica>& replicas) {
   std::map<uint32_t, std::vector<uint32_t>> others;  // of an array that is read
-  for (const MegatronReplica& replica : replicas) others[replica.first].push_back(replica.array);
+  for (const StoredReplica& replica : replicas) others[replica.first].push_back(replica.array);
   size_t count = 0;
   for (const auto& [array, list] : others) count = std::max(count, list.size());
   std::vector<StoredCatalog> catalogs;
@@ -164,7 +164,7 @@ std::vector<StoredCatalog> Alternatives(const StoredCatalog& catalog,
 
 Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
                                                            Manifest manifest, StoredCatalog catalog,
-                                                           const std::vector<MegatronReplica>& replicas,
+                                                           const std::vector<StoredReplica>& replicas,
                                                            Replicas how) {
   CAIRN_ASSIGN_OR_RETURN(const Differing differing, Compare(fs, directory, catalog, replicas));
   if (!differing.replicas.empty()) {
@@ -179,7 +179,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const
   std::vector<bool> averaged(catalog.tensors.size());
   if (how == Replicas::kMean) {
     others = Alternatives(catalog, differing.replicas);
-    for (const MegatronReplica& replica : differing.replicas)  // of integers the first is taken
+    for (const StoredReplica& replica : differing.replicas)  // of integers the first is taken
       averaged[replica.tensor] = CanCast(catalog.tensors[replica.tensor].dtype, Dtype::kF32);
   }
   std::vector<std::unique_ptr<StoredSource>> sources;

@@ -4,11 +4,17 @@
 #include <memory>
 #include <vector>
 
-#include "convert/formats/formats.h"
-#include "convert/formats/megatron_model.h"
+#include "convert/formats/format.h"
 #include "convert/stored_source.h"
 
 namespace cairn {
+
+// A replica that is not the one that is read.
+struct StoredReplica {
+  uint32_t tensor = 0;  // of the catalog
+  uint32_t array = 0;   // another one that should hold the same
+  uint32_t first = 0;   // the array that is read
+};
 
 // Compares each replica with what is read in its stead. Opens the catalog; where replicas differ, does what
 // `how` says and names them with their distance in the manifest's history.
@@ -16,7 +22,7 @@ namespace cairn {
 // of StoredSource.
 Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
                                                            Manifest manifest, StoredCatalog catalog,
-                                                           const std::vector<MegatronReplica>& replicas,
+                                                           const std::vector<StoredReplica>& replicas,
                                                            Replicas how);
 
 }  // namespace cairn

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "ckpt/tensor.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

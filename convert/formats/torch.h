@@ -5,7 +5,7 @@
 #pragma once
 
 #include "convert/account.h"
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 #include "convert/stored_source.h"
 
 namespace cairn {

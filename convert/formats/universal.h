@@ -4,7 +4,7 @@
 // Source: deepspeed 0.16 to 0.19, checkpoint/ds_to_universal.py.
 #pragma once
 
-#include "convert/formats/formats.h"
+#include "convert/formats/format.h"
 
 namespace cairn {
 

@@ -7,7 +7,7 @@
 // reader. Source: torch 2.11, distributed/checkpoint/{metadata,filesystem}.py, _nested_dict.py.
 #pragma once
 
-#include "convert/targets/targets.h"
+#include "convert/targets/target_format.h"
 
 namespace cairn {
 

@@ -46,8 +46,8 @@ LocalTensor PipelineTensor(const MegatronTensor& tensor, const MegatronShape& sh
   return local;
 }
 
-std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors, const LocalModel& model, int pp,
-                                 int stages) {
+std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors, const LocalModel& model,
+                                     int pp, int stages) {
   std::vector<LocalTensor> held;
   for (const MegatronTensor& tensor : tensors) {
     LocalTensor local{.name = LanguageName(tensor),
@@ -78,6 +78,20 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
     held.push_back({.name = spec.name, .shape = spec.shape, .parts = {{i, whole, whole}}, .file_name = {}});
   }
   return model;
+}
+
+// The written tensor of a parameter in a role; fp32 weights are their own masters.
+uint32_t WrittenTensor(const TrainingParameter& parameter, Role role) {
+  switch (role) {
+    case Role::kExpAvg:
+      return *parameter.exp_avg;
+    case Role::kExpAvgSq:
+      return *parameter.exp_avg_sq;
+    case Role::kMaster:
+      return parameter.master.value_or(parameter.weight);
+    default:
+      return parameter.weight;
+  }
 }
 
 }  // namespace
@@ -114,6 +128,13 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
     for (int tp = 0; tp < topology.tp; ++tp)
       model.ranks.push_back(HeldByStage(of_tp[tp], model, pp, topology.pp));
   return model;
+}
+
+void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
+              StoredTarget& target) {
+  for (const MegatronPart& part : local.parts)
+    target.parts.push_back(
+        {WrittenTensor(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
 }
 
 }  // namespace cairn

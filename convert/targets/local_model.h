@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convert/targets/megatron_layout.h"
-#include "convert/targets/targets.h"
+#include "convert/targets/target_format.h"
 
 namespace cairn {
 
@@ -42,5 +42,9 @@ struct LocalModel {
 // cut so.
 Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
                                 const Topology& topology);
+
+// What fills a local array of `role`: parts of the written tensors.
+void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
+              StoredTarget& target);
 
 }  // namespace cairn

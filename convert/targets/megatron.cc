@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "ckpt/placement.h"
+#include "convert/targets/argparse_namespace.h"
 #include "convert/targets/megatron_buffer.h"
 #include "convert/targets/megatron_core.h"
-#include "convert/targets/model_states.h"
 
 namespace cairn {
 namespace {

@@ -7,7 +7,7 @@
 // models/gpt; Megatron-LM, training/checkpointing.py.
 #pragma once
 
-#include "convert/targets/targets.h"
+#include "convert/targets/target_format.h"
 
 namespace cairn {
 

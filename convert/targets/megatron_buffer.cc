@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "convert/targets/zero_writer.h"
-
 namespace cairn {
 namespace {
 

@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "convert/targets/argparse_namespace.h"
+
 namespace cairn {
 namespace {
 
@@ -41,18 +43,6 @@ nlohmann::json DeepSpeedConfig(const ZeroJob& job) {
 }
 
 }  // namespace
-
-void EmitNamespace(PickleEmitter& pickle, const nlohmann::json& attributes, Dtype params_dtype) {
-  pickle.BeginObject("argparse", "Namespace");
-  pickle.BeginDict();
-  for (const auto& [key, value] : attributes.items()) pickle.Entry(key, value);
-  pickle.Entry("bf16", params_dtype == Dtype::kBF16);
-  pickle.Entry("fp16", params_dtype == Dtype::kF16);
-  pickle.Text("params_dtype");
-  pickle.TorchDtype(params_dtype);
-  pickle.EndDict();
-  pickle.EndObject();
-}
 
 void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
                      const nlohmann::json& facts, const std::vector<LocalTensor>& held) {

@@ -11,7 +11,4 @@ namespace cairn {
 void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
                      const nlohmann::json& facts, const std::vector<LocalTensor>& held);
 
-// An argparse.Namespace with these attributes, and params_dtype.
-void EmitNamespace(PickleEmitter& pickle, const nlohmann::json& attributes, Dtype params_dtype);
-
 }  // namespace cairn

@@ -9,7 +9,7 @@
 // training's own entries after Megatron-LM, training/checkpointing.py.
 #pragma once
 
-#include "convert/targets/targets.h"
+#include "convert/targets/target_format.h"
 
 namespace cairn {
 

@@ -1,6 +1,6 @@
 #include "convert/targets/torch_dist_common.h"
 
-#include "convert/targets/model_states.h"
+#include "convert/targets/argparse_namespace.h"
 
 namespace cairn {
 namespace {

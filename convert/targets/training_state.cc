@@ -121,4 +121,14 @@ void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group) {
   }
 }
 
+void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
+                    const std::vector<size_t>& params, const nlohmann::json& own) {
+  pickle.BeginDict();
+  nlohmann::json values = ParamGroup(state, group);
+  values.update(own);
+  EmitHyperParameters(pickle, values);
+  pickle.Entry("params", params);
+  pickle.EndDict();
+}
+
 }  // namespace cairn

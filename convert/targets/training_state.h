@@ -57,5 +57,8 @@ Status PartGroups(const TrainingTensors& tensors, size_t count,
 nlohmann::json ParamGroup(const TrainingState& state, size_t group);
 // Emits them as entries of a dict that is open, betas as the tuple that torch wants.
 void EmitHyperParameters(PickleEmitter& pickle, const nlohmann::json& group);
+// Emits a parameter group of torch's optimizers, with `params` in it; what `own` says wins.
+void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
+                    const std::vector<size_t>& params, const nlohmann::json& own = nlohmann::json::object());
 
 }  // namespace cairn

@@ -15,20 +15,6 @@ constexpr std::array<std::pair<Role, const char*>, 3> kZeroStates = {
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The written tensor of a parameter in a role; fp32 weights are their own masters.
-uint32_t WrittenTensor(const TrainingParameter& parameter, Role role) {
-  switch (role) {
-    case Role::kExpAvg:
-      return *parameter.exp_avg;
-    case Role::kExpAvgSq:
-      return *parameter.exp_avg_sq;
-    case Role::kMaster:
-      return parameter.master.value_or(parameter.weight);
-    default:
-      return parameter.weight;
-  }
-}
-
 // A flat vector over all ranks: one array a parameter, whose extents are in the ranks' storages.
 class ShardPlanner {
  public:
@@ -276,16 +262,6 @@ void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t
   pickle.EndList();
 }
 
-void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
-                    const std::vector<size_t>& params, const nlohmann::json& own) {
-  pickle.BeginDict();
-  nlohmann::json values = ParamGroup(state, group);
-  values.update(own);
-  EmitHyperParameters(pickle, values);
-  pickle.Entry("params", params);
-  pickle.EndDict();
-}
-
 void EmitLossScale(PickleEmitter& pickle, const TrainingState& state) {
   const double scale = state.loss_scale > 0 ? state.loss_scale : 1.0;
   pickle.Text("loss_scaler");
@@ -324,13 +300,6 @@ void EmitZeroStage(PickleEmitter& pickle, int stage) {
 void AddZeroShards(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank,
                    TargetBuilder& builder) {
   ShardPlanner(job, held, rank, builder).Add();
-}
-
-void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
-              StoredTarget& target) {
-  for (const MegatronPart& part : local.parts)
-    target.parts.push_back(
-        {WrittenTensor(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
 }
 
 }  // namespace cairn

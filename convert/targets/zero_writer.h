@@ -28,9 +28,6 @@ std::vector<size_t> RoundRobin(const std::vector<size_t>& order, size_t ranks);
 // Emits the value of param_shapes: a list of a dict {name: shape} a group.
 void EmitParamShapes(PickleEmitter& pickle, const std::vector<std::vector<size_t>>& groups,
                      const std::vector<LocalTensor>& held);
-// Emits a parameter group of torch's optimizers, with `params` in it; what `own` says wins.
-void EmitParamGroup(PickleEmitter& pickle, const TrainingState& state, size_t group,
-                    const std::vector<size_t>& params, const nlohmann::json& own = nlohmann::json::object());
 // Emits loss_scaler, dynamic_loss_scale and overflow: entries of a dict that is open.
 void EmitLossScale(PickleEmitter& pickle, const TrainingState& state);
 void EmitZeroStage(PickleEmitter& pickle, int stage);
@@ -38,10 +35,6 @@ void EmitZeroStage(PickleEmitter& pickle, int stage);
 // Adds the shards of model parallel rank `rank`.
 void AddZeroShards(const ZeroJob& job, const std::vector<LocalTensor>& held, int rank,
                    TargetBuilder& builder);
-
-// What fills a local array of `role`: parts of the written tensors.
-void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
-              StoredTarget& target);
 
 inline constexpr const char* kDeepSpeedVersion = "0.19.8";  // whose files these are like
 

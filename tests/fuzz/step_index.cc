@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ckpt/layout.h"
+#include "ckpt/piece_seed.h"
 #include "ckpt/step_reader.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "tools/archive/file_facts.h"
-#include "tools/archive/schedule.h"
+#include "tools/process/shell_word.h"
 
 namespace cairn {
 namespace {

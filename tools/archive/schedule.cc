@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ckpt/digest.h"
+#include "tools/process/shell_word.h"
 
 namespace cairn {
 namespace {
@@ -147,20 +148,6 @@ Status CheckSchedule(const ScheduleOptions& o, Scheduler scheduler) {
   return InvalidArgument(
       "the crontab's line would have {} characters, and cron takes {}: shorten PATH or the policy's path",
       length, kMaxCronCommand);
-}
-
-std::string ShellWord(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                          "_-./:=@,+") == text.npos;
-  if (plain) return text;
-  std::string word = "'";
-  for (const char c : text) {
-    if (c == '\'') word.append("'\\'");
-    word.push_back(c);
-  }
-  word.push_back('\'');
-  return word;
 }
 
 std::string SlurmScript(const ScheduleOptions& o) {

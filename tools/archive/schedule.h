@@ -49,7 +49,4 @@ bool IsScheduleText(std::string_view text);
 // The crontab without the lines of the policy's chain; every other byte as it was.
 std::string CrontabWithout(std::string_view crontab, const std::string& policy);
 
-// 'it'\''s': one word of a shell.
-std::string ShellWord(const std::string& text);
-
 }  // namespace cairn
