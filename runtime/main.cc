@@ -4,17 +4,17 @@
 
 #include <chrono>
 
-#include "ckpt/threads.h"
-#include "runtime/checkpointer.h"
-#include "runtime/console.h"
-#include "runtime/cpu_settings.h"
+#include "ckpt/base/threads.h"
+#include "runtime/comm/launch.h"
+#include "runtime/config/model_spec.h"
+#include "runtime/control/console.h"
+#include "runtime/control/rank_message.h"
+#include "runtime/control/stop_signal.h"
+#include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
-#include "runtime/data/model_spec.h"
-#include "runtime/launch.h"
-#include "runtime/rank_message.h"
-#include "runtime/stop_signal.h"
-#include "runtime/trainer.h"
-#include "runtime/watchdog.h"
+#include "runtime/saving/checkpointer.h"
+#include "runtime/train/cpu_settings.h"
+#include "runtime/train/trainer.h"
 
 namespace cairn {
 namespace {

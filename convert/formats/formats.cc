@@ -4,15 +4,15 @@
 
 #include <algorithm>
 
-#include "convert/formats/dcp.h"
-#include "convert/formats/deepspeed.h"
-#include "convert/formats/deepspeed_files.h"
-#include "convert/formats/hugging_face.h"
-#include "convert/formats/megatron_lm.h"
-#include "convert/formats/safetensors.h"
-#include "convert/formats/torch.h"
-#include "convert/formats/universal.h"
-#include "convert/stored_source.h"
+#include "convert/foreign/stored_source.h"
+#include "convert/formats/dcp/dcp.h"
+#include "convert/formats/deepspeed/deepspeed.h"
+#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/deepspeed/universal.h"
+#include "convert/formats/hugging_face/hugging_face.h"
+#include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/megatron/megatron_lm.h"
+#include "convert/formats/torch/torch.h"
 
 namespace cairn {
 namespace {

@@ -1,14 +1,14 @@
 // The formats of other systems that can be read, and which of them a path holds.
 //
 // A format is one row of a table: how its files are recognised and how they are opened. To add one, write
-// convert/formats/NAME.h with an Open function and add its row in formats.cc.
+// convert/formats/SYSTEM/NAME.h with an Open function and add its row in formats.cc.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <string>
 
-#include "convert/formats/format.h"
+#include "convert/foreign/format.h"
 
 namespace cairn {
 

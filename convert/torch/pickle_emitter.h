@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/box.h"
-#include "ckpt/dtype.h"
+#include "ckpt/base/box.h"
+#include "ckpt/base/dtype.h"
 
 namespace cairn {
 

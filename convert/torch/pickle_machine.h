@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {

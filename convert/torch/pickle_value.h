@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/box.h"
-#include "ckpt/dtype.h"
+#include "ckpt/base/box.h"
+#include "ckpt/base/dtype.h"
 
 namespace cairn {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "convert/torch/pickle_value.h"
 
 namespace cairn {

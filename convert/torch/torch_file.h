@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 #include "convert/torch/pickle_machine.h"
 #include "convert/torch/zip_container.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "runtime/data/indexed_dataset.h"
 
 namespace cairn {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "runtime/data/gpt_indices.h"
 #include "runtime/data/indexed_dataset.h"
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/numpy_shuffle.h"
 

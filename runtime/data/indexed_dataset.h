@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "runtime/data/indexed_format.h"
 #include "runtime/data/mapped_file.h"
 

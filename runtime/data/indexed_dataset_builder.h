@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/file_system.h"
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
+#include "ckpt/io/file_system.h"
 #include "runtime/data/indexed_format.h"
 
 namespace cairn {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "runtime/data/bus_guard.h"
 
 namespace cairn {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <vector>
 
-#include "ckpt/codec_policy.h"
+#include "ckpt/codec/codec_policy.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "ckpt/step_reader.h"
+#include "ckpt/step/step_reader.h"
 
 namespace cairn {
 namespace {

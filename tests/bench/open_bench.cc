@@ -12,10 +12,10 @@
 #include <fstream>
 #include <string>
 
-#include "ckpt/commit.h"
-#include "ckpt/layout.h"
-#include "ckpt/placement.h"
-#include "ckpt/step_reader.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/placement.h"
+#include "ckpt/step/commit.h"
+#include "ckpt/step/step_reader.h"
 #include "tests/support/make_step.h"
 
 namespace cairn {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "convert/block_stream.h"
 #include "convert/formats/formats.h"
-#include "convert/master_proof.h"
+#include "convert/stream/block_stream.h"
+#include "convert/stream/master_proof.h"
 
 namespace cairn {
 namespace {

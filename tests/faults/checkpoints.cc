@@ -1,6 +1,6 @@
 #include "tests/faults/checkpoints.h"
 
-#include "ckpt/verify.h"
+#include "ckpt/step/verify.h"
 
 namespace cairn {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/run_dir.h"
+#include "ckpt/run/run_dir.h"
 #include "tests/support/make_step.h"
 
 namespace cairn {

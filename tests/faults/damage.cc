@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "ckpt/verify.h"
+#include "ckpt/step/verify.h"
 #include "tests/faults/checkpoints.h"
 #include "tests/faults/sim_disk.h"
 

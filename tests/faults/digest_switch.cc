@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "ckpt/digest.h"
+#include "ckpt/base/digest.h"
 
 namespace cairn {
 namespace {

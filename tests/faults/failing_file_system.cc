@@ -1,6 +1,6 @@
 #include "tests/faults/failing_file_system.h"
 
-#include "ckpt/layout.h"
+#include "ckpt/model/layout.h"
 
 namespace cairn {
 namespace {

@@ -4,15 +4,15 @@
 #include <filesystem>
 #include <map>
 
-#include "convert/reshape.h"
-#include "tools/archive/archiver.h"
-#include "tools/archive/bundle_rewrite.h"
-#include "tools/archive/bundle_settle.h"
-#include "tools/archive/bundler.h"
-#include "tools/archive/delete.h"
-#include "tools/archive/removal.h"
-#include "tools/archive/restore.h"
-#include "tools/archive/source.h"
+#include "convert/verbs/reshape.h"
+#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/bundle/bundler.h"
+#include "tools/archive/policy/bundle_rewrite.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/delete.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/store/restore.h"
+#include "tools/archive/store/source.h"
 
 namespace cairn {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 

@@ -4,9 +4,9 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/signed_json.h"
-#include "tools/archive/bundle.h"
-#include "tools/archive/record.h"
-#include "tools/archive/tar_index.h"
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/tar/record.h"
+#include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
 namespace {

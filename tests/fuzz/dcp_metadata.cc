@@ -1,6 +1,6 @@
 // .metadata of torch.distributed.checkpoint: a pickle, and the chunks and files that it names.
-#include "ckpt/layout.h"
-#include "convert/formats/dcp_index.h"
+#include "ckpt/model/layout.h"
+#include "convert/formats/dcp/dcp_index.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

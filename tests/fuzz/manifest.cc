@@ -1,6 +1,6 @@
 // Our manifest, as it comes and with the digest that its bytes should have: who can write the file can write
 // that too.
-#include "ckpt/manifest.h"
+#include "ckpt/model/manifest.h"
 
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 

@@ -1,6 +1,6 @@
 // Pickles by themselves, and the tree of values that they are: no opcode runs anything, shared values cost no
 // more than the pickle's length allows.
-#include "convert/formats/param_groups.h"
+#include "convert/formats/training/param_groups.h"
 #include "convert/torch/pickle_machine.h"
 #include "convert/torch/tensor_walk.h"
 #include "tests/fuzz/bytes.h"

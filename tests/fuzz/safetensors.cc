@@ -1,5 +1,5 @@
 // safetensors: the length, the header and what it says of the data.
-#include "convert/safetensors_header.h"
+#include "convert/formats/hugging_face/safetensors_header.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

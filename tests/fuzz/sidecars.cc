@@ -1,10 +1,10 @@
 // What lies beside a step's tensors or travels with them: parity headers, unit records of a reshape, receipts
 // of shards, encoded chunks. The first byte says which; digests are made right, as who forges a file does.
-#include "ckpt/byte_codec.h"
-#include "ckpt/parity_file.h"
-#include "ckpt/plane_codec.h"
-#include "ckpt/shard_plan.h"
-#include "convert/unit_record.h"
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/codec/plane_codec.h"
+#include "ckpt/step/parity_file.h"
+#include "ckpt/step/shard_plan.h"
+#include "convert/stream/unit_record.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/digest.h"
+#include "ckpt/base/digest.h"
 
 namespace cairn {
 

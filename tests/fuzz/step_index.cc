@@ -2,9 +2,9 @@
 // with the digests that its bytes should have. The input is the shards' content too.
 #include <algorithm>
 
-#include "ckpt/layout.h"
-#include "ckpt/piece_seed.h"
-#include "ckpt/step_reader.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/piece_seed.h"
+#include "ckpt/step/step_reader.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

@@ -2,7 +2,7 @@
 // tensors lies.
 #include "convert/torch/torch_file.h"
 
-#include "convert/torch/stored_builder.h"
+#include "convert/foreign/stored_builder.h"
 #include "convert/torch/tensor_walk.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

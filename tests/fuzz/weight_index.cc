@@ -1,5 +1,5 @@
 // model.safetensors.index.json and pytorch_model.bin.index.json: JSON that names tensors and files.
-#include "convert/formats/weight_index.h"
+#include "convert/formats/hugging_face/weight_index.h"
 
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
-#include "runtime/checkpointer.h"
-#include "runtime/engine.h"
-#include "runtime/launch.h"
+#include "runtime/comm/launch.h"
+#include "runtime/saving/checkpointer.h"
+#include "runtime/train/engine.h"
 
 namespace cairn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "runtime/parallel_dims.h"
+#include "runtime/comm/parallel_dims.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {

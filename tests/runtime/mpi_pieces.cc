@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "runtime/mpi_backend.h"
-#include "runtime/process_group.h"
+#include "runtime/comm/mpi_backend.h"
+#include "runtime/comm/process_group.h"
 
 namespace cairn {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <random>
 
-#include "runtime/parallel_dims.h"
+#include "runtime/comm/parallel_dims.h"
 #include "tests/support/mpi_main.h"
 
 namespace cairn {

@@ -12,11 +12,11 @@
 #include <numbers>
 #include <numeric>
 
-#include "runtime/data/model_spec.h"
-#include "runtime/hash.h"
-#include "runtime/initialize.h"
-#include "runtime/mock_data.h"
-#include "runtime/trainer.h"
+#include "runtime/config/model_spec.h"
+#include "runtime/data/hash.h"
+#include "runtime/model/initialize.h"
+#include "runtime/train/mock_data.h"
+#include "runtime/train/trainer.h"
 #include "tests/support/mpi_main.h"
 #include "tests/support/reference_gpt.h"
 

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 

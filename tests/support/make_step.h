@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/cast.h"
-#include "ckpt/commit.h"
-#include "ckpt/layout.h"
-#include "ckpt/packed_shard_writer.h"
-#include "ckpt/placement.h"
+#include "ckpt/codec/cast.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/placement.h"
+#include "ckpt/step/commit.h"
+#include "ckpt/step/packed_shard_writer.h"
 
 namespace cairn {
 

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "ckpt/cast.h"
-#include "convert/step_builder.h"
+#include "ckpt/codec/cast.h"
+#include "convert/stream/step_builder.h"
 #include "tests/support/make_step.h"
 
 namespace cairn {

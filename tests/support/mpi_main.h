@@ -9,8 +9,8 @@
 #include <exception>
 #include <string>
 
-#include "runtime/launch.h"
-#include "runtime/watchdog.h"
+#include "runtime/comm/launch.h"
+#include "runtime/control/watchdog.h"
 
 namespace cairn {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/mpirun_args.h"
+#include "runtime/config/mpirun_args.h"
 
 int main(int argc, char** argv) {
   if (argc < 3) return std::fputs("usage: mpi_run RANKS PROGRAM [ARGUMENT...]\n", stderr), 2;

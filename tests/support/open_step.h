@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ckpt/run_dir.h"
+#include "ckpt/run/run_dir.h"
 #include "tests/support/unsynced_file_system.h"
 
 namespace cairn {

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/data/train_config.h"
+#include "runtime/config/train_config.h"
 
 namespace cairn {
 

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/mailbox.h"
+#include "runtime/control/mailbox.h"
 
 namespace cairn {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 
 namespace cairn {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "tools/plan/run_setup.h"
 
 namespace cairn {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

@@ -5,7 +5,7 @@
 // their published rows.
 #pragma once
 
-#include "ckpt/training_flops.h"
+#include "ckpt/model/training_flops.h"
 #include "tools/plan/model_shape.h"
 #include "tools/plan/run_setup.h"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "tools/plan/model_shape.h"
 
 namespace cairn {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

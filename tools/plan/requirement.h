@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

@@ -34,7 +34,8 @@ StageLayers StageLayersOf(const ModelShape& shape, const RunSetup& setup) {
   }
   const double most = std::ceil(all / setup.pp);
   if (setup.program != Program::kCairn) return {most, most, most};
-  const int64_t rest = shape.layers % setup.pp;  // the first stages take it, one each (ckpt/placement.h)
+  const int64_t rest =
+      shape.layers % setup.pp;  // the first stages take it, one each (ckpt/model/placement.h)
   const double least = std::floor(all / setup.pp);
   return {most, rest == 1 ? least : most, least};
 }

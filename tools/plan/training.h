@@ -1,7 +1,7 @@
 // What a whole training costs: time with the batch ramp-up, checkpoints, archive.
 #pragma once
 
-#include "ckpt/save_interval.h"
+#include "ckpt/model/save_interval.h"
 #include "tools/plan/search.h"
 
 namespace cairn {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

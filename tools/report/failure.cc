@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tools/printable.h"
+#include "tools/cli/printable.h"
 #include "tools/report/numbers.h"
 
 namespace cairn {

@@ -1,6 +1,6 @@
 #include "tools/report/gnuplot.h"
 
-#include "tools/printable.h"
+#include "tools/cli/printable.h"
 #include "tools/process/child.h"
 
 namespace cairn {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 

@@ -1,6 +1,6 @@
 #include "tools/report/html_page.h"
 
-#include "tools/printable.h"
+#include "tools/cli/printable.h"
 #include "tools/report/report_text.h"
 
 namespace cairn {

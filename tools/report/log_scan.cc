@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ckpt/simd.h"
+#include "ckpt/base/simd.h"
 
 namespace cairn {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 
 struct hs_database;
 struct hs_scratch;

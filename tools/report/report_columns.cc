@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/printable.h"
+#include "tools/cli/printable.h"
 #include "tools/report/config_name.h"
 #include "tools/report/numbers.h"
 

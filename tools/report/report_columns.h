@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/status.h"
+#include "ckpt/base/status.h"
 #include "tools/report/run_summary.h"
 
 namespace cairn {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/printable.h"
+#include "tools/cli/printable.h"
 
 namespace cairn {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "runtime/data/data_split.h"
-#include "runtime/data/event_writer.h"
 #include "runtime/data/gpt_dataset.h"
+#include "runtime/log/event_writer.h"
 
 namespace cairn {
 namespace {

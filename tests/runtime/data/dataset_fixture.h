@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/file_system.h"
+#include "ckpt/io/file_system.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "tests/support/temp_dir.h"

@@ -1,0 +1,17 @@
+// errno becomes a Status here and nowhere else.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+// "WHAT PATH: strerror", of the kind that fits, with what to do where there is something to do.
+Status PosixError(std::string_view what, const std::string& path, int error);
+
+// What a transfer of `bytes` at `offset` that ended early means. `error`: errno, or 0 at the end of the file.
+Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error);
+
+}  // namespace cairn

@@ -1,0 +1,28 @@
+// SHA-256, for the lists that `sha256sum -c` checks. Our own proofs rest on the step's XXH3 digests
+// (ckpt/base/digest.h).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+struct evp_md_ctx_st;
+
+namespace cairn {
+
+class Sha256 {
+ public:
+  Sha256();
+  void Update(std::span<const std::byte> bytes);
+  // 64 hex digits. Call once.
+  std::string FinishHex();
+
+ private:
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
+};
+
+}  // namespace cairn

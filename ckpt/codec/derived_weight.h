@@ -1,0 +1,23 @@
+// An fp16 weight needs no bytes of its own beside its fp32 master: it is the master rounded to nearest, ties
+// to even (cast.h).
+//
+// FindUnderived() lists the elements of which that is not true, so that every pair of arrays comes back bit
+// for bit; of a trainer's weights there are none. tests/ckpt/codec/derived_weight_test.cc shows it for all
+// 2^32 masters.
+#pragma once
+
+#include "ckpt/codec/split_master.h"
+
+namespace cairn {
+
+// `master` holds fp32, `weight` fp16, of the same elements, at any alignment. Replaces `exceptions`, in order
+// of index; `high` is the element's own 16 bits. False where there are more than `max_exceptions`: then these
+// are no rounded masters and the weight is best stored whole. Requires less than 2^32 elements.
+bool FindUnderived(std::span<const std::byte> master, std::span<const std::byte> weight,
+                   size_t max_exceptions, std::vector<MasterException>& exceptions);
+
+// Fills `weight`. Exceptions whose index lies beyond the span are left out.
+void DeriveWeight(std::span<const std::byte> master, std::span<const MasterException> exceptions,
+                  std::span<std::byte> weight);
+
+}  // namespace cairn

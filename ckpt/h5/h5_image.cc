@@ -1,0 +1,170 @@
+#include "ckpt/h5/h5_image.h"
+
+#include <mutex>
+
+#include "ckpt/h5/h5_handle.h"
+#include "ckpt/h5/h5_memory_driver.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+namespace {
+
+constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes;  // HDF5 packs its metadata into blocks of this size
+constexpr H5Z_filter_t kZstdFilter = 32015;            // as registered with the HDF Group
+constexpr unsigned kZstdLevel = 1;                     // what a program that rewrites the file would use
+
+H5Handle AccessList(bool aligned) {
+  H5Handle list(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
+  if (aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
+  H5Pset_meta_block_size(list.get(), kMetadataBlockBytes);
+  H5Pset_small_data_block_size(list.get(), 0);
+  return list;
+}
+
+H5Handle ContiguousList() {
+  H5Handle list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_layout(list.get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(list.get(), false);
+  return list;
+}
+
+// Neighbouring pages become one extent.
+void TakePages(const SparsePages& memory, H5Layout& layout) {
+  layout.file_bytes = (memory.end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  for (const auto& [offset, bytes] : memory.pages) {
+    const bool adjacent = !layout.metadata.empty() &&
+                          layout.metadata.back().offset + layout.metadata.back().bytes.size() == offset;
+    if (!adjacent) layout.metadata.push_back({offset, {}});
+    layout.metadata.back().bytes.append(bytes.data(), bytes.size());
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// `aligned`: whatever HDF5 places starts at a page. Metadata pays for it in space and time.
+Result<H5Layout> Build(SparsePages& memory, bool aligned,
+                       const std::function<Status(int64_t, H5Layout&)>& fill) {
+  static std::mutex mutex;  // Debian's serial HDF5 is not thread-safe
+  const std::lock_guard lock(mutex);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  H5Layout layout;
+  {
+    const H5Handle access = AccessList(aligned);
+    CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
+    H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+    H5Pset_obj_track_times(create.get(), false);
+    H5Handle file(H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose);
+    if (!file.ok()) return H5Error("create a file in memory");
+    CAIRN_RETURN_IF_ERROR(fill(file.get(), layout));
+    if (H5Fflush(file.get(), H5F_SCOPE_GLOBAL) < 0) return H5Error("flush a file in memory");
+  }
+  TakePages(memory, layout);
+  return layout;
+}
+
+H5Handle PackedList(uint64_t chunk_elements, bool filtered) {
+  H5Handle list(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  const hsize_t chunk = chunk_elements;
+  H5Pset_chunk(list.get(), 1, &chunk);
+  H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(list.get(), false);
+  if (!filtered) return list;
+  H5Pset_shuffle(list.get());
+  H5Pset_filter(list.get(), kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &kZstdLevel);
+  return list;
+}
+
+// The driver drops the bytes of raw data, so any address stands for them.
+Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& memory) {
+  CAIRN_RETURN_IF_ERROR(AddH5Groups(file, spec.path));
+  const H5Handle type = H5TypeOf(spec.dtype);
+  const hsize_t elements = spec.elements;
+  const H5Handle space(H5Screate_simple(1, &elements, nullptr), H5Sclose);
+  const H5Handle list = PackedList(spec.chunk_elements, spec.filtered);
+  const H5Handle dataset(
+      H5Dcreate2(file, spec.path.c_str(), type.get(), space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+      H5Dclose);
+  if (!dataset.ok()) return H5Error("create dataset " + spec.path);
+  for (size_t i = 0; i < spec.chunks.size(); ++i) {
+    const H5Chunk& chunk = spec.chunks[i];
+    const hsize_t first = i * spec.chunk_elements;
+    const uint32_t skipped_filters =
+        chunk.encoded || !spec.filtered ? 0 : 3;  // bit i: filter i was not applied
+    memory.placed->next = chunk.offset;
+    if (H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, skipped_filters, &first, chunk.bytes, &spec) < 0 ||
+        memory.placed->next != 0)
+      return H5Error(fmt::format("place chunk {} of dataset {}", i, spec.path));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<H5Layout> BuildH5(const std::function<Status(int64_t, H5Layout&)>& fill) {
+  SparsePages memory;
+  return Build(memory, /*aligned=*/false, fill);
+}
+
+Status AddH5Groups(int64_t file, const std::string& path) {
+  const H5Handle no_times(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
+  H5Pset_obj_track_times(no_times.get(), false);
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    const std::string group = path.substr(0, slash);
+    if (H5Lexists(file, group.c_str(), H5P_DEFAULT) > 0) continue;
+    const H5Handle made(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, no_times.get(), H5P_DEFAULT), H5Gclose);
+    if (!made.ok()) return H5Error("create group " + group);
+  }
+  return OkStatus();
+}
+
+Status AddH5Dataset(int64_t file, const H5DatasetSpec& spec, H5Layout& layout) {
+  CAIRN_RETURN_IF_ERROR(AddH5Groups(file, spec.path));
+  static const H5Handle contiguous = ContiguousList();
+  const H5Handle type = H5TypeOf(spec.dtype);
+  const std::vector<hsize_t> shape(spec.shape.begin(), spec.shape.end());
+  const H5Handle space(
+      shape.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(shape.size(), shape.data(), nullptr),
+      H5Sclose);
+  const H5Handle dataset(H5Dcreate2(file, spec.path.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                    contiguous.get(), H5P_DEFAULT),
+                         H5Dclose);
+  if (!dataset.ok()) return H5Error("create dataset " + spec.path);
+  const haddr_t offset = H5Dget_offset(dataset.get());
+  if (offset == HADDR_UNDEF) return H5Error("place dataset " + spec.path);
+  layout.offsets.push_back(offset);
+  return OkStatus();
+}
+
+Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets) {
+  SparsePages memory;
+  return Build(memory, /*aligned=*/true, [&](int64_t file, H5Layout& layout) {
+    for (const H5DatasetSpec& spec : datasets) {
+      CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, spec, layout));
+      if (layout.offsets.back() % kPageBytes != 0) return H5Error("align dataset " + spec.path);
+    }
+    return OkStatus();
+  });
+}
+
+Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, const H5DatasetSpec& last,
+                                uint64_t last_offset, uint64_t data_end) {
+  SparsePages memory;
+  memory.placed = PlacedData{kH5HeadBytes, data_end, 0};
+  CAIRN_ASSIGN_OR_RETURN(
+      H5Layout layout, Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
+        for (const H5PackedDataset& spec : datasets)
+          CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
+        memory.placed->next = last_offset;
+        CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, last, out));
+        return out.offsets.back() == last_offset ? OkStatus() : IoError("HDF5 moved dataset {}", last.path);
+      }));
+  layout.offsets.clear();
+  return layout;
+}
+
+}  // namespace cairn

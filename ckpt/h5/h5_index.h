@@ -1,0 +1,24 @@
+// index.h5: every tensor of a step whole, as HDF5 virtual datasets over the shards, with model and training
+// state as attributes, and the catalog. For people and other programs; our own loader reads the catalog and
+// the shards only.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "ckpt/model/catalog.h"
+
+namespace cairn {
+
+struct H5Index {
+  std::string bytes;  // of the file
+  uint64_t catalog_offset = 0;
+};
+
+// `model` and `state` are flat JSON objects; each number, text and bool becomes an attribute of /model and
+// /state. `shards`: the shards' directory, relative to the step's; empty: its own. Errors: IoError with
+// HDF5's own message.
+Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state,
+                           const std::string& shards = {});
+
+}  // namespace cairn

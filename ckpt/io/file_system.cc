@@ -1,0 +1,60 @@
+#include "ckpt/io/file_system.h"
+
+#include <algorithm>
+
+namespace cairn {
+
+std::string JoinPath(std::string_view directory, std::string_view name) {
+  if (directory.empty()) return std::string(name);
+  return fmt::format("{}{}{}", directory, directory.ends_with('/') ? "" : "/", name);
+}
+
+Status MakeDirs(FileSystem& fs, const std::string& path) {
+  if (path.empty() || fs.Stat(path).ok()) return OkStatus();
+  const size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  if (slash != std::string::npos && slash > 0) CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(path));
+  return fs.SyncDir(parent);
+}
+
+Status RemoveTree(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo root, fs.LinkStat(path));
+  if (!root.is_directory())
+    return NotSupported("{} is not a directory but a {}; Cairn leaves it alone, remove it by hand", path,
+                        root.kind == FileKind::kLink ? "link" : "file");
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(path));
+  for (const std::string& name : names) {
+    const std::string entry = JoinPath(path, name);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(entry));
+    CAIRN_RETURN_IF_ERROR(info.is_directory() ? RemoveTree(fs, entry) : fs.RemoveFile(entry));
+  }
+  return fs.RemoveDir(path);
+}
+
+Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (info.bytes > max_bytes)
+    return NotSupported("{}: {} bytes, but such a file has at most {}; is it the right file?", path,
+                        info.bytes, max_bytes);
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.OpenForRead(path));
+  std::string bytes(info.bytes, '\0');
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+Status RemoveIfThere(FileSystem& fs, const std::string& path) {
+  const Status status = fs.RemoveFile(path);
+  return status.kind() == StatusKind::kNotFound ? OkStatus() : status;
+}
+
+Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes) {
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path));
+  Status status = file->WriteAt(0, std::as_bytes(std::span(bytes)));
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = file->Close();
+  if (!status.ok()) (void)fs.RemoveFile(path);
+  return status;
+}
+
+}  // namespace cairn

@@ -1,0 +1,120 @@
+// The operating system as ckpt sees it: every open, write, sync and rename of a checkpoint goes through here.
+//
+// One seam, so that errno becomes a Status in one place and faults can be injected in tests. HDF5 never opens
+// a file on its own: files are laid out in memory (h5_image.h) and written through this interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/status.h"
+#include "ckpt/io/io_queue.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kPageBytes = 4096;  // alignment of O_DIRECT transfers and of data in our files
+
+inline uint64_t PageDown(uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
+inline uint64_t PageUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+enum class Direct {
+  kAuto,  // O_DIRECT where the file system takes it, else buffered
+  kOn,    // O_DIRECT or an error
+  kOff,
+};
+
+// An open file. Safe from several threads on disjoint ranges. Errors: IoError or NoSpace with the path and
+// offset.
+class File {
+ public:
+  virtual ~File() = default;
+  // Whole or an error. With direct(), address, offset and size are multiples of kPageBytes.
+  virtual Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) = 0;
+  // Whole, or Corrupt where the file ends before.
+  virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
+  // Makes the file exactly this long, zeros where nothing was written, and reserves the space where the file
+  // system can, so that a full disk is told before the first byte is written.
+  virtual Status Allocate(uint64_t bytes) = 0;
+  // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
+  virtual Status Sync() = 0;
+  virtual Status Close() = 0;  // the destructor is the last resort and drops the error
+  virtual bool direct() const = 0;
+  virtual const std::string& path() const = 0;
+  // For transfers past this interface (io_queue.h); -1: there is none.
+  virtual int descriptor() const { return -1; }
+};
+
+// Of `bytes` transferred, those to go on from: after a short O_DIRECT transfer, whole pages.
+inline size_t WholeTransfer(const File& file, size_t bytes) {
+  return file.direct() ? PageDown(bytes) : bytes;
+}
+
+enum class FileKind {
+  kFile,
+  kDirectory,
+  kLink,   // symbolic; only LinkStat sees one
+  kOther,  // FIFO, socket, device
+};
+
+struct FileInfo {
+  FileKind kind = FileKind::kFile;
+  uint64_t bytes = 0;
+  int64_t modified_unix_seconds = 0;
+  int64_t accessed_unix_seconds = 0;
+
+  bool is_directory() const { return kind == FileKind::kDirectory; }
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place blocks nobody.
+  virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
+                                                    Direct direct = Direct::kOff) = 0;
+  // A new file; AlreadyExists where one is there.
+  virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
+  // A file that is there, to go on with it.
+  virtual Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) {
+    return NotSupported("{}: this file system cannot write into a file that is there", path);
+  }
+  virtual Result<FileInfo> Stat(const std::string& path) = 0;
+  // Of the name itself: a symbolic link is not followed.
+  virtual Result<FileInfo> LinkStat(const std::string& path) { return Stat(path); }
+  virtual Result<std::vector<std::string>> List(
+      const std::string& directory) = 0;                // names, sorted, without . and ..
+  virtual Status MakeDir(const std::string& path) = 0;  // fine where the directory is there already
+  virtual Status Rename(const std::string& from,
+                        const std::string& to) = 0;  // replaces a file, never a directory
+  virtual Status Exchange(const std::string& a, const std::string& b) = 0;  // swaps two names in one step
+  virtual Status RemoveFile(const std::string& path) = 0;
+  virtual Status RemoveDir(const std::string& path) = 0;  // empty ones only
+  virtual Status SyncDir(const std::string& path) = 0;
+  virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;
+  // For files of this file system.
+  virtual std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options = {}) {
+    return NewThreadQueue(options.depth);
+  }
+
+  static FileSystem& Posix();
+};
+
+// "a/b"
+std::string JoinPath(std::string_view directory, std::string_view name);
+// Creates `path` and the directories above it that are missing, durably: a step in a directory that a power
+// loss takes away again is lost.
+Status MakeDirs(FileSystem& fs, const std::string& path);
+// Removes a directory and what is in it, files first. Links in it are removed, not followed. Errors:
+// NotSupported where `path` itself is a link or no directory.
+Status RemoveTree(FileSystem& fs, const std::string& path);
+// What a killed run left, say. Errors: those of RemoveFile but NotFound.
+Status RemoveIfThere(FileSystem& fs, const std::string& path);
+// The whole of a small file. Errors: NotSupported where it exceeds `max_bytes`.
+Result<std::string> ReadSmallFile(FileSystem& fs, const std::string& path, uint64_t max_bytes);
+// Creates `path` with these bytes, synced; a failure removes it again.
+Status WriteSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);
+
+}  // namespace cairn

@@ -1,0 +1,49 @@
+// What the page cache holds of a file, and a view of it in place.
+//
+// Reading cached bytes through the kernel costs a copy into memory that must then be read again to be
+// digested; a view of the cache is digested and copied in one go (measured: 1.3 to 1.6 times as fast).
+// Only for files with a descriptor (file_system.h); of others nothing is known.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+inline constexpr size_t kHugePageBytes = 2 << 20;
+inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
+// Two wanted ranges of a file that lie no farther apart are read as one.
+inline constexpr uint64_t kMaxGapBytes = 64 << 10;
+
+// How many bytes of [offset, offset + bytes), in whole pages, lie in the page cache; nothing where that
+// cannot be told.
+std::optional<uint64_t> CachedBytes(const File& file, uint64_t offset, uint64_t bytes);
+
+// Bytes of a file in place, read-only.
+//
+// All pages are there before Map() returns, so that a file that is too short is an error and not a signal.
+// Only a file that is cut short while it is mapped still kills the process (SIGBUS): keep mappings short, and
+// to files that nobody writes. Removing the file does no harm.
+class MappedRange {
+ public:
+  // Errors: NotSupported (no descriptor, or an old kernel), Corrupt where the file ends before, IoError.
+  static Result<MappedRange> Map(const File& file, uint64_t offset, uint64_t bytes);
+  MappedRange(MappedRange&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), length_(other.length_), bytes_(other.bytes_) {}
+  MappedRange& operator=(MappedRange&&) = delete;
+  ~MappedRange();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  MappedRange(void* base, size_t length) : base_(base), length_(length) {}
+
+  void* base_;  // page-aligned
+  size_t length_;
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,119 @@
+#include "ckpt/io/paged_file.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cairn {
+
+Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& ring, const std::string& path,
+                                                     uint64_t bytes, Direct direct, size_t max_waiting) {
+  CAIRN_ASSIGN_OR_RETURN(auto file, fs.Create(path, direct));
+  CAIRN_RETURN_IF_ERROR(file->Allocate(PageUp(bytes)));
+  return std::unique_ptr<PagedFile>(new PagedFile(fs, ring, std::move(file), bytes, max_waiting));
+}
+
+Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
+  CAIRN_RETURN_IF_ERROR(ring_.error());
+  if (bytes.size() > bytes_ - std::min(cursor.next, bytes_))
+    return InvalidArgument("{}: byte {} is behind its end", path(), cursor.next + bytes.size());
+  while (!bytes.empty()) {
+    uint64_t count = bytes.size();
+    const bool empty = !cursor.buffer || cursor.buffer->size == 0;
+    if (empty && cursor.next % kPageBytes != 0) {
+      count = std::min(count, kPageBytes - cursor.next % kPageBytes);
+      CAIRN_RETURN_IF_ERROR(Patch(cursor.next, bytes.first(count)));
+    } else {
+      if (!cursor.buffer) cursor.buffer = ring_.Acquire();
+      if (empty) cursor.begin = cursor.next;
+      WriteRing::Buffer& buffer = *cursor.buffer;
+      count = std::min(count, ring_.buffer_bytes() - buffer.size);
+      std::memcpy(buffer.data() + buffer.size, bytes.data(), count);
+      buffer.size += count;
+      if (buffer.size == ring_.buffer_bytes())
+        ring_.Submit(file_.get(), cursor.begin, std::move(cursor.buffer));
+    }
+    cursor.next += count;
+    bytes = bytes.subspan(count);
+  }
+  return OkStatus();
+}
+
+// Whole pages go out, the rest of the last one waits.
+Status PagedFile::Flush(Cursor& cursor) {
+  if (!cursor.buffer || cursor.buffer->size == 0) return OkStatus();
+  WriteRing::Buffer& buffer = *cursor.buffer;
+  const uint64_t whole = PageDown(buffer.size);
+  Status status = Patch(cursor.begin + whole, {buffer.data() + whole, buffer.size - whole});
+  buffer.size = whole;
+  if (whole > 0) ring_.Submit(file_.get(), cursor.begin, std::move(cursor.buffer));
+  return status;
+}
+
+Status PagedFile::Write(uint64_t offset, std::span<const std::byte> bytes) {
+  Cursor cursor{.next = offset, .begin = 0, .buffer = nullptr};
+  CAIRN_RETURN_IF_ERROR(Append(cursor, bytes));
+  return Flush(cursor);
+}
+
+Status PagedFile::Patch(uint64_t offset, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return OkStatus();
+  const uint64_t number = offset / kPageBytes;
+  const auto [at, fresh] = pages_.try_emplace(number);
+  Page& page = at->second;
+  if (fresh && evicted_.erase(number) > 0) CAIRN_RETURN_IF_ERROR(ReadAgain(number, page));
+  std::memcpy(page.bytes.data() + offset % kPageBytes, bytes.data(), bytes.size());
+  page.filled += bytes.size();
+  if (page.filled >= std::min(kPageBytes, bytes_ - number * kPageBytes)) {
+    WritePages(at, std::next(at));
+    pages_.erase(at);
+  } else if (pages_.size() > max_waiting_) {
+    return Evict();
+  }
+  return OkStatus();
+}
+
+// How much of it was filled is not known any more: it waits for Finish().
+Status PagedFile::ReadAgain(uint64_t number, Page& page) {
+  CAIRN_RETURN_IF_ERROR(ring_.Await(ring_.Mark()));
+  if (!reader_) {
+    CAIRN_ASSIGN_OR_RETURN(reader_, fs_.OpenForRead(path()));
+  }
+  return reader_->ReadAt(number * kPageBytes, page.bytes);
+}
+
+// Neighbours in one write.
+void PagedFile::WritePages(std::map<uint64_t, Page>::iterator first,
+                           std::map<uint64_t, Page>::iterator last) {
+  std::unique_ptr<WriteRing::Buffer> buffer;
+  uint64_t begin = 0;
+  for (; first != last; ++first) {
+    const uint64_t offset = first->first * kPageBytes;
+    if (buffer && (offset != begin + buffer->size || buffer->size == ring_.buffer_bytes()))
+      ring_.Submit(file_.get(), begin, std::move(buffer));
+    if (!buffer) {
+      buffer = ring_.Acquire();
+      begin = offset;
+    }
+    std::memcpy(buffer->data() + buffer->size, first->second.bytes.data(), kPageBytes);
+    buffer->size += kPageBytes;
+  }
+  if (buffer) ring_.Submit(file_.get(), begin, std::move(buffer));
+}
+
+Status PagedFile::Evict() {
+  for (const auto& [number, page] : pages_) evicted_.insert(number);
+  WritePages(pages_.begin(), pages_.end());
+  pages_.clear();
+  return ring_.error();
+}
+
+Status PagedFile::Finish() {
+  WritePages(pages_.begin(), pages_.end());
+  pages_.clear();
+  CAIRN_RETURN_IF_ERROR(ring_.Await(ring_.Mark()));
+  CAIRN_RETURN_IF_ERROR(file_->Allocate(bytes_));
+  CAIRN_RETURN_IF_ERROR(file_->Sync());
+  return file_->Close();
+}
+
+}  // namespace cairn

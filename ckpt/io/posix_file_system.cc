@@ -1,0 +1,229 @@
+// The real file system.
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+namespace {
+
+// Signals ask a training to save; they must not make that save fail.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+int OpenUninterrupted(const std::string& path, int flags) {
+  return Uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
+class PosixFile final : public File {
+ public:
+  PosixFile(int fd, std::string path, bool direct) : fd_(fd), path_(std::move(path)), direct_(direct) {}
+  ~PosixFile() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  PosixFile(const PosixFile&) = delete;
+  PosixFile& operator=(const PosixFile&) = delete;
+
+  Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
+    return Transfer(true, offset, bytes, [&](size_t done) {
+      return ::pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    });
+  }
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    return Transfer(false, offset, bytes, [&](size_t done) {
+      return ::pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    });
+  }
+
+  Status Allocate(uint64_t bytes) override {
+    const auto length = static_cast<off_t>(bytes);
+    const auto reserve = [&] { return ::fallocate(fd_, 0, 0, length); };
+    if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != EINVAL)
+      return PosixError("reserve space for", path_, errno);
+    return Uninterrupted([&] { return ::ftruncate(fd_, length); }) == 0
+               ? OkStatus()
+               : PosixError("set the size of", path_, errno);
+  }
+
+  Status Sync() override { return ::fsync(fd_) == 0 ? OkStatus() : PosixError("fsync", path_, errno); }
+
+  Status Close() override {
+    const int fd = std::exchange(fd_, -1);
+    return fd < 0 || ::close(fd) == 0 ? OkStatus() : PosixError("close", path_, errno);
+  }
+
+  bool direct() const override { return direct_; }
+  const std::string& path() const override { return path_; }
+  int descriptor() const override { return fd_; }
+
+ private:
+  // Calls `transfer` (given the bytes done) until all is done.
+  template <typename Span, typename Operation>
+  Status Transfer(bool write, uint64_t offset, Span bytes, Operation transfer) {
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t n = transfer(done);
+      if (n < 0 && errno == EINTR) continue;
+      const size_t whole = n > 0 ? WholeTransfer(*this, n) : 0;
+      if (whole == 0)
+        return TransferError(write, path_, offset + done, bytes.size() - done, n < 0 ? errno : 0);
+      done += whole;
+    }
+    return OkStatus();
+  }
+
+  int fd_;
+  std::string path_;
+  bool direct_;
+};
+
+// Opens with O_DIRECT where asked for and taken (tmpfs and some network file systems refuse it with EINVAL).
+Result<std::unique_ptr<File>> OpenDescriptor(const char* what, const std::string& path, int flags,
+                                             Direct direct) {
+  int fd = -1;
+  bool is_direct = direct != Direct::kOff;
+  if (is_direct) {
+    fd = OpenUninterrupted(path, flags | O_DIRECT);
+    if (fd < 0 && errno == EINVAL && direct == Direct::kAuto) {
+      is_direct = false;
+      flags &= ~O_EXCL;  // Linux may have created the file before it refused the flag
+    } else if (fd < 0) {
+      return PosixError(what, path, errno);
+    }
+  }
+  if (fd < 0) fd = OpenUninterrupted(path, flags);
+  if (fd < 0) return PosixError(what, path, errno);
+  return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, path, is_direct));
+}
+
+FileInfo InfoOf(const struct stat& st) {
+  const FileKind kind = S_ISREG(st.st_mode)   ? FileKind::kFile
+                        : S_ISDIR(st.st_mode) ? FileKind::kDirectory
+                        : S_ISLNK(st.st_mode) ? FileKind::kLink
+                                              : FileKind::kOther;
+  return {kind, static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec, st.st_atim.tv_sec};
+}
+
+// O_NONBLOCK, so that a FIFO does not wait for a writer; taken off again, because io_uring would take it for
+// a wish not to wait for the disk.
+Result<std::unique_ptr<File>> OpenRegular(const std::string& path, Direct direct) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                         OpenDescriptor("open", path, O_RDONLY | O_NONBLOCK, direct));
+  struct stat st;
+  if (::fstat(file->descriptor(), &st) != 0) return PosixError("find", path, errno);
+  if (S_ISDIR(st.st_mode)) return PosixError("read", path, EISDIR);
+  if (!S_ISREG(st.st_mode))
+    return NotSupported("{} is not a regular file but a FIFO, socket or device; move it away", path);
+  const int flags = ::fcntl(file->descriptor(), F_GETFL);
+  if (flags < 0 || ::fcntl(file->descriptor(), F_SETFL, flags & ~O_NONBLOCK) != 0)
+    return PosixError("open", path, errno);
+  return file;
+}
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
+    return OpenRegular(path, direct);
+  }
+
+  Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct) override {
+    return OpenDescriptor("create", path, O_RDWR | O_CREAT | O_EXCL, direct);
+  }
+
+  Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct direct) override {
+    return OpenDescriptor("open", path, O_RDWR, direct);
+  }
+
+  Result<FileInfo> Stat(const std::string& path) override {
+    struct stat st;
+    if (::stat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    return InfoOf(st);
+  }
+
+  Result<FileInfo> LinkStat(const std::string& path) override {
+    struct stat st;
+    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    return InfoOf(st);
+  }
+
+  Result<std::vector<std::string>> List(const std::string& directory) override {
+    DIR* dir = ::opendir(directory.c_str());
+    if (dir == nullptr) return PosixError("list", directory, errno);
+    std::vector<std::string> names;
+    while (const dirent* entry = ::readdir(dir)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    ::closedir(dir);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Status MakeDir(const std::string& path) override {
+    if (::mkdir(path.c_str(), 0777) == 0) return OkStatus();
+    const int error = errno;
+    const Result<FileInfo> info = Stat(path);
+    return error == EEXIST && info.ok() && info->is_directory() ? OkStatus()
+                                                                : PosixError("make directory", path, error);
+  }
+
+  Status Rename(const std::string& from, const std::string& to) override {
+    return ::rename(from.c_str(), to.c_str()) == 0 ? OkStatus()
+                                                   : PosixError("rename " + from + " to", to, errno);
+  }
+
+  Status Exchange(const std::string& a, const std::string& b) override {
+    const int result = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    return result == 0 ? OkStatus() : PosixError("exchange " + a + " with", b, errno);
+  }
+
+  Status RemoveFile(const std::string& path) override {
+    return ::unlink(path.c_str()) == 0 ? OkStatus() : PosixError("remove", path, errno);
+  }
+
+  Status RemoveDir(const std::string& path) override {
+    return ::rmdir(path.c_str()) == 0 ? OkStatus() : PosixError("remove", path, errno);
+  }
+
+  Status SyncDir(const std::string& path) override {
+    const int fd = OpenUninterrupted(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return PosixError("open", path, errno);
+    PosixFile directory(fd, path, false);
+    return directory.Sync();
+  }
+
+  Result<uint64_t> FreeBytes(const std::string& path) override {
+    struct statvfs st;
+    if (::statvfs(path.c_str(), &st) != 0) return PosixError("measure free space of", path, errno);
+    return uint64_t{st.f_bavail} * st.f_frsize;
+  }
+
+  std::unique_ptr<IoQueue> NewQueue(const IoQueueOptions& options) override {
+    if (!options.uring) return NewThreadQueue(options.depth);
+    Result<std::unique_ptr<IoQueue>> uring = NewUringQueue(options.depth);
+    if (uring.ok()) return std::move(uring).value();
+    return NewThreadQueue(options.depth, fmt::format("threads ({})", uring.status().message()));
+  }
+};
+
+}  // namespace
+
+FileSystem& FileSystem::Posix() {
+  static PosixFileSystem file_system;
+  return file_system;
+}
+
+}  // namespace cairn

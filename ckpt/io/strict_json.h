@@ -1,0 +1,19 @@
+// JSON from files that nobody vouches for: no duplicate keys, no nesting beyond what a file of ours or of
+// another system needs, no trailing text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+// Errors: Corrupt saying what and where.
+Result<nlohmann::json> ParseStrictJson(std::string_view text, int max_depth = 16);
+
+// A file that holds one object. Errors: Corrupt and NotSupported (larger than `max_bytes`) naming the file;
+// NotFound.
+Result<nlohmann::json> ReadJsonObject(FileSystem& fs, const std::string& path, uint64_t max_bytes);
+
+}  // namespace cairn

@@ -1,0 +1,108 @@
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "ckpt/base/threads.h"
+#include "ckpt/io/file_system.h"
+#include "ckpt/io/io_queue.h"
+
+namespace cairn {
+namespace {
+
+class ThreadQueue final : public IoQueue {
+ public:
+  ThreadQueue(int depth, std::string engine) : depth_(depth), engine_(std::move(engine)) {
+    threads_ = StartThreads(depth, [this] { Work(); });
+  }
+
+  ~ThreadQueue() override {
+    while (in_flight_ > 0) (void)Wait();
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    submitted_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Write(File& file, uint64_t offset, std::span<const std::byte> bytes, uint64_t tag) override {
+    Submit({&file, offset, bytes, {}, tag});
+  }
+  void Read(File& file, uint64_t offset, std::span<std::byte> bytes, uint64_t tag) override {
+    Submit({&file, offset, {}, bytes, tag});
+  }
+
+  Completion Wait() override {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return !completions_.empty(); });
+    Completion completion = std::move(completions_.front());
+    completions_.pop_front();
+    --in_flight_;
+    return completion;
+  }
+
+  int in_flight() const override { return in_flight_; }
+  int depth() const override { return depth_; }
+  const std::string& engine() const override { return engine_; }
+
+ private:
+  struct Job {
+    File* file;
+    uint64_t offset;
+    std::span<const std::byte> write;  // one of the two is empty
+    std::span<std::byte> read;
+    uint64_t tag;
+  };
+
+  void Submit(Job job) {
+    ++in_flight_;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!threads_.empty()) jobs_.push_back(job);
+    }
+    if (!threads_.empty()) return submitted_.notify_one();
+    Status status = Run(job);  // no thread is to be had: one transfer after the other
+    const std::lock_guard lock(mutex_);
+    completions_.push_back({job.tag, std::move(status)});
+  }
+
+  static Status Run(const Job& job) {
+    return job.read.empty() ? job.file->WriteAt(job.offset, job.write)
+                            : job.file->ReadAt(job.offset, job.read);
+  }
+
+  void Work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      submitted_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      const Job job = jobs_.front();
+      jobs_.pop_front();
+      lock.unlock();
+      Status status = Run(job);
+      lock.lock();
+      completions_.push_back({job.tag, std::move(status)});
+      finished_.notify_one();
+    }
+  }
+
+  const int depth_;
+  const std::string engine_;
+  int in_flight_ = 0;  // the submitter's own count
+  std::mutex mutex_;
+  std::condition_variable submitted_, finished_;
+  std::deque<Job> jobs_;
+  std::deque<Completion> completions_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<IoQueue> NewThreadQueue(int depth, std::string engine) {
+  return std::make_unique<ThreadQueue>(depth, std::move(engine));
+}
+
+}  // namespace cairn

@@ -1,0 +1,78 @@
+#include "ckpt/io/write_ring.h"
+
+#include <sys/mman.h>
+
+#include <new>
+#include <utility>
+
+#include "ckpt/io/page_cache.h"
+
+namespace cairn {
+// Large ones in huge pages, where the kernel gives them: far fewer first uses of a page, which are slow.
+WriteRing::Buffer::Buffer(uint64_t bytes) : capacity(PageUp(bytes)) {
+  const size_t align = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, (bytes + align - 1) / align * align)));
+  if (!data_) throw std::bad_alloc();
+  if (align == kHugePageBytes) ::madvise(data_.get(), bytes, MADV_HUGEPAGE);
+}
+
+WriteRing::WriteRing(FileSystem& fs, const WriteRingOptions& options)
+    : options_(options), queue_(fs.NewQueue({.depth = options.in_flight})) {}
+
+WriteRing::~WriteRing() { (void)Drain(); }
+
+void WriteRing::Reap() {
+  IoQueue::Completion done = queue_->Wait();
+  if (status_.ok()) status_ = std::move(done.status);
+  const auto found = writing_.find(done.tag);
+  free_.push_back(std::move(found->second));
+  writing_.erase(found);
+}
+
+std::unique_ptr<WriteRing::Buffer> WriteRing::Acquire() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty() && queue_->in_flight() == queue_->depth()) Reap();
+  if (free_.empty()) return std::make_unique<Buffer>(options_.buffer_bytes);
+  auto buffer = std::move(free_.back());
+  free_.pop_back();
+  buffer->size = 0;
+  return buffer;
+}
+
+void WriteRing::Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer) {
+  const std::lock_guard lock(mutex_);
+  if (queue_->in_flight() == queue_->depth()) Reap();
+  if (!status_.ok()) {
+    free_.push_back(std::move(buffer));
+    return;
+  }
+  const std::span bytes(buffer->data(), buffer->size);
+  writing_.emplace(next_tag_, std::move(buffer));
+  queue_->Write(*file, offset, bytes, next_tag_++);
+}
+
+Status WriteRing::error() {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+uint64_t WriteRing::Mark() {
+  const std::lock_guard lock(mutex_);
+  return next_tag_;
+}
+
+Status WriteRing::Await(uint64_t mark) {
+  while (true) {  // the lock is let go between two writes, for those who submit
+    const std::lock_guard lock(mutex_);
+    if (writing_.empty() || writing_.begin()->first >= mark) return status_;
+    Reap();
+  }
+}
+
+Status WriteRing::Drain() {
+  const std::lock_guard lock(mutex_);
+  while (queue_->in_flight() > 0) Reap();
+  return status_;
+}
+
+}  // namespace cairn

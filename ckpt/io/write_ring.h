@@ -1,0 +1,75 @@
+// Large aligned writes in flight, from a small ring of buffers that are touched once and used again.
+//
+// A buffer is acquired, filled, and submitted with its place. One memory copy into such a buffer is far
+// cheaper here than a fresh page, in user memory as in the page cache. The first failure wins, and stays:
+// several files share a ring, and none of them may take from the others the news that a write of theirs
+// failed. Safe from several threads.
+#pragma once
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+struct WriteRingOptions {
+  uint64_t buffer_bytes = 4 << 20;  // a multiple of kPageBytes; one write
+  int in_flight = 4;
+};
+
+class WriteRing {
+ public:
+  // Memory of one write, aligned to kPageBytes. Goes back to the ring when it is destroyed or submitted.
+  class Buffer {
+   public:
+    explicit Buffer(uint64_t bytes);
+    std::byte* data() { return data_.get(); }
+    const uint64_t capacity;
+    uint64_t size = 0;  // bytes filled
+
+   private:
+    struct Free {
+      void operator()(std::byte* p) const { std::free(p); }
+    };
+    std::unique_ptr<std::byte, Free> data_;
+  };
+
+  // For files of `fs`.
+  explicit WriteRing(FileSystem& fs, const WriteRingOptions& options = {});
+  ~WriteRing();  // waits for the writes in flight
+  WriteRing(const WriteRing&) = delete;
+  WriteRing& operator=(const WriteRing&) = delete;
+
+  uint64_t buffer_bytes() const { return options_.buffer_bytes; }
+
+  // An empty buffer. Waits while too many writes are in flight; buffers that callers hold do not count, so
+  // that any number of pieces can be open at once.
+  std::unique_ptr<Buffer> Acquire();
+  // Writes the buffer's `size` bytes at `offset` of `file`, which must live until Drain().
+  void Submit(File* file, uint64_t offset, std::unique_ptr<Buffer> buffer);
+  // The first error so far, without waiting.
+  Status error();
+  // A point in the order of submits, and waiting until everything before it is written. The first error so
+  // far.
+  uint64_t Mark();
+  Status Await(uint64_t mark);
+  // Waits until nothing is in flight. The first error so far.
+  Status Drain();
+
+ private:
+  void Reap();  // waits for one write; the mutex is held
+
+  const WriteRingOptions options_;
+  std::mutex mutex_;
+  std::map<uint64_t, std::unique_ptr<Buffer>> writing_;  // by tag
+  std::vector<std::unique_ptr<Buffer>> free_;
+  uint64_t next_tag_ = 0;
+  Status status_;
+  std::unique_ptr<IoQueue> queue_;  // last: it is drained before the buffers go
+};
+
+}  // namespace cairn

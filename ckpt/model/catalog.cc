@@ -1,0 +1,174 @@
+#include "ckpt/model/catalog.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <tuple>
+#include <unordered_set>
+
+namespace cairn {
+namespace {
+
+std::string Describe(const TensorTable& catalog, const Piece& piece) {
+  return fmt::format("tensor {} box {} elements {}:{} in {}", DisplayName(catalog.tensors[piece.tensor]),
+                     ToString(piece.box), piece.range.begin, piece.range.end, catalog.files[piece.file]);
+}
+
+Status CheckPiece(const TensorTable& catalog, const Piece& piece) {
+  const TensorEntry& tensor = catalog.tensors[piece.tensor];
+  if (!Contains(Box::Whole(tensor.spec.shape), piece.box))
+    return Corrupt("{} lies outside the shape {}", Describe(catalog, piece), ToString(tensor.spec.shape));
+  if (piece.range.begin > piece.range.end || piece.range.end > piece.box.Volume())
+    return Corrupt("{} lies outside its box", Describe(catalog, piece));
+  if (piece.codec == Codec::kNone && piece.stored_bytes != piece.range.size() * SizeOf(tensor.dtype))
+    return Corrupt("{} has {} bytes, needs {}", Describe(catalog, piece), piece.stored_bytes,
+                   piece.range.size() * SizeOf(tensor.dtype));
+  return OkStatus();
+}
+
+struct PlacedBox {
+  Box box;
+  size_t piece;
+};
+
+// Volumes add up to the tensor's, and no two boxes meet: then every element is covered exactly once. Boxes
+// are swept in order of their first dimension, so that only those which share rows are compared.
+template <typename AnyCatalog>
+Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, std::vector<PlacedBox>& boxes) {
+  const TensorEntry& tensor = catalog.tensors[index];
+  const auto [first, last] = catalog.PiecesOfTensor(index);
+  boxes.clear();
+  uint64_t covered = 0;
+  for (size_t i = first; i < last; ++i) {
+    const Piece& piece = catalog.pieces[i];
+    CAIRN_RETURN_IF_ERROR(CheckPiece(catalog, piece));
+    covered += piece.range.size();
+    for (const Segment& segment : Decompose(piece.box, piece.range)) boxes.push_back({segment.box, i});
+  }
+  const auto begin_row = [](const PlacedBox& b) { return b.box.rank() == 0 ? 0 : b.box.offset[0]; };
+  const auto end_row = [](const PlacedBox& b) {
+    return b.box.rank() == 0 ? 1 : b.box.offset[0] + b.box.extent[0];
+  };
+  std::stable_sort(boxes.begin(), boxes.end(),
+                   [&](const PlacedBox& a, const PlacedBox& b) { return begin_row(a) < begin_row(b); });
+  for (size_t i = 0; i < boxes.size(); ++i)
+    for (size_t j = i + 1; j < boxes.size() && begin_row(boxes[j]) < end_row(boxes[i]); ++j)
+      if (Intersect(boxes[i].box, boxes[j].box))
+        return Corrupt("{} overlaps {}", Describe(catalog, catalog.pieces[boxes[i].piece]),
+                       Describe(catalog, catalog.pieces[boxes[j].piece]));
+  if (covered != tensor.spec.shape.Volume())
+    return Corrupt("tensor {} of shape {} has a hole: its pieces hold {} of {} elements", DisplayName(tensor),
+                   ToString(tensor.spec.shape), covered, tensor.spec.shape.Volume());
+  return OkStatus();
+}
+
+template <typename AnyCatalog>
+Status CheckEveryTensor(const AnyCatalog& catalog) {
+  std::vector<PlacedBox> boxes;
+  for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
+    CAIRN_RETURN_IF_ERROR(CheckTensorCoverage(catalog, i, boxes));
+  return OkStatus();
+}
+
+uint32_t HashOf(std::string_view name, Role role) {
+  // The multiplication spreads the role, and what std::hash may leave even, over the upper bits.
+  const uint64_t both = std::hash<std::string_view>()(name) + static_cast<uint64_t>(role);
+  return static_cast<uint32_t>(both * 0x9e3779b97f4a7c15 >> 32);
+}
+
+}  // namespace
+
+std::string_view Name(Codec codec) {
+  switch (codec) {
+    case Codec::kNone:
+      return "none";
+    case Codec::kShuffleZstd:
+      return "shuffle+zstd";
+    case Codec::kMasterLow:
+      return "master-low";
+    case Codec::kDerived:
+      return "derived";
+  }
+  return "?";
+}
+
+std::vector<FlatRange> PackedParts(const Piece& piece, Dtype dtype) {
+  const uint64_t chunk = kChunkBytes / SizeOf(dtype);
+  const uint64_t middle = piece.range.begin + piece.range.size() / chunk * chunk;
+  std::vector<FlatRange> parts;
+  if (middle > piece.range.begin) parts.push_back({piece.range.begin, middle});
+  if (middle < piece.range.end) parts.push_back({middle, piece.range.end});
+  return parts;
+}
+
+uint64_t TensorTable::bytes() const {
+  uint64_t sum = 0;
+  for (const TensorEntry& tensor : tensors) sum += tensor.bytes();
+  return sum;
+}
+
+std::pair<size_t, size_t> Catalog::PiecesOfTensor(uint32_t tensor) const {
+  // Not equal_range(): clang 14 cannot compile the subrange that libstdc++ 12 returns.
+  const auto first = std::ranges::lower_bound(pieces, tensor, {}, &Piece::tensor);
+  const auto last = std::ranges::upper_bound(first, pieces.end(), tensor, {}, &Piece::tensor);
+  return {first - pieces.begin(), last - pieces.begin()};
+}
+
+void Catalog::SortPieces() {
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    if (a.tensor != b.tensor) return a.tensor < b.tensor;
+    if (!(a.box.offset == b.box.offset))
+      return std::lexicographical_compare(a.box.offset.begin(), a.box.offset.end(), b.box.offset.begin(),
+                                          b.box.offset.end());
+    return std::tie(a.range.begin, a.file) < std::tie(b.range.begin, b.file);
+  });
+}
+
+std::vector<ParameterSpec> TensorTable::Parameters() const {
+  std::vector<ParameterSpec> specs;
+  std::unordered_set<std::string_view> seen;
+  std::string_view last;  // the roles of a parameter follow each other as a rule
+  for (const TensorEntry& tensor : tensors) {
+    if (tensor.role == Role::kRng || tensor.spec.name == last) continue;
+    last = tensor.spec.name;
+    if (seen.insert(last).second) specs.push_back(tensor.spec);
+  }
+  return specs;
+}
+
+TensorIndex::TensorIndex(size_t capacity) : slots_(std::bit_ceil(2 * capacity + 1)) {}
+
+size_t TensorIndex::SlotOf(const TensorTable& table, std::string_view name, Role role, uint32_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.tensor == UINT32_MAX) return at;
+    if (slot.hash != hash) continue;
+    const TensorEntry& tensor = table.tensors[slot.tensor];
+    if (tensor.role == role && tensor.spec.name == name) return at;
+  }
+}
+
+bool TensorIndex::Add(const TensorTable& table, uint32_t index) {
+  const TensorEntry& tensor = table.tensors[index];
+  const uint32_t hash = HashOf(tensor.spec.name, tensor.role);
+  Slot& slot = slots_[SlotOf(table, tensor.spec.name, tensor.role, hash)];
+  if (slot.tensor != UINT32_MAX) return false;
+  slot = {hash, index};
+  return true;
+}
+
+Result<uint32_t> TensorIndex::Find(const TensorTable& table, std::string_view name, Role role) const {
+  const Slot& slot = slots_[SlotOf(table, name, role, HashOf(name, role))];
+  if (slot.tensor == UINT32_MAX) return NotFound("the checkpoint has no {} of tensor {}", Name(role), name);
+  return slot.tensor;
+}
+
+TensorLookup::TensorLookup(const TensorTable& table) : table_(table), index_(table.tensors.size()) {
+  for (uint32_t i = 0; i < table.tensors.size(); ++i) (void)index_.Add(table, i);
+}
+
+Status CheckCoverage(const Catalog& catalog) { return CheckEveryTensor(catalog); }
+Status CheckCoverage(const StepCatalog& catalog) { return CheckEveryTensor(catalog); }
+
+}  // namespace cairn

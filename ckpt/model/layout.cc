@@ -1,0 +1,77 @@
+#include "ckpt/model/layout.h"
+
+#include <charconv>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+
+std::string Marked(int64_t step, std::string_view mark, std::string_view nonce) {
+  return fmt::format("{}.{}-{}", StepDirName(step), mark, nonce);
+}
+
+bool IsNonce(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+}  // namespace
+
+std::string StepDirName(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+
+std::optional<int64_t> ParseStepDirName(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  int64_t step = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  return StepDirName(step) == name ? std::optional(step) : std::nullopt;
+}
+
+std::string PartialDirName(int64_t step, std::string_view nonce) { return Marked(step, "partial", nonce); }
+std::string SupersededDirName(int64_t step, std::string_view nonce) {
+  return Marked(step, "superseded", nonce);
+}
+std::string HoldName(int64_t step, std::string_view nonce) {
+  return fmt::format("{}.{}", StepDirName(step), nonce);
+}
+
+std::string DeletingDirName(int64_t step, std::string_view nonce) { return Marked(step, "deleting", nonce); }
+
+std::optional<std::string> ParseMarkedDirName(std::string_view name) {
+  const size_t dot = name.find('.');
+  const size_t dash = name.rfind('-');
+  if (dot == std::string_view::npos || dash == std::string_view::npos || dash < dot ||
+      !ParseStepDirName(name.substr(0, dot)) || !IsNonce(name.substr(dash + 1)))
+    return std::nullopt;
+  const std::string_view mark = name.substr(dot + 1, dash - dot - 1);
+  if (mark != "partial" && mark != "superseded" && mark != "deleting") return std::nullopt;
+  return std::string(mark);
+}
+
+std::string LatestTempName(std::string_view nonce) { return fmt::format("{}.{}", kLatestName, nonce); }
+
+std::string ShardName(int writer) { return fmt::format("shard-{:05}.h5", writer); }
+std::string ParityName(int writer) { return fmt::format("shard-{:05}.parity", writer); }
+
+std::string TensorPath(const TensorEntry& entry) {
+  return fmt::format("/{}/{}", Name(entry.role), entry.spec.name);
+}
+
+std::string LowHalvesPath(const TensorEntry& entry) { return fmt::format("/master_low/{}", entry.spec.name); }
+
+std::string PiecePath(const TensorEntry& entry, const Box& box, FlatRange range) {
+  if (range.size() != box.Volume()) return PackedPath(TensorPath(entry), box, range.begin);
+  return fmt::format("{}@{}", TensorPath(entry), fmt::join(box.offset.begin(), box.offset.end(), ","));
+}
+
+std::string PackedPath(const std::string& path, const Box& box, uint64_t begin) {
+  return fmt::format("{}@{}+{}", path, fmt::join(box.offset.begin(), box.offset.end(), ","), begin);
+}
+
+bool IsPlainFileName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+}  // namespace cairn

@@ -1,0 +1,57 @@
+// The manifest: what was committed. A step without a valid one does not exist.
+//
+// One JSON object, canonical (sorted keys, one space of indentation), with its own digest inside; any changed
+// byte is caught. FORMAT.md, "Manifest".
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/model/topology.h"
+
+namespace cairn {
+
+inline constexpr int kFormatVersion = 2;  // 1 where a step has its own shards
+inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
+
+struct ManifestFile {
+  std::string name;
+  uint64_t bytes = 0;
+  Digest digest{};  // of the bytes that no piece covers, in order; of a file without pieces: of all of it
+  bool operator==(const ManifestFile&) const = default;
+};
+
+struct Manifest {
+  std::string run;  // identity of the training run, 32 hex digits
+  int64_t step = 0;
+  Topology topology;
+  nlohmann::json model = nlohmann::json::object();   // architecture and its sizes; FORMAT.md, "Model"
+  nlohmann::json state = nlohmann::json::object();   // iteration, consumed samples, loss scale, ...
+  nlohmann::json history = nlohmann::json::array();  // relaxations that a user allowed, oldest first
+  std::vector<ManifestFile> files;                   // shards in order of writer, then index.h5
+  // The directory of the shards, relative to the step's; empty: the step's own. FORMAT.md, "Virtual steps".
+  std::string shards;
+  uint64_t catalog_offset = 0;  // in index.h5
+  uint64_t catalog_bytes = 0;
+  Digest catalog_digest{};
+  bool operator==(const Manifest&) const = default;
+
+  // Of all files.
+  uint64_t bytes() const;
+  // Of a file of the step in `step_directory`: the shards of a virtual step are another step's.
+  std::string DirectoryOf(const std::string& step_directory, std::string_view file) const;
+};
+
+// An integer field of an object, 0 where it is missing or no integer.
+int64_t IntField(const nlohmann::json& object, const std::string& name);
+
+std::string EncodeManifest(const Manifest& manifest);
+
+// Errors: Corrupt (not JSON, digest, non-canonical, missing or ill-typed field), NotSupported (version). No
+// message names the path: the caller adds it.
+Result<Manifest> DecodeManifest(std::string_view text);
+
+}  // namespace cairn

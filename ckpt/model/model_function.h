@@ -1,0 +1,45 @@
+// What a model computes, beside the values of its weights: one closed list of everything that changes its
+// function, in the words of the manifest's `model`.
+//
+// The same weights are another model under another activation, rotary base or window, and nothing in the
+// tensors' names and shapes says so. Every reader therefore states each of these fields, every writer reads
+// back what it would write, and the trainer states its own; SameFunction compares them field by field. A
+// field that one side has no place for differs from its default there, and is refused by name. What a source
+// says and no reader understands is in `other`, which equals nothing but itself.
+//
+// Not here: what tensors show (biases, layer counts, tying is both), and what acts in training alone
+// (dropout).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+struct FunctionField {
+  std::string_view name;     // in `model`
+  std::string_view meaning;  // with its values and unit
+  std::string_view
+      fallback;  // as JSON, where `model` leaves it out: what the GPT-2 of `cairn train` computes
+};
+
+// All of them. FORMAT.md, "Model".
+std::span<const FunctionField> FunctionFields();
+
+// The version of this list that a reader of another system's files has stated in `model.function`.
+inline constexpr int kFunctionVersion = 1;
+
+// `model` as a value for each field, each function in one spelling: "gelu_new" and "gelu_pytorch_tanh" are
+// one activation, a scale of 1/sqrt(head_dim) is the default, and what acts on nothing (a rotary base without
+// rotation) is null.
+nlohmann::json FunctionOf(const nlohmann::json& model);
+
+// Errors: NotSupported naming each field in which `held` computes something else than `model`; `holder` is
+// who holds it: "Megatron-Core".
+Status SameFunction(const nlohmann::json& model, const nlohmann::json& held, std::string_view holder);
+
+}  // namespace cairn

@@ -1,0 +1,313 @@
+// Both deletions are a table of checks, run in the order of DeletionRefusal, and then the same three moves:
+// rename aside, make that durable, unlink what the checks saw.
+#include "ckpt/run/deletion.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "ckpt/run/run_health.h"
+#include "ckpt/run/step_hold.h"
+#include "ckpt/step/step_reader.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto kLockPatience = std::chrono::seconds(10);
+constexpr auto kLockPause = std::chrono::milliseconds(20);
+
+struct Check {
+  DeletionRefusal refusal;
+  std::function<Status()> holds;
+};
+
+std::optional<RefusedDeletion> FirstRefused(const std::vector<Check>& checks) {
+  for (const auto& [refusal, holds] : checks)
+    if (Status status = holds(); !status.ok()) return RefusedDeletion{refusal, std::move(status)};
+  return std::nullopt;
+}
+
+bool HasNumberedForm(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
+    return false;
+  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  return name.find_first_not_of("0123456789-") == name.npos;
+}
+
+bool IsParityName(std::string_view name) { return HasNumberedForm(name, "shard-", ".parity"); }
+
+// Names that only Cairn gives to the files of a step, finished or not.
+bool IsStepFileName(std::string_view name) {
+  return name == kManifestName || name == kIndexName || IsParityName(name) ||
+         HasNumberedForm(name, "shard-", ".h5") || HasNumberedForm(name, "unit-", ".done") ||
+         name.starts_with("team-");
+}
+
+Status CheckNoLink(FileSystem& fs, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(directory));
+  if (info.is_directory()) return OkStatus();
+  return InvalidArgument("{} is a {}; it stays, remove it by hand", directory,
+                         info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
+}
+
+// All names in `directory`, each an ordinary file that `known` accepts.
+Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& directory,
+                                           const std::function<bool(const std::string&)>& known) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(directory));
+  for (const std::string& name : names) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(JoinPath(directory, name)));
+    if (info.kind != FileKind::kFile || !known(name))
+      return InvalidArgument("{} is not part of the checkpoint; the directory stays, move it away first",
+                             JoinPath(directory, name));
+  }
+  return names;
+}
+
+// The manifest first: without it the rest is no step for anybody.
+Status RemoveFilesOf(FileSystem& fs, const std::string& directory, std::vector<std::string> names) {
+  std::ranges::stable_partition(names, [](const std::string& name) { return name == kManifestName; });
+  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
+  const Status removed = fs.RemoveDir(directory);
+  return removed.kind() == StatusKind::kNotFound ? OkStatus() : removed;
+}
+
+Status Opens(FileSystem& fs, const std::string& directory, Shards shards) {
+  return shards == Shards::kHere ? StepReader::Open(fs, directory).status()
+                                 : ReadManifest(fs, directory).status();
+}
+
+// ---- Steps ----
+
+class StepCheck {
+ public:
+  StepCheck(FileSystem& fs, const StepDeletion& deletion)
+      : fs_(fs), d_(deletion), directory_(JoinPath(deletion.run_dir, deletion.name)) {}
+
+  std::optional<RefusedDeletion> Refuses(const DeletionProof& proof) {
+    return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
+                         {DeletionRefusal::kIdentity, [&] { return Identity(); }},
+                         {DeletionRefusal::kForeign, [&] { return Foreign(); }},
+                         {DeletionRefusal::kNewest, [&] { return Newest(); }},
+                         {DeletionRefusal::kHeld, [&] { return Held(); }},
+                         {DeletionRefusal::kProof, [&] { return proof.Check(fs_); }}});
+  }
+  // Once nothing refuses.
+  const Manifest& manifest() const { return manifest_; }
+  const std::vector<std::string>& files() const { return files_; }
+
+ private:
+  Status Identity() {
+    Digest digest{};
+    CAIRN_ASSIGN_OR_RETURN(manifest_, ReadManifest(fs_, directory_, &digest));
+    if (digest != d_.manifest)
+      return Corrupt("{}: was saved anew meanwhile; it stays, run again", directory_);
+    const auto named = ParseStepDirName(d_.name.substr(0, d_.name.find('.')));
+    if (named && *named != manifest_.step)
+      return Corrupt("{}: its manifest says step {}; it stays", directory_, manifest_.step);
+    return OkStatus();
+  }
+
+  Status Foreign() {
+    std::set<std::string> files{std::string(kManifestName)};
+    for (const ManifestFile& file : manifest_.files) files.insert(file.name);
+    const auto known = [&](const std::string& name) { return files.contains(name) || IsParityName(name); };
+    CAIRN_ASSIGN_OR_RETURN(files_, OnlyFiles(fs_, directory_, known));
+    return OkStatus();
+  }
+
+  Status Newest() {
+    if (d_.newest_too) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
+                           NewestHealthyStep(fs_, d_.run_dir, d_.shards));
+    if (!newest || StepDirName(*newest) != d_.name) return OkStatus();
+    return InvalidArgument("{}: the newest healthy step of its run; it stays", directory_);
+  }
+
+  Status Held() {
+    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs_, d_.run_dir, manifest_.step));
+    if (holder.empty()) return OkStatus();
+    return InvalidArgument("{}: {} uses its shards; it stays", directory_, holder);
+  }
+
+ private:
+  FileSystem& fs_;
+  const StepDeletion& d_;
+  const std::string directory_;
+  Manifest manifest_;
+  std::vector<std::string> files_;
+};
+
+// ---- Trees ----
+
+// A training holds RUN/.lock of its run directory.
+Status CheckNobodyWrites(const TreeDeletion& d) {
+  std::vector<std::string> runs{d.directory};
+  for (const std::string& below : d.directories) runs.push_back(JoinPath(d.directory, below));
+  for (const std::string& run : runs) {
+    const int fd = ::open(JoinPath(run, kLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;
+    const bool free = ::flock(fd, LOCK_SH | LOCK_NB) == 0;
+    ::close(fd);
+    if (!free) return InvalidArgument("{}: a training writes into it; {} stays", run, d.directory);
+  }
+  return OkStatus();
+}
+
+// Every entry lies in a directory of the tree itself: nothing is reached through a link.
+Status CheckNoLinkInside(FileSystem& fs, const TreeDeletion& d) {
+  CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, d.directory));
+  for (const std::string& below : d.directories)
+    CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, JoinPath(d.directory, below)));
+  const std::set<std::string> own(d.directories.begin(), d.directories.end());
+  for (const std::string& file : d.files) {
+    const std::string parent = std::filesystem::path(file).parent_path().string();
+    if (!parent.empty() && !own.contains(parent))
+      return InvalidArgument("{}: {} is reached through a link; the tree stays", d.directory, file);
+  }
+  return OkStatus();
+}
+
+// Runs and steps are not deleted as parts of a tree: nobody looked which of their steps must stay.
+Status CheckNoRunInside(const TreeDeletion& d) {
+  for (const std::string& path : d.files) {
+    const std::filesystem::path file(path);
+    const bool run = file.filename() == kRunName || file.filename() == kLockName;
+    const bool step = file.filename() == kManifestName &&
+                      ParseStepDirName((d.directory / file).parent_path().filename().string());
+    if (run || step)
+      return InvalidArgument("{}: {} belongs to a run of Cairn; it stays, archive the run's steps as steps",
+                             d.directory, JoinPath(d.directory, path));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+// ---- The lock ----
+
+Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
+  if (&fs != &FileSystem::Posix()) return DeletionLock(-1);
+  const std::string path = JoinPath(run_dir, kDeletionLockName);
+  int fd = -1;
+  do fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  while (fd < 0 && errno == EINTR);
+  if (fd < 0) return PosixError("open", path, errno);
+  DeletionLock lock(fd);
+  for (const auto end = std::chrono::steady_clock::now() + kLockPatience;;) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+    if (errno != EWOULDBLOCK && errno != EINTR) return PosixError("lock", path, errno);
+    if (std::chrono::steady_clock::now() > end)
+      return AlreadyExists("{}: another process removes something here; run again later", run_dir);
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
+DeletionLock::~DeletionLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// ---- Deletion ----
+
+std::string_view Name(DeletionRefusal refusal) {
+  switch (refusal) {
+    case DeletionRefusal::kLink:
+      return "link";
+    case DeletionRefusal::kIdentity:
+      return "identity";
+    case DeletionRefusal::kForeign:
+      return "foreign";
+    case DeletionRefusal::kNewest:
+      return "newest";
+    case DeletionRefusal::kHeld:
+      return "held";
+    case DeletionRefusal::kAlive:
+      return "alive";
+    case DeletionRefusal::kProof:
+      return "proof";
+  }
+  return "";
+}
+
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& d,
+                                            const DeletionProof& proof) {
+  return StepCheck(fs, d).Refuses(proof);
+}
+
+Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& proof) {
+  CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, d.run_dir));
+  StepCheck check(fs, d);
+  if (std::optional<RefusedDeletion> refused = check.Refuses(proof)) return std::move(refused->status);
+  const std::string aside = JoinPath(d.run_dir, DeletingDirName(check.manifest().step, d.nonce));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(d.run_dir, d.name), aside));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(d.run_dir));
+  CAIRN_RETURN_IF_ERROR(RemoveFilesOf(fs, aside, check.files()));
+  return fs.SyncDir(d.run_dir);
+}
+
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
+                                            const DeletionProof& proof) {
+  return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLinkInside(fs, d); }},
+                       {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
+                       {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
+                       {DeletionRefusal::kIdentity, d.same},
+                       {DeletionRefusal::kProof, [&] { return proof.Check(fs); }}});
+}
+
+// Directories are removed only where they are empty then: what came meanwhile stays, and the name tells why.
+Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
+  const size_t slash = d.directory.rfind('/');
+  const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));
+  CAIRN_ASSIGN_OR_RETURN(const DeletionLock lock, DeletionLock::Take(fs, parent));
+  if (std::optional<RefusedDeletion> refused = WhyNotDelete(fs, d, proof)) return std::move(refused->status);
+  const std::string aside = d.directory + std::string(kTreeDeletingSuffix);
+  if (fs.LinkStat(aside).ok())
+    return AlreadyExists("{}: left by a deletion that was killed; its content is stored, remove it by hand",
+                         aside);
+  CAIRN_RETURN_IF_ERROR(fs.Rename(d.directory, aside));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(parent));
+  for (const std::string& file : d.files) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(aside, file)));
+  for (auto below = d.directories.rbegin(); below != d.directories.rend(); ++below)
+    CAIRN_RETURN_IF_ERROR(fs.RemoveDir(JoinPath(aside, *below)));
+  CAIRN_RETURN_IF_ERROR(fs.RemoveDir(aside));
+  return fs.SyncDir(parent);
+}
+
+Status FinishDeletion(FileSystem& fs, const std::string& aside) {
+  CAIRN_RETURN_IF_ERROR(CheckNoLink(fs, aside));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> files, OnlyFiles(fs, aside, IsStepFileName));
+  return RemoveFilesOf(fs, aside, files);
+}
+
+// ---- Proof ----
+
+Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir, Shards shards) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
+      return std::optional(step->step);
+  return std::optional<int64_t>();
+}
+
+Result<HealthySuccessor> HealthySuccessor::Find(FileSystem& fs, const std::string& run_dir, int64_t at_least,
+                                                Shards shards) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest, NewestHealthyStep(fs, run_dir, shards));
+  if (!newest || *newest < at_least)
+    return NotFound("{}: no healthy step from {} on; the older ones stay", run_dir, at_least);
+  return HealthySuccessor(JoinPath(run_dir, StepDirName(*newest)), shards);
+}
+
+Status HealthySuccessor::Check(FileSystem& fs) const { return Opens(fs, directory_, shards_); }
+
+std::string HealthySuccessor::Text() const { return fmt::format("{} is newer and healthy", directory_); }
+
+}  // namespace cairn

@@ -1,0 +1,120 @@
+// The only place that removes what somebody may still want: committed steps and archived trees.
+//
+// Every route comes here: retention, superseded and local steps, `archive run --delete-source`, policies. A
+// caller brings a proof that what goes is not the only copy or not the best one, and DeleteStep() and
+// DeleteTree() look again at the moment of deletion, in this order; the first that does not hold is a
+// refusal, and then nothing has changed. docs/deletion.md has the same table for users.
+//
+//   kLink        the directory itself is a link, or something inside it is one
+//   kIdentity    another step or another content than the proof is about
+//   kForeign     it holds a file that is not part of the checkpoint
+//   kNewest      it is the newest healthy step of its run
+//   kHeld        a virtual step elsewhere uses its shards
+//   kAlive       a training writes into it or below it
+//   kProof       what the proof rests on is no longer there
+//
+// What goes is renamed aside first, durably, so that a half-removed step is never taken for a whole one; then
+// exactly the files that were looked at are unlinked, never what else a directory holds by then. DeleteStep()
+// and DeleteTree() hold the DeletionLock of the run directory, or of the tree's parent.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+// Why something may go. Only those who looked make one (HealthySuccessor, StoredCopy of the archive).
+class DeletionProof {
+ public:
+  virtual ~DeletionProof() = default;
+  // Looks again. Errors: what no longer holds.
+  virtual Status Check(FileSystem& fs) const = 0;
+  // For people: "stored as gpt-step-00000040.1a2b3c4d.tar".
+  virtual std::string Text() const = 0;
+};
+
+// Held while something is checked and removed: a training's retention and an archive's do not interleave.
+class DeletionLock {
+ public:
+  // Waits for another process for a few seconds. A simulated file system has no other process, so nothing is
+  // locked there. Errors: AlreadyExists where another process holds it for longer; IoError.
+  static Result<DeletionLock> Take(FileSystem& fs, const std::string& run_dir);
+  DeletionLock(DeletionLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  DeletionLock& operator=(DeletionLock&&) = delete;
+  ~DeletionLock();
+
+ private:
+  explicit DeletionLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+enum class DeletionRefusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
+std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
+
+// A line of the table, and the words for a person.
+struct RefusedDeletion {
+  DeletionRefusal refusal;
+  Status status;
+};
+
+// Whether all shards of a step lie in its directory, or are spread over those of many nodes (local steps).
+enum class Shards { kHere, kSpread };
+
+struct StepDeletion {
+  std::string run_dir;
+  std::string name;   // in run_dir: a committed step's, or a superseded one's
+  Digest manifest{};  // of its manifest's bytes, when the proof was made
+  std::string nonce;  // of the name that it has while it is removed
+  Shards shards = Shards::kHere;
+  bool newest_too = false;  // a user insists: the newest healthy step may go
+};
+// Nothing where it may go.
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,
+                                            const DeletionProof& proof);
+// Errors: the status of WhyNotDelete(), with nothing changed; those of the disk.
+Status DeleteStep(FileSystem& fs, const StepDeletion& deletion, const DeletionProof& proof);
+
+// Behind the name of a tree while it is removed.
+inline constexpr std::string_view kTreeDeletingSuffix = ".cairn-deleting";
+
+// Of a tree of any files, that an archive stored.
+struct TreeDeletion {
+  std::string directory;                 // absolute
+  std::vector<std::string> files;        // what it consists of, below it: files and links,
+  std::vector<std::string> directories;  // and directories, each after its parent
+  std::function<Status()> same;          // reads it all: whether that is still all that it holds
+};
+std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& deletion,
+                                            const DeletionProof& proof);
+Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
+
+// Of the committed steps the newest that is healthy and opens; nothing where there is none. Errors: those of
+// the disk.
+Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
+                                                 Shards shards = Shards::kHere);
+
+// A healthy step of the same run directory that stays; opened anew by Check().
+class HealthySuccessor final : public DeletionProof {
+ public:
+  // The newest healthy step, where its number is `at_least`. Errors: NotFound.
+  static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir, int64_t at_least,
+                                       Shards shards = Shards::kHere);
+  Status Check(FileSystem& fs) const override;
+  std::string Text() const override;
+
+ private:
+  HealthySuccessor(std::string directory, Shards shards)
+      : directory_(std::move(directory)), shards_(shards) {}
+  std::string directory_;
+  Shards shards_;
+};
+
+// Ends what a killed DeleteStep() or DeleteTree() began in `aside`, its directory's new name: only files of
+// the names that Cairn gives go. Errors: kForeign, kLink.
+Status FinishDeletion(FileSystem& fs, const std::string& aside);
+
+}  // namespace cairn

@@ -1,0 +1,186 @@
+#include "ckpt/run/run_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/step_hold.h"
+
+namespace cairn {
+namespace {
+
+// "latest.<hex digits>"
+bool IsLatestTempName(std::string_view name) {
+  const std::string prefix = LatestTempName("");
+  return name.starts_with(prefix) && name.size() > prefix.size() &&
+         name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos;
+}
+
+// A refusal is told and is no failure; what the disk refuses is one.
+Status LeaveRefused(const Status& removed, const Complain& left) {
+  if (removed.ok() || removed.kind() == StatusKind::kIoError || removed.kind() == StatusKind::kNoSpace ||
+      removed.kind() == StatusKind::kAborted)
+    return removed;
+  left(removed);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir) {
+  Result<std::vector<std::string>> names = fs.List(run_dir);
+  if (!names.ok() && names.status().kind() == StatusKind::kNotFound) return std::vector<int64_t>{};
+  if (!names.ok()) return names.status();
+  std::vector<int64_t> steps;
+  for (const std::string& name : *names)
+    if (const auto step = ParseStepDirName(name)) steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
+                                                   const std::function<void(const Status&)>& skipped) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  for (size_t left = steps.size(); left > 0; --left) {
+    auto reader = StepReader::Open(fs, JoinPath(run_dir, StepDirName(steps[left - 1])));
+    if (reader.ok()) return reader;
+    // A training that saves meanwhile may have retired what was listed; then there is a newer step.
+    CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> now, ListSteps(fs, run_dir));
+    if (!now.empty() && now.back() > steps.back()) {
+      steps = std::move(now);
+      left = steps.size() + 1;
+    } else {
+      skipped(reader.status());
+    }
+  }
+  return NotFound("{}: no committed step here", run_dir);
+}
+
+Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::string& path,
+                                                   const std::function<void(const Status&)>& skipped) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (!info.is_directory())
+    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+  if (fs.Stat(JoinPath(path, kManifestName)).ok()) return StepReader::Open(fs, path);
+  return OpenNewestStep(fs, path, skipped);
+}
+
+Result<RunLock> RunLock::Take(const std::string& run_dir) {
+  const std::string path = JoinPath(run_dir, kLockName);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
+  RunLock lock(fd, path);
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno == EWOULDBLOCK)
+    return AlreadyExists(
+        "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
+  return IoError("lock {}: {}", path, strerror(errno));
+}
+
+Status RunLock::CheckPlace() const {
+  struct stat ours, there;
+  if (::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+      ours.st_dev == there.st_dev)
+    return OkStatus();
+  return AlreadyExists(
+      "{}: the run directory was renamed, removed or replaced while a training writes into it; put it back",
+      path_);
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain& left) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(run_dir));
+  std::erase_if(names, [](const std::string& name) {
+    const std::optional<std::string> mark = ParseMarkedDirName(name);
+    return mark != "partial" && mark != "deleting" && !IsLatestTempName(name);
+  });
+  if (names.empty()) return OkStatus();
+  // The names first: what a process renamed just before it was killed may bear its old name again after a
+  // power loss, and must then have all its files.
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(run_dir, name);
+    const Status removed = ParseMarkedDirName(name) ? FinishDeletion(fs, path) : fs.RemoveFile(path);
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(removed, left));
+  }
+  return OkStatus();
+}
+
+namespace {
+
+// Of healthy steps. Requires at least one.
+std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  std::set<int64_t> keep;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (static_cast<int64_t>(steps.size() - i) <= policy.keep_last) keep.insert(steps[i].step);
+    if (policy.keep_every > 0 && steps[i].step % policy.keep_every == 0) keep.insert(steps[i].step);
+    const int64_t before = i == 0 ? 0 : steps[i - 1].tokens;
+    if (policy.keep_tokens > 0 && steps[i].tokens / policy.keep_tokens > before / policy.keep_tokens)
+      keep.insert(steps[i].step);
+  }
+  return keep;
+}
+
+}  // namespace
+
+std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  std::vector<StepFacts> healthy;
+  for (const StepFacts& step : steps)
+    if (step.unhealthy.empty()) healthy.push_back(step);
+  if (!policy.enabled() || healthy.empty()) return {};
+  std::set<int64_t> keep = KeptByRules(healthy, policy);
+  keep.insert(healthy.back().step);
+  const bool unconfirmed = healthy.back().step == steps.back().step;
+  if (unconfirmed && healthy.size() > 1) keep.insert(healthy[healthy.size() - 2].step);
+  std::vector<int64_t> retire;
+  for (const StepFacts& step : steps)
+    if (step.step <= healthy.back().step && !keep.contains(step.step)) retire.push_back(step.step);
+  return retire;
+}
+
+Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                  const std::string& nonce, Shards shards) {
+  const std::string manifest = JoinPath(JoinPath(run_dir, name), kManifestName);
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, manifest, kMaxManifestBytes));
+  const std::optional<int64_t> step = ParseStepDirName(name.substr(0, name.find('.')));
+  if (!step) return InvalidArgument("{}: not the name of a step", JoinPath(run_dir, name));
+  CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
+                         HealthySuccessor::Find(fs, run_dir, *step, shards));
+  return DeleteStep(
+      fs, {.run_dir = run_dir, .name = name, .manifest = DigestOf(text), .nonce = nonce, .shards = shards},
+      successor);
+}
+
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
+                        const Complain& left) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
+  for (const std::string& name : names) {
+    if (ParseMarkedDirName(name) != "superseded") continue;
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards), left));
+  }
+  return OkStatus();
+}
+
+Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy,
+                      const std::string& nonce, const Complain& left) {
+  if (!policy.enabled()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
+  for (int64_t step : StepsToRetire(facts, policy)) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
+    if (!holder.empty()) continue;
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, StepDirName(step), nonce), left));
+  }
+  return RemoveSuperseded(fs, run_dir, nonce, Shards::kHere, left);
+}
+
+}  // namespace cairn

@@ -1,0 +1,92 @@
+// A run directory: its committed steps, its leftovers, and which steps to keep.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "ckpt/model/manifest.h"
+#include "ckpt/run/deletion.h"
+#include "ckpt/run/run_health.h"
+#include "ckpt/step/step_reader.h"
+
+namespace cairn {
+
+// Steps with a committed name, ascending. An empty list where the directory does not exist yet.
+Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
+
+// The newest step that opens, walking back past damaged ones; `skipped` is told of each of those. Finds one
+// also while a training saves and retires steps.
+// Errors: NotFound where there is none.
+Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
+                                                   const std::function<void(const Status&)>& skipped);
+
+// Held by the one training that writes into a run directory. Released with the process, however it ends.
+class RunLock {
+ public:
+  // Errors: AlreadyExists where another process holds it.
+  static Result<RunLock> Take(const std::string& run_dir);
+  // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
+  // renamed or removed, or another took its name.
+  Status CheckPlace() const;
+  RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+  RunLock& operator=(RunLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~RunLock();
+
+ private:
+  RunLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::string path_;  // of the lock file
+};
+
+// Told of each thing that a clean-up leaves where it is, and why.
+using Complain = std::function<void(const Status&)>;
+
+// Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
+// `latest` files; once what they were renamed from is durable. Call with the lock held. Only names that Cairn
+// gives go, and nothing through a link: what else such a directory holds stays, with the directory, and
+// `left` is told. A directory without a mark is never touched, whatever it lacks.
+Status CleanLeftovers(
+    FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
+
+struct RetentionPolicy {
+  int64_t keep_last = 0;    // the newest K healthy ones; 0: no rule
+  int64_t keep_every = 0;   // steps that N divides
+  int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
+  bool enabled() const { return keep_last > 0 || keep_every > 0 || keep_tokens > 0; }
+};
+
+// Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure. `steps` is ascending.
+//
+// The rules count healthy steps alone, and where there is none nothing is retired. Two are kept whatever the
+// rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
+// iteration after a step shows whether its weights are good, so the newest step is not known to be.
+// Unhealthy steps are evidence: they stay until there is a newer healthy step.
+std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
+
+// Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
+// those of DeleteStep, and NotFound where there is no such successor; then nothing has changed.
+Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                  const std::string& nonce, Shards shards = Shards::kHere);
+// Retires superseded steps.
+Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
+                        const Complain& left);
+
+// Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
+// and verified. A step that does not open is not counted and never deleted, nor is one
+// that a virtual step uses (step_hold.h). `left` is told of what was to go and stays.
+Status ApplyRetention(
+    FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
+    const Complain& left = [](const Status&) {});
+
+// The directory of a CKPT argument: a step directory itself, or a run directory's newest step that opens.
+// Errors: NotFound naming the path.
+Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::string& path,
+                                                   const std::function<void(const Status&)>& skipped);
+
+}  // namespace cairn

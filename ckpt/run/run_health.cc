@@ -1,0 +1,71 @@
+#include "ckpt/run/run_health.h"
+
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "ckpt/run/run_dir.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxCondemnationBytes = 64 << 10;
+
+std::string TextAt(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  std::vector<StepFacts> facts;
+  std::vector<JudgedStep> judged;
+  for (const int64_t step : steps) {
+    const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
+    if (!manifest.ok()) continue;
+    facts.push_back({.step = step,
+                     .tokens = IntField(manifest->state, "consumed_tokens"),
+                     .unhealthy = {},
+                     .health = HealthOf(manifest->state),
+                     .run = manifest->run});
+    judged.push_back({step, facts.back().health, manifest->run});
+  }
+  std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
+  for (size_t i = 0; i < facts.size(); ++i) facts[i].unhealthy = std::move(verdicts[i]);
+  return facts;
+}
+
+std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir) {
+  const std::string directory = JoinPath(run_dir, kHealthName);
+  const Result<std::vector<std::string>> names = fs.List(directory);
+  std::vector<Condemnation> condemned;
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (!name.ends_with(".json")) continue;
+    const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, name), kMaxCondemnationBytes);
+    if (!text.ok()) continue;
+    const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("step")) continue;
+    condemned.push_back({.run = TextAt(json, "run"),
+                         .step = IntField(json, "step"),
+                         .session = TextAt(json, "session"),
+                         .bad_iterations = IntField(json, "bad_iterations")});
+  }
+  return condemned;
+}
+
+Status WriteCondemnation(FileSystem& fs, const std::string& run_dir, const Condemnation& condemned) {
+  const std::string directory = JoinPath(run_dir, kHealthName);
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, directory));
+  const nlohmann::json json = {{"run", condemned.run},
+                               {"step", condemned.step},
+                               {"session", condemned.session},
+                               {"bad_iterations", condemned.bad_iterations}};
+  const std::string path = JoinPath(directory, StepDirName(condemned.step) + ".json");
+  const std::string fresh = path + ".partial";  // under the run's lock: nobody else writes it
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, fresh));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, json.dump(1) + "\n"));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(fresh, path));
+  return fs.SyncDir(directory);
+}
+
+}  // namespace cairn

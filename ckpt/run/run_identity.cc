@@ -1,0 +1,121 @@
+#include "ckpt/run/run_identity.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/base/posix_error.h"
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kRunIdDigits = 32;
+constexpr uint64_t kMaxBytes = 64 << 10;
+
+struct Owner {
+  std::string run;
+  std::string path;
+  DirectoryFacts facts;
+};
+
+// A path of any bytes as JSON text; what is not UTF-8 in it is replaced, and then names no directory.
+std::string Encode(const Owner& owner) {
+  const nlohmann::ordered_json json = {{"run", owner.run},
+                                       {"directory", owner.path},
+                                       {"inode", owner.facts.inode},
+                                       {"born_unix_nanoseconds", owner.facts.born_unix_nanoseconds}};
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+// Older versions wrote the identity alone: nobody knows whose it is, so it counts for nothing.
+Result<Owner> Decode(const std::string& text) {
+  if (text.size() == kRunIdDigits + 1 && text.back() == '\n' && IsRunId(text.substr(0, kRunIdDigits)))
+    return Owner{.run = text.substr(0, kRunIdDigits), .path = {}, .facts = {}};
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto is = [&](const char* name, auto test) {
+    return json.is_object() && json.contains(name) && (json[name].*test)();
+  };
+  using Json = nlohmann::json;
+  if (!is("run", &Json::is_string) || !IsRunId(json["run"].get<std::string>()) ||
+      !is("directory", &Json::is_string) || !is("inode", &Json::is_number_unsigned) ||
+      !is("born_unix_nanoseconds", &Json::is_number_integer))
+    return Corrupt(
+        "not the identity of a run; remove it, and the next training here begins a run of its own");
+  return Owner{
+      .run = json["run"], .path = json["directory"], .facts = {json["inode"], json["born_unix_nanoseconds"]}};
+}
+
+// Whether `path` is a run directory that bears the same identity: then the other one is the copy of it.
+bool StillThere(FileSystem& fs, const Owner& owner, const DirectoryFacts& here) {
+  const Result<DirectoryFacts> facts = FactsOfDirectory(owner.path);
+  if (!facts.ok() || *facts == here) return false;
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(owner.path, kRunName), kMaxBytes);
+  const Result<Owner> other = text.ok() ? Decode(*text) : text.status();
+  return other.ok() && other->run == owner.run;
+}
+
+Ownership Judge(FileSystem& fs, const Owner& owner, const std::string& path, const DirectoryFacts& here) {
+  if (!(owner.facts == here)) return Ownership::kCopied;
+  if (owner.path == path) return Ownership::kOwned;
+  if (here.born_unix_nanoseconds != 0) return Ownership::kRenamed;
+  // Another disk may have the same inode; without birth times only the old place tells a copy from a rename.
+  return StillThere(fs, owner, here) ? Ownership::kCopied : Ownership::kRenamed;
+}
+
+Status WriteOwner(FileSystem& fs, const std::string& run_dir, const Owner& owner) {
+  const std::string path = JoinPath(run_dir, kRunName), next = path + ".new";
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, Encode(owner)));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(next, path));
+  return fs.SyncDir(run_dir);
+}
+
+}  // namespace
+
+bool IsRunId(std::string_view text) {
+  return text.size() == kRunIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+std::string NewRunId() {
+  unsigned char bytes[kRunIdDigits / 2];
+  (void)!::getrandom(bytes, sizeof(bytes), 0);
+  std::string hex;
+  for (const unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
+Result<DirectoryFacts> FactsOfDirectory(const std::string& path) {
+  struct statx st;
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_INO | STATX_BTIME, &st) != 0)
+    return PosixError("find", path, errno);
+  const bool born = (st.stx_mask & STATX_BTIME) != 0;
+  return DirectoryFacts{st.stx_ino, born ? st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec : 0};
+}
+
+Result<RunIdentity> IdentifyRun(FileSystem& fs, const std::string& run_dir) {
+  const std::string file = JoinPath(run_dir, kRunName);
+  const Result<std::string> text = ReadSmallFile(fs, file, kMaxBytes);
+  if (!text.ok() && text.status().kind() == StatusKind::kNotFound) return RunIdentity{};
+  CAIRN_RETURN_IF_ERROR(text.status());
+  const Result<Owner> owner = Decode(*text);
+  if (!owner.ok()) return owner.status().WithContext(file);
+  if (owner->path.empty()) return RunIdentity{};
+  CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts here, FactsOfDirectory(run_dir));
+  return RunIdentity{owner->run, Judge(fs, *owner, CanonicalPath(run_dir), here), owner->path};
+}
+
+Result<OwnedRun> OwnRun(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(RunIdentity before, IdentifyRun(fs, run_dir));
+  OwnedRun owned{.run = before.owns() ? before.run : NewRunId(), .before = std::move(before)};
+  if (owned.before.ownership == Ownership::kOwned) return owned;
+  CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts here, FactsOfDirectory(run_dir));
+  CAIRN_RETURN_IF_ERROR(WriteOwner(fs, run_dir, {owned.run, CanonicalPath(run_dir), here}));
+  return owned;
+}
+
+}  // namespace cairn

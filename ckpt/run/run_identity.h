@@ -1,0 +1,58 @@
+// Which run a directory is, and which directory owns that run.
+//
+// A run is its identity: 32 random hex digits, in every manifest that its training writes. A name or a path
+// is not an identity: `mv` changes them and `cp -r` copies everything in them, steps and identities too. So
+// the run's directory says in RUN/.run which directory it was when it took its identity, by inode and birth
+// time, which a rename keeps and a copy does not. A directory that is not the one named there is a copy: it
+// becomes a run of its own before anything is written into it. FORMAT.md, "Run identity".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+// What stays with a directory when it is renamed, and is new in a copy.
+struct DirectoryFacts {
+  uint64_t inode = 0;
+  int64_t born_unix_nanoseconds = 0;  // 0: the file system does not say
+  bool operator==(const DirectoryFacts&) const = default;
+};
+// Errors: NotFound, IoError.
+Result<DirectoryFacts> FactsOfDirectory(const std::string& path);
+
+enum class Ownership {
+  kNone,     // there is no RUN/.run: a new directory, one of an older Cairn, or a reshaped one
+  kOwned,    // the directory that took the identity
+  kRenamed,  // the same directory under another path
+  kCopied,   // another directory: the identity is that of the one it was copied from
+};
+
+struct RunIdentity {
+  std::string run;  // 32 hex digits; empty with kNone
+  Ownership ownership = Ownership::kNone;
+  std::string owner;  // the path that RUN/.run names
+
+  // Whether steps that are written into the directory belong to `run`.
+  bool owns() const { return ownership == Ownership::kOwned || ownership == Ownership::kRenamed; }
+};
+
+// Reads RUN/.run. Errors: Corrupt where it is not an identity, naming it; those of the disk.
+Result<RunIdentity> IdentifyRun(FileSystem& fs, const std::string& run_dir);
+
+// The identity under which steps are written into `run_dir` from now on, durable before it returns: that of
+// RUN/.run where this directory owns it, else a new one. Call with the run's lock held. `before` says what
+// the directory was, for a message.
+struct OwnedRun {
+  std::string run;
+  RunIdentity before;
+};
+Result<OwnedRun> OwnRun(FileSystem& fs, const std::string& run_dir);
+
+// 32 hex digits of the system's random source.
+std::string NewRunId();
+bool IsRunId(std::string_view text);
+
+}  // namespace cairn

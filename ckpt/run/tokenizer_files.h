@@ -1,0 +1,41 @@
+// The tokenizer of a model: files that lie beside its weights. A native step has its own copy of them, listed
+// in its manifest after the index, so that they go where the step goes. Steps of earlier Cairns have none;
+// theirs may lie in RUN/tokenizer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_copies.h"
+#include "ckpt/step/commit.h"
+
+namespace cairn {
+
+// Of a run that an earlier Cairn made: its directory of tokenizer files.
+inline constexpr const char* kRunTokenizerDir = "tokenizer";
+
+// The tokenizer's files in `directory`. A release must not carry what lies elsewhere on this machine. Errors:
+// NotFound where there are none; InvalidArgument where one leads out of the model's own directory, or is not
+// a file.
+Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory);
+
+// Those beside a checkpoint (in a native step: its own), else those of the run that it is a step of; empty
+// where there are none. Errors: InvalidArgument as above.
+Result<FileCopies> TokenizerOf(FileSystem& fs, const std::string& checkpoint);
+
+// A file of a step beside shards and index, in memory.
+struct BesideFile {
+  std::string name;
+  std::string bytes;
+};
+
+// Errors: NotSupported where a file is larger than 256 MiB.
+Result<std::vector<BesideFile>> ReadCopies(const FileCopies& files);
+
+// Writes them into the directory of a step whose seal is not written yet, and lists them in its manifest. One
+// that is there already, of a run that was killed, is replaced.
+Status WriteBeside(FileSystem& fs, const std::string& directory, const std::vector<BesideFile>& files,
+                   StepSeal& seal);
+Status CopyBeside(FileSystem& fs, const std::string& directory, const FileCopies& files, StepSeal& seal);
+
+}  // namespace cairn

@@ -1,0 +1,65 @@
+// The one place where a chunk's stored bytes become the verified bytes of a tensor.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "ckpt/model/catalog.h"
+
+namespace cairn {
+
+// Where chunk `chunk` of a piece lies in its file, and what it holds.
+struct ChunkPlace {
+  uint64_t offset = 0;        // in the file
+  uint64_t stored_bytes = 0;  // there
+  uint64_t bytes = 0;         // decoded
+  FlatRange elements;         // of the row-major order of the piece's box
+  bool encoded = false;       // false: the stored bytes are the elements
+};
+// `element_bytes`: of the tensor's dtype. Requires chunk < piece.chunks.size().
+ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes);
+
+// Fills `out` with the elements of a chunk, for which it has the size. No decoder sees bytes that do not
+// match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
+// that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
+// threads. Errors: Corrupt with a message that goes on from "tensor NAME".
+// Of a piece that must be joined, DecodeChunk() checks what is stored and leaves `out` alone.
+Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
+                   std::span<const std::byte> stored, std::span<std::byte> out);
+// A chunk of low halves and the bf16 weights of the same elements become the master, the fp32 masters of a
+// derived chunk, of which nothing is stored, the weights; verified.
+Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
+                 std::span<const std::byte> other, std::span<std::byte> out);
+
+// Verifies chunks of one step. Safe from several threads.
+class ChunkDecoder {
+ public:
+  // All must outlive it. `directory` is for messages.
+  ChunkDecoder(const std::string& directory, const std::string& run, int64_t step, const StepCatalog& catalog)
+      : directory_(directory), run_(run), step_(step), catalog_(catalog) {}
+
+  // Takes the decoded bytes of a chunk in order, in slices that are still in the cache: `offset` is that of
+  // the slice in the chunk. They are not verified yet: what became of them counts only once Decode() has
+  // returned OK.
+  using Sink = std::function<void(uint64_t offset, std::span<const std::byte> bytes)>;
+
+  // Decodes and verifies a chunk. An empty `sink`: only verifies.
+  // Errors: Corrupt naming file, offset and tensor; NotSupported for what must be joined.
+  Status Decode(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
+                const Sink& sink) const;
+  // JoinChunk() with messages that name all.
+  Status Join(const Piece& piece, uint64_t chunk, std::span<const std::byte> stored,
+              std::span<const std::byte> other, std::span<std::byte> out) const;
+
+ private:
+  uint64_t SeedOf(const Piece& piece, uint64_t chunk) const;
+  Status Named(const Piece& piece, uint64_t chunk, const Status& status) const;
+
+  const std::string& directory_;
+  const std::string& run_;
+  const int64_t step_;
+  const StepCatalog& catalog_;
+};
+
+}  // namespace cairn

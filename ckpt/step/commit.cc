@@ -1,0 +1,104 @@
+#include "ckpt/step/commit.h"
+
+#include "ckpt/h5/h5_index.h"
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+// `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
+Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
+  const std::string temporary = JoinPath(run_dir, LatestTempName(nonce));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, temporary, StepDirName(step) + "\n"));
+  const Status renamed = fs.Rename(temporary, JoinPath(run_dir, kLatestName));
+  if (!renamed.ok()) (void)fs.RemoveFile(temporary);  // or it would be in the way of the next one
+  return renamed.ok() ? fs.SyncDir(run_dir) : renamed;
+}
+
+}  // namespace
+
+Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
+                              const std::vector<ShardReceipt>& receipts) {
+  Catalog merged;
+  merged.tensors = tensors;
+  const TensorLookup lookup(merged);
+  for (const ShardReceipt& receipt : receipts) {
+    const auto file = static_cast<uint32_t>(merged.files.size());
+    merged.files.push_back(receipt.file.name);
+    for (Piece piece : receipt.catalog.pieces) {
+      const TensorEntry& tensor = receipt.catalog.tensors[piece.tensor];
+      CAIRN_ASSIGN_OR_RETURN(piece.tensor, lookup.Find(tensor.spec.name, tensor.role));
+      if (!(tensors[piece.tensor] == tensor))
+        return Corrupt("{}: tensor {} differs from the model's", receipt.file.name, DisplayName(tensor));
+      piece.file = file;
+      merged.pieces.push_back(std::move(piece));
+    }
+  }
+  merged.SortPieces();
+  CAIRN_RETURN_IF_ERROR(CheckCoverage(merged));
+  return merged;
+}
+
+Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
+                          const std::vector<ShardReceipt>& receipts) {
+  CAIRN_ASSIGN_OR_RETURN(const Catalog catalog, MergeReceipts(tensors, receipts));
+  std::vector<ManifestFile> files;
+  for (const ShardReceipt& receipt : receipts) files.push_back(receipt.file);
+  return SealCatalog(info, catalog, std::move(files));
+}
+
+Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
+                             const std::string& shards) {
+  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards));
+  const std::string blob = EncodeCatalog(catalog);
+  Manifest manifest{.run = info.identity.run,
+                    .step = info.identity.step,
+                    .topology = info.topology,
+                    .model = info.model,
+                    .state = info.state,
+                    .history = info.history,
+                    .files = std::move(files),
+                    .shards = shards,
+                    .catalog_offset = index.catalog_offset,
+                    .catalog_bytes = blob.size(),
+                    .catalog_digest = DigestOf(blob)};
+  manifest.files.push_back({std::string(kIndexName), index.bytes.size(), DigestOf(index.bytes)});
+  return StepSeal{std::move(index.bytes), EncodeManifest(manifest)};
+}
+
+Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal) {
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kIndexName), seal.index));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, kManifestName), seal.manifest));
+  return fs.SyncDir(directory);
+}
+
+Status SealStep(FileSystem& fs, const std::string& directory, const StepInfo& info,
+                const std::vector<TensorEntry>& tensors, const std::vector<ShardReceipt>& receipts) {
+  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, tensors, receipts));
+  return WriteSeal(fs, directory, seal);
+}
+
+Status PublishStep(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
+  const std::string partial = JoinPath(run_dir, PartialDirName(step, nonce));
+  const std::string final_name = JoinPath(run_dir, StepDirName(step));
+  if (fs.Stat(final_name).ok()) {
+    // They change places in one move. The old step must not bear the partial name for even a moment: before
+    // the move is durable, a cleaner would remove files from under the name that comes back. So the new one
+    // leaves that name first.
+    const std::string aside = JoinPath(run_dir, SupersededDirName(step, nonce));
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, aside));
+    const Status exchanged = fs.Exchange(aside, final_name);
+    if (!exchanged.ok()) (void)fs.Rename(aside, partial);
+    CAIRN_RETURN_IF_ERROR(exchanged);
+  } else {
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, final_name));
+  }
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
+  (void)WriteLatest(fs, run_dir, step,
+                    nonce);  // the step is committed; a missing hint must not make it a failure
+  return OkStatus();
+}
+
+void AbandonPartial(FileSystem& fs, const std::string& directory) { (void)RemoveTree(fs, directory); }
+
+}  // namespace cairn

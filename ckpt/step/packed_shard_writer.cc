@@ -1,0 +1,364 @@
+#include "ckpt/step/packed_shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "ckpt/base/threads.h"
+#include "ckpt/codec/derived_weight.h"
+#include "ckpt/codec/nonfinite.h"
+#include "ckpt/codec/plane_codec.h"
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+
+Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                                     const std::string& directory,
+                                                                     ShardContents contents,
+                                                                     const PackOptions& options) {
+  uint64_t most = kH5HeadBytes;
+  for (size_t i = 0; i < contents.piece_count(); ++i)
+    most += DecodedBytes(contents.piece(i), contents.tensor(i).dtype);
+  std::unique_ptr<PackedShardWriter> writer(new PackedShardWriter(ring, std::move(contents), options));
+  CAIRN_ASSIGN_OR_RETURN(writer->file_,
+                         fs.Create(JoinPath(directory, writer->contents_.name()), options.direct));
+  CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(PageUp(most)));
+  writer->workers_ = StartThreads(std::max(1, options.threads), [w = writer.get()] { w->Work(); });
+  if (writer->workers_.empty())
+    return IoError(
+        "{}: cannot start a thread to pack it; raise the limit of processes (ulimit -u) or of memory",
+        writer->file_->path());
+  return writer;
+}
+
+PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options)
+    : ring_(ring),
+      contents_(std::move(contents)),
+      encode_(options.encode),
+      max_queued_(2 * std::max(1, options.threads)),
+      cursors_(contents_.piece_count()) {
+  for (Piece& piece : contents_.catalog().pieces) {
+    piece.codec = Codec::kShuffleZstd;
+    piece.file_offset = piece.stored_bytes = 0;
+    piece.stored.assign(piece.chunks.size(), {});
+  }
+}
+
+PackedShardWriter::~PackedShardWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  (void)ring_.Drain();  // writes in flight refer to the file
+}
+
+Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes) {
+  return Append(piece, bytes, false);
+}
+Status PackedShardWriter::AppendStable(size_t piece, std::span<const std::byte> bytes) {
+  return Append(piece, bytes, true);
+}
+
+Status PackedShardWriter::Append(size_t piece, std::span<const std::byte> bytes, bool stable) {
+  CAIRN_RETURN_IF_ERROR(ring_.error());
+  Cursor& cursor = cursors_[piece];
+  const uint64_t end = DecodedBytes(contents_.piece(piece), contents_.tensor(piece).dtype);
+  if (bytes.size() > end - cursor.appended)
+    return InvalidArgument("{}: more bytes than tensor {} has here", file_->path(),
+                           DisplayName(contents_.tensor(piece)));
+  while (!bytes.empty()) {
+    const uint64_t chunk = cursor.appended / kChunkBytes;
+    const uint64_t chunk_bytes = DecodedChunkBytes(end, chunk);
+    const uint64_t done = cursor.appended % kChunkBytes;
+    const size_t count = std::min<uint64_t>(bytes.size(), chunk_bytes - done);
+    if (stable && count == chunk_bytes) {
+      Enqueue({.piece = piece, .chunk = chunk, .bytes = bytes.first(count)});
+    } else {
+      if (done == 0) cursor.open = TakeBuffer();
+      cursor.open.insert(cursor.open.end(), bytes.begin(), bytes.begin() + count);
+      const std::span<const std::byte> filled(cursor.open);
+      if (filled.size() == chunk_bytes)
+        Enqueue({.piece = piece, .chunk = chunk, .bytes = filled, .memory = std::move(cursor.open)});
+    }
+    cursor.appended += count;
+    bytes = bytes.subspan(count);
+  }
+  return OkStatus();
+}
+
+PackedShardWriter::Buffer PackedShardWriter::TakeBuffer() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return {};
+  Buffer buffer = std::move(free_.back());
+  free_.pop_back();
+  buffer.clear();
+  return buffer;
+}
+
+// All or nothing, since a dataset of HDF5 holds either elements or halves: looked through first, then stored.
+Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> weight,
+                                      std::span<const std::byte> bytes) {
+  Piece& piece = contents_.piece(master);
+  const TensorEntry& tensor = contents_.tensor(master);
+  if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32 || cursors_[master].appended != 0 ||
+      bytes.size() != DecodedBytes(piece, tensor.dtype) || weight.size() * 2 != bytes.size())
+    return InvalidArgument("{}: tensor {} is no whole master", file_->path(), DisplayName(tensor));
+  const auto weight_of = [&](uint64_t chunk, size_t count) {
+    return weight.subspan(chunk * kChunkBytes / 2, count / 2);
+  };
+  Buffer low(std::min<uint64_t>(kChunkBytes, bytes.size()) / 2);
+  std::vector<MasterException> exceptions;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    if (!SplitMaster(weight_of(chunk, part.size()), part, std::span(low).first(part.size() / 2),
+                     MaxMasterExceptions(part.size() / 4), exceptions))
+      return AppendStable(master, bytes);
+  }
+  piece.codec = Codec::kMasterLow;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    CAIRN_RETURN_IF_ERROR(ring_.error());
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    Enqueue({.piece = master, .chunk = chunk, .bytes = part, .weight = weight_of(chunk, part.size())});
+    cursors_[master].appended += part.size();
+  }
+  return OkStatus();
+}
+
+// All or nothing here too: a derived piece has no bytes of its own.
+Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte> master,
+                                        std::span<const std::byte> bytes) {
+  Piece& piece = contents_.piece(weight);
+  const TensorEntry& tensor = contents_.tensor(weight);
+  if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || cursors_[weight].appended != 0 ||
+      bytes.size() != DecodedBytes(piece, tensor.dtype) || master.size() != bytes.size() * 2)
+    return InvalidArgument("{}: tensor {} is no whole fp16 weight", file_->path(), DisplayName(tensor));
+  uint64_t nonfinite = 0;
+  std::vector<StoredChunk> stored;
+  std::vector<MasterException> all, exceptions;
+  for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+    const auto part = bytes.subspan(chunk * kChunkBytes, DecodedChunkBytes(bytes.size(), chunk));
+    if (!FindUnderived(master.subspan(chunk * kChunkBytes * 2, part.size() * 2), part,
+                       MaxMasterExceptions(part.size() / 2), exceptions))
+      return AppendStable(weight, bytes);
+    stored.push_back({.encoded = true,
+                      .first_exception = static_cast<uint32_t>(all.size()),
+                      .exceptions = static_cast<uint32_t>(exceptions.size())});
+    all.insert(all.end(), exceptions.begin(), exceptions.end());
+    piece.chunks[chunk] = DigestOf(part, contents_.ChunkSeed(weight, chunk));
+    nonfinite += CountNonFinite(tensor.dtype, part);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    nonfinite_ += nonfinite;
+  }
+  piece.codec = Codec::kDerived;
+  piece.stored = std::move(stored);
+  piece.exceptions = std::move(all);
+  cursors_[weight].appended = bytes.size();
+  return OkStatus();
+}
+
+void PackedShardWriter::Enqueue(Job job) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return jobs_.size() < max_queued_; });
+  job.number = next_number_++;
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+}
+
+// Encodes next to the other workers, then waits for its turn to write.
+void PackedShardWriter::Work() {
+  PlaneEncoder encoder;
+  Buffer low;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    changed_.notify_all();
+    lock.unlock();
+    const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
+    const Digest digest = DigestOf(job.bytes, seed);
+    const uint64_t nonfinite = CountNonFinite(contents_.tensor(job.piece).dtype, job.bytes);
+    StoredChunk place;
+    std::span<const std::byte> stored;
+    if (!job.weight.empty()) {
+      low.resize(job.weight.size());
+      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), job.exceptions);
+      stored = low;
+    } else if (encode_) {
+      stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
+    }
+    place.encoded = !stored.empty();
+    if (!place.encoded) stored = job.bytes;
+    place.digest = place.encoded ? DigestOf(stored, seed) : digest;
+    lock.lock();
+    contents_.piece(job.piece).chunks[job.chunk] = digest;
+    nonfinite_ += nonfinite;
+    changed_.wait(lock, [&] { return next_placed_ == job.number; });
+    Place(job, place, stored);
+    if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
+    ++next_placed_;
+    changed_.notify_all();
+  }
+}
+
+void PackedShardWriter::Place(const Job& job, StoredChunk place, std::span<const std::byte> stored) {
+  Piece& piece = contents_.piece(job.piece);
+  place.file_offset = at_;
+  place.bytes = static_cast<uint32_t>(stored.size());
+  place.first_exception = static_cast<uint32_t>(piece.exceptions.size());  // its chunks come in order
+  place.exceptions = static_cast<uint32_t>(job.exceptions.size());
+  piece.exceptions.insert(piece.exceptions.end(), job.exceptions.begin(), job.exceptions.end());
+  piece.stored[job.chunk] = place;
+  if (job.chunk == 0) piece.file_offset = at_;
+  piece.stored_bytes += stored.size();
+  Write(stored);
+}
+
+void PackedShardWriter::Write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (!buffer_) buffer_ = ring_.Acquire();
+    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - buffer_->size);
+    std::memcpy(buffer_->data() + buffer_->size, bytes.data(), count);
+    buffer_->size += count;
+    at_ += count;
+    bytes = bytes.subspan(count);
+    if (buffer_->size == ring_.buffer_bytes()) Flush();
+  }
+}
+
+// Pads with zeros to the end of the page.
+void PackedShardWriter::Flush() {
+  if (!buffer_) return;
+  const uint64_t begin = at_ - buffer_->size;
+  const uint64_t padded = PageUp(buffer_->size);
+  std::memset(buffer_->data() + buffer_->size, 0, padded - buffer_->size);
+  at_ += padded - buffer_->size;
+  buffer_->size = padded;
+  ring_.Submit(file_.get(), begin, std::move(buffer_));
+}
+
+void PackedShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
+  at_ = offset;
+  Write(std::as_bytes(std::span(bytes)));
+  Flush();
+}
+
+void PackedShardWriter::WaitForJobs() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return next_placed_ == next_number_; });
+}
+
+Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t catalog_bytes) {
+  const Catalog& catalog = contents_.catalog();
+  std::vector<H5PackedDataset> datasets;
+  for (const Piece& piece : catalog.pieces) {
+    if (piece.codec == Codec::kDerived) continue;
+    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    const bool low = piece.codec == Codec::kMasterLow;
+    const std::string base = low ? LowHalvesPath(tensor) : TensorPath(tensor);
+    auto next = piece.stored.begin();
+    for (const FlatRange part : PackedParts(piece, tensor.dtype)) {
+      H5PackedDataset dataset{PackedPath(base, piece.box, part.begin),
+                              low ? Dtype::kI16 : tensor.dtype,
+                              part.size(),
+                              std::min(part.size(), kChunkBytes / SizeOf(tensor.dtype)),
+                              !low,
+                              {}};
+      for (uint64_t i = 0; i < dataset.elements / dataset.chunk_elements; ++i, ++next)
+        dataset.chunks.push_back({next->file_offset, next->bytes, next->encoded});
+      datasets.push_back(std::move(dataset));
+    }
+  }
+  return LayOutPackedH5(datasets, {kCatalogPath, Dtype::kU8, {catalog_bytes}}, catalog_offset,
+                        catalog_offset + PageUp(catalog_bytes));
+}
+
+Result<ShardReceipt> PackedShardWriter::Finish() {
+  WaitForJobs();  // from here on the workers rest
+  for (size_t i = 0; i < cursors_.size(); ++i) {
+    const uint64_t end = DecodedBytes(contents_.piece(i), contents_.tensor(i).dtype);
+    if (cursors_[i].appended != end)
+      return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
+                             DisplayName(contents_.tensor(i)), cursors_[i].appended, end);
+  }
+  Flush();
+  const uint64_t catalog_offset = at_;
+  std::string own_catalog = EncodeCatalog(contents_.catalog());
+  Result<H5Layout> layout = LayOut(catalog_offset, own_catalog.size());
+  if (!layout.ok()) return layout.status().WithContext(file_->path());
+  own_catalog.resize(PageUp(own_catalog.size()));
+  WriteExtent(catalog_offset, own_catalog);
+  for (const H5Extent& extent : layout->metadata) WriteExtent(extent.offset, extent.bytes);
+  CAIRN_RETURN_IF_ERROR(ring_.Drain());
+  CAIRN_RETURN_IF_ERROR(file_->Allocate(layout->file_bytes));
+  CAIRN_RETURN_IF_ERROR(file_->Sync());
+  CAIRN_RETURN_IF_ERROR(file_->Close());
+  const Digest frame = FrameDigest(contents_.catalog(), *layout, catalog_offset, own_catalog);
+  return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog(), nonfinite_};
+}
+
+namespace {
+
+// Of each piece that need not be stored whole, the one of the same elements that says the rest: of an fp32
+// master its bf16 weight, of an fp16 weight its fp32 master.
+std::map<size_t, size_t> OthersOfPieces(const ShardPlan& plan) {
+  std::map<std::string_view, std::vector<size_t>> weights;  // by parameter
+  for (size_t i = 0; i < plan.piece_count(); ++i)
+    if (plan.tensor(i).role == Role::kWeight) weights[plan.tensor(i).spec.name].push_back(i);
+  std::map<size_t, size_t> found;
+  for (size_t i = 0; i < plan.piece_count(); ++i) {
+    if (plan.tensor(i).role != Role::kMaster || plan.tensor(i).dtype != Dtype::kF32) continue;
+    for (const size_t weight : weights[plan.tensor(i).spec.name]) {
+      if (plan.piece(weight).box != plan.piece(i).box || plan.piece(weight).range != plan.piece(i).range)
+        continue;
+      if (plan.tensor(weight).dtype == Dtype::kBF16) found.emplace(i, weight);
+      if (plan.tensor(weight).dtype == Dtype::kF16) found.emplace(weight, i);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directory, const ShardPlan& plan,
+                                      std::span<const std::byte> image, const PackImageOptions& options) {
+  WriteRing ring(fs, options.ring);
+  CAIRN_ASSIGN_OR_RETURN(const auto writer,
+                         PackedShardWriter::Create(fs, ring, directory, plan.contents(), options.pack));
+  const auto bytes_of = [&](size_t piece) {
+    return image.subspan(plan.OffsetOf(piece), plan.piece(piece).stored_bytes);
+  };
+  const auto wait_for = [&](std::span<const std::byte> bytes) {
+    if (options.wait_for) options.wait_for(bytes.data() + bytes.size() - image.data());
+  };
+  const std::map<size_t, size_t> others =
+      options.split_master ? OthersOfPieces(plan) : std::map<size_t, size_t>();
+  std::vector<size_t> order(plan.piece_count());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t i) { return plan.OffsetOf(i); });
+  for (const size_t i : order) {
+    const std::span<const std::byte> bytes = bytes_of(i);
+    if (const auto found = others.find(i); found != others.end()) {
+      const std::span<const std::byte> other = bytes_of(found->second);
+      wait_for(bytes);
+      wait_for(other);
+      CAIRN_RETURN_IF_ERROR(plan.tensor(i).role == Role::kMaster ? writer->AppendSplit(i, other, bytes)
+                                                                 : writer->AppendDerived(i, other, bytes));
+      continue;
+    }
+    for (uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {
+      const auto part = bytes.subspan(at, DecodedChunkBytes(bytes.size(), at / kChunkBytes));
+      wait_for(part);
+      CAIRN_RETURN_IF_ERROR(writer->AppendStable(i, part));
+    }
+  }
+  return writer->Finish();
+}
+
+}  // namespace cairn

@@ -1,0 +1,119 @@
+// Writes one shard compressed: chunks are encoded by a few threads and put one behind the other as a single
+// stream of large aligned writes; HDF5's structure is laid out around them at the end.
+//
+// The interface is that of ShardWriter. Each chunk is encoded where that pays and stored as it is elsewhere
+// (plane_codec.h), in the order in which chunks became complete, so that the same calls give the same file
+// whatever the number of threads. FORMAT.md, "Shards".
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ckpt/io/write_ring.h"
+#include "ckpt/step/shard_plan.h"
+
+namespace cairn {
+
+struct PackOptions {
+  Direct direct = Direct::kAuto;
+  int threads = 2;     // that encode
+  bool encode = true;  // false: chunks are stored as they are
+};
+
+class PackedShardWriter {
+ public:
+  // Creates `directory`/contents.name() and reserves what it takes uncompressed.
+  static Result<std::unique_ptr<PackedShardWriter>> Create(FileSystem& fs, WriteRing& ring,
+                                                           const std::string& directory,
+                                                           ShardContents contents,
+                                                           const PackOptions& options = {});
+  ~PackedShardWriter();
+  PackedShardWriter(const PackedShardWriter&) = delete;
+  PackedShardWriter& operator=(const PackedShardWriter&) = delete;
+
+  // The next bytes of piece `piece`, in row-major order. Returns once copied; a piece that is begun and not
+  // ended holds one chunk of memory. Errors: InvalidArgument beyond the piece's end; an earlier write's.
+  Status Append(size_t piece, std::span<const std::byte> bytes);
+  // The same for bytes that stay as they are until Finish(): whole chunks are encoded from there.
+  Status AppendStable(size_t piece, std::span<const std::byte> bytes);
+
+  // A whole fp32 master, given with its bf16 weight of the same elements; both stay until Finish(). Stores
+  // the low halves where the weight says the rest (split_master.h), else the master whole.
+  Status AppendSplit(size_t master, std::span<const std::byte> weight, std::span<const std::byte> bytes);
+
+  // A whole fp16 weight, given with its fp32 master of the same elements; it stays until Finish(). Stores
+  // nothing where the master says it (derived_weight.h), else the weight whole.
+  Status AppendDerived(size_t weight, std::span<const std::byte> master, std::span<const std::byte> bytes);
+
+  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
+  // those of the disk and of HDF5. After an error the file is condemned: remove the whole partial directory.
+  Result<ShardReceipt> Finish();
+
+ private:
+  using Buffer = std::vector<std::byte>;
+  struct Cursor {  // how far a piece has come
+    uint64_t appended = 0;
+    Buffer open;  // the chunk that is being filled
+  };
+  struct Job {
+    uint64_t number = 0;  // place in the stream
+    size_t piece = 0;
+    uint64_t chunk = 0;
+    std::span<const std::byte> bytes;
+    std::span<const std::byte> weight;        // not empty: the low halves of `bytes` are stored
+    Buffer memory;                            // of `bytes`; empty where they are the caller's
+    std::vector<MasterException> exceptions;  // found while the low halves were taken
+  };
+
+  PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options);
+  Status Append(size_t piece, std::span<const std::byte> bytes, bool stable);
+  void Enqueue(Job job);
+  Buffer TakeBuffer();
+  void Work();
+  void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
+  void WaitForJobs();
+  void Write(std::span<const std::byte> bytes);
+  void Flush();
+  void WriteExtent(uint64_t offset, std::string_view bytes);
+  Result<H5Layout> LayOut(uint64_t catalog_offset, uint64_t catalog_bytes);
+
+  WriteRing& ring_;
+  ShardContents contents_;
+  const bool encode_;
+  const size_t max_queued_;
+  std::unique_ptr<File> file_;
+  std::vector<Cursor> cursors_;
+
+  std::mutex mutex_;  // all below
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::vector<Buffer> free_;
+  uint64_t next_number_ = 0;
+  uint64_t nonfinite_ = 0;    // values so far
+  uint64_t next_placed_ = 0;  // the job whose turn it is to be written
+  bool stop_ = false;
+  uint64_t at_ = kH5HeadBytes;  // end of the stream so far
+  std::unique_ptr<WriteRing::Buffer> buffer_;
+  std::vector<std::thread> workers_;
+};
+
+struct PackImageOptions {
+  PackOptions pack;
+  WriteRingOptions ring;
+  bool split_master = false;  // AppendSplit() and AppendDerived() where weight and master lie in the image
+  // See ImageWriteOptions.
+  std::function<void(uint64_t end)> wait_for;
+};
+
+// The compressed twin of WriteShardImage: the pieces of `plan`, which lie in `image` as its offsets say.
+Result<ShardReceipt> WritePackedImage(FileSystem& fs, const std::string& directory, const ShardPlan& plan,
+                                      std::span<const std::byte> image, const PackImageOptions& options = {});
+
+}  // namespace cairn

@@ -1,0 +1,110 @@
+#include "ckpt/step/shard_image.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ckpt/codec/nonfinite.h"
+
+namespace cairn {
+namespace {
+
+// A chunk of a piece in the image.
+struct ImageChunk {
+  uint64_t begin;
+  uint64_t end;
+  size_t piece;
+  uint64_t chunk;
+};
+
+std::vector<ImageChunk> ChunksOf(const ShardPlan& plan) {
+  std::vector<ImageChunk> chunks;
+  for (size_t i = 0; i < plan.piece_count(); ++i) {
+    const uint64_t begin = plan.OffsetOf(i), end = begin + plan.piece(i).stored_bytes;
+    for (uint64_t at = begin, chunk = 0; at < end; at += kChunkBytes, ++chunk)
+      chunks.push_back({at, std::min(end, at + kChunkBytes), i, chunk});
+  }
+  std::ranges::sort(chunks, {}, &ImageChunk::begin);
+  return chunks;
+}
+
+// What lies between the pieces: zeros, and on them what HDF5 wrote.
+void FillFrame(const ShardPlan& plan, const std::vector<ImageChunk>& chunks, std::span<std::byte> image) {
+  uint64_t at = 0;
+  for (const ImageChunk& chunk : chunks) {
+    std::memset(image.data() + at, 0, chunk.begin - at);
+    at = chunk.end;
+  }
+  std::memset(image.data() + at, 0, image.size() - at);
+  for (const H5Extent& extent : plan.metadata())
+    std::memcpy(image.data() + extent.offset, extent.bytes.data(), extent.bytes.size());
+}
+
+class ImageWriter {
+ public:
+  ImageWriter(FileSystem& fs, File& file, std::span<std::byte> image, const ImageWriteOptions& options)
+      : queue_(fs.NewQueue(options.queue)), file_(file), image_(image), write_bytes_(options.write_bytes) {}
+
+  // Starts writing image[begin, end), in writes that end at multiples of write_bytes.
+  Status Write(uint64_t begin, uint64_t end) {
+    while (begin < end) {
+      const uint64_t stop = std::min(end, (begin / write_bytes_ + 1) * write_bytes_);
+      if (queue_->in_flight() == queue_->depth()) CAIRN_RETURN_IF_ERROR(queue_->Wait().status);
+      queue_->Write(file_, begin, image_.subspan(begin, stop - begin), begin);
+      begin = stop;
+    }
+    return OkStatus();
+  }
+
+  Status Drain() {
+    Status first;
+    while (queue_->in_flight() > 0) {
+      Status status = queue_->Wait().status;
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
+ private:
+  std::unique_ptr<IoQueue> queue_;
+  File& file_;
+  std::span<std::byte> image_;
+  const uint64_t write_bytes_;
+};
+
+}  // namespace
+
+Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& directory, ShardPlan& plan,
+                                     std::span<std::byte> image, const ImageWriteOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(JoinPath(directory, plan.name()), options.direct));
+  CAIRN_RETURN_IF_ERROR(file->Allocate(plan.file_bytes()));
+  const std::vector<ImageChunk> chunks = ChunksOf(plan);
+  FillFrame(plan, chunks, image);
+  ImageWriter writer(fs, *file, image, options);
+  uint64_t nonfinite = 0;
+  auto next = chunks.begin();
+  const uint64_t data_end = plan.catalog_offset();
+  for (uint64_t at = 0; at < data_end;) {
+    const uint64_t end = std::min(data_end, at + options.write_bytes);
+    if (options.wait_for) CAIRN_RETURN_IF_ERROR(options.wait_for(end));
+    CAIRN_RETURN_IF_ERROR(writer.Write(at, end));
+    for (; next != chunks.end() && next->end <= end; ++next) {
+      const std::span<const std::byte> bytes = image.subspan(next->begin, next->end - next->begin);
+      nonfinite += CountNonFinite(plan.tensor(next->piece).dtype, bytes);
+      if (options.take_digests)
+        plan.SetDigest(next->piece, next->chunk, DigestOf(bytes, plan.ChunkSeed(next->piece, next->chunk)));
+    }
+    at = end;
+  }
+  const std::string own_catalog = plan.EncodeOwnCatalog();
+  std::memcpy(image.data() + data_end, own_catalog.data(), own_catalog.size());
+  CAIRN_RETURN_IF_ERROR(writer.Write(data_end, image.size()));
+  CAIRN_RETURN_IF_ERROR(writer.Drain());
+  CAIRN_RETURN_IF_ERROR(file->Sync());
+  CAIRN_RETURN_IF_ERROR(file->Close());
+  ShardReceipt receipt = plan.Receipt(own_catalog);
+  receipt.nonfinite = nonfinite;
+  return receipt;
+}
+
+}  // namespace cairn

@@ -1,0 +1,34 @@
+// Writes a shard from memory that holds it exactly as its file will be.
+//
+// A snapshot copies each piece to its place in the image (ShardPlan::OffsetOf), so that the file is written
+// in large direct writes straight from there, one after the other, without another copy and without small
+// writes. Digests are taken while writes are in flight, unless whoever filled the image took them; then, too,
+// values that are not finite are counted.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "ckpt/io/file_system.h"
+#include "ckpt/step/shard_plan.h"
+
+namespace cairn {
+
+struct ImageWriteOptions {
+  Direct direct = Direct::kAuto;
+  IoQueueOptions queue;
+  uint64_t write_bytes = 8 << 20;  // one write; a multiple of kPageBytes
+  bool take_digests = true;        // false: the plan has those of all pieces once `wait_for` returned
+  // Returns when the pieces' bytes before this offset of the image are there; an error ends the write. Empty:
+  // they all are.
+  std::function<Status(uint64_t end)> wait_for;
+};
+
+// Creates and syncs `directory`/plan.name(). The bytes between the pieces are filled in here.
+// Requires image.size() == plan.file_bytes() and an image aligned to kPageBytes. Errors: those of the disk;
+// the file is then condemned: remove the whole partial directory.
+Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& directory, ShardPlan& plan,
+                                     std::span<std::byte> image, const ImageWriteOptions& options = {});
+
+}  // namespace cairn

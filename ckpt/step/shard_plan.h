@@ -1,0 +1,110 @@
+// Where every byte of a shard will lie, before any of it is written: an HDF5 file laid out in memory, with
+// the offsets of its pieces and the digests that its pieces and its frame get.
+//
+// Shared by those who write shards: from a memory image (shard_image.h) and piece by piece (shard_writer.h).
+// FORMAT.md, "Shards".
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/h5/h5_image.h"
+#include "ckpt/io/file_system.h"
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/manifest.h"
+
+namespace cairn {
+
+// What binds a shard to its checkpoint.
+struct StepIdentity {
+  std::string run;
+  int64_t step = 0;
+};
+
+// What a committer must know of a finished shard: its entry in the manifest and its pieces with offsets and
+// digests.
+struct ShardReceipt {
+  ManifestFile file;
+  Catalog catalog;         // files = {file.name}
+  uint64_t nonfinite = 0;  // values that are infinite or NaN, where the writer counts them
+
+  // For the way from the writers to the committer.
+  std::string Encode() const;
+  static Result<ShardReceipt> Decode(std::string_view bytes);
+};
+
+// What a shard holds: its own catalog, which is filled in while it is written. Pieces are addressed by their
+// index as given, from 0.
+class ShardContents {
+ public:
+  // Of `pieces`, tensor (into `tensors`), box and range are read. Tensors that no piece names are left out.
+  ShardContents(const std::string& name, const StepIdentity& identity,
+                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+
+  const Catalog& catalog() const { return catalog_; }  // pieces sorted
+  Catalog& catalog() { return catalog_; }
+  const std::string& name() const { return catalog_.files[0]; }
+  size_t piece_count() const { return sorted_at_.size(); }
+  Piece& piece(size_t given) { return catalog_.pieces[sorted_at_[given]]; }
+  const Piece& piece(size_t given) const { return catalog_.pieces[sorted_at_[given]]; }
+  const TensorEntry& tensor(size_t given) const { return catalog_.tensors[piece(given).tensor]; }
+
+  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  void Bind(const StepIdentity& identity);
+  uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return seeds_[given] + chunk; }
+
+ private:
+  Catalog catalog_;
+  std::vector<size_t> sorted_at_;  // given index -> index in catalog_.pieces
+  std::vector<uint64_t> seeds_;    // of each piece, as given
+};
+
+// The digest of what no piece of the shard covers, in order of offset: `metadata`, the shard's own encoded
+// catalog at `catalog_offset`, and zeros.
+Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
+                   std::string_view own_catalog);
+
+class ShardPlan {
+ public:
+  // Of `pieces`, tensor (into `tensors`), box and range are read; the rest is filled in. Tensors that no
+  // piece names are left out of the shard.
+  static Result<ShardPlan> Make(const std::string& name, const StepIdentity& identity,
+                                const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces);
+
+  const ShardContents& contents() const { return contents_; }
+  const std::string& name() const { return contents_.name(); }
+  uint64_t file_bytes() const { return layout_.file_bytes; }  // a multiple of kPageBytes
+  size_t piece_count() const { return contents_.piece_count(); }
+
+  // Of the given pieces, by their index as given: place and name. Offsets are multiples of kPageBytes.
+  const Piece& piece(size_t given) const { return contents_.piece(given); }
+  const TensorEntry& tensor(size_t given) const { return contents_.tensor(given); }
+  uint64_t OffsetOf(size_t given) const { return piece(given).file_offset; }
+
+  // Another checkpoint of the same pieces: digests are then taken with its identity.
+  void Bind(const StepIdentity& identity) { contents_.Bind(identity); }
+  // Digests of chunks of a piece; safe from several threads for different chunks.
+  uint64_t ChunkSeed(size_t given, uint64_t chunk) const { return contents_.ChunkSeed(given, chunk); }
+  void SetDigest(size_t given, uint64_t chunk, const Digest& digest);
+
+  // The bytes that HDF5 wrote, by offset. Everything outside of them, of the pieces and of the shard's own
+  // catalog is zeros.
+  const std::vector<H5Extent>& metadata() const { return layout_.metadata; }
+  // Where the shard's own catalog lies, the last thing in the file.
+  uint64_t catalog_offset() const { return layout_.offsets.back(); }
+
+  // Once every digest is set: the encoded catalog, padded with zeros to whole pages, and the receipt.
+  std::string EncodeOwnCatalog() const;
+  ShardReceipt Receipt(std::string_view own_catalog) const;
+
+ private:
+  explicit ShardPlan(ShardContents contents) : contents_(std::move(contents)) {}
+
+  ShardContents contents_;
+  H5Layout layout_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,103 @@
+// A page belongs either to one piece or to the frame, which is everything that no piece covers. Pieces are
+// written as they come; the frame, which holds the digests of the pieces, is written by Finish().
+#include "ckpt/step/shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cairn {
+
+Result<std::unique_ptr<ShardWriter>> ShardWriter::Create(
+    FileSystem& fs, WriteRing& ring, const std::string& directory, const std::string& name,
+    const StepIdentity& identity, const std::vector<TensorEntry>& tensors, std::vector<Piece> pieces,
+    Direct direct, Existing existing) {
+  const std::string path = JoinPath(directory, name);
+  Result<ShardPlan> plan = ShardPlan::Make(name, identity, tensors, std::move(pieces));
+  if (!plan.ok()) return plan.status().WithContext(path);
+  std::unique_ptr<ShardWriter> writer(new ShardWriter(ring, std::move(plan).value()));
+  Result<std::unique_ptr<File>> file = fs.Create(path, direct);
+  if (existing == Existing::kGoOn && file.status().kind() == StatusKind::kAlreadyExists)
+    file = fs.OpenForWrite(path, direct);
+  if (!file.ok()) return file.status();
+  writer->file_ = std::move(file).value();
+  CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(writer->file_bytes()));
+  return writer;
+}
+
+Status ShardWriter::Append(size_t piece, std::span<const std::byte> bytes) {
+  CAIRN_RETURN_IF_ERROR(ring_.error());
+  Cursor& cursor = cursors_[piece];
+  const uint64_t end = plan_.piece(piece).stored_bytes;
+  if (bytes.size() > end - cursor.appended)
+    return InvalidArgument("{}: more bytes than tensor {} has here", file_->path(),
+                           DisplayName(plan_.tensor(piece)));
+  while (!bytes.empty()) {
+    if (!cursor.buffer) cursor.buffer = ring_.Acquire();
+    const size_t count = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes() - cursor.buffer->size);
+    std::memcpy(cursor.buffer->data() + cursor.buffer->size, bytes.data(), count);
+    Digest(piece, {cursor.buffer->data() + cursor.buffer->size, count});  // while the line is in cache
+    cursor.buffer->size += count;
+    bytes = bytes.subspan(count);
+    if (cursor.buffer->size == ring_.buffer_bytes() || cursor.appended == end) Flush(piece, cursor);
+  }
+  return OkStatus();
+}
+
+void ShardWriter::Digest(size_t piece, std::span<const std::byte> bytes) {
+  Cursor& cursor = cursors_[piece];
+  while (!bytes.empty()) {
+    const uint64_t chunk = cursor.appended / kChunkBytes;
+    const uint64_t in_chunk = cursor.appended % kChunkBytes;
+    if (in_chunk == 0) cursor.hasher = std::make_unique<Hasher>(plan_.ChunkSeed(piece, chunk));
+    const size_t count = std::min<uint64_t>(bytes.size(), kChunkBytes - in_chunk);
+    cursor.hasher->Update(bytes.first(count));
+    cursor.appended += count;
+    bytes = bytes.subspan(count);
+    if (cursor.appended % kChunkBytes == 0 || cursor.appended == plan_.piece(piece).stored_bytes) {
+      plan_.SetDigest(piece, chunk, cursor.hasher->Finish());
+      cursor.hasher.reset();
+    }
+  }
+}
+
+// The last write of a piece is padded with zeros to the end of its page.
+void ShardWriter::Flush(size_t piece, Cursor& cursor) {
+  const uint64_t begin = cursor.appended - cursor.buffer->size;
+  const uint64_t padded = PageUp(cursor.buffer->size);
+  std::memset(cursor.buffer->data() + cursor.buffer->size, 0, padded - cursor.buffer->size);
+  cursor.buffer->size = padded;
+  ring_.Submit(file_.get(), plan_.OffsetOf(piece) + begin, std::move(cursor.buffer));
+}
+
+void ShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    auto buffer = ring_.Acquire();
+    buffer->size = std::min<uint64_t>(bytes.size(), ring_.buffer_bytes());
+    std::memcpy(buffer->data(), bytes.data(), buffer->size);
+    const uint64_t count = buffer->size;
+    ring_.Submit(file_.get(), offset, std::move(buffer));
+    offset += count;
+    bytes.remove_prefix(count);
+  }
+}
+
+void ShardWriter::Restore(size_t piece, std::span<const cairn::Digest> chunks) {
+  cursors_[piece].appended = plan_.piece(piece).stored_bytes;
+  for (size_t i = 0; i < chunks.size(); ++i) plan_.SetDigest(piece, i, chunks[i]);
+}
+
+Result<ShardReceipt> ShardWriter::Finish() {
+  for (size_t i = 0; i < cursors_.size(); ++i)
+    if (cursors_[i].appended != plan_.piece(i).stored_bytes)
+      return InvalidArgument("{}: tensor {} is incomplete, {} of {} bytes", file_->path(),
+                             DisplayName(plan_.tensor(i)), cursors_[i].appended, plan_.piece(i).stored_bytes);
+  const std::string own_catalog = plan_.EncodeOwnCatalog();
+  for (const H5Extent& extent : plan_.metadata()) WriteExtent(extent.offset, extent.bytes);
+  WriteExtent(plan_.catalog_offset(), own_catalog);
+  CAIRN_RETURN_IF_ERROR(ring_.Drain());
+  CAIRN_RETURN_IF_ERROR(file_->Sync());
+  CAIRN_RETURN_IF_ERROR(file_->Close());
+  return plan_.Receipt(own_catalog);
+}
+
+}  // namespace cairn

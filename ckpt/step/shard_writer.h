@@ -1,0 +1,73 @@
+// Writes one shard piece by piece, for those who stream: every byte once, aligned, in any order of pieces;
+// digests are taken on the way. Nothing is durable before Finish().
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/write_ring.h"
+#include "ckpt/step/shard_plan.h"
+
+namespace cairn {
+
+// What to do where the shard's file is there already.
+enum class Existing {
+  kRefuse,
+  kGoOn,  // keep its bytes: it is an unfinished file of the same plan
+};
+
+class ShardWriter {
+ public:
+  // Lays out and creates `directory`/`name`. For `pieces` see ShardPlan::Make.
+  static Result<std::unique_ptr<ShardWriter>> Create(FileSystem& fs, WriteRing& ring,
+                                                     const std::string& directory, const std::string& name,
+                                                     const StepIdentity& identity,
+                                                     const std::vector<TensorEntry>& tensors,
+                                                     std::vector<Piece> pieces, Direct direct = Direct::kAuto,
+                                                     Existing existing = Existing::kRefuse);
+
+  ~ShardWriter() { (void)ring_.Drain(); }  // writes in flight refer to the file
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
+  // The next bytes of piece `piece` (index into the given ones), in row-major order. Returns once copied.
+  // Errors: InvalidArgument beyond the piece's end; an earlier write's.
+  Status Append(size_t piece, std::span<const std::byte> bytes);
+
+  // Writes the rest of the file, syncs and closes it. Errors: InvalidArgument where a piece is incomplete;
+  // those of the disk. After an error the file is condemned: remove the whole partial directory.
+  Result<ShardReceipt> Finish();
+
+  // Makes durable what the ring has written; it must be drained.
+  Status Sync() { return file_->Sync(); }
+  // The piece lies in the file already and its chunks have these digests. Requires as many as it has chunks.
+  void Restore(size_t piece, std::span<const cairn::Digest> chunks);
+
+  // The piece must be appended again from its begin.
+  void Forget(size_t piece) { cursors_[piece] = {}; }
+
+  const ShardPlan& plan() const { return plan_; }
+  uint64_t file_bytes() const { return plan_.file_bytes(); }
+
+ private:
+  struct Cursor {  // how far a piece is written
+    uint64_t appended = 0;
+    std::unique_ptr<Hasher> hasher;
+    std::unique_ptr<WriteRing::Buffer> buffer;
+  };
+
+  ShardWriter(WriteRing& ring, ShardPlan plan)
+      : ring_(ring), plan_(std::move(plan)), cursors_(plan_.piece_count()) {}
+  void Digest(size_t piece, std::span<const std::byte> bytes);
+  void Flush(size_t piece, Cursor& cursor);
+  void WriteExtent(uint64_t offset, std::string_view bytes);
+
+  WriteRing& ring_;
+  ShardPlan plan_;
+  std::unique_ptr<File> file_;
+  std::vector<Cursor> cursors_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,100 @@
+// Fills many boxes of a step's tensors at once: several threads, each chunk read once, verified before it
+// counts.
+//
+// Where the bytes come from is chosen for each stretch of a file: out of the page cache in place where most
+// of it is there, else by large reads past it, several in flight. Neighbouring chunks are read together, so
+// that small tensors cost no small reads. A chunk that belongs to one place goes straight there, any other
+// through a buffer, whatever the number of runs.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "ckpt/io/open_files.h"
+#include "ckpt/io/page_cache.h"
+#include "ckpt/model/manifest.h"
+#include "ckpt/step/chunk_decoder.h"
+
+namespace cairn {
+
+// `out` becomes `box` of tensor `tensor` (index into the catalog), in row-major order.
+struct ReadRequest {
+  uint32_t tensor = 0;
+  Box box;
+  std::span<std::byte> out;  // exactly the bytes of the box; no two requests overlap
+};
+
+struct LoadOptions {
+  int threads = 2;  // the caller's among them; one core digests and copies faster than most disks read
+  int depth = 4;    // reads in flight, of all threads; each takes kExtentBytes of memory
+  // kAuto: past the page cache what is not in it, where the file system allows. Several processes of a node
+  // that load the same bytes share the page cache with kOff.
+  Direct direct = Direct::kAuto;
+};
+
+class StepLoader {
+ public:
+  // All must outlive the loader.
+  StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
+             const LoadOptions& options);
+
+  // Errors: InvalidArgument (a box outside of its tensor, an `out` of the wrong size), Corrupt naming file,
+  // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.
+  Status Load(std::span<const ReadRequest> requests);
+
+  // Of the chunks read so far, as stored; padding between them does not count.
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct Need {  // a piece that a request needs, and where it lies
+    uint32_t file;
+    uint64_t offset;
+    size_t piece;
+    uint32_t request;
+    auto operator<=>(const Need&) const = default;
+  };
+  struct ChunkRef {
+    size_t need;  // the first of its piece
+    uint64_t chunk;
+  };
+  struct Extent {  // neighbouring chunks of one file, read together
+    uint32_t file = 0;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    std::vector<ChunkRef> chunks;
+  };
+  class Worker;
+
+  Status Plan();
+  Status PlanRequest(uint32_t index);
+  // The requests that need the piece of `first`: those from there on that name the same piece.
+  std::span<const Need> NeedsOfPiece(size_t first) const;
+  std::optional<ChunkRef> PeekChunk();
+  std::optional<Extent> NextExtent();
+  // Where in one request's `out` the whole chunk lies, in one run; null where there is no such place.
+  std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Need> needs) const;
+  ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
+  // Puts the values of a chunk where they belong. The extent's stored bytes begin at `extent_begin` of its
+  // file.
+  Status DeliverChunk(const ChunkRef& ref, uint64_t extent_begin, std::span<const std::byte> extent_bytes);
+
+  const Manifest& manifest_;
+  const StepCatalog& catalog_;
+  OpenFiles& files_;
+  const LoadOptions options_;
+  const ChunkDecoder decoder_;
+  std::vector<uint64_t> file_bytes_;  // of each file of the catalog
+  std::span<const ReadRequest> requests_;
+  std::vector<Need> needs_;  // in order of place
+
+  std::mutex mutex_;
+  ChunkRef next_{0, 0};
+  Status status_;  // the first failure; it stops all
+  std::atomic<uint64_t> bytes_read_ = 0;
+};
+
+}  // namespace cairn

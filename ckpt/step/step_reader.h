@@ -1,0 +1,100 @@
+// Opens a committed step and reads boxes of its tensors, verified.
+//
+// Opening reads the manifest and the catalog only. Reading verifies every chunk that it touches against its
+// digest before any of it is used. Shards are opened when first needed, never through HDF5.
+//
+// Load() fills many boxes with several threads: for whoever wants the state. ReadBox() reads one box after
+// the other within a fixed window of memory: for streams. Both belong to one thread at a time; what the
+// reader knows (manifest, catalog, directory) may be read by any number of threads meanwhile.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "ckpt/io/open_files.h"
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/manifest.h"
+#include "ckpt/model/source.h"
+#include "ckpt/step/chunk_ahead.h"
+#include "ckpt/step/chunk_decoder.h"
+#include "ckpt/step/step_loader.h"
+
+namespace cairn {
+
+class StepReader final : public CheckpointSource {
+ public:
+  // Errors: NotFound (no manifest: not a committed step), Corrupt (manifest, catalog, a file's size),
+  // NotSupported. Each names the file.
+  static Result<std::unique_ptr<StepReader>> Open(FileSystem& fs, const std::string& directory);
+
+  const Manifest& manifest() const override { return manifest_; }
+  const StepCatalog& catalog() const override { return catalog_; }
+  const std::string& directory() const override { return directory_; }
+  // Of a file of the manifest: the shards of a virtual step are another step's.
+  std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
+
+  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
+
+  void ReadAhead(BoxSequence next) override;
+
+  // Fills many boxes at once (step_loader.h). Errors: those of StepLoader::Load.
+  Status Load(std::span<const ReadRequest> requests, const LoadOptions& options = {});
+
+  // The memory for chunks that one ReadBox() used in part and the next may go on with; kChunkBytes at least.
+  // A block of rows meets as many pieces side by side as TP has ranks: with fewer chunks than that and one
+  // more, chunks are read again.
+  void SetCacheBytes(uint64_t bytes) override;
+
+  uint64_t bytes_read() const override { return bytes_read_; }
+
+ private:
+  struct Chunk {
+    size_t piece = 0;
+    uint64_t index = 0;
+    ChunkAhead::Buffer memory;
+    std::span<std::byte> bytes;  // in `memory`
+    uint64_t used = 0;           // bytes that were copied out of it
+  };
+
+  StepReader(FileSystem& fs, std::string directory) : fs_(fs), directory_(std::move(directory)) {}
+  Status CheckFileSizes() const;
+  Status ReadCatalog();
+  Status CheckPlaces() const;
+  Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
+                       std::span<std::byte> out);
+  Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
+  Status ReadOther(const Piece& joined, FlatRange elements, std::span<std::byte> out);
+  bool IsJoinedTensor(uint32_t tensor) const;
+  bool JoinsTensors() const;
+  ChunkPlace PlaceOf(size_t piece, uint64_t chunk) const;
+  // Chunk `index` of a piece into `out`, verified.
+  Status ReadChunk(size_t piece, uint64_t index, std::span<std::byte> out);
+  // The same into memory of its own.
+  Status FillChunk(Chunk& chunk);
+  // Makes the values of a chunk of what is stored of it.
+  Status DecodeStored(const Piece& piece, uint64_t index, std::span<const std::byte> stored,
+                      std::span<std::byte> out);
+  Result<Chunk*> CachedChunk(size_t piece, uint64_t index);
+  void DropChunk(std::list<Chunk>::iterator chunk);
+
+  FileSystem& fs_;
+  std::string directory_;
+  Manifest manifest_;
+  StepCatalog catalog_;
+  std::optional<OpenFiles> files_;  // shards; from when it is known where they are
+  std::list<Chunk> cache_;          // most recently used first
+  uint64_t cache_bytes_ = 16 * kChunkBytes;
+  uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
+  uint64_t kept_bytes_ = 0;
+  std::unique_ptr<ChunkAhead> ahead_;
+  bool each_once_ = false;         // what was copied out of a chunk is not asked for again
+  std::vector<std::byte> stored_;  // an encoded chunk, as it was read
+  uint64_t bytes_read_ = 0;
+};
+
+}  // namespace cairn

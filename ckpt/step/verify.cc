@@ -1,0 +1,174 @@
+#include "ckpt/step/verify.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "ckpt/base/threads.h"
+#include "ckpt/io/file_scan.h"
+#include "ckpt/model/piece_seed.h"
+#include "ckpt/step/chunk_decoder.h"
+
+namespace cairn {
+namespace {
+
+// A run of bytes of the file under one digest: a chunk of a piece, or a stretch of the frame (piece is null).
+struct Region {
+  uint64_t begin;
+  uint64_t end;
+  const Piece* piece;
+  uint64_t chunk;
+};
+
+std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    if (catalog.pieces.FileOf(i) == file) pieces.push_back(catalog.pieces[i]);
+  return pieces;
+}
+
+// `pieces` are those of the file.
+std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piece>& pieces,
+                              uint64_t file_bytes) {
+  std::vector<Region> chunks;
+  for (const Piece& piece : pieces) {
+    for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
+      const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
+      if (place.stored_bytes == 0) continue;  // derived
+      chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
+    }
+  }
+  std::ranges::sort(chunks, {}, &Region::begin);
+  std::vector<Region> regions;
+  uint64_t at = 0;
+  for (const Region& chunk : chunks) {
+    if (at < chunk.begin) regions.push_back({at, chunk.begin, nullptr, 0});
+    regions.push_back(chunk);
+    at = std::max(at, chunk.end);
+  }
+  if (at < file_bytes) regions.push_back({at, file_bytes, nullptr, 0});
+  return regions;
+}
+
+using Sink = std::function<Status(std::span<const std::byte>)>;
+
+Status ScanRegion(FileScan& scan, const Region& region, const Sink& sink) {
+  while (scan.offset() < region.end) {
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan.Next(region.end - scan.offset()));
+    CAIRN_RETURN_IF_ERROR(sink(bytes));
+  }
+  return OkStatus();
+}
+
+// Sets `wrong` where a chunk is not what its digest says; fails where it cannot be read. The buffers are
+// scratch memory.
+Status CheckChunk(FileScan& scan, const Region& region, uint64_t element_bytes, uint64_t seed,
+                  const Sink& sink, std::vector<std::byte>& stored, std::vector<std::byte>& decoded,
+                  Status& wrong) {
+  const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
+  Hasher hasher(seed);
+  stored.clear();
+  CAIRN_RETURN_IF_ERROR(ScanRegion(scan, region, [&](std::span<const std::byte> bytes) {
+    if (place.encoded)
+      stored.insert(stored.end(), bytes.begin(), bytes.end());
+    else
+      hasher.Update(bytes);
+    return sink(bytes);
+  }));
+  if (place.encoded) {
+    decoded.resize(place.bytes);
+    wrong = DecodeChunk(*region.piece, region.chunk, element_bytes, seed, stored, decoded);
+  } else if (hasher.Finish() != region.piece->chunks[region.chunk]) {
+    wrong = Corrupt("does not match its digest");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string ToString(const Problem& p) {
+  return fmt::format("{} at byte {}: {}{}", p.file, p.offset,
+                     p.tensor.empty() ? "" : "tensor " + p.tensor + ": ", p.what);
+}
+
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report, const Sink& sink, bool may_map) {
+  const std::string path = JoinPath(directory, file.name);
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes, Direct::kAuto, may_map));
+  std::vector<std::byte> stored, decoded;
+  Hasher frame;
+  uint64_t frame_offset = 0;
+  const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
+  for (const Region& region : RegionsOf(catalog, pieces, file.bytes)) {
+    const bool is_frame = region.piece == nullptr;
+    if (is_frame) frame_offset = region.begin;
+    const auto each = [&](std::span<const std::byte> bytes) {
+      report.bytes_checked += bytes.size();
+      if (is_frame) frame.Update(bytes);
+      return sink ? sink(bytes) : OkStatus();
+    };
+    if (is_frame) {
+      CAIRN_RETURN_IF_ERROR(ScanRegion(*scan, region, each));
+      continue;
+    }
+    const TensorEntry& tensor = catalog.tensors[region.piece->tensor];
+    const uint64_t seed = PieceSeed(run, step, tensor, region.piece->box, region.piece->range) + region.chunk;
+    Status wrong;
+    CAIRN_RETURN_IF_ERROR(
+        CheckChunk(*scan, region, SizeOf(tensor.dtype), seed, each, stored, decoded, wrong));
+    if (!wrong.ok()) report.problems.push_back({path, region.begin, DisplayName(tensor), wrong.message()});
+  }
+  if (frame.Finish() != file.digest)
+    report.problems.push_back(
+        {path, frame_offset, "", "the file's own structure (not a tensor's data) does not match its digest"});
+  return OkStatus();
+}
+
+Status VerifyReport::status() const {
+  return problems.empty() ? OkStatus() : Corrupt("{}", ToString(problems.front()));
+}
+
+VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::function<void(uint64_t)>& progress,
+                        int jobs) {
+  const StepCatalog& catalog = step.catalog();
+  const std::vector<ManifestFile>& files = step.manifest().files;
+  std::vector<VerifyReport> reports(files.size());
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  uint64_t done = 0;
+  const auto tell = [&](std::span<const std::byte> bytes) {
+    const std::lock_guard lock(mutex);
+    done += bytes.size();
+    if (progress) progress(done);
+    return OkStatus();
+  };
+  const auto work = [&] {
+    for (size_t i = next++; i < files.size(); i = next++) {
+      VerifyReport& report = reports[i];
+      const auto found = std::ranges::find(catalog.files, files[i].name);
+      const auto index =
+          static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
+      const Status status = VerifyShard(fs, step.DirectoryOf(files[i].name), files[i], catalog, index,
+                                        step.manifest().run, step.manifest().step, report, tell);
+      if (!status.ok())
+        report.problems.push_back(
+            {JoinPath(step.DirectoryOf(files[i].name), files[i].name), 0, "", status.message()});
+    }
+  };
+  RunOnThreads(std::min<int>(jobs, static_cast<int>(files.size())), work);
+  VerifyReport all{.problems = {}, .bytes_checked = done};
+  for (VerifyReport& report : reports)
+    all.problems.insert(all.problems.end(), std::make_move_iterator(report.problems.begin()),
+                        std::make_move_iterator(report.problems.end()));
+  return all;
+}
+
+VerifyReport VerifyStructure(const StepReader& step) {
+  VerifyReport report;
+  const Status status = CheckCoverage(step.catalog());
+  if (!status.ok()) report.problems.push_back({step.directory(), 0, "", status.message()});
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,46 @@
+// Checks the bytes of a step against what was committed, without trusting HDF5 with them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/step/step_reader.h"
+
+namespace cairn {
+
+struct Problem {
+  std::string file;     // path
+  uint64_t offset = 0;  // bytes from the start of the file
+  std::string tensor;   // display name; empty where no tensor's data is concerned
+  std::string what;
+};
+// "FILE at byte N: tensor T: what"
+std::string ToString(const Problem& problem);
+
+struct VerifyReport {
+  std::vector<Problem> problems;
+  uint64_t bytes_checked = 0;
+  // OK, or Corrupt with the first problem.
+  Status status() const;
+};
+
+// One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
+// are those of `catalog` that lie in catalog.files[file]. `sink`, where there is one, is given all bytes of
+// the file in order, and ends it by failing. `may_map` false: those are the bytes that were checked, whatever
+// somebody does to the file meanwhile.
+Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
+                   const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
+                   VerifyReport& report, const std::function<Status(std::span<const std::byte>)>& sink = {},
+                   bool may_map = true);
+
+// Every byte of every file of a step. `progress` is told the bytes done, by one thread at a time; may be
+// empty. An unreadable file is a problem of the report, not an error. With several `jobs`, `fs` is used by as
+// many threads at once.
+VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
+                        const std::function<void(uint64_t)>& progress = {}, int jobs = 1);
+
+// Every element of every tensor is covered exactly once. (Sizes and shapes are checked by StepReader::Open.)
+VerifyReport VerifyStructure(const StepReader& step);
+
+}  // namespace cairn

@@ -1,0 +1,86 @@
+#include "convert/families/canonical_modules.h"
+
+#include <algorithm>
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kVocabularyMultiple = 128;  // Megatron's make-vocab-size-divisible-by; memory only
+constexpr uint64_t kPositionOffset = 2;        // rows before OPT's first position
+
+constexpr CanonicalModule kCanonicalModules[] = {
+    {"embedding.word", Extent::kVocab, Extent::kHidden, Cut::kRows},
+    {"embedding.position", Extent::kPositions, Extent::kHidden},
+    {"embedding.position_offset", Extent::kPositionOffset, Extent::kHidden},
+    {"embedding.norm", Extent::kHidden, Extent::kNone},
+    {"input_norm", Extent::kHidden, Extent::kNone},
+    {"attention.query", Extent::kQuery, Extent::kHidden, Cut::kRows},
+    {"attention.key", Extent::kKeyValue, Extent::kHidden, Cut::kRows},
+    {"attention.value", Extent::kKeyValue, Extent::kHidden, Cut::kRows},
+    {"attention.query_norm", Extent::kHead, Extent::kNone},
+    {"attention.key_norm", Extent::kHead, Extent::kNone},
+    {"attention.output", Extent::kHidden, Extent::kQuery, Cut::kColumns},
+    {"attention.output_norm", Extent::kHidden, Extent::kNone},
+    {"post_attention_norm", Extent::kHidden, Extent::kNone},
+    {"mlp.gate", Extent::kFfn, Extent::kHidden, Cut::kRows},
+    {"mlp.up", Extent::kFfn, Extent::kHidden, Cut::kRows},
+    {"mlp.down", Extent::kHidden, Extent::kFfn, Cut::kColumns},
+    {"mlp.output_norm", Extent::kHidden, Extent::kNone},
+    {"final_norm", Extent::kHidden, Extent::kNone},
+    {"output", Extent::kVocab, Extent::kHidden, Cut::kRows},
+};
+
+// Cuts fall between heads.
+uint64_t UnitOf(Extent extent, const ModelSizes& sizes) {
+  return extent == Extent::kQuery || extent == Extent::kKeyValue ? sizes.head : 1;
+}
+
+}  // namespace
+
+const CanonicalModule* FindCanonicalModule(std::string_view name) {
+  const auto found = std::ranges::find(kCanonicalModules, name, &CanonicalModule::name);
+  return found == std::end(kCanonicalModules) ? nullptr : found;
+}
+
+uint64_t SizeOf(Extent extent, const ModelSizes& sizes) {
+  switch (extent) {
+    case Extent::kNone:
+      return 1;
+    case Extent::kHidden:
+      return sizes.hidden;
+    case Extent::kQuery:
+      return sizes.heads * sizes.head;
+    case Extent::kKeyValue:
+      return sizes.key_value_heads * sizes.head;
+    case Extent::kHead:
+      return sizes.head;
+    case Extent::kFfn:
+      return sizes.ffn;
+    case Extent::kVocab:
+      return sizes.vocab;
+    case Extent::kPositions:
+      return sizes.positions;
+    case Extent::kPositionOffset:
+      return kPositionOffset;
+  }
+  return 0;
+}
+
+ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelSizes& sizes) {
+  ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
+                     .shape = {SizeOf(module.out, sizes)},
+                     .layer = layer};
+  if (layer >= 0 && layer != kAfterLayers) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
+  if (!bias && module.in != Extent::kNone) spec.shape.push_back(SizeOf(module.in, sizes));
+  if (module.cut == Cut::kRows) {
+    spec.tp_dim = 0;
+    spec.tp_unit = UnitOf(module.out, sizes);
+  } else if (module.cut == Cut::kColumns && !bias) {
+    spec.tp_dim = 1;
+    spec.tp_unit = UnitOf(module.in, sizes);
+  }
+  if (module.out == Extent::kVocab) spec.pad_multiple = kVocabularyMultiple;
+  return spec;
+}
+
+}  // namespace cairn

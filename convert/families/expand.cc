@@ -1,0 +1,201 @@
+#include "convert/families/expand.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+// What a manifest or a configuration may claim before it is not believed. Products of two sizes, and of
+// boxes, stay far below what overflows or what memory cannot hold.
+constexpr uint64_t kMaxExpandedSize = uint64_t{1} << 31;
+constexpr uint64_t kMaxLayers = 1 << 16;
+constexpr uint64_t kMaxHeadBoxes = 1 << 24;  // layers times heads
+
+std::string InLayer(const std::string& name, int layer) {
+  const size_t at = name.find("{}");
+  return at == std::string::npos ? name : name.substr(0, at) + std::to_string(layer) + name.substr(at + 2);
+}
+
+bool IsInLayers(const Module& module) { return module.name.find("{}") != std::string::npos; }
+
+// Where the modules without a layer lie: all but the last norm and the head come before the layers.
+int LayerOf(const Module& module, int layer) {
+  if (IsInLayers(module)) return layer;
+  return module.canonical[0] == "output" || module.canonical[0] == "final_norm" ? kAfterLayers
+                                                                                : kBeforeLayers;
+}
+
+// Lays the parameters of one stored weight or bias out in it.
+class TensorBuilder {
+ public:
+  TensorBuilder(const Module& module, const ModelSizes& sizes) : module_(module), sizes_(sizes) {}
+
+  ForeignTensor Build(std::string name, const std::vector<ParameterSpec>& specs) const {
+    ForeignTensor tensor{std::move(name), specs[0].shape, {}};
+    tensor.shape[0] = 0;
+    for (const ParameterSpec& spec : specs) tensor.shape[0] += spec.shape[0];
+    if (module_.layout == Layout::kGrouped) {
+      AddGroups(specs, tensor);
+    } else {
+      uint64_t row = 0;
+      for (const ParameterSpec& spec : specs) {
+        AddRows(spec, 0, spec.shape[0], row, tensor);
+        row += spec.shape[0];
+      }
+    }
+    if (module_.layout == Layout::kTransposed && tensor.shape.rank() == 2) Transpose(tensor);
+    return tensor;
+  }
+
+ private:
+  // Rows [first, first + count) of a parameter at row `at` of the tensor.
+  static void AddRows(const ParameterSpec& spec, uint64_t first, uint64_t count, uint64_t at,
+                      ForeignTensor& tensor) {
+    ForeignPart part{.parameter = spec.name, .source = Box::Whole(spec.shape), .box = Box::Whole(spec.shape)};
+    part.source.offset[0] = first;
+    part.box.offset[0] = at;
+    part.source.extent[0] = part.box.extent[0] = count;
+    tensor.parts.push_back(std::move(part));
+  }
+
+  void AddGroups(const std::vector<ParameterSpec>& specs, ForeignTensor& tensor) const {
+    const uint64_t groups = sizes_.key_value_heads;
+    uint64_t row = 0;
+    for (uint64_t group = 0; group < groups; ++group) {
+      for (const ParameterSpec& spec : specs) {
+        const uint64_t rows = spec.shape[0] / groups;
+        AddRows(spec, group * rows, rows, row, tensor);
+        row += rows;
+      }
+    }
+  }
+
+  static void Transpose(ForeignTensor& tensor) {
+    std::swap(tensor.shape[0], tensor.shape[1]);
+    for (ForeignPart& part : tensor.parts) {
+      std::swap(part.box.offset[0], part.box.offset[1]);
+      std::swap(part.box.extent[0], part.box.extent[1]);
+      part.transpose = true;
+    }
+  }
+
+  const Module& module_;
+  const ModelSizes& sizes_;
+};
+
+class Expander {
+ public:
+  Expander(const Architecture& architecture, const json& model, const ModelSizes& sizes)
+      : architecture_(architecture), model_(model), sizes_(sizes) {}
+
+  ExpandedModel Run() {
+    ForEachModule(InStateDictOrder(), [&](const Module& module, bool bias, int layer) {
+      const std::string name = InLayer(module.name, layer) + (bias ? ".bias" : ".weight");
+      result_.tensors.push_back(TensorBuilder(module, sizes_).Build(name, SpecsOf(module, bias, layer)));
+    });
+    ForEachModule(InTrainerOrder(), [&](const Module& module, bool bias, int layer) {
+      for (ParameterSpec& spec : SpecsOf(module, bias, layer)) result_.parameters.push_back(std::move(spec));
+    });
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<const Module*> InStateDictOrder() const {
+    std::vector<const Module*> modules;
+    for (const Module& module : architecture_.modules) modules.push_back(&module);
+    return modules;
+  }
+
+  std::vector<const Module*> InTrainerOrder() const {
+    std::vector<const Module*> modules = InStateDictOrder();
+    std::ranges::stable_sort(modules, {},
+                             [](const Module* m) { return FindCanonicalModule(m->canonical[0]); });
+    return modules;
+  }
+
+  // Those that the model has: before, in, and behind its layers.
+  template <typename Visit>
+  void ForEachModule(const std::vector<const Module*>& modules, const Visit& visit) const {
+    const auto visit_all = [&](bool in_layers, int place, int layer) {
+      for (const Module* module : modules) {
+        if (IsInLayers(*module) != in_layers || LayerOf(*module, place) != place ||
+            !Holds(module->when, model_))
+          continue;
+        if (Holds(module->weight, model_)) visit(*module, false, layer);
+        if (Holds(module->bias, model_)) visit(*module, true, layer);
+      }
+    };
+    visit_all(false, kBeforeLayers, 0);
+    for (int layer = 0; layer < static_cast<int>(sizes_.layers); ++layer) visit_all(true, layer, layer);
+    visit_all(false, kAfterLayers, 0);
+  }
+
+  std::vector<ParameterSpec> SpecsOf(const Module& module, bool bias, int layer) const {
+    std::vector<ParameterSpec> specs;
+    for (const std::string& name : module.canonical) {
+      specs.push_back(SpecOf(*FindCanonicalModule(name), bias, LayerOf(module, layer), sizes_));
+      specs.back().tied_to_last = name == "embedding.word" && Holds("tied_embeddings", model_);
+    }
+    return specs;
+  }
+
+  const Architecture& architecture_;
+  const json& model_;
+  const ModelSizes& sizes_;
+  ExpandedModel result_;
+};
+
+}  // namespace
+
+bool Holds(const std::string& condition, const json& model) {
+  if (condition == kAlways) return true;
+  if (condition == kNever) return false;
+  if (condition[0] == '!') return !Holds(condition.substr(1), model);
+  const auto found = model.find(condition);
+  return found != model.end() && found->is_boolean() && found->get<bool>();
+}
+
+Result<ModelSizes> ReadSizes(const json& model) {
+  Status status;
+  const auto read = [&](const char* name, uint64_t fallback) -> uint64_t {
+    const auto found = model.find(name);
+    if (found == model.end() && fallback > 0) return fallback;
+    const bool is_size = found != model.end() && found->is_number_integer() && found->get<int64_t>() > 0 &&
+                         found->get<uint64_t>() <= kMaxExpandedSize;
+    if (is_size) return found->get<uint64_t>();
+    if (status.ok())
+      status = InvalidArgument("the model's {} is {}; it must be a positive integer, at most {}", name,
+                               found == model.end() ? "missing" : found->dump(), kMaxExpandedSize);
+    return 1;
+  };
+  ModelSizes sizes;
+  sizes.layers = read("num_layers", 0);
+  sizes.hidden = read("hidden_size", 0);
+  sizes.heads = read("num_attention_heads", 0);
+  sizes.vocab = read("vocab_size", 0);
+  sizes.key_value_heads = read("num_key_value_heads", sizes.heads);
+  sizes.head = read("head_dim", std::max<uint64_t>(1, sizes.hidden / sizes.heads));
+  sizes.ffn = read("ffn_hidden_size", 4 * sizes.hidden);
+  sizes.positions = read("max_position_embeddings", 1);
+  CAIRN_RETURN_IF_ERROR(status);
+  if (!model.contains("head_dim") && sizes.hidden % sizes.heads != 0)
+    return InvalidArgument("the model's {} attention heads do not divide its hidden size {}", sizes.heads,
+                           sizes.hidden);
+  if (sizes.heads % sizes.key_value_heads != 0)
+    return InvalidArgument("the model's {} key and value heads do not divide its {} attention heads",
+                           sizes.key_value_heads, sizes.heads);
+  if (sizes.layers > kMaxLayers || sizes.layers * sizes.heads > kMaxHeadBoxes)
+    return InvalidArgument("the model has {} layers of {} heads; is its description damaged?", sizes.layers,
+                           sizes.heads);
+  return sizes;
+}
+
+Result<ExpandedModel> Expand(const Architecture& architecture, const json& model) {
+  CAIRN_ASSIGN_OR_RETURN(const ModelSizes sizes, ReadSizes(model));
+  return Expander(architecture, model, sizes).Run();
+}
+
+}  // namespace cairn

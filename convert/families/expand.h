@@ -1,0 +1,25 @@
+// A family's table filled in for one model: its canonical parameters, and how the other system stores them.
+#pragma once
+
+#include "convert/families/canonical_modules.h"
+#include "convert/families/family.h"
+#include "convert/families/foreign_model.h"
+
+namespace cairn {
+
+struct ExpandedModel {
+  std::vector<ParameterSpec> parameters;  // in the trainer's order
+  std::vector<ForeignTensor> tensors;     // in the order of the other system's state dict
+};
+
+// The sizes in a manifest's `model`; those that may be left out follow from the others.
+// Errors: InvalidArgument naming a missing, ill-typed or absurd field.
+Result<ModelSizes> ReadSizes(const nlohmann::json& model);
+
+// Errors: those of ReadSizes; InvalidArgument naming a missing condition.
+Result<ExpandedModel> Expand(const Architecture& architecture, const nlohmann::json& model);
+
+// Whether `condition` (family.h) holds for a manifest's `model`; a missing field counts as false.
+bool Holds(const std::string& condition, const nlohmann::json& model);
+
+}  // namespace cairn

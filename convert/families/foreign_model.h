@@ -1,0 +1,49 @@
+// How another system stores a model: its tensors as boxes that canonical parameters fill, and the files
+// beside them.
+//
+// Data, not code: fused matrices, transposes and other names are rows of such a table, and the verbs that
+// write weights know nothing of any architecture.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/tensor.h"
+
+namespace cairn {
+
+// A box of a canonical parameter inside a foreign tensor.
+struct ForeignPart {
+  std::string parameter;
+  Box source;              // of the parameter; all of it as a rule, one head of many where heads alternate
+  Box box;                 // of the foreign tensor
+  bool transpose = false;  // the parameter's rows are the box's columns; both have two dimensions
+};
+
+struct ForeignTensor {
+  std::string name;
+  Dims shape;
+  std::vector<ForeignPart> parts;  // cover it once
+};
+
+struct ForeignModel {
+  std::vector<ForeignTensor> tensors;        // in the order of the other system's state dict
+  std::map<std::string, std::string> files;  // name -> contents: configuration
+};
+
+// The Hugging Face form of a model, with config.json and generation_config.json. `model` is the manifest's;
+// `dtype` is that of the weights.
+// Errors: NotSupported naming an architecture that no table knows; InvalidArgument naming a missing or
+// ill-typed field.
+Result<ForeignModel> HuggingFaceModel(const nlohmann::json& model, Dtype dtype);
+
+// Every parameter under its canonical name.
+ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters);
+
+// Every part is a box of a parameter of its shape, every element of every parameter is used once.
+// Errors: Corrupt naming the tensor.
+Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>& parameters);
+
+}  // namespace cairn

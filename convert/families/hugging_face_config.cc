@@ -1,0 +1,260 @@
+#include "convert/families/hugging_face_config.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "ckpt/model/model_function.h"
+#include "convert/families/expand.h"
+#include "convert/families/families.h"
+#include "convert/families/rope.h"
+#include "convert/torch/pickle_emitter.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+// Of every family: names and versions, tokens, dropout and initialisation, what is returned and generated,
+// the precision of the computation, and heads for classification. transformers 5.23, PretrainedConfig and the
+// families'.
+constexpr const char* kHarmless[] = {"_*",
+                                     "architectures",
+                                     "model_type",
+                                     "dtype",
+                                     "torch_dtype",
+                                     "transformers_version",
+                                     "auto_map",
+                                     "name_or_path",
+                                     "*_token_id",
+                                     "*_token_ids",
+                                     "vocab_file",
+                                     "tokenizer_class",
+                                     "prefix",
+                                     "unsloth*",
+                                     "*dropout",
+                                     "*pdrop",
+                                     "*drop",
+                                     "initializer_range",
+                                     "init_std",
+                                     "use_cache",
+                                     "return_dict",
+                                     "return_dict_in_generate",
+                                     "output_*",
+                                     "torchscript",
+                                     "use_bfloat16",
+                                     "use_return_dict",
+                                     "pruned_heads",
+                                     "is_decoder",
+                                     "is_encoder_decoder",
+                                     "tie_encoder_decoder",
+                                     "max_sequence_length",
+                                     "cross_attention_hidden_size",
+                                     "chunk_size_feed_forward",
+                                     "gradient_checkpointing",
+                                     "tf_legacy_loss",
+                                     "layerdrop",
+                                     "summary_*",
+                                     "task_specific_params",
+                                     "problem_type",
+                                     "finetuning_task",
+                                     "id2label",
+                                     "label2id",
+                                     "num_labels",
+                                     "max_length",
+                                     "min_length",
+                                     "do_sample",
+                                     "early_stopping",
+                                     "num_beams",
+                                     "num_beam_groups",
+                                     "diversity_penalty",
+                                     "temperature",
+                                     "top_k",
+                                     "top_p",
+                                     "typical_p",
+                                     "repetition_penalty",
+                                     "length_penalty",
+                                     "no_repeat_ngram_size",
+                                     "encoder_no_repeat_ngram_size",
+                                     "bad_words_ids",
+                                     "num_return_sequences",
+                                     "exponential_decay_length_penalty",
+                                     "suppress_tokens",
+                                     "begin_suppress_tokens",
+                                     "remove_invalid_values",
+                                     "attn_implementation",
+                                     "quantization_config",
+                                     "generation_config"};
+// Read with rope_scaling; of no meaning without.
+constexpr const char* kOfRope[] = {
+    "rope_parameters", "rope_scaling",          "rope_theta",     "rotary_emb_base",
+    "rotary_pct",      "partial_rotary_factor", "rotary_percent", "original_max_position_embeddings"};
+
+const json* FindKey(const Field& field, const json& config) {
+  for (const std::string& key : field.config)
+    if (const auto found = config.find(key); found != config.end() && (field.nullable || !found->is_null()))
+      return &*found;
+  return nullptr;
+}
+
+bool SaysNothing(const json& value) {
+  return value.is_null() || value == false || (!value.is_primitive() && value.empty()) || value == "";
+}
+
+bool IsKnown(const Architecture& architecture, const std::string& key) {
+  const auto fits = [&](const auto& glob) {
+    return ::fnmatch(std::string(glob).c_str(), key.c_str(), 0) == 0;
+  };
+  return std::ranges::any_of(kHarmless, fits) || std::ranges::any_of(architecture.harmless, fits) ||
+         (architecture.rope && std::ranges::any_of(kOfRope, fits)) ||
+         std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||
+         std::ranges::any_of(architecture.fields,
+                             [&](const Field& field) { return std::ranges::any_of(field.config, fits); });
+}
+
+// A size of a family that has no such field is what follows from the others, or another function.
+bool IsImplied(const std::string& key, const json& value, const json& model) {
+  const json of = FunctionOf(model);
+  return (key == "num_key_value_heads" || key == "head_dim" || key == "hidden_size") &&
+         value == (key == "hidden_size" ? model.value(key, json()) : of.value(key, json()));
+}
+
+void ReadOthers(const Architecture& architecture, const json& config, json& model) {
+  for (const auto& [key, value] : config.items())
+    if (!SaysNothing(value) && !IsKnown(architecture, key) && !IsImplied(key, value, model))
+      model["other"]["config." + key] = value;
+}
+
+// Which layers see the window, of the families that say it by a switch and a number.
+void ReadWindow(json& model) {
+  if (!model.contains("use_sliding_window")) return;
+  if (model["use_sliding_window"] != true) {
+    model.erase("sliding_window");
+    model.erase("layer_types");
+  } else if (!model.value("layer_types", json()).is_array() &&
+             model.value("max_window_layers", json()).is_number() &&
+             model.value("num_layers", json()).is_number_unsigned() && model["num_layers"] < (1 << 16)) {
+    for (uint64_t i = 0; i < model["num_layers"].get<uint64_t>(); ++i)
+      model["layer_types"].push_back(model["max_window_layers"] <= i ? "sliding_attention"
+                                                                     : "full_attention");
+  }
+}
+
+// What may be left out and follows from other sizes.
+void Derive(const Architecture& architecture, json& model) {
+  const Result<ModelSizes> sizes = ReadSizes(model);
+  if (!sizes.ok()) return;  // the caller tells
+  for (const auto& [name, size] :
+       {std::pair("num_key_value_heads", sizes->key_value_heads), std::pair("head_dim", sizes->head),
+        std::pair("ffn_hidden_size", sizes->ffn)})
+    for (const Field& field : architecture.fields)
+      if (field.model == name && !model.contains(name)) model[name] = size;
+}
+
+Status CheckRefusals(const Architecture& architecture, const json& config) {
+  for (const Refusal& refusal : architecture.refusals) {
+    const json value = config.value(refusal.config, json());
+    const json wanted = refusal.same_as.empty() ? refusal.only : config.value(refusal.same_as, json());
+    if (!value.is_null() && value != wanted)
+      return NotSupported("config.json: {} is {}; the {} table knows {} only", refusal.config, value.dump(),
+                          architecture.name, wanted.dump());
+  }
+  if (config.contains("quantization_config") && !config["quantization_config"].is_null())
+    return NotSupported(
+        "config.json: quantized weights (quantization_config) cannot be read; dequantize them first");
+  return OkStatus();
+}
+
+// A boolean that decides on tensors must be one.
+Status CheckFlags(const Architecture& architecture, const json& model) {
+  for (const Field& field : architecture.fields)
+    if (field.fallback.is_boolean() && !model.at(field.model).is_boolean())
+      return InvalidArgument("config.json: {} is {}; it must be true or false", field.config[0],
+                             model.at(field.model).dump());
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<json> ModelOfConfig(const Architecture& architecture, const json& config) {
+  CAIRN_RETURN_IF_ERROR(CheckRefusals(architecture, config));
+  json model = architecture.model;
+  model["architecture"] = architecture.name;
+  for (const Field& field : architecture.fields) {
+    const json* value = FindKey(field, config);
+    if (value != nullptr && !value->is_null())
+      model[field.model] = *value;
+    else if (value == nullptr && !field.fallback.is_null())
+      model[field.model] = field.fallback;
+  }
+  if (architecture.rope) CAIRN_RETURN_IF_ERROR(ReadRope(config, model));
+  Derive(architecture, model);
+  CAIRN_RETURN_IF_ERROR(ReadSizes(model).status().WithContext("config.json"));
+  CAIRN_RETURN_IF_ERROR(CheckFlags(architecture, model));
+  ReadWindow(model);
+  ReadOthers(architecture, config, model);
+  model["function"] = kFunctionVersion;
+  return model;
+}
+
+Result<json> ConfigOfModel(const Architecture& architecture, const json& model, Dtype dtype) {
+  const json kept = model.value("hugging_face", json::object()).value("config", json());
+  const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
+  json config = has_kept ? kept : architecture.config;
+  json was = json::object();
+  if (has_kept) {
+    CAIRN_ASSIGN_OR_RETURN(was, ModelOfConfig(architecture, kept));
+  } else {
+    config["architectures"] = {architecture.class_name};
+    config["model_type"] = architecture.name;
+    for (const char* token : {"bos_token_id", "eos_token_id"}) config[token] = model.value(token, json());
+  }
+  const json function = FunctionOf(model);
+  for (const Field& field : architecture.fields) {
+    const auto value = model.find(field.model);
+    if (value == model.end()) {
+      const json implied = function.value(field.model, json());
+      if (!has_kept && (field.nullable || !field.fallback.is_null()))
+        config[field.config[0]] = field.nullable || !implied.is_null() ? implied : field.fallback;
+      continue;
+    }
+    if (was.value(field.model, json()) == *value) continue;
+    for (const std::string& key : field.config) config.erase(key);
+    config[field.config[0]] = *value;
+  }
+  if (architecture.rope) {
+    const auto same = [&](const char* name) { return was.value(name, json()) == model.value(name, json()); };
+    json rotated = model;
+    if (!has_kept && architecture.model.contains("rotary_percent"))
+      rotated["rotary_percent"] = function["rotary_percent"];
+    WriteRope(rotated, has_kept && same("rotary_base") && same("rotary_percent") && same("rope_scaling"),
+              config);
+  }
+  // The type in which transformers computes is the file's own where the weights still have theirs.
+  const json stored = model.value("hugging_face", json::object()).value("stored_dtype", json());
+  json type = TorchName(dtype);
+  if (has_kept && stored == type)
+    for (const char* key : {"torch_dtype", "dtype"})
+      if (kept.contains(key) && kept[key].is_string()) type = kept[key];
+  config["dtype"] = config["torch_dtype"] = type;  // the latter: transformers before 5
+  return config;
+}
+
+json CompleteModel(const json& model) {
+  const json kept = model.value("hugging_face", json::object()).value("config", json());
+  if (model.contains("function") || !kept.is_object()) return model;
+  const json type = kept.value("model_type", json());
+  const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
+  if (architecture == nullptr || model.value("architecture", json()) != architecture->name) return model;
+  Result<json> complete = ModelOfConfig(*architecture, kept);
+  if (!complete.ok()) return model;
+  complete->update(model);
+  return *std::move(complete);
+}
+
+Status CheckConfigFunction(const Architecture& architecture, const json& model, const json& config) {
+  CAIRN_ASSIGN_OR_RETURN(const json back, ModelOfConfig(architecture, config));
+  return SameFunction(CompleteModel(model), back, "transformers' " + architecture.class_name);
+}
+
+}  // namespace cairn

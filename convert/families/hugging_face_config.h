@@ -1,0 +1,32 @@
+// config.json of a Hugging Face directory, to and from the manifest's `model`.
+//
+// A model that was read keeps its own config.json (`model.hugging_face.config`), so that every field comes
+// back; only what has changed since, and what versions spell in two ways, is written anew.
+#pragma once
+
+#include "ckpt/base/dtype.h"
+#include "ckpt/base/status.h"
+#include "convert/families/family.h"
+
+namespace cairn {
+
+// The fields of the architecture's table that `config` states or implies. What else it says goes into `other`
+// (ckpt/model/model_function.h), as config.KEY, but for null, false and the keys that are known to be
+// harmless. Errors: InvalidArgument naming a missing or ill-typed key; NotSupported naming what no table
+// knows.
+Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlohmann::json& config);
+
+// `dtype` is that of the weights. Errors: those of ModelOfConfig for the kept file; InvalidArgument naming a
+// field that the model lacks.
+Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
+                                     Dtype dtype);
+
+// A model with the fields that an earlier version did not read from its own config.json.
+nlohmann::json CompleteModel(const nlohmann::json& model);
+
+// A `config` of the architecture computes the model's function. Errors: NotSupported naming what it has no
+// place for.
+Status CheckConfigFunction(const Architecture& architecture, const nlohmann::json& model,
+                           const nlohmann::json& config);
+
+}  // namespace cairn

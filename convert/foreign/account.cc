@@ -1,0 +1,297 @@
+// Close() makes claims of the catalog's arrays too, sorts all claims of a file by where they begin, and walks
+// them beside the storages: a gap between what is claimed and a storage's end is a byte without a fate. Bytes
+// that are claimed twice (views of one storage) count once, for the claim that comes first.
+#include "convert/foreign/account.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+
+#include "ckpt/step/step_reader.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kFates = 256;  // labels of fates begin here, behind those of roles
+constexpr uint64_t kMaxRuns = 1 << 20;
+constexpr size_t kMaxListedPathBytes = 512;
+constexpr size_t kMaxNames = 256;  // in the manifest
+constexpr size_t kMaxPairs = 256;  // of parts that are compared each with each
+
+constexpr std::array<std::string_view, 7> kFateNames = {
+    "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced"};
+
+// Entries of a checkpoint's top level that say how far a training was and go on with it alone.
+constexpr std::string_view kTrainingState[] = {
+    "args",       "random_rng_state",    "np_rng_state", "torch_rng_state", "cuda_rng_state",
+    "rng_state",  "rng_tracker_states",  "lr_scheduler", "data_sampler",    "opt_param_scheduler",
+    "random_ltd", "rerun_state_machine", "ds_config",    "loss_scaler"};
+
+struct Reference {
+  std::string path;
+  const TensorRef* tensor = nullptr;    // or
+  const StorageRef* storage = nullptr;  // a bare one
+};
+
+// Every tensor and storage below a value, hidden in calls or not; each value once.
+void ForEachReference(const PyValue& root, const std::string& name,
+                      const std::function<void(const Reference&)>& visit) {
+  std::unordered_set<const PyValue*> seen;
+  std::vector<std::pair<const PyValue*, std::string>> todo{{&root, name}};
+  const auto push = [&](const PyValue* value, const std::string& path, auto key) {
+    if (!value || value->is(PyKind::kStr) || value->is(PyKind::kInt) || value->is(PyKind::kFloat)) return;
+    std::string longer = path.size() > kMaxListedPathBytes ? path : path + (path.empty() ? "" : ".") + key();
+    todo.emplace_back(value, std::move(longer));
+  };
+  while (!todo.empty()) {
+    const auto [value, path] = std::move(todo.back());
+    todo.pop_back();
+    if (value->is(PyKind::kTensor) && value->tensor->storage) visit({path, value->tensor, nullptr});
+    if (value->is(PyKind::kStorage)) visit({path, nullptr, value->storage});
+    if (!seen.insert(value).second) continue;
+    const bool dict = value->is(PyKind::kDict);
+    for (size_t i = value->items.size(); i-- > 0;)
+      push(value->items[i], path,
+           [&] { return dict ? KeyText(*value->items[i & ~size_t{1}]) : std::to_string(i); });
+    push(value->state, path, [] { return std::string("state"); });
+    push(value->contents, path, [] { return std::string("contents"); });
+  }
+}
+
+using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
+
+// The bytes of its storage that a tensor has.
+Ranges BytesOf(const TensorRef& tensor) {
+  const uint64_t size = tensor.type->bytes;
+  if (!CheckedBytes(tensor.shape, size) || tensor.shape.Volume() == 0) return {};
+  const auto [outer, run, count] = RunsOf(tensor);
+  if (count > kMaxRuns) return {{0, UINT64_MAX}};
+  Ranges ranges;
+  Dims at = Dims::Filled(outer, 0);
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t element = tensor.offset;
+    for (int d = 0; d < outer; ++d) element += at[d] * tensor.stride[d];
+    ranges.emplace_back(element * size, (element + run) * size);
+    for (int d = outer - 1; d >= 0 && ++at[d] == tensor.shape[d]; --d) at[d] = 0;
+  }
+  return ranges;
+}
+
+// The stretches of [0, bytes) that are in none of the ranges.
+Ranges Gaps(Ranges ranges, uint64_t bytes) {
+  std::ranges::sort(ranges);
+  Ranges gaps;
+  uint64_t end = 0;
+  for (const auto& [from, to] : ranges) {
+    if (from > end) gaps.emplace_back(end, std::min(from, bytes));
+    end = std::max(end, std::min(to, bytes));
+  }
+  if (end < bytes) gaps.emplace_back(end, bytes);
+  return gaps;
+}
+
+// Whether two parts read an element of their array twice. Rows of many parts are compared with their
+// neighbours alone.
+bool Overlap(std::vector<const StoredPart*>& parts) {
+  if (parts.size() <= kMaxPairs) {
+    for (size_t i = 0; i < parts.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (parts[i]->in_array.rank() > 0 && Intersect(parts[i]->in_array, parts[j]->in_array)) return true;
+    return false;
+  }
+  std::ranges::sort(parts, {}, [](const StoredPart* part) { return part->in_array.offset[0]; });
+  for (size_t i = 1; i < parts.size(); ++i)
+    if (Intersect(parts[i]->in_array, parts[i - 1]->in_array)) return true;
+  return false;
+}
+
+}  // namespace
+
+std::string_view Name(Fate fate) { return kFateNames[static_cast<size_t>(fate)]; }
+
+void Account::AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes) {
+  if (bytes > 0) ledgers_[file].storages.push_back({begin, begin + bytes, std::move(name)});
+}
+
+void Account::AddFile(const std::string& file, const TorchFile& contents) {
+  for (const auto& [key, storage] : contents.storages())
+    if (storage.bytes > 0 && !listed_.emplace(file, storage.file_offset).second) return;
+  std::map<std::string_view, std::pair<std::string, Ranges>> used;  // of a storage's key
+  ForEachReference(contents.root(), "", [&](const Reference& reference) {
+    const StorageRef* storage = reference.tensor ? reference.tensor->storage : reference.storage;
+    auto& [name, ranges] = used.try_emplace(storage->key, reference.path, Ranges()).first->second;
+    if (!reference.tensor) return;
+    const Ranges more = BytesOf(*reference.tensor);
+    ranges.insert(ranges.end(), more.begin(), more.end());
+  });
+  for (const auto& [key, storage] : contents.storages()) {
+    const auto found = used.find(key);
+    const bool known = found != used.end();
+    AddStorage(file, known ? found->second.first : "storage " + key, storage.file_offset, storage.bytes);
+    if (!known || found->second.second.empty()) continue;
+    for (const auto& [from, to] : Gaps(std::move(found->second.second), storage.bytes))
+      ledgers_[file].claims.push_back({storage.file_offset + from, storage.file_offset + to,
+                                       kFates + static_cast<int>(Fate::kUnreferenced)});
+  }
+}
+
+void Account::Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name) {
+  ledgers_[file].claims.push_back({begin, begin + bytes, kFates + static_cast<int>(fate)});
+  names_.try_emplace({fate, std::move(name)}, true);
+}
+
+void Account::LeaveStorage(Fate fate, const std::string& name) {
+  for (auto& [file, ledger] : ledgers_)
+    for (const Storage& storage : ledger.storages)
+      if (storage.name == name) Leave(fate, file, storage.begin, storage.end - storage.begin, name);
+}
+
+void Account::Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array) {
+  names_.try_emplace({fate, array.name}, true);
+  for (const StoredExtent& extent : array.extents)
+    Leave(fate, catalog.files[extent.file], extent.file_offset, extent.range.size() * SizeOf(array.dtype),
+          array.name);
+}
+
+void Account::Leave(Fate fate, const std::string& file, const TorchFile& contents, const TensorRef& tensor,
+                    const std::string& name) {
+  const auto found =
+      tensor.storage ? contents.storages().find(tensor.storage->key) : contents.storages().end();
+  if (found == contents.storages().end()) return;
+  names_.try_emplace({fate, name}, true);
+  for (auto [from, to] : BytesOf(tensor)) {
+    to = std::min(to, found->second.bytes);
+    if (from < to) Leave(fate, file, found->second.file_offset + from, to - from, name);
+  }
+}
+
+void Account::LeaveBelow(Fate fate, const std::string& file, const TorchFile& contents, const PyValue& value,
+                         const std::string& name) {
+  ForEachReference(value, name, [&](const Reference& reference) {
+    if (reference.tensor) return Leave(fate, file, contents, *reference.tensor, reference.path);
+    const auto found = contents.storages().find(reference.storage->key);
+    if (found != contents.storages().end())
+      Leave(fate, file, found->second.file_offset, found->second.bytes, reference.path);
+  });
+}
+
+Status Account::LeaveRest(const std::string& file, const TorchFile& contents,
+                          const std::set<std::string>& taken,
+                          const std::function<bool(const std::string&)>& allowed) {
+  const PyValue& root = contents.root();
+  if (!root.is(PyKind::kDict)) return OkStatus();
+  for (size_t i = 0; i + 1 < root.items.size(); i += 2) {
+    const std::string key = KeyText(*root.items[i]);
+    if (taken.contains(key)) continue;
+    const bool state = std::ranges::find(kTrainingState, key) != std::end(kTrainingState);
+    uint64_t elements = 0;
+    std::string first;
+    ForEachReference(*root.items[i + 1], key, [&](const Reference& reference) {
+      if (elements++ == 0) first = reference.path;
+    });
+    if (elements == 0) continue;
+    if (!state && !allowed(key))
+      return NotSupported(
+          "{}: {} holds {} tensors that have no place here ({} is the first); --allow '{}' "
+          "leaves them out",
+          file, key, elements, first, key);
+    LeaveBelow(state ? Fate::kTrainingState : Fate::kAllowed, file, contents, *root.items[i + 1], key);
+  }
+  return OkStatus();
+}
+
+// Which label each array's bytes have; what an array has beyond its parts is padding.
+Status Account::CheckArrays(const StoredCatalog& catalog, const std::set<uint32_t>& replicas, Totals& totals,
+                            std::vector<int>& labels) {
+  std::vector<std::vector<const StoredPart*>> parts(catalog.arrays.size());
+  for (const StoredPart& part : catalog.parts) parts[part.array].push_back(&part);
+  labels.assign(catalog.arrays.size(), 0);
+  for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
+    const StoredArray& array = catalog.arrays[i];
+    if (parts[i].empty()) {
+      if (replicas.contains(i)) labels[i] = kFates + static_cast<int>(Fate::kReplica);
+      continue;
+    }
+    const TensorEntry& tensor = catalog.tensors[parts[i][0]->tensor];
+    labels[i] = static_cast<int>(tensor.role);
+    uint64_t volume = 0;
+    for (const StoredPart* part : parts[i]) volume += part->in_array.Volume();
+    if (Overlap(parts[i])) return Corrupt("elements of {} would be read twice", array.name);
+    const uint64_t left = array.shape.Volume() - std::min(volume, array.shape.Volume());
+    if (left == 0 || replicas.contains(i)) continue;
+    if (tensor.spec.pad_multiple == 0) return Corrupt("{} elements of {} are in no tensor", left, array.name);
+    totals[labels[i]].second -= left * SizeOf(array.dtype);
+    auto& padding = totals[kFates + static_cast<int>(Fate::kPadding)];
+    padding.first += 1;
+    padding.second += left * SizeOf(array.dtype);
+  }
+  return OkStatus();
+}
+
+Status Account::Settle(const std::string& file, Ledger ledger, Totals& totals) {
+  std::ranges::sort(ledger.storages, {}, &Storage::begin);
+  std::ranges::sort(ledger.claims, {}, [](const Claim& c) { return std::pair(c.begin, c.label); });
+  auto claim = ledger.claims.begin();
+  uint64_t at = 0;  // all before it is settled
+  for (const Storage& storage : ledger.storages) {
+    at = std::max(at, storage.begin);
+    while (at < storage.end) {
+      while (claim != ledger.claims.end() && claim->end <= at) ++claim;
+      if (claim == ledger.claims.end() || claim->begin > at) {
+        const uint64_t end = claim == ledger.claims.end() ? storage.end : std::min(storage.end, claim->begin);
+        return Corrupt(
+            "{}: bytes {} to {} ({} at byte {}) are in no tensor of the result, and nothing says "
+            "why: the file is damaged, or Cairn does not know all of its format",
+            file, at, end, storage.name, storage.begin);
+      }
+      const uint64_t end = std::min(storage.end, claim->end);
+      totals[claim->label].second += end - at;
+      at = end;
+    }
+  }
+  return OkStatus();
+}
+
+Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
+  std::map<std::string, Ledger> ledgers = ledgers_;
+  Totals totals;
+  std::vector<int> labels;
+  for (const TensorEntry& tensor : catalog.tensors) ++totals[static_cast<int>(tensor.role)].first;
+  for (const auto& [what, there] : names_) ++totals[kFates + static_cast<int>(what.first)].first;
+  CAIRN_RETURN_IF_ERROR(CheckArrays(catalog, replicas_, totals, labels));
+  totals[kFates + static_cast<int>(Fate::kReplica)].first += replicas_.size();
+  for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
+    const StoredArray& array = catalog.arrays[i];
+    for (const StoredExtent& extent : array.extents) {
+      if (labels[i] == 0) break;
+      ledgers[catalog.files[extent.file]].claims.push_back(
+          {extent.file_offset, extent.file_offset + extent.range.size() * SizeOf(array.dtype), labels[i]});
+    }
+  }
+  uint64_t storages = 0, bytes = 0;
+  for (auto& [file, ledger] : ledgers) {
+    if (ledger.storages.empty()) return Corrupt("{}: its storages are not listed", file);
+    storages += ledger.storages.size();
+    for (const Storage& storage : ledger.storages) bytes += storage.end - storage.begin;
+    CAIRN_RETURN_IF_ERROR(Settle(file, std::move(ledger), totals));
+  }
+  nlohmann::json parts = nlohmann::json::object(), in_no_tensor = nlohmann::json::array();
+  for (const auto& [label, total] : totals) {
+    if (total.first == 0 && total.second == 0) continue;
+    const std::string_view name =
+        label < kFates ? Name(static_cast<Role>(label)) : Name(static_cast<Fate>(label - kFates));
+    parts[std::string(name)] = {{"count", total.first}, {"bytes", total.second}};
+  }
+  for (const auto& [what, there] : names_)
+    if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxNames) in_no_tensor.push_back(what.second);
+  return nlohmann::json{
+      {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
+}
+
+nlohmann::json AccountOf(const CheckpointSource& source) {
+  if (dynamic_cast<const StepReader*>(&source)) return nullptr;
+  return source.manifest().state.value(kAccountKey, nlohmann::json());
+}
+
+}  // namespace cairn

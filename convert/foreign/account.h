@@ -1,0 +1,98 @@
+// What became of every byte of a source's files: that nothing is lost without a word.
+//
+// A reader lists the storages of the files that it reads (a record of a .pt, a tensor of a safetensors file,
+// a chunk of a DCP item). What the catalog's arrays hold is found from the catalog; everything else a reader
+// has to declare, by name and with a reason. Close() holds the two against each other: a byte that is in
+// neither is an error, so a reader that forgets a tensor cannot be silent.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/foreign/stored_source.h"
+#include "convert/torch/torch_file.h"
+
+namespace cairn {
+
+// Why bytes of a storage are in no tensor of the result.
+enum class Fate : uint8_t {
+  kTrainingState,  // random states, schedules, counters: read as plain values, or left out by name
+  kBuffer,         // computed again from the model's sizes: inv_freq, _extra_state
+  kAllowed,        // --allow
+  kReplica,        // another copy of what the result has
+  kPadding,        // rows of a vocabulary that no token has
+  kAlignment,      // of flat buffers
+  kUnreferenced,   // of a storage that a tensor of its file is a view of; no tensor has them
+};
+// Of a manifest's state: what Account::Close() gave when the source was read.
+inline constexpr const char* kAccountKey = "source_account";
+
+std::string_view Name(Fate fate);  // "training_state", "buffer", ...
+
+class Account {
+ public:
+  // A storage of `file` (relative to the catalog's directory): `bytes` from byte `begin` on.
+  void AddStorage(const std::string& file, std::string name, uint64_t begin, uint64_t bytes);
+  // All storages of a file of torch, or of an item in one, once however often it comes. What none of its
+  // tensors names is kUnreferenced, unless no tensor names anything of the storage.
+  void AddFile(const std::string& file, const TorchFile& contents);
+
+  void Leave(Fate fate, const std::string& file, uint64_t begin, uint64_t bytes, std::string name);
+  // All storages of this name.
+  void LeaveStorage(Fate fate, const std::string& name);
+  // The stretches of a catalog's array, which no part reads.
+  void Leave(Fate fate, const StoredCatalog& catalog, const StoredArray& array);
+  void Leave(Fate fate, const std::string& file, const TorchFile& contents, const TensorRef& tensor,
+             const std::string& name);
+  // All tensors and bare storages below `value`, whatever holds them.
+  void LeaveBelow(Fate fate, const std::string& file, const TorchFile& contents, const PyValue& value,
+                  const std::string& name);
+  // An array of the catalog that is held against the one that is read.
+  void Replica(uint32_t array) { replicas_.insert(array); }
+
+  // Entries of the dict at a file's top that `taken` does not name: random states and schedules are
+  // kTrainingState, what `allowed` names is kAllowed. Errors: NotSupported naming one with elements that is
+  // neither.
+  Status LeaveRest(const std::string& file, const TorchFile& contents, const std::set<std::string>& taken,
+                   const std::function<bool(const std::string&)>& allowed);
+
+  // Every byte of every storage is in a tensor of the catalog or declared, every element of an array that is
+  // read is in a tensor or is padding. Gives {"storages", "bytes", "parts": {NAME: {"count", "bytes"}},
+  // "in_no_tensor": [names of what was read as values or left out]}; the parts' bytes sum to "bytes". Errors:
+  // Corrupt naming file, storage and bytes.
+  Result<nlohmann::json> Close(const StoredCatalog& catalog) const;
+
+ private:
+  struct Storage {
+    uint64_t begin, end;
+    std::string name;
+  };
+  struct Claim {
+    uint64_t begin, end;
+    int label;  // a Role, or kFates + a Fate
+  };
+  struct Ledger {  // of a file
+    std::vector<Storage> storages;
+    std::vector<Claim> claims;
+  };
+  using Totals = std::map<int, std::pair<uint64_t, uint64_t>>;  // of a label: count and bytes
+
+  static Status CheckArrays(const StoredCatalog& catalog, const std::set<uint32_t>& replicas, Totals& totals,
+                            std::vector<int>& labels);
+  static Status Settle(const std::string& file, Ledger ledger, Totals& totals);
+
+  std::map<std::string, Ledger> ledgers_;
+  std::map<std::pair<Fate, std::string>, bool> names_;  // what was left out
+  std::set<uint32_t> replicas_;
+  std::set<std::pair<std::string, uint64_t>> listed_;  // storages: file and first byte
+};
+
+// The account of a source that was read from another system's files; null of a native step, whose state may
+// still have that of the files it was once made of.
+nlohmann::json AccountOf(const CheckpointSource& source);
+
+}  // namespace cairn

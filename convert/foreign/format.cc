@@ -1,0 +1,24 @@
+#include "convert/foreign/format.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+namespace cairn {
+
+Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const Status& why) {
+  if (!IsAllowed(options, "optimizer"))
+    return {why.kind(),
+            why.message() + "; --allow optimizer takes the weights without the optimizer's state"};
+  manifest.history.push_back("the optimizer's state was left out: " + why.message());
+  return OkStatus();
+}
+
+bool IsAllowed(const OpenOptions& options, const std::string& name) {
+  const bool allowed = std::ranges::any_of(
+      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+  if (allowed && options.let_pass) options.let_pass->insert(name);
+  return allowed;
+}
+
+}  // namespace cairn

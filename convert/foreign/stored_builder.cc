@@ -1,0 +1,137 @@
+#include "convert/foreign/stored_builder.h"
+
+#include <algorithm>
+
+#include "convert/foreign/foreign_identity.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxExtents = 1 << 20;  // of one tensor; 48 MB
+constexpr uint64_t kMaxRepeats = 1 << 12;  // the same where its elements lie on each other
+
+bool IsTransposed(const TensorRef& tensor) {
+  return tensor.shape.rank() == 2 && tensor.stride[0] == 1 && tensor.stride[1] == tensor.shape[0];
+}
+
+// One extent for each of the longest runs of elements that lie together.
+Status AddExtents(const TensorRef& tensor, uint64_t storage_offset, uint32_t file, StoredArray& array) {
+  const uint64_t volume = tensor.shape.Volume(), size = tensor.type->bytes;
+  const auto [outer, run, count] = RunsOf(tensor);
+  // A small storage does not make a large catalog.
+  const uint64_t apart = std::max(kMaxRepeats, tensor.storage->elements / run);
+  if (count > std::min(kMaxExtents, apart))
+    return NotSupported("{} is a view whose elements lie scattered (strides {}); save its .contiguous()",
+                        array.name, ToString(tensor.stride));
+  Dims at = Dims::Filled(outer, 0);
+  for (uint64_t begin = 0; begin < volume; begin += run) {
+    uint64_t element = tensor.offset;
+    for (int i = 0; i < outer; ++i) element += at[i] * tensor.stride[i];
+    array.extents.push_back({{begin, begin + run}, file, storage_offset + element * size});
+    for (int i = outer - 1; i >= 0 && ++at[i] == tensor.shape[i]; --i) at[i] = 0;
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+                            std::string name) {
+  if (!tensor.type->dtype)
+    return NotSupported("{} is of type {}, which has no place here", name, tensor.type->name);
+  Result<uint64_t> storage = file.Locate(tensor);
+  if (!storage.ok()) return storage.status().WithContext(name);
+  TensorArray found;
+  found.array = {.name = std::move(name), .dtype = *tensor.type->dtype, .shape = tensor.shape, .extents = {}};
+  if (!CheckedBytes(tensor.shape, tensor.type->bytes))
+    return Corrupt("{} has a size that cannot be", found.array.name);
+  found.transposed = !tensor.contiguous() && IsTransposed(tensor);
+  if (found.transposed) found.array.shape = {tensor.shape[1], tensor.shape[0]};
+  if (found.transposed || tensor.contiguous()) {
+    if (tensor.shape.Volume() > 0)
+      found.array.extents.push_back(
+          {{0, tensor.shape.Volume()}, file_index, *storage + tensor.offset * tensor.type->bytes});
+    return found;
+  }
+  CAIRN_RETURN_IF_ERROR(AddExtents(tensor, *storage, file_index, found.array));
+  return found;
+}
+
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape) {
+  StoredArray slice{array.name, array.dtype, shape, {}};
+  const uint64_t end = begin + shape.Volume(), size = SizeOf(array.dtype);
+  for (const StoredExtent& extent : array.extents) {
+    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
+    if (from < to)
+      slice.extents.push_back(
+          {{from - begin, to - begin}, extent.file, extent.file_offset + (from - extent.range.begin) * size});
+  }
+  return slice;
+}
+
+uint32_t StoredBuilder::AddFile(const std::string& name) {
+  const auto [at, added] = files_.try_emplace(name, catalog.files.size());
+  if (added) catalog.files.push_back(name);
+  return at->second;
+}
+
+uint32_t StoredBuilder::AddArray(StoredArray array) {
+  catalog.arrays.push_back(std::move(array));
+  return static_cast<uint32_t>(catalog.arrays.size() - 1);
+}
+
+Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dtype dtype) {
+  const auto [at, added] = tensors_.try_emplace(std::pair(spec.name, role), catalog.tensors.size());
+  if (added) {
+    catalog.tensors.push_back({spec, role, dtype});
+    return at->second;
+  }
+  const TensorEntry& tensor = catalog.tensors[at->second];
+  if (tensor.dtype != dtype || !(tensor.spec.shape == spec.shape))
+    return Corrupt("{} is {} {} here and {} {} there", DisplayName(tensor), Name(tensor.dtype),
+                   ToString(tensor.spec.shape), Name(dtype), ToString(spec.shape));
+  return at->second;
+}
+
+void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& array) {
+  const Box in_array = Box::Whole(array.array.shape);
+  catalog.parts.push_back({tensor, box, AddArray(array.array), in_array, array.transposed});
+}
+
+std::vector<uint32_t> StoredBuilder::SortByParameter() {
+  std::map<std::string_view, size_t> first;
+  for (const TensorEntry& tensor : catalog.tensors) first.try_emplace(tensor.spec.name, first.size());
+  std::vector<uint32_t> order(catalog.tensors.size()), place(order.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, {}, [&](uint32_t i) {
+    return std::pair(first.at(catalog.tensors[i].spec.name), catalog.tensors[i].role);
+  });
+  std::vector<TensorEntry> tensors;
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    tensors.push_back(catalog.tensors[order[i]]);
+  }
+  catalog.tensors = std::move(tensors);
+  for (StoredPart& part : catalog.parts) part.tensor = place[part.tensor];
+  return place;
+}
+
+Status StoredBuilder::Settle(const std::string& directory, Manifest& manifest) const {
+  auto settled = account.Close(catalog);
+  if (!settled.ok()) return settled.status().WithContext(directory);
+  manifest.state[kAccountKey] = *std::move(settled);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<CheckpointSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
+                                                              Manifest manifest) {
+  SortByParameter();
+  CAIRN_RETURN_IF_ERROR(Settle(directory, manifest));
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+}  // namespace cairn

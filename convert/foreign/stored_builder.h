@@ -1,0 +1,61 @@
+// Builds a StoredCatalog out of tensors in files of torch.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "convert/foreign/account.h"
+#include "convert/foreign/stored_source.h"
+#include "convert/torch/torch_file.h"
+
+namespace cairn {
+
+// A tensor of a file as an array: its shape, or that of its transpose where its columns lie one behind the
+// other, and the stretches of the file that hold it.
+struct TensorArray {
+  StoredArray array;
+  bool transposed = false;
+};
+
+// Errors: NotSupported where its elements are of a type without a Dtype, on no device, or so scattered that
+// no two lie together; Corrupt where it leaves its storage.
+Result<TensorArray> ArrayOf(const TorchFile& file, const TensorRef& tensor, uint32_t file_index,
+                            std::string name);
+
+// Elements [begin, begin + shape's volume) of an array in row-major order, as an array of that shape.
+StoredArray SliceOf(const StoredArray& array, uint64_t begin, const Dims& shape);
+
+class StoredBuilder {
+ public:
+  StoredCatalog catalog;
+  Account account;  // of the files that were read
+
+  uint32_t AddFile(const std::string& name);  // once each
+  uint32_t AddArray(StoredArray array);
+
+  // The tensor of this parameter and role, made where there is none yet. Errors: Corrupt where it is there
+  // with another shape or element type.
+  Result<uint32_t> Tensor(const ParameterSpec& spec, Role role, Dtype dtype);
+
+  // `box` of the tensor is all of the array.
+  void AddPart(uint32_t tensor, const Box& box, const TensorArray& array);
+
+  // Puts the roles of each parameter one behind the other, parameters in order of first appearance, and gives
+  // where each tensor went. To be called last.
+  std::vector<uint32_t> SortByParameter();
+
+  // Holds the account against the catalog, and puts it into the manifest's state. Errors: those of
+  // Account::Close.
+  Status Settle(const std::string& directory, Manifest& manifest) const;
+
+  // Sorts, settles, gives the manifest a run, and opens what was built. To be called once, last. Errors:
+  // those of StoredSource::Make.
+  Result<std::unique_ptr<CheckpointSource>> Open(FileSystem& fs, const std::string& directory,
+                                                 Manifest manifest);
+
+ private:
+  std::map<std::string, uint32_t, std::less<>> files_;
+  std::map<std::pair<std::string, Role>, uint32_t, std::less<>> tensors_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,72 @@
+// A model that another system stored under its own names, read as canonical parameters.
+//
+// Independent of the container: who can list the tensors of its files (safetensors, a torch pickle) gets a
+// CheckpointSource. Names are taken with or without the prefix that a model without its head lacks; known
+// buffers are dropped; everything else must have a place.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "convert/families/expand.h"
+#include "convert/foreign/account.h"
+#include "convert/foreign/format.h"
+#include "convert/foreign/stored_source.h"
+
+namespace cairn {
+
+// One tensor of some files.
+struct ListedTensor {
+  std::string name;
+  std::string dtype_name;      // as the file spells it
+  std::optional<Dtype> dtype;  // nothing where it is one that this program does not hold
+  Dims shape;
+  std::vector<StoredExtent> extents;  // of the array that holds it; files: into the list of files
+  bool transposed = false;            // the array is the tensor's transpose
+};
+
+// A second copy of tied embeddings: must hold the same bytes.
+struct StoredTwin {
+  uint32_t array = 0;  // of the catalog
+  ListedTensor copy;
+};
+
+struct MappedModel {
+  StoredCatalog catalog;
+  std::vector<StoredTwin> twins;
+  std::vector<std::string> left_out;  // names without a place that were allowed
+  std::vector<ListedTensor> allowed;  // the same
+  std::vector<ListedTensor> buffers;  // that the model computes again
+};
+
+// Pure. `allow`: globs of names that may have no place. Errors: InvalidArgument naming tensors without a
+// place; NotFound naming missing ones; Corrupt naming one whose shape or dtype is not the model's, or that is
+// there twice.
+Result<MappedModel> MapToParameters(const Architecture& architecture, const nlohmann::json& model,
+                                    const std::vector<ListedTensor>& tensors, std::vector<std::string> files,
+                                    const std::vector<std::string>& allow);
+
+// A Hugging Face directory (of a family without a table: under its own names) whose weights are `tensors` in
+// `files` (relative to it), listed in `account`. Reads config.json and generation_config.json. Its run is
+// made from the model and the first bytes of each tensor, so that it does not depend on how the tensors are
+// spread over files; its step is 0. Errors: those of MapToParameters; Corrupt, NotSupported and
+// InvalidArgument of config.json; Corrupt where copies of tied embeddings differ.
+Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
+                                                          std::vector<std::string> files,
+                                                          const std::vector<ListedTensor>& tensors,
+                                                          Account account, const OpenOptions& options);
+
+// The same of a model that nobody knows (an adapter, another family): every tensor under its own name, cut
+// nowhere. `model` goes into the manifest. Errors: NotSupported naming a tensor of a type that is not held.
+Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
+                                                            std::vector<std::string> files,
+                                                            const std::vector<ListedTensor>& tensors,
+                                                            Account account, nlohmann::json model,
+                                                            const OpenOptions& options);
+
+// 32 hex digits for the Manifest::run of a model that has none: the same for the same model and tensors.
+Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const nlohmann::json& model,
+                          const StoredCatalog& catalog);
+
+}  // namespace cairn

@@ -1,0 +1,216 @@
+#include "convert/foreign/stored_source.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to read than to skip
+constexpr uint64_t kMinWindowBytes = 64 << 10;
+constexpr uint64_t kMaxWindowBytes = 8 << 20;
+
+// `box` of the tensor in the array's coordinates.
+Box InArray(const StoredPart& part, const Box& box) {
+  Box found = part.transpose ? Transposed(box) : box;
+  const Box origin = part.transpose ? Transposed(part.box) : part.box;
+  for (int i = 0; i < found.rank(); ++i)
+    found.offset[i] = found.offset[i] - origin.offset[i] + part.in_array.offset[i];
+  return found;
+}
+
+template <typename Integer>
+void CopyStrided(const std::byte* from, uint64_t count, uint64_t stride, std::byte* to) {
+  for (uint64_t i = 0; i < count; ++i)
+    std::memcpy(to + i * stride * sizeof(Integer), from + i * sizeof(Integer), sizeof(Integer));
+}
+
+void CopyElements(const std::byte* from, uint64_t count, uint64_t stride, uint64_t size, std::byte* to) {
+  if (stride == 1) return (void)std::memcpy(to, from, count * size);
+  if (size == 2) return CopyStrided<uint16_t>(from, count, stride, to);
+  if (size == 4) return CopyStrided<uint32_t>(from, count, stride, to);
+  for (uint64_t i = 0; i < count; ++i) std::memcpy(to + i * stride * size, from + i * size, size);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::string directory,
+                                                         Manifest manifest, StoredCatalog catalog) {
+  std::unique_ptr<StoredSource> source(
+      new StoredSource(fs, std::move(directory), std::move(manifest), std::move(catalog)));
+  StoredCatalog& stored = source->catalog_;
+  std::ranges::sort(stored.parts, [](const StoredPart& a, const StoredPart& b) {
+    if (a.tensor != b.tensor) return a.tensor < b.tensor;
+    return std::ranges::lexicographical_compare(a.box.offset, b.box.offset);
+  });
+  CAIRN_RETURN_IF_ERROR(source->CheckArrays());
+  CAIRN_RETURN_IF_ERROR(source->CheckParts());
+  CAIRN_RETURN_IF_ERROR(source->CheckCovered());
+  source->first_parts_.assign(stored.tensors.size() + 1, 0);
+  for (const StoredPart& part : stored.parts) ++source->first_parts_[part.tensor + 1];
+  for (size_t i = 0; i < stored.tensors.size(); ++i) source->first_parts_[i + 1] += source->first_parts_[i];
+  return source;
+}
+
+Status StoredSource::CheckArrays() {
+  std::vector<uint64_t> file_bytes;
+  for (const std::string& file : catalog_.files) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, files_.file_system().Stat(JoinPath(directory(), file)));
+    file_bytes.push_back(info.bytes);
+  }
+  for (const StoredArray& array : catalog_.arrays) {
+    const auto bytes = CheckedBytes(array.shape, SizeOf(array.dtype));
+    if (!bytes) return Corrupt("{}: {} has a size that cannot be", directory(), array.name);
+    uint64_t at = 0;
+    for (const StoredExtent& extent : array.extents) {
+      if (extent.range.begin != at || extent.range.end < at || extent.file >= file_bytes.size())
+        return Corrupt("{}: element {} of {} is in no file, or in two", directory(), at, array.name);
+      const uint64_t end = file_bytes[extent.file];
+      if (extent.range.size() > *bytes || extent.file_offset > end ||
+          extent.range.size() * SizeOf(array.dtype) > end - extent.file_offset)
+        return Corrupt("{}: {} at byte {} reaches behind the end of the file ({} bytes); it was truncated",
+                       JoinPath(directory(), catalog_.files[extent.file]), array.name, extent.file_offset,
+                       end);
+      at = extent.range.end;
+    }
+    if (at != *bytes / SizeOf(array.dtype))
+      return Corrupt("{}: {} has {} elements, its files hold {}", directory(), array.name,
+                     *bytes / SizeOf(array.dtype), at);
+  }
+  return OkStatus();
+}
+
+Status StoredSource::CheckParts() const {
+  for (const StoredPart& part : catalog_.parts) {
+    if (part.tensor >= catalog_.tensors.size() || part.array >= catalog_.arrays.size())
+      return Corrupt("{}: a part of tensor {} that there is not", directory(), part.tensor);
+    const TensorEntry& tensor = catalog_.tensors[part.tensor];
+    const StoredArray& array = catalog_.arrays[part.array];
+    if (array.dtype != tensor.dtype)
+      return Corrupt("{}: {} is {}, other parts of tensor {} are {}", directory(), array.name,
+                     Name(array.dtype), DisplayName(tensor), Name(tensor.dtype));
+    const bool ranks = part.box.rank() == tensor.spec.shape.rank() &&
+                       part.in_array.rank() == array.shape.rank() &&
+                       part.box.rank() == part.in_array.rank() && (!part.transpose || part.box.rank() == 2);
+    if (!ranks || !Contains(Box::Whole(tensor.spec.shape), part.box) ||
+        !Contains(Box::Whole(array.shape), part.in_array) ||
+        !((part.transpose ? Transposed(part.box) : part.box).extent == part.in_array.extent))
+      return Corrupt("{}: {} of shape {} does not fit tensor {} of shape {}", directory(), array.name,
+                     ToString(array.shape), DisplayName(tensor), ToString(tensor.spec.shape));
+  }
+  return OkStatus();
+}
+
+Status StoredSource::CheckCovered() const {
+  Catalog boxes;
+  static_cast<TensorTable&>(boxes) = catalog_;
+  for (const StoredPart& part : catalog_.parts) {
+    const StoredArray& array = catalog_.arrays[part.array];
+    const uint64_t volume = part.box.Volume();
+    boxes.pieces.push_back({.tensor = part.tensor,
+                            .file = array.extents.empty() ? 0 : array.extents[0].file,
+                            .box = part.box,
+                            .range = {0, volume},
+                            .file_offset = 0,
+                            .stored_bytes = volume * SizeOf(array.dtype),
+                            .codec = Codec::kNone,
+                            .chunks = {},
+                            .stored = {},
+                            .exceptions = {}});
+  }
+  return CheckCoverage(boxes).WithContext(directory());
+}
+
+void StoredSource::SetCacheBytes(uint64_t bytes) {
+  window_bytes_ = std::clamp(bytes, kMinWindowBytes, kMaxWindowBytes);
+  if (bytes == 0) std::vector<std::byte>().swap(window_);
+}
+
+Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
+  std::vector<Run> runs;
+  for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
+    const StoredPart& part = catalog_.parts[i];
+    if (box.rank() == 0)
+      AddRuns(part, box, box, runs);
+    else if (const auto common = Intersect(part.box, box))
+      AddRuns(part, *common, box, runs);
+  }
+  std::ranges::sort(runs, {}, [](const Run& run) { return std::pair(run.file, run.offset); });
+  return ReadRuns(runs, SizeOf(catalog_.tensors[tensor].dtype), out)
+      .WithContext("tensor " + DisplayName(catalog_.tensors[tensor]));
+}
+
+// Walks the array's rows; trailing dimensions that are whole on both sides are one row with the one before.
+void StoredSource::AddRuns(const StoredPart& part, const Box& common, const Box& box,
+                           std::vector<Run>& runs) const {
+  const StoredArray& array = catalog_.arrays[part.array];
+  const Box stored = InArray(part, common);
+  if (stored.rank() == 0) return AddRun(array, 0, 1, 0, 1, runs);
+  int inner = stored.rank() - 1;
+  uint64_t count = stored.extent[inner];
+  while (!part.transpose && inner > 0 && stored.extent[inner] == array.shape[inner] &&
+         common.extent[inner] == box.extent[inner])
+    count *= stored.extent[--inner];
+  const uint64_t stride = part.transpose ? box.extent[1] : 1;
+  Dims at = stored.offset;
+  Dims target = common.offset;
+  while (true) {
+    AddRun(array, FlatIndex(Box::Whole(array.shape), at), count, FlatIndex(box, target), stride, runs);
+    int i = inner - 1;
+    for (; i >= 0; --i) {
+      const int mine = part.transpose ? 1 - i : i;
+      ++target[mine];
+      if (++at[i] < stored.offset[i] + stored.extent[i]) break;
+      at[i] = stored.offset[i];
+      target[mine] = common.offset[mine];
+    }
+    if (i < 0) return;
+  }
+}
+
+void StoredSource::AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target,
+                          uint64_t stride, std::vector<Run>& runs) const {
+  const uint64_t size = SizeOf(array.dtype);
+  auto extent =
+      std::ranges::upper_bound(array.extents, element, {}, [](const StoredExtent& e) { return e.range.end; });
+  while (count > 0) {
+    const uint64_t here = std::min(count, extent->range.end - element);
+    const uint64_t offset = extent->file_offset + (element - extent->range.begin) * size;
+    if (here > 0) runs.push_back({extent->file, offset, here * size, target, stride});
+    element += here;
+    target += here * stride;
+    count -= here;
+    ++extent;
+  }
+}
+
+Status StoredSource::ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out) {
+  for (size_t first = 0; first < runs.size();) {
+    const Run& run = runs[first];
+    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[run.file], Direct::kOff));
+    if (run.stride == 1 && run.bytes >= window_bytes_) {
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, out.subspan(run.target * element_bytes, run.bytes)));
+      bytes_read_ += run.bytes;
+      ++first;
+      continue;
+    }
+    // A strided run may be larger than the window: the buffer grows to it, which is no more than the box.
+    uint64_t end = run.offset + run.bytes;
+    size_t last = first + 1;
+    for (; last < runs.size() && runs[last].file == run.file && runs[last].offset <= end + kLargestGap;
+         ++last) {
+      const uint64_t longer = std::max(end, runs[last].offset + runs[last].bytes);
+      if (longer - run.offset > window_bytes_) break;
+      end = longer;
+    }
+    if (window_.size() < end - run.offset) window_.resize(end - run.offset);
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, std::span(window_).first(end - run.offset)));
+    bytes_read_ += end - run.offset;
+    for (; first < last; ++first)
+      CopyElements(window_.data() + (runs[first].offset - run.offset), runs[first].bytes / element_bytes,
+                   runs[first].stride, element_bytes, out.data() + runs[first].target * element_bytes);
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,101 @@
+// Canonical tensors over arrays that another system stored its own way: fused, transposed, cut, flattened.
+//
+// What a format module makes of a directory. An array is what one of its files names: a dtype, a shape, and
+// the stretches of files that hold its row-major order (one as a rule; several where ZeRO cut a flattened
+// buffer). A part says which box of which array is which box of a canonical tensor. From then on nobody knows
+// the format any more. Reads are pread in order of file offsets, near ones joined; nothing is mapped and
+// nothing unpacked.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/open_files.h"
+#include "ckpt/model/source.h"
+
+namespace cairn {
+
+struct StoredExtent {
+  FlatRange range;           // elements of the array's row-major order
+  uint32_t file = 0;         // into the catalog's files
+  uint64_t file_offset = 0;  // bytes, of the range's first element; any alignment
+};
+
+struct StoredArray {
+  std::string name;  // for messages
+  Dtype dtype = Dtype::kF32;
+  Dims shape;
+  std::vector<StoredExtent> extents;  // in order, without gaps or overlaps
+};
+
+struct StoredPart {
+  uint32_t tensor = 0;  // into the catalog
+  Box box;              // of the tensor
+  uint32_t array = 0;
+  Box in_array;            // the same elements; of the same rank
+  bool transpose = false;  // the tensor's rows are the array's columns; both have two dimensions
+};
+
+struct StoredCatalog : TensorTable {
+  std::vector<StoredArray> arrays;
+  std::vector<StoredPart> parts;  // in any order; cover each tensor once
+};
+
+// A checkpoint of another system, as OpenForeign() gives it.
+class ForeignSource : public CheckpointSource {
+ public:
+  virtual void SetName(std::string name) = 0;
+  virtual void AddHistory(std::string entry) = 0;
+};
+
+class StoredSource final : public ForeignSource {
+ public:
+  // `directory` is what the catalog's files are relative to, and what messages name. Sorts the parts.
+  // Errors: Corrupt naming tensor, array and file: dtypes that differ, boxes outside, holes and overlaps,
+  // extents behind the end of a file; NotFound for a missing file.
+  static Result<std::unique_ptr<StoredSource>> Make(FileSystem& fs, std::string directory, Manifest manifest,
+                                                    StoredCatalog catalog);
+
+  const Manifest& manifest() const override { return manifest_; }
+  const TensorTable& catalog() const override { return catalog_; }
+  const std::string& directory() const override { return files_.directory(); }
+  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
+  void SetCacheBytes(uint64_t bytes) override;
+  uint64_t bytes_read() const override { return bytes_read_; }
+
+  const std::string& name() const override { return name_.empty() ? directory() : name_; }
+  void SetName(std::string name) override { name_ = std::move(name); }
+  void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
+
+ private:
+  // A stretch of a file and where its elements go.
+  struct Run {
+    uint32_t file;
+    uint64_t offset;  // bytes
+    uint64_t bytes;
+    uint64_t target;  // element of the box
+    uint64_t stride;  // elements of the box between neighbours; 1: as they are
+  };
+
+  StoredSource(FileSystem& fs, std::string directory, Manifest manifest, StoredCatalog catalog)
+      : manifest_(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
+  Status CheckArrays();
+  Status CheckParts() const;
+  Status CheckCovered() const;
+  void AddRuns(const StoredPart& part, const Box& common, const Box& box, std::vector<Run>& runs) const;
+  void AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target, uint64_t stride,
+              std::vector<Run>& runs) const;
+  Status ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out);
+
+  std::string name_;
+  Manifest manifest_;
+  StoredCatalog catalog_;
+  std::vector<size_t> first_parts_;  // of each tensor; one more at the end
+  OpenFiles files_;
+  uint64_t window_bytes_ = 4 << 20;
+  std::vector<std::byte> window_;
+  uint64_t bytes_read_ = 0;
+};
+
+}  // namespace cairn

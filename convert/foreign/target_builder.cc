@@ -1,0 +1,74 @@
+#include "convert/foreign/target_builder.h"
+
+#include <cstring>
+
+namespace cairn {
+
+uint32_t TargetBuilder::AddFile(const std::string& name) {
+  target.files.push_back({name, 0, ""});
+  return static_cast<uint32_t>(target.files.size() - 1);
+}
+
+void TargetBuilder::AddText(const std::string& name, std::string text) {
+  const uint64_t bytes = text.size();
+  target.files.push_back({name, bytes, std::move(text)});
+}
+
+uint32_t TargetBuilder::BeginZip(uint32_t file, const std::string& archive) {
+  drafts_.push_back({file, archive, {}, {}});
+  return static_cast<uint32_t>(drafts_.size() - 1);
+}
+
+// "a/b_model_states.pt": "b_model_states"
+uint32_t TargetBuilder::BeginTorchFile(const std::string& name) {
+  const std::string plain = name.substr(name.rfind('/') + 1);
+  return BeginZip(AddFile(name), plain.substr(0, plain.rfind('.')));
+}
+
+uint32_t TargetBuilder::AddStorage(uint32_t zip, uint64_t bytes) {
+  drafts_[zip].storages.push_back(bytes);
+  return static_cast<uint32_t>(drafts_[zip].storages.size() - 1);
+}
+
+uint32_t TargetBuilder::EmitTensor(uint32_t zip, Dtype dtype, const Dims& shape) {
+  const uint64_t volume = shape.Volume();
+  const uint32_t storage = AddStorage(zip, volume * SizeOf(dtype));
+  pickle(zip).Tensor(dtype, {std::to_string(storage), volume}, 0, shape);
+  return storage;
+}
+
+uint32_t TargetBuilder::EmitArray(uint32_t zip, Dtype dtype, const Dims& shape) {
+  const uint32_t storage = EmitTensor(zip, dtype, shape);
+  return AddArray({dtype, shape, {{{0, shape.Volume()}, zip, storage, 0}}});
+}
+
+void TargetBuilder::EmitScalar(uint32_t zip, float value, const Dims& shape) {
+  TargetConstant constant{zip, EmitTensor(zip, Dtype::kF32, shape), std::string(sizeof(value), '\0')};
+  std::memcpy(constant.bytes.data(), &value, sizeof(value));
+  target.constants.push_back(std::move(constant));
+}
+
+uint32_t TargetBuilder::AddArray(TargetArray array) {
+  target.arrays.push_back(std::move(array));
+  return static_cast<uint32_t>(target.arrays.size() - 1);
+}
+
+void TargetBuilder::Place() {
+  for (Draft& draft : drafts_)
+    target.zips.push_back({draft.file, 0, ZipLayout(draft.archive, draft.pickle.Finish(), draft.storages)});
+  drafts_.clear();
+  PlaceZips(target);
+}
+
+void TargetBuilder::DropEmptyFiles() {
+  std::vector<uint32_t> place(target.files.size());
+  std::vector<TargetFile> files;
+  for (size_t i = 0; i < place.size(); ++i) {
+    place[i] = static_cast<uint32_t>(files.size());
+    if (target.files[i].bytes > 0) files.push_back(std::move(target.files[i]));
+  }
+  target.files = std::move(files);
+  for (TargetZip& zip : target.zips) zip.file = place[zip.file];
+}
+
+}  // namespace cairn

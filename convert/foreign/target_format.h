@@ -1,0 +1,38 @@
+// What a format that can be written is to the rest of the program: a plan of files. The table of all of them
+// is targets.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/model/source.h"
+#include "convert/foreign/stored_target.h"
+
+namespace cairn {
+
+struct TargetOptions {
+  Topology topology;
+  std::optional<Dtype> dtype;    // of the weights; nothing: as they are stored
+  bool local_spec = false;       // names of Megatron-Core's own layers, not of Transformer Engine's
+  int param_groups = 0;          // of the optimizer: 1 of all, 2 of matrices and of vectors; 0: the source's
+  bool allow_optimizer = false;  // what the format cannot hold of the optimizer's state may be left out
+};
+
+struct TargetPlanned {
+  StoredTarget target;
+  std::string directory;           // below the result's: what the reader opens; empty: the result itself
+  std::vector<std::string> notes;  // what could not be carried, for the user
+};
+
+struct TargetFormat {
+  std::string_view name;         // as --to takes it
+  std::string_view reader;       // of convert/formats/formats.h
+  std::string_view description;  // one line for `cairn convert --help`
+  // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
+  // hold.
+  Result<TargetPlanned> (*plan)(const CheckpointSource& source, const TargetOptions& options);
+};
+
+}  // namespace cairn

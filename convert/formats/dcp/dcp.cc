@@ -1,0 +1,377 @@
+#include "convert/formats/dcp/dcp.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ckpt/io/strict_json.h"
+#include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/dcp/dcp_param_groups.h"
+#include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/training/param_groups.h"
+
+namespace cairn {
+namespace {
+
+// What a tensor is to a model.
+struct Place {
+  std::string parameter;
+  std::optional<Role> role = Role::kWeight;
+  bool training = false;  // how far a training was: no tensor of model or optimizer
+};
+
+constexpr std::string_view kModuleWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                                "_checkpoint_wrapped_module."};
+
+std::string WithoutWrappers(std::string name) {
+  for (const std::string_view wrapper : kModuleWrappers)
+    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
+  return name;
+}
+
+// Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in their names.
+std::set<std::string> OptimizersOf(const DcpIndex& index) {
+  std::set<std::string> found;
+  const auto look = [&](const std::string& name) {
+    constexpr std::string_view kGroups = "param_groups.";
+    const size_t at = name.find(kGroups);
+    if (at == 0 || (at != std::string::npos && name[at - 1] == '.')) found.insert(name.substr(0, at));
+  };
+  for (const DcpTensor& tensor : index.tensors) look(tensor.name);
+  for (const DcpBytes& bytes : index.bytes) look(bytes.name);
+  return found;
+}
+
+std::optional<Role> StateRole(std::string_view kind) {
+  if (kind == "master_param") return Role::kMaster;
+  const auto role = ParseRole(kind);
+  return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
+}
+
+// "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
+// module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
+// A place without a role is an optimizer's state that nobody knows.
+std::optional<Place> OptimizerPlace(const std::string& name, const std::set<std::string>& optimizers) {
+  constexpr std::string_view kState = "state.";
+  const size_t end = name.rfind('.');
+  if (end == std::string::npos) return std::nullopt;
+  const std::optional<Role> role = StateRole(std::string_view(name).substr(end + 1));
+  for (const std::string& optimizer : optimizers) {
+    const size_t begin = optimizer.size() + kState.size();
+    if (name.starts_with(optimizer + std::string(kState)) && begin < end)
+      return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
+  }
+  if (!role) return std::nullopt;
+  size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
+  if (begin == std::string::npos) return std::nullopt;
+  begin += begin == 0 && name.starts_with(kState) ? kState.size() : kState.size() + 1;
+  if (begin >= end) return std::nullopt;
+  return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
+}
+
+std::string_view FirstName(std::string_view name) { return name.substr(0, name.find('.')); }
+
+// Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
+// trainers call so.
+std::set<std::string, std::less<>> TrainingGroups(const DcpIndex& index) {
+  static constexpr std::string_view kKnown[] = {"train_state", "lr_scheduler", "scheduler", "lr_schedulers",
+                                                "schedulers",  "dataloader",   "sampler",   "rng_state",
+                                                "rng_states",  "rng",          "trainer",   "progress"};
+  std::map<std::string_view, int> ranks;  // the largest of each group
+  for (const DcpTensor& tensor : index.tensors) {
+    int& rank = ranks.try_emplace(FirstName(tensor.name), 0).first->second;
+    rank = std::max(rank, tensor.shape.rank());
+  }
+  std::set<std::string, std::less<>> groups;
+  for (const auto& [group, rank] : ranks)
+    if ((rank == 0 && ranks.size() > 1) || std::ranges::find(kKnown, group) != std::end(kKnown))
+      groups.emplace(group);
+  return groups;
+}
+
+// Weights go by the last part of their path, which is the key of the model's state dict, unless two models
+// are in the checkpoint that share names.
+std::vector<Place> PlaceAll(const DcpIndex& index, const std::set<std::string>& optimizers) {
+  const auto training = TrainingGroups(index);
+  std::vector<Place> places;
+  std::set<std::string> names;
+  bool unique = true;
+  for (const DcpTensor& tensor : index.tensors) {
+    auto place = OptimizerPlace(tensor.name, optimizers);
+    const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
+      return tensor.name.starts_with(optimizer + "param_groups.");
+    });
+    if (!place && (hyper || training.contains(FirstName(tensor.name)))) {
+      place = Place{tensor.name, std::nullopt, true};
+    } else if (!place) {
+      place = Place{WithoutWrappers(tensor.path.empty() ? tensor.name : tensor.path.back())};
+      unique = names.insert(place->parameter).second && unique;
+    }
+    places.push_back(*std::move(place));
+  }
+  for (size_t i = 0; !unique && i < places.size(); ++i)
+    if (places[i].role == Role::kWeight) places[i].parameter = WithoutWrappers(index.tensors[i].name);
+  return places;
+}
+
+class DcpReader {
+ public:
+  DcpReader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
+      : fs_(fs),
+        path_(std::move(path)),
+        options_(options),
+        index_(index),
+        optimizers_(OptimizersOf(index)),
+        items_(fs, path_, builder_.account) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(ReadOwn());
+    const std::vector<Place> places = PlaceAll(index_, optimizers_);
+    leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
+    if (leave_optimizer_)
+      manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
+    CAIRN_RETURN_IF_ERROR(ReadSteps(places));
+    for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
+    CAIRN_RETURN_IF_ERROR(ReadState());
+    groups_.PutInto(manifest_.state);
+    CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
+    if (!left_.empty()) manifest_.history.push_back("training state that is not carried: " + Joined(left_));
+    return builder_.Open(fs_, path_, std::move(manifest_));
+  }
+
+ private:
+  static std::string Joined(const std::set<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  }
+
+  static bool IsUnknownState(const Place& place) { return !place.role && !place.training; }
+  static bool IsNumber(const DcpTensor& tensor) {
+    return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
+  }
+
+  // One number where all parameters agree, else a tensor for each of them.
+  Status ReadSteps(const std::vector<Place>& places) {
+    std::set<double> steps;
+    for (size_t i = 0; i < places.size(); ++i) {
+      const DcpTensor& tensor = index_.tensors[i];
+      if (places[i].role != Role::kStep || !IsNumber(tensor) || IsAllowed(options_, tensor.name)) continue;
+      CAIRN_ASSIGN_OR_RETURN(const double step, items_.Number(tensor.name, tensor.chunks[0].item));
+      steps.insert(step);
+    }
+    one_step_ = steps.size() == 1;
+    if (one_step_) manifest_.state["optimizer_step"] = *steps.begin();
+    if (steps.size() > 1) manifest_.state.erase("optimizer_step");
+    return OkStatus();
+  }
+
+  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
+    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
+    return OkStatus();
+  }
+  Status Leave(Fate fate, const DcpTensor& tensor) {
+    for (const DcpChunk& chunk : tensor.chunks)
+      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
+    return OkStatus();
+  }
+
+  // Numbers are kept under their names; what is more is left out, and said so.
+  Status AddTrainingState(const DcpTensor& tensor) {
+    if (IsNumber(tensor)) {
+      CAIRN_ASSIGN_OR_RETURN(const double number, items_.Number(tensor.name, tensor.chunks[0].item));
+      TakeNumber(tensor.name, tensor.path, number);
+    } else {
+      left_.insert(tensor.name);
+    }
+    return Leave(Fate::kTrainingState, tensor);
+  }
+
+  Status Add(const DcpTensor& tensor, const Place& place) {
+    if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
+      return Leave(Fate::kAllowed, tensor);
+    if (IsAllowed(options_, tensor.name)) {
+      manifest_.history.push_back("left out " + tensor.name);
+      return Leave(Fate::kAllowed, tensor);
+    }
+    if (place.training) return AddTrainingState(tensor);
+    if (!place.role)
+      return NotSupported(
+          "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out, "
+          "--allow optimizer the whole optimizer",
+          path_, tensor.name, tensor.name);
+    if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
+      return Leave(Fate::kTrainingState, tensor);
+    if (tensor.chunks.empty()) {
+      if (!tensor.dtype)
+        return NotSupported("{}: {} is empty, and of a type unknown here", path_, tensor.name);
+      const Box box = Box::Whole(tensor.shape);
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
+      builder_.AddPart(entry, box, {{tensor.name, *tensor.dtype, tensor.shape, {}}, false});
+    }
+    for (const DcpChunk& chunk : tensor.chunks) {
+      const uint32_t file = builder_.AddFile(chunk.item.file);
+      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, items_.Array(tensor, chunk, file));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
+                             builder_.Tensor(SpecOf(tensor, place), *place.role, array.array.dtype));
+      builder_.AddPart(entry, chunk.box, array);
+    }
+    return OkStatus();
+  }
+
+  ParameterSpec SpecOf(const DcpTensor& tensor, const Place& place) const {
+    ParameterSpec spec{.name = place.parameter, .shape = tensor.shape};
+    const auto known = specs_.find(spec.name);
+    if (known == specs_.end()) return spec;
+    // States of another shape than their parameter's (numbers, rows) are cut nowhere.
+    if (known->second.shape == tensor.shape)
+      spec = known->second;
+    else
+      spec.layer = known->second.layer;
+    return spec;
+  }
+
+  // What our own writer adds: the model, how its parameters are cut, and the training's state.
+  Status ReadOwn() {
+    for (const DcpBytes& bytes : index_.bytes) {
+      if (bytes.name != "cairn") continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      const auto text = AsText(&file.root());
+      if (!text) return OkStatus();  // somebody else's
+      const Status status = TakeOwn(*text);
+      if (!status.ok()) return status.WithContext(path_ + ": its item \"cairn\"");
+    }
+    return OkStatus();
+  }
+  Status TakeOwn(std::string_view text) {
+    CAIRN_ASSIGN_OR_RETURN(const nlohmann::json own, ParseStrictJson(text));
+    if (!own.is_object()) return Corrupt("it is no object");
+    const auto part = [&](const char* key, nlohmann::json fallback) {
+      return own.contains(key) && own[key].type() == fallback.type() ? own[key] : fallback;
+    };
+    manifest_.model = part("model", nlohmann::json::object());
+    manifest_.state = part("state", nlohmann::json::object());
+    manifest_.history = part("history", nlohmann::json::array());
+    manifest_.step = IntField(own, "step");
+    std::map<std::string, Dims, std::less<>> shapes;
+    for (const DcpTensor& tensor : index_.tensors)
+      if (!tensor.path.empty()) shapes.emplace(tensor.path.back(), tensor.shape);
+    const nlohmann::json rows = part("parameters", "");
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ParameterSpec> specs,
+                           DecodeParameters(rows.get_ref<const std::string&>(), shapes));
+    for (const ParameterSpec& spec : specs) specs_.emplace(spec.name, spec);
+    return OkStatus();
+  }
+
+  // What is no tensor: numbers that say how far a training was, hyper-parameters, and what is left out.
+  Status ReadState() {
+    for (const DcpBytes& bytes : index_.bytes) {
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
+      if (bytes.name == "cairn" && AsText(&file.root())) continue;
+      CAIRN_RETURN_IF_ERROR(ReadItem(bytes, file));
+    }
+    for (const char* key : {"iteration", "global_step", "step"})
+      if (manifest_.step == 0) manifest_.step = IntField(manifest_.state, key);
+    return OkStatus();
+  }
+  Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
+    const auto plain = PlainJson(file.root());
+    const auto place = OptimizerPlace(bytes.name, optimizers_);
+    if (DcpParamGroups::IsOne(bytes)) {
+      groups_.Add(bytes, file.root(), WithoutWrappers);
+    } else if (place) {
+      return ReadPlainState(bytes, *place, plain);
+    } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {
+      TakeNumber(bytes.name, bytes.path, plain->get<double>());
+    } else if (!plain || !(plain->is_null() || plain->empty())) {
+      left_.emplace(FirstName(bytes.name));
+    }
+    builder_.account.LeaveBelow(Fate::kTrainingState, bytes.item.file, file, file.root(), bytes.name);
+    return OkStatus();
+  }
+  // Nothing (momentum_buffer of SGD without momentum), or a step that is a plain number.
+  Status ReadPlainState(const DcpBytes& bytes, const Place& place,
+                        const std::optional<nlohmann::json>& plain) {
+    if (plain && plain->is_null()) return OkStatus();
+    if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {
+      manifest_.history.push_back("left out " + bytes.name);
+      return LeaveItem(Fate::kAllowed, bytes.name, bytes.item);
+    }
+    if (place.role == Role::kStep && plain && plain->is_number()) {
+      const double step = plain->get<double>();
+      if (!plain_step_) plain_step_ = step;
+      if (*plain_step_ == step && (!manifest_.state.contains("optimizer_step") ||
+                                   manifest_.state["optimizer_step"].get<double>() == step)) {
+        manifest_.state["optimizer_step"] = step;
+        return OkStatus();
+      }
+    }
+    return NotSupported(
+        "{}: {} is no tensor, and differs between parameters or is not known here; --allow "
+        "'{}' leaves it out, --allow optimizer the whole optimizer",
+        path_, bytes.name, bytes.name);
+  }
+
+  static bool IsProgress(const std::string& name, const std::vector<std::string>& path) {
+    static const std::set<std::string, std::less<>> kKnown = {
+        "iteration", "step", "global_step", "epoch", "consumed_samples", "consumed_tokens", "lr"};
+    return kKnown.contains(path.empty() ? name : path.back()) || kKnown.contains(LastOf(name));
+  }
+  static std::string_view LastOf(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+  // Of a scheduler is not of the training.
+  void TakeNumber(const std::string& name, const std::vector<std::string>& path, double number) {
+    const std::string key(path.empty() || path.back() == name ? LastOf(name) : std::string_view(path.back()));
+    if (IsProgress(name, path) && name.find("schedul") == std::string::npos)
+      AddState(key, number);
+    else
+      manifest_.state["other"][name] = number;
+  }
+
+  void AddState(const std::string& key, double number) {
+    if (key != "lr" && number >= 0 && number < 9e15)
+      manifest_.state[key] = static_cast<int64_t>(number);
+    else
+      manifest_.state[key] = number;
+  }
+
+  FileSystem& fs_;
+  const std::string path_;
+  const OpenOptions& options_;
+  const DcpIndex& index_;
+  const std::set<std::string> optimizers_;  // the start of their names
+  StoredBuilder builder_;
+  DcpItems items_;
+  Manifest manifest_;
+  bool leave_optimizer_ = false;  // as some of it cannot be read
+  bool one_step_ = false;         // of all parameters
+  std::optional<double> plain_step_;
+  DcpParamGroups groups_;
+  std::set<std::string> left_;                               // training state that has no place
+  std::map<std::string, ParameterSpec, std::less<>> specs_;  // where our own writer says them
+};
+
+}  // namespace
+
+bool MatchesDcp(FileSystem& fs, const std::string& path) {
+  const auto info = fs.Stat(path);
+  if (!info.ok() || !info->is_directory()) return false;
+  if (fs.Stat(JoinPath(path, ".metadata")).ok()) return true;
+  const auto names = fs.List(path);
+  return names.ok() &&
+         std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenDcp(FileSystem& fs, const std::string& path,
+                                                  const OpenOptions& options) {
+  if (!fs.Stat(JoinPath(path, ".metadata")).ok())
+    return NotFound(
+        "{}: there are .distcp files and no .metadata: its save was interrupted, and nothing else "
+        "says which tensor is where; take an older checkpoint",
+        path);
+  CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, path));
+  return DcpReader(fs, path, options, index).Open();
+}
+
+}  // namespace cairn

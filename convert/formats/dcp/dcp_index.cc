@@ -1,0 +1,248 @@
+#include "convert/formats/dcp/dcp_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+// Many parts of a damaged .metadata may be one and the same value, so that what is made of them could be far
+// more than what was read: there are no more chunks than places, no two items lie on each other, and paths
+// are not much longer than the file.
+constexpr uint64_t kMaxPathFactor = 16;
+constexpr size_t kMaxNameBytes = 4096;
+
+// An attribute of an object; nothing of what is a mere dict.
+const PyValue* Attribute(const PyValue& object, std::string_view name) {
+  return object.is(PyKind::kObject) ? Find(object, name) : nullptr;
+}
+
+// A chunk's identity: name, and offset where it is of a tensor.
+using ChunkKey = std::pair<std::string, std::string>;
+
+ChunkKey KeyOf(std::string_view name, const Dims* offset) {
+  return {std::string(name), offset ? ToString(*offset) : ""};
+}
+
+Result<DcpItem> ParseItem(const PyValue& info, std::string_view name) {
+  const auto file = AsText(Attribute(info, "relative_path"));
+  const auto offset = AsInt(Attribute(info, "offset")), length = AsInt(Attribute(info, "length"));
+  if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > INT64_MAX - *length)
+    return Corrupt(".metadata: {} has no place in a file", name);
+  if (!IsPlainFileName(std::string(*file)))
+    return Corrupt(".metadata: {} lies in {}, which is outside of the directory", name, *file);
+  const PyValue* transforms = Attribute(info, "transform_descriptors");
+  if (transforms && !transforms->items.empty())
+    return NotSupported("{} is stored through an extension of torch.distributed.checkpoint; save it without",
+                        name);
+  const auto begin = static_cast<uint64_t>(*offset);
+  return DcpItem{std::string(*file), {begin, begin + static_cast<uint64_t>(*length)}};
+}
+
+Status CheckApart(const std::map<ChunkKey, DcpItem>& items) {
+  std::vector<const DcpItem*> sorted;
+  for (const auto& [key, item] : items)
+    if (item.where.size() > 0) sorted.push_back(&item);
+  std::ranges::sort(sorted, {}, [](const DcpItem* item) {
+    return std::pair<std::string_view, uint64_t>(item->file, item->where.begin);
+  });
+  for (size_t i = 1; i < sorted.size(); ++i)
+    if (sorted[i]->file == sorted[i - 1]->file && sorted[i]->where.begin < sorted[i - 1]->where.end)
+      return Corrupt(".metadata: two of its items lie on each other in {} at byte {}", sorted[i]->file,
+                     sorted[i]->where.begin);
+  return OkStatus();
+}
+
+Result<std::map<ChunkKey, DcpItem>> ParseStorage(const PyValue& root) {
+  const PyValue* storage = FindKind(root, "storage_data", PyKind::kDict);
+  if (!storage) return Corrupt(".metadata has no storage_data");
+  std::map<ChunkKey, DcpItem> items;
+  for (size_t i = 0; i + 1 < storage->items.size(); i += 2) {
+    const PyValue& index = *storage->items[i];
+    const auto name = AsText(Attribute(index, "fqn"));
+    if (!name || name->size() > kMaxNameBytes) return Corrupt(".metadata: a chunk without a name");
+    CAIRN_ASSIGN_OR_RETURN(DcpItem item, ParseItem(*storage->items[i + 1], *name));
+    const auto offset = AsDims(Attribute(index, "offset"));
+    if (!items.emplace(KeyOf(*name, offset ? &*offset : nullptr), std::move(item)).second)
+      return Corrupt(".metadata: a chunk of {} is there twice", *name);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckApart(items));
+  return items;
+}
+
+using Paths = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+Result<Paths> ParsePaths(const PyValue& root, uint64_t max_bytes) {
+  Paths paths;
+  uint64_t bytes = 0;
+  const PyValue* planner = FindKind(root, "planner_data", PyKind::kDict);
+  for (size_t i = 0; planner && i + 1 < planner->items.size(); i += 2) {
+    std::vector<std::string>& path = paths[KeyText(*planner->items[i])];
+    for (const PyValue* part : planner->items[i + 1]->items) {
+      path.push_back(KeyText(*part));
+      bytes += sizeof(std::string) + path.back().size();
+      if (bytes > max_bytes)
+        return Corrupt(".metadata: the paths of its planner_data are longer than it can be");
+    }
+  }
+  return paths;
+}
+
+// Of TensorProperties, whose state is a tuple that begins with it, or has it by name.
+std::optional<Dtype> DtypeOf(const PyValue* properties) {
+  if (!properties) return std::nullopt;
+  const PyValue* dtype = Attribute(*properties, "dtype");
+  const PyValue* state = properties->state;
+  if (!dtype && state && state->is(PyKind::kTuple) && !state->items.empty()) dtype = state->items[0];
+  const TorchType* type = dtype && dtype->is(PyKind::kGlobal) ? FindTorchType(dtype->text) : nullptr;
+  return type ? type->dtype : std::nullopt;
+}
+
+// `chunks_left`: of all tensors.
+Status AddTensor(const PyValue& meta, const std::map<ChunkKey, DcpItem>& items, uint64_t& chunks_left,
+                 DcpTensor& tensor) {
+  const auto shape = AsDims(Attribute(meta, "size"));
+  const PyValue* chunks = Attribute(meta, "chunks");
+  if (!shape || !chunks || !chunks->is(PyKind::kList))
+    return Corrupt(".metadata: {} has no shape", tensor.name);
+  tensor.shape = *shape;
+  tensor.dtype = DtypeOf(Attribute(meta, "properties"));
+  for (const PyValue* chunk : chunks->items) {
+    const auto offsets = AsDims(Attribute(*chunk, "offsets")), sizes = AsDims(Attribute(*chunk, "sizes"));
+    if (!offsets || !sizes) return Corrupt(".metadata: a chunk of {} has no shape", tensor.name);
+    const auto item = items.find(KeyOf(tensor.name, &*offsets));
+    if (item == items.end())
+      return Corrupt(".metadata: the chunk of {} at {} is in no file; a rank's part of the save is missing",
+                     tensor.name, ToString(*offsets));
+    if (chunks_left-- == 0)
+      return Corrupt(".metadata: {} has more chunks than there are places for", tensor.name);
+    tensor.chunks.push_back({{*offsets, *sizes}, item->second});
+  }
+  if (tensor.chunks.empty() && tensor.shape.Volume() > 0)
+    return NotFound(".metadata: {} of shape {} has no chunk; a rank's part of the save is missing",
+                    tensor.name, ToString(tensor.shape));
+  return OkStatus();
+}
+
+// Each place in a file is a chunk's or an item's. Errors: Corrupt naming one that is not.
+Status CheckAllNamed(const std::map<ChunkKey, DcpItem>& items, const std::vector<DcpTensor>& tensors,
+                     const std::vector<DcpBytes>& bytes) {
+  std::set<ChunkKey> named;
+  for (const DcpBytes& item : bytes) named.insert(KeyOf(item.name, nullptr));
+  for (const DcpTensor& tensor : tensors)
+    for (const DcpChunk& chunk : tensor.chunks) named.insert(KeyOf(tensor.name, &chunk.box.offset));
+  for (const auto& [key, item] : items)
+    if (!named.contains(key))
+      return Corrupt("{}{} has a place in {} and is not in state_dict_metadata", key.first,
+                     key.second.empty() ? "" : " at " + key.second, item.file);
+  return OkStatus();
+}
+
+double NumberAt(const TorchType& type, const char* bytes) {
+  const auto load = [&]<typename T>(T value) {
+    std::memcpy(&value, bytes, sizeof(T));
+    return static_cast<double>(value);
+  };
+  if (type.name == "float64") return load(double{});
+  if (type.name == "int64") return load(int64_t{});
+  if (type.name == "int32") return load(int32_t{});
+  return load(float{});
+}
+
+}  // namespace
+
+Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory) {
+  const std::string path = JoinPath(directory, ".metadata");
+  CAIRN_ASSIGN_OR_RETURN(TorchFile metadata, TorchFile::Open(fs, path));
+  const PyValue* tensors = FindKind(metadata.root(), "state_dict_metadata", PyKind::kDict);
+  if (!tensors) return NotSupported("{}: not of torch.distributed.checkpoint", path);
+  auto items = ParseStorage(metadata.root());
+  if (!items.ok()) return items.status().WithContext(directory);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  const auto paths = ParsePaths(metadata.root(), kMaxPathFactor * info.bytes);
+  if (!paths.ok()) return paths.status().WithContext(directory);
+  uint64_t chunks_left = items->size();
+  std::set<std::string_view> names;
+  std::vector<DcpTensor> found;
+  std::vector<DcpBytes> bytes;
+  for (size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
+    const PyValue& meta = *tensors->items[i + 1];
+    const std::string name = KeyText(*tensors->items[i]);
+    if (tensors->items[i]->is(PyKind::kStr) && !names.insert(tensors->items[i]->text).second)
+      return Corrupt("{}: {} is there twice", path, name);
+    const auto at = paths->find(name);
+    const std::vector<std::string> parts = at == paths->end() ? std::vector<std::string>() : at->second;
+    if (!meta.IsNamed("TensorStorageMetadata")) {
+      const auto item = items->find(KeyOf(name, nullptr));
+      if (item == items->end())
+        return NotFound("{}: {} is in no file; a rank's part of the save is missing", path, name);
+      bytes.push_back({name, parts, item->second});
+      continue;
+    }
+    DcpTensor& tensor = found.emplace_back(DcpTensor{name, parts, {}, {}});
+    CAIRN_RETURN_IF_ERROR(AddTensor(meta, *items, chunks_left, tensor).WithContext(directory));
+  }
+  CAIRN_RETURN_IF_ERROR(CheckAllNamed(*items, found, bytes).WithContext(path));
+  return DcpIndex{std::move(found), std::move(bytes), std::move(metadata)};
+}
+
+Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
+  const std::string path = JoinPath(files_.directory(), item.file);
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, files_.file_system().Stat(path));
+  if (item.where.end > info.bytes)
+    return Corrupt("{}: {} at byte {} reaches behind the end of the file ({} bytes); it was truncated", path,
+                   name, item.where.begin, info.bytes);
+  Result<TorchFile> torch = TorchFile::Read(*file, item.where);
+  if (!torch.ok())
+    return torch.status().WithContext(fmt::format("{}: {} at byte {}", path, name, item.where.begin));
+  if (listed_.emplace(item.file, item.where.begin).second) account_.AddFile(item.file, *torch);
+  return torch;
+}
+
+Status DcpItems::ListAll(const DcpIndex& index) {
+  const auto list = [&](const std::string& name, const DcpItem& item) {
+    return listed_.contains({item.file, item.where.begin}) ? OkStatus() : Open(name, item).status();
+  };
+  for (const DcpTensor& tensor : index.tensors)
+    for (const DcpChunk& chunk : tensor.chunks) CAIRN_RETURN_IF_ERROR(list(tensor.name, chunk.item));
+  for (const DcpBytes& bytes : index.bytes) CAIRN_RETURN_IF_ERROR(list(bytes.name, bytes.item));
+  return OkStatus();
+}
+
+Result<TensorArray> DcpItems::Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(tensor.name, chunk.item));
+  const std::string path = JoinPath(files_.directory(), chunk.item.file);
+  const PyValue& root = torch.root();
+  if (!root.is(PyKind::kTensor))
+    return NotSupported("{}: {} at byte {} is a {}, not a plain tensor", path, tensor.name,
+                        chunk.item.where.begin, root.ClassName());
+  if (!(root.tensor->shape == chunk.box.extent))
+    return Corrupt("{}: {} at byte {} has shape {}, .metadata says {}", path, tensor.name,
+                   chunk.item.where.begin, ToString(root.tensor->shape), ToString(chunk.box.extent));
+  auto array = ArrayOf(torch, *root.tensor, file_index, tensor.name);
+  if (!array.ok()) return array.status().WithContext(path);
+  return array;
+}
+
+Result<double> DcpItems::Number(const std::string& name, const DcpItem& item) {
+  CAIRN_ASSIGN_OR_RETURN(const TorchFile torch, Open(name, item));
+  const PyValue& root = torch.root();
+  if (const auto number = AsNumber(&root)) return *number;
+  const TensorRef* tensor = root.tensor;
+  if (!tensor || tensor->shape.Volume() != 1) return NotSupported("{} is no number", name);
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t at, torch.Locate(*tensor));
+  CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
+  std::array<char, 16> bytes{};
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(at + tensor->offset * tensor->type->bytes,
+                                     std::as_writable_bytes(std::span(bytes).first(tensor->type->bytes))));
+  return NumberAt(*tensor->type, bytes.data());
+}
+
+}  // namespace cairn

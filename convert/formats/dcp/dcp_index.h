@@ -1,0 +1,70 @@
+// The `.metadata` of torch.distributed.checkpoint: which chunk of which tensor lies in which file.
+//
+// Source: torch.distributed.checkpoint.metadata and .filesystem, written by torch 2.0 to 2.11.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/foreign/stored_builder.h"
+
+namespace cairn {
+
+// An item of a .distcp file: a file of torch.save within it.
+struct DcpItem {
+  std::string file;  // plain name
+  Stretch where;
+};
+
+struct DcpChunk {
+  Box box;  // of the tensor
+  DcpItem item;
+};
+
+struct DcpTensor {
+  std::string name;               // fully qualified: the path's parts joined by dots
+  std::vector<std::string> path;  // as the planner unflattens it; empty where it did not flatten
+  Dims shape;
+  std::optional<Dtype> dtype;    // as .metadata has it; nothing where it is none that is held here
+  std::vector<DcpChunk> chunks;  // none of an empty tensor
+};
+
+struct DcpBytes {  // anything that is no tensor
+  std::string name;
+  std::vector<std::string> path;
+  DcpItem item;
+};
+
+struct DcpIndex {
+  std::vector<DcpTensor> tensors;
+  std::vector<DcpBytes> bytes;
+  TorchFile metadata;  // what else it says
+};
+
+// Errors: NotFound (an interrupted save has no .metadata), Corrupt and NotSupported naming tensor and file.
+Result<DcpIndex> ReadDcpIndex(FileSystem& fs, const std::string& directory);
+
+// The items of a directory, one open file at a time.
+class DcpItems {
+ public:
+  // Lists the storages of each item in `account`.
+  DcpItems(FileSystem& fs, std::string directory, Account& account)
+      : files_(fs, std::move(directory)), account_(account) {}
+
+  // Errors: those of TorchFile::Read, naming file and item.
+  Result<TorchFile> Open(const std::string& name, const DcpItem& item);
+  // Lists all items of an index that were not opened yet.
+  Status ListAll(const DcpIndex& index);
+  // The chunk's tensor as an array; of the chunk's shape.
+  Result<TensorArray> Array(const DcpTensor& tensor, const DcpChunk& chunk, uint32_t file_index);
+  // The number that a small tensor or a plain value is.
+  Result<double> Number(const std::string& name, const DcpItem& item);
+
+ private:
+  OpenFiles files_;
+  Account& account_;
+  std::set<std::pair<std::string, uint64_t>> listed_;  // items: file and first byte
+};
+
+}  // namespace cairn

@@ -1,0 +1,40 @@
+// The optimizer's groups of parameters in a checkpoint of torch.distributed.checkpoint, in both of torch's
+// forms: `param_groups` as a list, "optimizer.param_groups.0.lr" with the names of its members; or flattened,
+// with every parameter's own "param_groups.layers.0.weight.lr".
+//
+// Source: torch 2.11, torch/distributed/checkpoint/state_dict.py.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "convert/formats/dcp/dcp_index.h"
+
+namespace cairn {
+
+class DcpParamGroups {
+ public:
+  // Whether an item is a hyper-parameter, or the members of a group.
+  static bool IsOne(const DcpBytes& bytes);
+
+  // `value` is what the item holds; `name_of` gives a parameter's own name.
+  void Add(const DcpBytes& bytes, const PyValue& value,
+           const std::function<std::string(std::string)>& name_of);
+
+  // As `param_groups` of a manifest's state; flattened, parameters of equal hyper-parameters are a group.
+  // Nothing where none was added.
+  void PutInto(nlohmann::json& state) const;
+
+ private:
+  void AddOfGroup(size_t group, const std::string& key, const PyValue& value,
+                  const std::function<std::string(std::string)>& name_of);
+
+  std::vector<nlohmann::json> groups_;
+  std::vector<std::pair<std::string, nlohmann::json>> flat_;  // each parameter's hyper-parameters
+  std::map<std::string, size_t> place_;                       // in flat_
+};
+
+}  // namespace cairn

@@ -1,0 +1,205 @@
+#include "convert/formats/dcp/dcp_writer.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ckpt/model/placement.h"
+#include "convert/foreign/target_builder.h"
+#include "convert/formats/dcp/dcp_metadata.h"
+#include "convert/formats/hugging_face/safetensors.h"
+#include "convert/formats/training/training_state.h"
+#include "convert/formats/training/training_tensors.h"
+
+namespace cairn {
+namespace {
+
+class DcpPlanner {
+ public:
+  DcpPlanner(const CheckpointSource& source, const TargetOptions& options)
+      : source_(source), options_(options), state_(TrainingStateOf(source)) {}
+
+  Result<TargetPlanned> Plan() {
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    if (tensors_.optimizer) CAIRN_RETURN_IF_ERROR(FitStates());
+    LeaveLoneMasters(tensors_);
+    builder_.target.tensors = tensors_.tensors;
+    CAIRN_RETURN_IF_ERROR(PlaceLayers());
+    for (int rank = 0; rank < options_.topology.world(); ++rank)
+      builder_.AddFile(fmt::format("__{}_0.distcp", rank));
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      CAIRN_RETURN_IF_ERROR(AddParameter(parameter));
+    if (tensors_.optimizer) AddParamGroups();
+    AddState();
+    builder_.Place();
+    builder_.DropEmptyFiles();
+    builder_.AddText(".metadata", DcpMetadata(entries_, builder_.target));
+    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+  }
+
+ private:
+  // Every state has a place under its name; a step is missing where no file says it.
+  Status FitStates() {
+    CAIRN_ASSIGN_OR_RETURN(state_.groups, GroupsOfSource(state_.param_groups, tensors_));
+    const auto counts = [](const TrainingParameter& p) { return p.exp_avg && !p.step; };
+    if (state_.step_known || std::ranges::none_of(tensors_.parameters, counts)) return OkStatus();
+    TrainingTensors same = tensors_;
+    return FitOptimizer(same, Steps::kOfEach, options_.allow_optimizer, state_);
+  }
+
+  Status PlaceLayers() {
+    CAIRN_RETURN_IF_ERROR(Validate(options_.topology));
+    const int layers = CountLayers(source_.catalog().Parameters());
+    if (options_.topology.pp == 1) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(layers, options_.topology));
+    return OkStatus();
+  }
+
+  int StageOfLayer(int layer) const {
+    return layers_.empty() ? 0 : StageOf(layer, layers_) % options_.topology.pp;
+  }
+
+  Status AddParameter(const TrainingParameter& parameter) {
+    const std::string& name = parameter.spec.name;
+    AddTensor(parameter.weight, {"model", name});
+    for (const auto& [second, first] : state_.shared_params.items())
+      if (first == name) AddAgain(parameter.weight, second);
+    if (!parameter.has_state()) return OkStatus();
+    const auto add = [&](const std::optional<uint32_t>& tensor, std::string_view kind) {
+      if (tensor) AddTensor(*tensor, {"optimizer", "state", name, std::string(kind)});
+    };
+    add(parameter.exp_avg, "exp_avg");
+    add(parameter.exp_avg_sq, "exp_avg_sq");
+    for (const auto& [role, tensor] : parameter.others) add(tensor, Name(role));
+    add(parameter.master, "master_param");
+    parameter.step ? add(parameter.step, "step") : AddStep(parameter);
+    return OkStatus();
+  }
+
+  // That of all parameters.
+  void AddStep(const TrainingParameter& parameter) {
+    if (!state_.step_known && !parameter.exp_avg) return;
+    DcpEntry& step = Add({"optimizer", "state", parameter.spec.name, "step"});
+    step.dtype = Dtype::kF32;
+    const uint32_t zip = builder_.BeginZip(RankOf(parameter.spec, 0, 0), "archive");
+    builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+    step.chunks.emplace_back(Box{}, zip);
+  }
+
+  // A weight under a second name, which whoever reads the file takes for a tensor of its own.
+  void AddAgain(uint32_t weight, const std::string& name) {
+    TargetTensor again = tensors_.tensors[weight];
+    again.entry.spec.name = name;
+    tensors_.tensors.push_back(again);
+    builder_.target.tensors.push_back(std::move(again));
+    AddTensor(static_cast<uint32_t>(tensors_.tensors.size() - 1), {"model", name});
+  }
+
+  DcpEntry& Add(std::vector<nlohmann::json> path) {
+    DcpEntry entry;
+    for (const auto& part : path)
+      entry.name +=
+          (entry.name.empty() ? "" : ".") + (part.is_string() ? part.get<std::string>() : part.dump());
+    entry.path = std::move(path);
+    return entries_.emplace_back(std::move(entry));
+  }
+
+  uint32_t RankOf(const ParameterSpec& spec, int tp, int dp) const {
+    return static_cast<uint32_t>(options_.topology.RankOf({tp, StageOfLayer(spec.layer), dp}));
+  }
+
+  void AddTensor(uint32_t index, std::vector<nlohmann::json> path) {
+    const TensorEntry& tensor = tensors_.tensors[index].entry;
+    DcpEntry& entry = Add(std::move(path));
+    entry.dtype = tensor.dtype;
+    entry.shape = tensor.spec.shape;
+    const bool cut = tensor.spec.tp_dim != kReplicated;
+    const int slices = cut ? options_.topology.tp : 1;
+    for (int tp = 0; tp < slices; ++tp) {
+      const Box slice =
+          cut ? Part(Box::Whole(entry.shape), tensor.spec.tp_dim, tp, slices) : Box::Whole(entry.shape);
+      for (int dp = 0; dp < options_.topology.dp; ++dp) {
+        if (slice.rank() == 0 && dp > 0) continue;
+        const Box box = slice.rank() == 0 ? slice : Part(slice, 0, dp, options_.topology.dp);
+        if (box.Volume() == 0) continue;
+        AddChunk(index, tensor, box, RankOf(tensor.spec, tp, dp), entry);
+      }
+    }
+  }
+
+  // Number `part` of `parts` in one dimension, as torch.chunk cuts: all of one size, the last ones smaller.
+  static Box Part(Box box, int dim, int part, int parts) {
+    const uint64_t whole = box.extent[dim], most = (whole + parts - 1) / parts;
+    const uint64_t begin = std::min(whole, part * most), end = std::min(whole, begin + most);
+    box.offset[dim] += begin;
+    box.extent[dim] = end - begin;
+    return box;
+  }
+
+  void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, DcpEntry& entry) {
+    const uint32_t zip = builder_.BeginZip(file, "archive");
+    const uint32_t array = builder_.EmitArray(zip, tensor.dtype, box.extent);
+    builder_.target.parts.push_back({index, box, array, Box::Whole(box.extent), false});
+    entry.chunks.emplace_back(box, zip);
+  }
+
+  // Anything that is no tensor, in the first file.
+  void AddValue(std::vector<nlohmann::json> path, const nlohmann::json& value) {
+    const bool tuple = path.back() == "betas";
+    DcpEntry& entry = Add(std::move(path));
+    const uint32_t zip = builder_.BeginZip(0, "archive");
+    PickleEmitter& pickle = builder_.pickle(zip);
+    if (tuple && value.is_array()) {
+      pickle.BeginTuple();
+      for (const auto& item : value) pickle.Json(item);
+      pickle.EndTuple();
+    } else {
+      pickle.Json(value);
+    }
+    entry.chunks.emplace_back(Box{}, zip);
+  }
+
+  void AddParamGroups() {
+    if (state_.param_groups.empty()) state_.notes.push_back(AdamWDefaultsInWords());
+    const bool adam =
+        std::ranges::any_of(tensors_.parameters, [](const auto& p) { return p.exp_avg.has_value(); });
+    std::set<std::string> held;
+    for (const TrainingParameter& parameter : tensors_.parameters) held.insert(parameter.spec.name);
+    for (size_t g = 0; g < state_.groups.size(); ++g) {
+      nlohmann::json group =
+          adam || state_.param_groups.empty() ? ParamGroup(state_, g) : state_.groups.hyper[g];
+      group["params"] = nlohmann::json::array();
+      for (const std::string& name : state_.groups.MembersOf(g))
+        if (held.contains(name)) group["params"].push_back(name);
+      for (const auto& [key, value] : group.items()) AddValue({"optimizer", "param_groups", g, key}, value);
+    }
+  }
+
+  void AddState() {
+    const Manifest& manifest = source_.manifest();
+    AddValue({"train", "iteration"}, state_.iteration);
+    AddValue({"train", "consumed_samples"}, state_.consumed_samples);
+    AddValue({"train", "consumed_tokens"}, state_.consumed_tokens);
+    const nlohmann::json own = {{"model", manifest.model},
+                                {"parameters", EncodeParameters(source_.catalog().Parameters())},
+                                {"state", manifest.state},
+                                {"history", HistoryWith(manifest, "dcp", state_.notes)},
+                                {"step", manifest.step}};
+    AddValue({"cairn"}, own.dump());
+  }
+
+  const CheckpointSource& source_;
+  const TargetOptions& options_;
+  TrainingState state_;
+  TrainingTensors tensors_;
+  std::vector<int> layers_;  // of each pipeline chunk
+  std::vector<DcpEntry> entries_;
+  TargetBuilder builder_;
+};
+
+}  // namespace
+
+Result<TargetPlanned> PlanDcp(const CheckpointSource& source, const TargetOptions& options) {
+  return DcpPlanner(source, options).Plan();
+}
+
+}  // namespace cairn

@@ -1,0 +1,15 @@
+// Checkpoints of DeepSpeed: pipelines of Megatron-DeepSpeed in layer files, and any model under ZeRO-1, 2
+// or 3.
+//
+// Megatron's modules become canonical parameters; a model of other names keeps them. 16-bit weights come with
+// their fp32 masters; where only masters are stored (ZeRO-3) they are the weights.
+#pragma once
+
+#include "convert/foreign/format.h"
+
+namespace cairn {
+
+Result<std::unique_ptr<CheckpointSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
+                                                        const OpenOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,108 @@
+#include "convert/formats/deepspeed/deepspeed_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kModel = "model_states.pt";
+constexpr std::string_view kOptimizer = "optim_states.pt";
+
+// Takes `word` off the front of `name`.
+bool Eat(std::string_view& name, std::string_view word) {
+  if (!name.starts_with(word)) return false;
+  name.remove_prefix(word.size());
+  return true;
+}
+
+std::optional<int> EatNumber(std::string_view& name) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || number < 0 || end == name.data()) return std::nullopt;
+  name.remove_prefix(static_cast<size_t>(end - name.data()));
+  return number;
+}
+
+// layer_03-model_01-model_states.pt, layer_03-model_states.pt
+void AddLayer(const std::string& file, DeepSpeedFiles& files) {
+  std::string_view name = file;
+  if (!Eat(name, "layer_")) return;
+  const auto layer = EatNumber(name);
+  std::optional<int> rank = 0;
+  if (Eat(name, "-model_") && name != "states.pt") {
+    rank = EatNumber(name);
+    if (!Eat(name, "-")) return;
+  } else if (name == "states.pt") {
+    name = kModel;
+  }
+  if (layer && rank && name == kModel) files.layers[{*layer, *rank}] = file;
+}
+
+// mp_rank_01_model_states.pt
+void AddModel(const std::string& file, DeepSpeedFiles& files) {
+  std::string_view name = file;
+  if (!Eat(name, "mp_rank_")) return;
+  const auto rank = EatNumber(name);
+  if (rank && Eat(name, "_") && name == kModel) files.models[*rank] = file;
+}
+
+// bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt; before 2021 without the underscore behind the ranks
+void AddZero(const std::string& file, DeepSpeedFiles& files) {
+  std::string_view name = file;
+  (void)(Eat(name, "bf16_") || Eat(name, "fp16_"));
+  if (!Eat(name, "zero_pp_rank_")) return;
+  const auto data = EatNumber(name);
+  if (!data || !Eat(name, "_mp_rank_")) return;
+  const auto model = EatNumber(name);
+  (void)Eat(name, "_");
+  if (!model) return;
+  if (name == kOptimizer) files.optimizers[{*model, *data}] = file;
+  if (name == kModel) files.zero3_models[{*model, *data}] = file;
+}
+
+bool IsTagDirectory(FileSystem& fs, const std::string& path) {
+  const auto names = fs.List(path);
+  return names.ok() && std::ranges::any_of(*names, [](const std::string& n) {
+           return n.ends_with("_model_states.pt") || n.ends_with("-model_states.pt");
+         });
+}
+
+}  // namespace
+
+bool MatchesDeepSpeed(FileSystem& fs, const std::string& path) {
+  const auto info = fs.Stat(path);
+  if (!info.ok() || !info->is_directory()) return false;
+  if (IsTagDirectory(fs, path)) return true;
+  const auto names = fs.List(path);
+  return names.ok() && std::ranges::find(*names, "latest") != names->end() &&
+         std::ranges::any_of(*names, [](const std::string& n) { return n.starts_with("global_step"); });
+}
+
+Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path) {
+  DeepSpeedFiles files{.directory = path, .layers = {}, .models = {}, .optimizers = {}, .zero3_models = {}};
+  if (!IsTagDirectory(fs, path)) {
+    const std::string latest = JoinPath(path, "latest");
+    CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, latest, 4096));
+    while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
+    if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", latest, tag);
+    files.directory = JoinPath(path, tag);
+    if (!IsTagDirectory(fs, files.directory))
+      return NotFound("{} names {}, which is not there or empty; name another global_step directory", latest,
+                      tag);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(files.directory));
+  for (const std::string& name : names) {
+    if (name.find("expert_") != std::string::npos || name.starts_with("expp_rank_"))
+      return NotSupported("{}: {} is of a mixture of experts, which is not read yet", files.directory, name);
+    AddLayer(name, files);
+    AddModel(name, files);
+    AddZero(name, files);
+  }
+  return files;
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// The files of a DeepSpeed checkpoint by what their names say.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+struct DeepSpeedFiles {
+  std::string directory;                                    // of the tag: "global_step1000"
+  std::map<std::pair<int, int>, std::string> layers;        // of a pipeline, by (layer, tensor parallel rank)
+  std::map<int, std::string> models;                        // by model parallel rank
+  std::map<std::pair<int, int>, std::string> optimizers;    // by (model, data parallel rank)
+  std::map<std::pair<int, int>, std::string> zero3_models;  // the same
+};
+
+// Whether `path` is such a directory, or one with a `latest` file that names one.
+bool MatchesDeepSpeed(FileSystem& fs, const std::string& path);
+
+// Errors: NotFound where `latest` names a directory that is not there; NotSupported for mixtures of experts.
+Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& path);
+
+}  // namespace cairn

@@ -1,0 +1,312 @@
+#include "convert/formats/deepspeed/deepspeed_writer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "convert/formats/deepspeed/model_states.h"
+
+namespace cairn {
+namespace {
+
+// What both forms have in common.
+class DeepSpeedPlanner {
+ public:
+  DeepSpeedPlanner(const CheckpointSource& source, const TargetOptions& options)
+      : source_(source), options_(options), state_(TrainingStateOf(source)) {}
+
+ protected:
+  Status Choose(std::optional<Dtype> dtype) {
+    topology_ = options_.topology;
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), dtype));
+    // Masters alone, as ZeRO-3 leaves them: the training looks for files of the type that it computes in.
+    if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
+      CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), state_.params_dtype));
+    }
+    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, steps_, options_.allow_optimizer, state_));
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      if (parameter.exp_avg && !parameter.master && TypeOf(parameter) != Dtype::kF32)
+        return NotSupported("{} has an optimizer's state and neither a master nor fp32 weights",
+                            parameter.spec.name);
+    CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
+    if (!tensors_.optimizer)
+      state_.notes.push_back(
+          "there is no optimizer's state: load it with load_module_only, or as a fine-tuning");
+    else if (state_.param_groups.empty())
+      state_.notes.push_back(AdamWDefaultsInWords());
+    if (state_.schedule.empty()) state_.notes.push_back("no schedule of the learning rate is carried");
+    return OkStatus();
+  }
+
+  Status Cut() {
+    CAIRN_ASSIGN_OR_RETURN(model_, LocalModelOf(source_, tensors_, topology_));
+    if (tensors_.optimizer) return CutGroups();
+    state_.groups.hyper.assign(1, nlohmann::json::object());
+    return OkStatus();
+  }
+
+  // Those of the source, if not others are asked for. Where it says nothing of them they are Megatron's for a
+  // model of its names, else one.
+  Status CutGroups() {
+    const bool plain = model_.names == LocalNames::kPlain;
+    const size_t known = state_.param_groups.size();
+    const size_t count = options_.param_groups != 0 ? static_cast<size_t>(options_.param_groups)
+                         : known == 0               ? (plain ? 1 : 2)
+                                                    : 0;
+    auto groups = GroupsOfSource(state_.param_groups, tensors_);
+    if (!groups.ok() && count != 0)  // the user says it
+      groups = GroupsOfSource(nlohmann::json::array({state_.param_groups[0]}), tensors_);
+    if (!groups.ok()) return groups.status();
+    state_.groups = *std::move(groups);
+    const auto rule = [&](const ParameterSpec& spec) { return count == 1 ? 0 : MatricesThenVectors(spec); };
+    if (count != 0)
+      CAIRN_RETURN_IF_ERROR(PartGroups(tensors_, count, rule, options_.allow_optimizer, state_));
+    for (const auto& held : model_.ranks)
+      for (const LocalTensor& local : held) CAIRN_RETURN_IF_ERROR(CheckOneGroup(local));
+    return OkStatus();
+  }
+
+  // Of a tensor that several parameters are fused in.
+  Status CheckOneGroup(const LocalTensor& local) const {
+    const auto name = [&](const MegatronPart& part) -> const std::string& {
+      return tensors_.parameters[part.parameter].spec.name;
+    };
+    const auto group = [&](const MegatronPart& part) {
+      const bool frozen = !tensors_.parameters[part.parameter].exp_avg;
+      return frozen ? std::nullopt : std::optional(state_.groups.GroupOf(name(part)));
+    };
+    for (const MegatronPart& part : local.parts)
+      if (group(part) != group(local.parts[0]))
+        return NotSupported("{} and {} are one tensor, {}, and of two of the optimizer's groups", name(part),
+                            name(local.parts[0]), local.name);
+    return OkStatus();
+  }
+
+  Dtype TypeOf(const TrainingParameter& parameter) const {
+    return tensors_.tensors[parameter.weight].entry.dtype;
+  }
+  ZeroJob Job(const std::string& directory) const {
+    const bool plain = model_.names == LocalNames::kPlain;
+    return {tensors_,  state_, topology_,
+            directory, plain,  state_.round_robin_gradients && topology_.zero < 3};
+  }
+  std::string StepName() const { return fmt::format("global_step{}", state_.iteration); }
+  const nlohmann::json& facts() const { return source_.manifest().model; }
+
+  const CheckpointSource& source_;
+  const TargetOptions& options_;
+  TrainingState state_;
+  Topology topology_;
+  TrainingTensors tensors_;
+  LocalModel model_;
+  Steps steps_ = Steps::kOne;  // that the form holds
+  TargetBuilder builder_;
+};
+
+class ShardedPlanner : public DeepSpeedPlanner {
+ public:
+  using DeepSpeedPlanner::DeepSpeedPlanner;
+
+  Result<TargetPlanned> Plan() {
+    CAIRN_RETURN_IF_ERROR(Choose(options_.dtype));
+    if (topology_.zero == 0) topology_.zero = 1;
+    if (topology_.zero == 3 && !tensors_.optimizer)
+      return NotSupported(
+          "ZeRO 3 keeps weights in the optimizer's shards, and there is no optimizer here; choose "
+          "--zero 1");
+    CAIRN_RETURN_IF_ERROR(Cut());
+    if (!tensors_.optimizer) LeaveLoneMasters(tensors_);
+    builder_.target.tensors = tensors_.tensors;
+    if (topology_.zero == 3) MastersAreWeights();
+    const std::string directory = StepName();
+    const ZeroJob job = Job(directory);
+    if (job.round_robin && tensors_.optimizer)
+      state_.notes.push_back(
+          "the optimizer's order is that of round_robin_gradients, as its ds_config has it: load it with "
+          "that on");
+    for (size_t rank = 0; rank < model_.ranks.size(); ++rank) {
+      AddModelStates(job, static_cast<int>(rank));
+      if (tensors_.optimizer) AddZeroShards(job, model_.ranks[rank], static_cast<int>(rank), builder_);
+    }
+    if (model_.names == LocalNames::kPipeline) AddLayers(directory);
+    builder_.Place();
+    builder_.AddText("latest", StepName());
+    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+  }
+
+ private:
+  // Of ZeRO-3 no other weights are stored.
+  void MastersAreWeights() {
+    for (const TrainingParameter& parameter : tensors_.parameters) {
+      if (!parameter.master) continue;
+      builder_.target.tensors[parameter.weight].read_back = false;
+      builder_.target.tensors[*parameter.master].entry.role = Role::kWeight;
+    }
+  }
+
+  void AddModelStates(const ZeroJob& job, int rank) {
+    const int files = topology_.zero == 3 ? topology_.dp : 1;
+    for (int d = 0; d < files; ++d) {
+      const std::string prefix = topology_.zero == 3 ? fmt::format("zero_pp_rank_{}_", d) : "";
+      const uint32_t zip = builder_.BeginTorchFile(
+          fmt::format("{}/{}mp_rank_{:02}_model_states.pt", job.directory, prefix, rank));
+      PickleEmitter& p = builder_.pickle(zip);
+      p.BeginDict();
+      p.Text("module");
+      EmitModule(zip, model_.ranks[rank]);
+      EmitModelStates(p, job, model_, facts(), model_.ranks[rank]);
+      p.EndDict();
+    }
+  }
+
+  // A pipeline's is in its layer files; that of ZeRO-3 has empty tensors.
+  void EmitModule(uint32_t zip, const std::vector<LocalTensor>& held) {
+    PickleEmitter& p = builder_.pickle(zip);
+    if (model_.names == LocalNames::kPipeline) return p.None();
+    p.BeginOrderedDict();
+    for (const LocalTensor& local : held) {
+      p.Text(local.name);
+      EmitWeight(zip, local, topology_.zero == 3);
+    }
+    for (const auto& [second, first] : state_.shared_params.items()) {
+      const auto local = std::ranges::find(held, first.get<std::string>(), &LocalTensor::name);
+      if (local == held.end()) continue;  // Megatron has names of its own
+      p.Text(second);
+      EmitWeight(zip, *local, topology_.zero == 3);
+    }
+    p.EndDict();
+  }
+
+  void EmitWeight(uint32_t zip, const LocalTensor& local, bool empty) {
+    const Dtype dtype = TypeOf(tensors_.parameters[local.parts[0].parameter]);
+    if (empty) return (void)builder_.EmitTensor(zip, dtype, {0});
+    AddParts(tensors_, local, Role::kWeight, builder_.EmitArray(zip, dtype, local.shape), builder_.target);
+  }
+
+  void AddLayers(const std::string& directory) {
+    for (size_t rank = 0; rank < model_.ranks.size(); ++rank) {
+      std::map<int, std::vector<const LocalTensor*>> layers;
+      for (const LocalTensor& local : model_.ranks[rank])
+        if (!local.copy) layers[local.pipeline_layer].push_back(&local);
+      for (const auto& [layer, held] : layers) {
+        const uint32_t zip = builder_.BeginTorchFile(
+            fmt::format("{}/layer_{:02}-model_{:02}-model_states.pt", directory, layer, rank % topology_.tp));
+        builder_.pickle(zip).BeginOrderedDict();
+        for (const LocalTensor* local : held) {
+          builder_.pickle(zip).Text(local->file_name);
+          EmitWeight(zip, *local, false);
+        }
+        builder_.pickle(zip).EndDict();
+      }
+    }
+  }
+};
+
+class UniversalPlanner : public DeepSpeedPlanner {
+ public:
+  using DeepSpeedPlanner::DeepSpeedPlanner;
+
+  Result<TargetPlanned> Plan() {
+    steps_ = Steps::kOfEach;
+    state_.round_robin_gradients = false;  // parameters are by name
+    CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
+    // The arguments in its model states are those of the training that it came from.
+    if (topology_.zero == 0) topology_.zero = 1;
+    CAIRN_RETURN_IF_ERROR(Cut());
+    builder_.target.tensors = tensors_.tensors;
+    const std::string directory = StepName() + "_universal";
+    const ZeroJob job = Job(directory);
+    for (size_t rank = 0; rank < model_.ranks.size(); ++rank)
+      for (const char* prefix : {"", "zero_pp_rank_0_"})  // ZeRO 1 and 2 look for the one, 3 for the other
+        AddModelStates(job, prefix, static_cast<int>(rank));
+    const Topology topology = topology_;
+    topology_.tp = topology_.pp = 1;
+    topology_.layers_per_stage.clear();
+    CAIRN_RETURN_IF_ERROR(Cut());
+    for (const LocalTensor& local : model_.ranks[0]) AddParameter(directory, local);
+    if (tensors_.optimizer) AddOptimizerState(job, directory);
+    topology_ = topology;
+    builder_.Place();
+    builder_.AddText("latest_universal", directory);
+    return TargetPlanned{std::move(builder_.target), directory, std::move(state_.notes)};
+  }
+
+ private:
+  void AddModelStates(const ZeroJob& job, const char* prefix, int rank) {
+    const uint32_t zip = builder_.BeginTorchFile(
+        fmt::format("{}/{}mp_rank_{:02}_model_states.pt", job.directory, prefix, rank));
+    PickleEmitter& p = builder_.pickle(zip);
+    p.BeginDict();
+    p.Entry("module", nullptr);
+    EmitModelStates(p, job, model_, facts(), model_.ranks[rank]);
+    p.EndDict();
+  }
+
+  // The vocabulary without its padding, which each training adds again.
+  void AddParameter(const std::string& directory, LocalTensor local) {
+    const TrainingParameter& parameter = tensors_.parameters[local.parts[0].parameter];
+    if (local.vocabulary) local.shape = parameter.spec.shape;
+    const std::string folder = fmt::format("{}/zero/{}/", directory, local.name);
+    for (const auto& [role, name] : {std::pair(Role::kWeight, "fp32"), std::pair(Role::kExpAvg, "exp_avg"),
+                                     std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
+      if (role != Role::kWeight && !parameter.exp_avg) continue;
+      const uint32_t zip = builder_.BeginTorchFile(folder + name + ".pt");
+      PickleEmitter& p = builder_.pickle(zip);
+      p.BeginDict();
+      p.Text("param");
+      AddParts(tensors_, local, role, builder_.EmitArray(zip, Dtype::kF32, local.shape), builder_.target);
+      if (local.tp_dim != kReplicated) p.Entry("cat_dim", local.tp_dim);
+      if (local.vocabulary) p.Entry("vocab_tensor", true);
+      if (local.gated) p.Entry("param_n_sub_params", 2);
+      p.EndDict();
+    }
+    if (!parameter.exp_avg) return;
+    const uint32_t zip = builder_.BeginTorchFile(folder + "step.pt");
+    if (!parameter.step) return builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+    const uint32_t array = builder_.EmitArray(zip, tensors_.tensors[*parameter.step].entry.dtype, {});
+    builder_.target.parts.push_back({*parameter.step, Box{}, array, Box{}, false});
+  }
+
+  // What ZeRO 1 and 2 look for is at the top, what ZeRO 3 does in a dict of its own.
+  void AddOptimizerState(const ZeroJob& job, const std::string& directory) {
+    const uint32_t zip = builder_.BeginTorchFile(directory + "/zero/optimizer_state.pt");
+    PickleEmitter& p = builder_.pickle(zip);
+    p.BeginDict();
+    EmitLossScale(p, state_);
+    p.Text("zero_stage");
+    EmitZeroStage(p, job.topology.zero);
+    p.Entry("ds_version", kDeepSpeedVersion);
+    EmitParamGroups(p);
+    p.Text("optimizer_state_dict");
+    p.BeginDict();
+    p.Text("state");
+    p.BeginDict();
+    p.Int(0);
+    p.BeginDict();
+    p.Text("step");
+    builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
+    p.EndDict();
+    p.EndDict();
+    EmitParamGroups(p);
+    p.EndDict();
+    p.EndDict();
+  }
+
+  void EmitParamGroups(PickleEmitter& p) const {
+    p.Text("param_groups");
+    p.BeginList();
+    for (size_t g = 0; g < state_.groups.size(); ++g) EmitParamGroup(p, state_, g, {g});
+    p.EndList();
+  }
+};
+
+}  // namespace
+
+Result<TargetPlanned> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options) {
+  return ShardedPlanner(source, options).Plan();
+}
+
+Result<TargetPlanned> PlanUniversal(const CheckpointSource& source, const TargetOptions& options) {
+  return UniversalPlanner(source, options).Plan();
+}
+
+}  // namespace cairn

@@ -1,0 +1,14 @@
+// What DeepSpeed's model states files say beside tensors: how far the training was, what the model is, and
+// how others may merge its parameters.
+#pragma once
+
+#include "convert/formats/deepspeed/zero_writer.h"
+
+namespace cairn {
+
+// Emits entries of the file's dict, which is open: counters, schedule, sizes of the world, and for a GPT its
+// arguments and universal_checkpoint_info. `held`: of the rank.
+void EmitModelStates(PickleEmitter& pickle, const ZeroJob& job, const LocalModel& model,
+                     const nlohmann::json& facts, const std::vector<LocalTensor>& held);
+
+}  // namespace cairn

@@ -1,0 +1,154 @@
+#include "convert/formats/deepspeed/slice_patterns.h"
+
+#include <cctype>
+#include <optional>
+
+namespace cairn {
+namespace {
+
+constexpr size_t kMaxPatterns = 4096;
+constexpr size_t kMaxPatternBytes = 512;
+
+// In the order in which DeepSpeed looks a parameter up. Those without a rule are refused by name.
+struct PatternKind {
+  const char* key;
+  std::optional<SliceRule> rule;
+};
+constexpr PatternKind kPatternKinds[] = {
+    {"autotp_unsupported_parameter_patterns", std::nullopt},
+    {"affine_map", std::nullopt},
+    {"parameter_with_sub_params", std::nullopt},
+    {"tp_replicated_parameter_patterns", SliceRule::kReplicated},
+    {"parameter_to_average_patterns", SliceRule::kReplicated},  // equal, or --replicas mean
+    {"parameter_with_2_sub_params_cat_dim_0", SliceRule::kTwoRows},
+    {"parameter_with_row_parallelism_patterns", SliceRule::kColumns},
+    {"vocabulary_parameter_patterns", SliceRule::kRows},
+};
+
+// A regular expression of Python's as a POSIX one; nothing where it uses what that has not, or may grow.
+std::optional<std::string> PosixOf(std::string_view python) {
+  std::string posix = "^(";
+  for (size_t i = 0; i < python.size(); ++i) {
+    const char c = python[i];
+    const std::string_view rest = python.substr(i);
+    if (c == '{' || static_cast<unsigned char>(c) >= 0x80) return std::nullopt;
+    if (rest.starts_with("(?:")) {
+      posix += '(';
+      i += 2;
+    } else if (c == '(' && rest.size() > 1 && rest[1] == '?') {
+      return std::nullopt;
+    } else if (c == '?' && i > 0 && (python[i - 1] == '*' || python[i - 1] == '+' || python[i - 1] == '?')) {
+      continue;  // whether it matches is the same for a lazy one
+    } else if (c != '\\') {
+      posix += c;
+    } else {
+      if (++i == python.size()) return std::nullopt;
+      const char escaped = python[i];
+      if (escaped == 'd')
+        posix += "[0-9]";
+      else if (escaped == 'w')
+        posix += "[A-Za-z0-9_]";
+      else if (std::isalnum(static_cast<unsigned char>(escaped)))
+        return std::nullopt;
+      else
+        posix += std::string("\\") + escaped;
+    }
+  }
+  return posix + ")";
+}
+
+}  // namespace
+
+Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
+  const auto text = AsText(&pattern);
+  const auto posix = text && text->size() <= kMaxPatternBytes ? PosixOf(*text) : std::nullopt;
+  auto regex = std::make_unique<regex_t>();
+  if (!posix || patterns_.size() >= kMaxPatterns ||
+      ::regcomp(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
+    return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", key,
+                        text.value_or("it is not a text"));
+  patterns_.push_back({key, {regex.release(), [](regex_t* made) {
+                               ::regfree(made);
+                               delete made;
+                             }}});
+  return OkStatus();
+}
+
+Result<SlicePatterns> SlicePatterns::Read(const PyValue* info) {
+  SlicePatterns read;
+  read.any_ = info && (info->is(PyKind::kDict) || info->is(PyKind::kObject));
+  for (const PatternKind& kind : kPatternKinds) {
+    const PyValue* value = read.any_ ? Find(*info, kind.key) : nullptr;
+    const PyValue* params = value ? Find(*value, "params") : nullptr;  // of an affine map, by pattern
+    if (params && params->is(PyKind::kDict)) {
+      for (size_t i = 0; i + 1 < params->items.size(); i += 2)
+        CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *params->items[i]));
+      continue;
+    }
+    for (size_t i = 0; const PyValue* item = ItemOf(value, i); ++i) {
+      const PyValue* several = Find(*item, "patterns");  // of a parameter with sub-parameters
+      if (!several) CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *item));
+      for (size_t j = 0; const PyValue* one = ItemOf(several, j); ++j)
+        CAIRN_RETURN_IF_ERROR(read.Add(kind.key, *one));
+    }
+  }
+  return read;
+}
+
+Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) const {
+  for (const Pattern& pattern : patterns_) {
+    if (::regexec(pattern.regex.get(), name.c_str(), 0, nullptr, 0) != 0) continue;
+    for (const PatternKind& kind : kPatternKinds) {
+      if (kind.key != pattern.key) continue;
+      if (kind.rule) return *kind.rule;
+      return NotSupported("{} is one of universal_checkpoint_info's {}, which are not read", name, kind.key);
+    }
+  }
+  return buffer ? SliceRule::kReplicated : SliceRule::kRows;
+}
+
+Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buffer,
+                           const TensorArray& slice) {
+  Dims shape = slice.array.shape;
+  if (slice.transposed) shape = {shape[1], shape[0]};
+  const auto ranks = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(tp);
+  SliceRule rule = SliceRule::kReplicated;
+  if (ranks > 1 && !patterns_.any())
+    return NotSupported(
+        "nothing says how {} is cut over {} tensor parallel ranks: its names are not Megatron's, and its "
+        "model "
+        "states have no universal_checkpoint_info",
+        name, ranks);
+  if (ranks > 1 && shape.rank() > 0) {
+    CAIRN_ASSIGN_OR_RETURN(rule, patterns_.RuleOf(name, buffer));
+  }
+  const int dim = rule == SliceRule::kColumns ? 1 : 0;
+  const bool two = rule == SliceRule::kTwoRows;
+  if (rule != SliceRule::kReplicated && (dim >= shape.rank() || (two && shape[0] % 2 != 0)))
+    return Corrupt("{} of shape {} is cut along dimension {} by universal_checkpoint_info", name,
+                   ToString(shape), dim);
+  if (two && slice.transposed) return NotSupported("{} is stored transposed", name);
+  Dims whole = shape;
+  if (rule != SliceRule::kReplicated) whole[dim] *= ranks;
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                         builder_.Tensor({.name = name, .shape = whole}, role, slice.array.dtype));
+  const uint32_t array = builder_.AddArray(slice.array);
+  for (uint64_t half = 0; half < (two ? 2 : 1); ++half) {
+    Box in_slice = Box::Whole(shape);
+    if (two) in_slice.extent[0] = shape[0] / 2;
+    if (two) in_slice.offset[0] = half * in_slice.extent[0];
+    Box box = in_slice;
+    if (rule != SliceRule::kReplicated) box.offset[dim] = (half * ranks + rank) * in_slice.extent[dim];
+    const Box in_array = slice.transposed ? Box::Whole(slice.array.shape) : in_slice;
+    const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
+    if (fresh) {
+      builder_.catalog.parts.push_back({tensor, box, array, in_array, slice.transposed});
+    } else if (half == 0) {
+      builder_.account.Replica(array);
+      replicas_.push_back({tensor, array, taken->second});
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,72 @@
+// Tensor parallel slices of a model whose family nobody knows: put together under the names that its files
+// have, as `universal_checkpoint_info` of its model states says by patterns of those names.
+//
+// Source: deepspeed 0.19 checkpoint/ds_to_universal.py (merge_tp_slices) and checkpoint/constants.py.
+#pragma once
+
+#include <regex.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "convert/foreign/stored_builder.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+// How the slices of a parameter lie in the whole of it.
+enum class SliceRule : uint8_t {
+  kReplicated,  // all of it on each rank
+  kRows,        // cut along dimension 0; also a parameter that no pattern fits
+  kColumns,     // along dimension 1
+  kTwoRows,     // two parameters one behind the other, each cut along dimension 0
+};
+
+class SlicePatterns {
+ public:
+  // `info` is universal_checkpoint_info; null where there is none. Errors: NotSupported naming a pattern that
+  // is not understood.
+  static Result<SlicePatterns> Read(const PyValue* info);
+
+  bool any() const { return any_; }  // whether there is such an info
+  // Of a buffer, which the patterns are not for, kReplicated where none fits. Errors: NotSupported where the
+  // pattern is of a kind that is not read.
+  Result<SliceRule> RuleOf(const std::string& name, bool buffer) const;
+
+ private:
+  struct Pattern {
+    std::string key;  // of the info: "tp_replicated_parameter_patterns"
+    std::shared_ptr<const regex_t> regex;
+  };
+  Status Add(const std::string& key, const PyValue& pattern);
+
+  bool any_ = false;
+  std::vector<Pattern> patterns_;  // in the order in which they count
+};
+
+// Puts slices together. The first slice that comes with a box of a tensor is read; others must equal it.
+class SliceAssembler {
+ public:
+  SliceAssembler(SlicePatterns patterns, int tp_size, StoredBuilder& builder)
+      : patterns_(std::move(patterns)), tp_size_(tp_size), builder_(builder) {}
+
+  // Errors: NotSupported where nothing says how the parameter is cut; Corrupt where slices do not fit.
+  Status Add(int tp, const std::string& name, Role role, bool buffer, const TensorArray& slice);
+
+  const std::vector<StoredReplica>& replicas() const { return replicas_; }
+
+ private:
+  const SlicePatterns patterns_;
+  const int tp_size_;
+  StoredBuilder& builder_;
+  std::vector<StoredReplica> replicas_;
+  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
+};
+
+}  // namespace cairn

@@ -1,0 +1,317 @@
+#include "convert/formats/deepspeed/universal.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "convert/formats/deepspeed/deepspeed_files.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/training/group_members.h"
+#include "convert/formats/training/param_groups.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kPointer = "latest_universal";
+
+// Of "3.input_layernorm.weight", a pipeline's name: 3.
+std::optional<int> PipelineIndex(const std::string& name) {
+  int index = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  return index;
+}
+
+// A pipeline's names as Megatron's: what a module is, those beside it say.
+std::map<std::string, MegatronName> MegatronNames(const std::vector<std::string>& names) {
+  std::set<int> transformer;
+  for (const std::string& name : names)
+    if (const auto index = PipelineIndex(name); index && name.find("query_key_value") != std::string::npos)
+      transformer.insert(*index);
+  std::map<std::string, MegatronName> found;
+  for (const std::string& name : names) {
+    const auto index = PipelineIndex(name);
+    std::string full = name;
+    if (index) {
+      const std::string rest = name.substr(name.find('.') + 1);
+      const auto layer = transformer.find(*index);
+      if (layer != transformer.end())
+        full = fmt::format("layers.{}.{}", std::distance(transformer.begin(), layer), rest);
+      else
+        full = rest == "weight" || rest == "bias" ? "final_layernorm." + rest : rest;
+    }
+    if (const auto place = ParseMegatronName(full)) found.emplace(name, *place);
+  }
+  return found;
+}
+
+class UniversalOpener {
+ public:
+  UniversalOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+      : fs_(fs), directory_(std::move(directory)), options_(options) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(ReadModelStates());
+    CAIRN_RETURN_IF_ERROR(ListNames());
+    CAIRN_RETURN_IF_ERROR(ReadOptimizerState());
+    const std::map<std::string, MegatronName> places = MegatronNames(names_);
+    const bool megatron = places.size() == names_.size() && args_;
+    if (megatron) {
+      const bool tied = std::ranges::none_of(places, [](const auto& p) {
+        return p.second.name == "lm_head.weight" || p.second.name == "output_layer.weight";
+      });
+      auto read = ReadMegatronArgs(*args_, 3, tied, options_);
+      if (!read.ok()) return read.status().WithContext(directory_);
+      model_ = *std::move(read);
+      if (const auto vocab = options_.vocab_size > 0 ? options_.vocab_size : vocab_;
+          vocab > 0 && vocab <= model_.vocab)
+        model_.facts["vocab_size"] = model_.vocab = vocab;
+      manifest_.model = model_.facts;
+    }
+    MegatronAssembler assembler(model_, 1, builder_);
+    for (const std::string& name : names_)
+      CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
+    if (steps_differ_ && megatron)
+      return NotSupported("{}: its parameters differ in their number of updates, and are fused ones",
+                          directory_);
+    for (size_t i = 0; steps_differ_ && i < names_.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(Add(names_[i], Role::kStep, "step.pt", nullptr, assembler));
+    for (size_t i = 0; i < states_.size(); ++i) CAIRN_RETURN_IF_ERROR(ReadModule(i, megatron));
+    if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
+      MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
+    return builder_.Open(fs_, directory_, std::move(manifest_));
+  }
+
+ private:
+  // Where the training was, what the model is, and the shapes of what ZeRO-3 flattened.
+  Status ReadModelStates() {
+    CAIRN_ASSIGN_OR_RETURN(const DeepSpeedFiles files, FindDeepSpeedFiles(fs_, directory_));
+    std::vector<std::string> names;
+    for (const auto& [rank, name] : files.models) names.push_back(name);
+    for (const auto& [rank, name] : files.zero3_models)
+      if (rank.second == 0) names.push_back(name);
+    for (const std::string& name : names) {
+      CAIRN_ASSIGN_OR_RETURN(TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, name)));
+      states_.push_back(std::move(file));
+      state_names_.push_back(name);
+      const PyValue* groups = Find(states_.back().root(), "param_shapes");
+      for (size_t g = 0; groups && g < groups->items.size(); ++g)
+        for (size_t i = 0; i + 1 < groups->items[g]->items.size(); i += 2) {
+          if (groups_.size() <= g) groups_.resize(g + 1);
+          groups_[g].push_back(KeyText(*groups->items[g]->items[i]));
+          if (const auto shape = AsDims(groups->items[g]->items[i + 1]))
+            shapes_.emplace(groups_[g].back(), *shape);
+        }
+    }
+    if (states_.empty()) return OkStatus();
+    const PyValue& root = states_[0].root();
+    args_ = Find(root, "args");
+    manifest_.state = MegatronState(root);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    CAIRN_RETURN_IF_ERROR(CheckRoundRobin(root));
+    for (const char* info : {"checkpoint_info", "universal_checkpoint_info"})
+      if (const PyValue* found = Find(root, info))
+        vocab_ = static_cast<uint64_t>(
+            std::max<int64_t>(0, AsInt(Find(*found, "original_vocab_size")).value_or(0)));
+    return OkStatus();
+  }
+
+  // Hyper-parameters, the number of updates and the loss scale; ZeRO-3 has them in a dict of its own.
+  Status ReadOptimizerState() {
+    const std::string path = JoinPath(directory_, "zero/optimizer_state.pt");
+    if (!fs_.Stat(path).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile("zero/optimizer_state.pt", file);
+    builder_.account.LeaveBelow(Fate::kTrainingState, "zero/optimizer_state.pt", file, file.root(),
+                                "optimizer_state");
+    const PyValue& root = file.root();
+    const PyValue* base = Find(root, "optimizer_state_dict");
+    const PyValue* groups = Find(root, "param_groups");
+    if (auto plain = ParamGroupsOf(groups || !base ? groups : Find(*base, "param_groups")); !plain.empty())
+      manifest_.state["param_groups"] = std::move(plain);
+    if (const PyValue* scaler = Find(root, "loss_scaler"))
+      if (const auto scale = AsNumber(Find(*scaler, "cur_scale"))) {
+        manifest_.state["loss_scale"] = *scale;
+        manifest_.state["dynamic_loss_scale"] = AsInt(Find(root, "dynamic_loss_scale")).value_or(0) != 0;
+      }
+    return ReadSteps();
+  }
+
+  // One number where all parameters agree.
+  Status ReadSteps() {
+    std::set<double> steps;
+    for (const std::string& name : names_) {
+      const std::string path = JoinPath(directory_, fmt::format("zero/{}/step.pt", name));
+      if (!fs_.Stat(path).ok()) continue;
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile counter, TorchFile::Open(fs_, path));
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, path, counter, &counter.root()));
+      if (number) steps.insert(*number);
+    }
+    if (steps.size() == 1) manifest_.state["optimizer_step"] = *steps.begin();
+    steps_differ_ = steps.size() > 1;
+    return OkStatus();
+  }
+
+  Status CheckRoundRobin(const PyValue& root) const {
+    if (!manifest_.state.contains("round_robin_gradients") || AsInt(Find(root, "dp_world_size")) == 1)
+      return OkStatus();
+    return NotSupported(
+        "{}: its training had round_robin_gradients, with which DeepSpeed's own conversion gives parameters "
+        "the values of others; convert the checkpoint that it was made of",
+        directory_);
+  }
+
+  Status ListNames() {
+    const std::string zero = JoinPath(directory_, "zero");
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> entries, fs_.List(zero));
+    for (const std::string& name : entries) {
+      CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(zero, name)));
+      if (info.is_directory()) names_.push_back(name);
+    }
+    if (names_.empty()) return NotFound("{}: there are no parameters in it", zero);
+    return OkStatus();
+  }
+
+  // Every file of a parameter's directory is one of its states.
+  Status AddParameter(const std::string& name, const MegatronName* place, MegatronAssembler& assembler) {
+    CAIRN_RETURN_IF_ERROR(Add(name, Role::kWeight, "fp32.pt", place, assembler));
+    const std::string directory = fmt::format("zero/{}", name);
+    CAIRN_ASSIGN_OR_RETURN(const auto files, fs_.List(JoinPath(directory_, directory)));
+    for (const std::string& file : files) {
+      if (file == "fp32.pt") continue;
+      const std::string relative = JoinPath(directory, file), key = file.substr(0, file.rfind('.'));
+      if (file == "step.pt") {
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kTrainingState, relative, key));
+        continue;
+      }
+      if (IsAllowed(options_, relative)) {
+        manifest_.history.push_back("left out " + relative);
+        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kAllowed, relative, key));
+        continue;
+      }
+      const auto role = ParseRole(key);
+      if (!file.ends_with(".pt") || !role || !IsOptimizerState(*role) || *role == Role::kMaster)
+        return NotSupported(
+            "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out", directory_,
+            relative, relative);
+      const Status added = Add(name, *role, file.c_str(), place, assembler);
+      if (added.kind() == StatusKind::kNotSupported)
+        return NotSupported("{}; --allow '{}' leaves it out", added.message(), relative);
+      CAIRN_RETURN_IF_ERROR(added);
+    }
+    return OkStatus();
+  }
+
+  Status LeaveFile(Fate fate, const std::string& relative, const std::string& name) {
+    const std::string path = JoinPath(directory_, relative);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile(relative, file);
+    builder_.account.LeaveBelow(fate, relative, file, file.root(), name);
+    return OkStatus();
+  }
+
+  // The module beside the parameters has their 16-bit weights again, and buffers, which are nowhere else.
+  Status ReadModule(size_t state, bool megatron) {
+    const TorchFile& file = states_[state];
+    const std::string& name = state_names_[state];
+    builder_.account.AddFile(name, file);
+    const auto allowed = [&](const std::string& key) { return IsAllowed(options_, key); };
+    CAIRN_RETURN_IF_ERROR(
+        builder_.account.LeaveRest(name, file, {"module", "optimizer", "frozen_param_fragments"}, allowed)
+            .WithContext(directory_));
+    for (const char* key : {"optimizer", "frozen_param_fragments"})
+      if (const PyValue* value = Find(file.root(), key))
+        builder_.account.LeaveBelow(Fate::kReplica, name, file, *value, key);
+    const PyValue* module = Find(file.root(), "module");
+    if (!module || module->is(PyKind::kNone)) return OkStatus();
+    const std::set<std::string> known(names_.begin(), names_.end());
+    return ForEachTensor(*module, [&](const std::string& key, const TensorRef& tensor) -> Status {
+      const bool placeholder = tensor.shape == Dims{0} && shapes_.contains(key);
+      const bool buffer = megatron && IsMegatronBuffer(key);
+      if (known.contains(key) || placeholder || buffer || state > 0 || megatron) {
+        builder_.account.Leave(buffer ? Fate::kBuffer : Fate::kReplica, name, file, tensor, key);
+        return OkStatus();
+      }
+      CAIRN_ASSIGN_OR_RETURN(const TensorArray array, ArrayOf(file, tensor, builder_.AddFile(name), key));
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t entry, builder_.Tensor({.name = key, .shape = tensor.shape},
+                                                                   Role::kWeight, array.array.dtype));
+      builder_.AddPart(entry, Box::Whole(tensor.shape), array);
+      return OkStatus();
+    });
+  }
+
+  Status Add(const std::string& name, Role role, const char* kind, const MegatronName* place,
+             MegatronAssembler& assembler) {
+    const std::string relative = fmt::format("zero/{}/{}", name, kind);
+    const std::string path = JoinPath(directory_, relative);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    const PyValue* value = file.root().is(PyKind::kTensor) ? &file.root() : Find(file.root(), "param");
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("{}: there is no tensor in it", path);
+    builder_.account.AddFile(relative, file);
+    auto array = ArrayOf(file, *value->tensor, builder_.AddFile(relative), name);
+    if (!array.ok()) return array.status().WithContext(path);
+    const auto known = shapes_.find(name);
+    const bool flat = array->array.shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
+    if (flat && known->second.Volume() != array->array.shape[0])
+      return Corrupt("{}: {} elements are no tensor of shape {}", path, array->array.shape[0],
+                     ToString(known->second));
+    if (flat) array->array.shape = known->second;
+    const Dims shape =
+        array->transposed ? Dims{array->array.shape[1], array->array.shape[0]} : array->array.shape;
+    if (place)
+      return assembler.Add({place->name, place->layer, 0, role, *array, shape, Box::Whole(shape)})
+          .WithContext(path);
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor,
+                           builder_.Tensor({.name = name, .shape = shape}, role, array->array.dtype));
+    builder_.AddPart(tensor, Box::Whole(shape), *array);
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const std::string directory_;
+  const OpenOptions& options_;
+  std::vector<TorchFile> states_;
+  std::vector<std::string> state_names_;  // of their files
+  const PyValue* args_ = nullptr;
+  std::map<std::string, Dims> shapes_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<std::string>> groups_;  // names in each of the optimizer's
+  bool steps_differ_ = false;                     // between parameters
+  uint64_t vocab_ = 0;
+  MegatronArgs model_;
+  StoredBuilder builder_;
+  Manifest manifest_;
+};
+
+bool IsUniversal(FileSystem& fs, const std::string& directory) {
+  const std::string zero = JoinPath(directory, "zero");
+  const auto names = fs.List(zero);
+  return names.ok() && std::ranges::any_of(*names, [&](const std::string& name) {
+           return fs.Stat(JoinPath(JoinPath(zero, name), "fp32.pt")).ok();
+         });
+}
+
+}  // namespace
+
+// With a `latest` beside it, a directory is the training that was converted.
+bool MatchesUniversal(FileSystem& fs, const std::string& path) {
+  return IsUniversal(fs, path) ||
+         (fs.Stat(JoinPath(path, kPointer)).ok() && !fs.Stat(JoinPath(path, "latest")).ok());
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
+                                                        const OpenOptions& options) {
+  if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
+  const std::string pointer = JoinPath(path, kPointer);
+  CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
+  tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
+  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", pointer, tag);
+  return UniversalOpener(fs, JoinPath(path, tag), options).Open();
+}
+
+}  // namespace cairn

@@ -1,0 +1,16 @@
+// DeepSpeed's universal checkpoints: a directory a parameter with its fp32 value and moments, whole over all
+// ranks. The masters are the weights; no others are stored.
+//
+// Source: deepspeed 0.16 to 0.19, checkpoint/ds_to_universal.py.
+#pragma once
+
+#include "convert/foreign/format.h"
+
+namespace cairn {
+
+// `path` is such a directory. Open also takes one with a `latest_universal` file, where --from asks for it.
+bool MatchesUniversal(FileSystem& fs, const std::string& path);
+Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
+                                                        const OpenOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,210 @@
+#include "convert/formats/deepspeed/unsharded_optimizer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/training/optimizer_states.h"
+#include "convert/formats/training/param_groups.h"
+
+namespace cairn {
+namespace {
+
+// The shape of the tensor that an array holds.
+Dims ShapeOf(const TensorArray& tensor) {
+  const Dims& shape = tensor.array.shape;
+  return tensor.transposed ? Dims{shape[1], shape[0]} : shape;
+}
+
+// A stretch of a master and of its states: the whole of them, or a parameter's in a flat group.
+struct Match {
+  size_t weight = 0;
+  uint64_t begin = 0;
+  bool flat = false;
+};
+
+class UnshardedReader {
+ public:
+  UnshardedReader(FileSystem& fs, const std::string& directory, const TorchFile& file, uint32_t file_index,
+                  const std::vector<const TensorArray*>& weights, StoredBuilder& builder)
+      : fs_(fs),
+        path_(JoinPath(directory, builder.catalog.files[file_index])),
+        file_(file),
+        file_index_(file_index),
+        weights_(weights),
+        taken_(weights.size()),
+        values_(fs, directory, builder) {}
+
+  Result<UnshardedOptimizer> Read(const PyValue& optimizer) {
+    const PyValue* inner = Find(optimizer, "optimizer_state_dict");
+    if (!inner) inner = &optimizer;
+    states_ = FindKind(*inner, "state", PyKind::kDict);
+    const PyValue* groups = FindKind(*inner, "param_groups", PyKind::kList);
+    if (!states_ || !groups) return NotSupported("its optimizer has no state and param_groups of torch's");
+    found_.state["param_groups"] = ParamGroupsOf(groups);
+    found_.groups.resize(groups->items.size());
+    if (const auto scale = AsNumber(Find(optimizer, "cur_scale"))) {
+      found_.state["loss_scale"] = *scale;
+      found_.state["dynamic_loss_scale"] = AsInt(Find(optimizer, "dynamic_loss_scale")).value_or(0) != 0;
+    }
+    CAIRN_RETURN_IF_ERROR(ReadSteps());
+    const PyValue* flat = FindKind(optimizer, "fp32_groups_flat", PyKind::kList);
+    const PyValue* masters = FindKind(optimizer, "fp32_groups", PyKind::kList);
+    for (size_t g = 0; g < groups->items.size(); ++g) {
+      const PyValue* ids = Find(*groups->items[g], "params");
+      group_ = g;
+      if (flat)
+        CAIRN_RETURN_IF_ERROR(ReadFlat(ItemOf(flat, g), ItemOf(ids, 0)));
+      else if (masters)
+        CAIRN_RETURN_IF_ERROR(ReadMasters(ItemOf(masters, g), ids));
+    }
+    if (!flat && !masters) CAIRN_RETURN_IF_ERROR(ReadByShape(*groups));
+    return std::move(found_);
+  }
+
+ private:
+  Status ReadSteps() {
+    std::set<double> steps;
+    for (size_t i = 1; i < states_->items.size(); i += 2) {
+      const PyValue* step = Find(*states_->items[i], "step");
+      CAIRN_ASSIGN_OR_RETURN(const auto number, ScalarOf(fs_, path_, file_, step));
+      if (number) steps.insert(*number);
+    }
+    if (steps.size() == 1) found_.state["optimizer_step"] = *steps.begin();
+    steps_differ_ = steps.size() > 1;
+    return OkStatus();
+  }
+
+  Result<TensorArray> Array(const TensorRef& tensor, const std::string& name) {
+    return ArrayOf(file_, tensor, file_index_, name);
+  }
+
+  // The first weight of the model that is not taken and that the master rounds to from `begin` on.
+  Result<size_t> WeightOf(const TensorArray& master, uint64_t begin, bool flat) {
+    for (size_t w = 0; w < weights_.size(); ++w) {
+      const TensorArray& weight = *weights_[w];
+      if (taken_[w] ||
+          (!flat && (master.transposed != weight.transposed || !(master.array.shape == weight.array.shape))))
+        continue;
+      if (flat && weight.transposed) return NotSupported("{} is stored transposed", weight.array.name);
+      CAIRN_ASSIGN_OR_RETURN(const bool rounds, values_.Rounds(master.array, begin, weight));
+      if (!rounds) continue;
+      taken_[w] = true;
+      return w;
+    }
+    return Corrupt("{} rounds to no weight from element {} on", master.array.name, begin);
+  }
+
+  void Take(const Match& match, Role role, TensorArray array) {
+    if (match.flat) {
+      const Dims shape = weights_[match.weight]->array.shape;
+      array.array = SliceOf(array.array, match.begin, shape);
+    }
+    array.array.name = weights_[match.weight]->array.name;
+    auto& group = found_.groups[group_];
+    if (std::ranges::find(group, array.array.name) == group.end()) group.push_back(array.array.name);
+    found_.states.push_back({match.weight, role, std::move(array)});
+  }
+
+  // `state`: what the optimizer keeps; none for a parameter that never had a gradient.
+  Status TakeStates(const PyValue* state, const Match& match) {
+    if (!state) return OkStatus();
+    const std::string& name = weights_[match.weight]->array.name;
+    CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, StatesOf(*state, name));
+    for (const auto& [role, tensor] : states.tensors) {
+      CAIRN_ASSIGN_OR_RETURN(TensorArray array, Array(*tensor, fmt::format("{} of {}", Name(role), name)));
+      const bool whole = IsNumber(*tensor) || !match.flat;
+      Take(whole ? Match{match.weight, 0, false} : match, role, std::move(array));
+    }
+    if (!steps_differ_ || !states.step) return OkStatus();
+    if (!states.step->is(PyKind::kTensor)) return NotSupported("the steps of its parameters differ");
+    CAIRN_ASSIGN_OR_RETURN(TensorArray step, Array(*states.step->tensor, "step of " + name));
+    Take({match.weight, 0, false}, Role::kStep, std::move(step));
+    return OkStatus();
+  }
+
+  Status ReadMasters(const PyValue* masters, const PyValue* ids) {
+    for (size_t i = 0; const PyValue* value = ItemOf(masters, i); ++i) {
+      if (!value->is(PyKind::kTensor)) return NotSupported("a master that is no tensor");
+      CAIRN_ASSIGN_OR_RETURN(TensorArray master, Array(*value->tensor, fmt::format("master {}", i)));
+      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, 0, false));
+      const Match match{weight, 0, false};
+      Take(match, Role::kMaster, std::move(master));
+      const auto id = AsInt(ItemOf(ids, i));
+      CAIRN_RETURN_IF_ERROR(TakeStates(id ? EntryOf(states_, *id) : nullptr, match));
+    }
+    return OkStatus();
+  }
+
+  Status ReadFlat(const PyValue* value, const PyValue* id) {
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is no tensor");
+    CAIRN_ASSIGN_OR_RETURN(const TensorArray master, Array(*value->tensor, "a flat group's masters"));
+    const uint64_t size = master.array.shape.Volume();
+    for (uint64_t at = 0; at < size;) {
+      CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, at, true));
+      const Match match{weight, at, true};
+      Take(match, Role::kMaster, master);
+      CAIRN_RETURN_IF_ERROR(TakeStates(AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr, match));
+      at += weights_[weight]->array.shape.Volume();
+    }
+    return OkStatus();
+  }
+
+  // Each shape is in one group alone, and has as many states as weights; then they are in the same order.
+  Status ReadByShape(const PyValue& groups) {
+    std::map<std::string, std::vector<size_t>> weights;  // of a shape
+    for (size_t w = 0; w < weights_.size(); ++w) weights[ToString(ShapeOf(*weights_[w]))].push_back(w);
+    std::map<std::string, std::vector<const PyValue*>> states;
+    std::map<std::string, std::set<size_t>> groups_of;
+    for (size_t g = 0; g < groups.items.size(); ++g) {
+      const PyValue* ids = Find(*groups.items[g], "params");
+      for (size_t i = 0; const PyValue* id = ItemOf(ids, i); ++i) {
+        const PyValue* state = AsInt(id) ? EntryOf(states_, *AsInt(id)) : nullptr;
+        if (!state) continue;
+        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates known, StatesOf(*state, "a parameter"));
+        for (const auto& [role, tensor] : known.tensors) {
+          if (IsNumber(*tensor)) continue;
+          states[ToString(tensor->shape)].push_back(state);
+          groups_of[ToString(tensor->shape)].insert(g);
+          break;
+        }
+      }
+    }
+    for (const auto& [shape, of_shape] : states) {
+      const auto mine = weights.find(shape);
+      if (mine == weights.end() || mine->second.size() != of_shape.size() || groups_of[shape].size() != 1)
+        return NotSupported(
+            "its optimizer numbers its parameters, and {} of them have shape {} in {} groups: "
+            "which is which is not known",
+            of_shape.size(), shape, groups_of[shape].size());
+      group_ = *groups_of[shape].begin();
+      for (size_t i = 0; i < of_shape.size(); ++i)
+        CAIRN_RETURN_IF_ERROR(TakeStates(of_shape[i], {mine->second[i], 0, false}));
+    }
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const std::string path_;
+  const TorchFile& file_;
+  const uint32_t file_index_;
+  const std::vector<const TensorArray*>& weights_;
+  std::vector<bool> taken_;
+  MegatronOptimizer values_;
+  const PyValue* states_ = nullptr;
+  bool steps_differ_ = false;
+  size_t group_ = 0;  // that is read
+  UnshardedOptimizer found_;
+};
+
+}  // namespace
+
+Result<UnshardedOptimizer> ReadUnsharded(FileSystem& fs, const std::string& directory, const TorchFile& file,
+                                         uint32_t file_index, const PyValue& optimizer,
+                                         const std::vector<const TensorArray*>& weights,
+                                         StoredBuilder& builder) {
+  return UnshardedReader(fs, directory, file, file_index, weights, builder).Read(optimizer);
+}
+
+}  // namespace cairn

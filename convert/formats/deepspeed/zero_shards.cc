@@ -1,0 +1,469 @@
+#include "convert/formats/deepspeed/zero_shards.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "convert/formats/training/group_members.h"
+#include "convert/formats/training/optimizer_states.h"
+#include "convert/formats/training/param_groups.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kGroupAlignment = 2;  // a group is padded to a multiple of this times its ranks
+
+// A vector that lies in several tensors.
+class FlatVector {
+ public:
+  Status Append(const ZeroShard& shard, const TensorRef* tensor, const std::string& name) {
+    if (!tensor || tensor->shape.rank() != 1) return Corrupt("{}: there is no vector {}", shard.path, name);
+    auto array = ArrayOf(shard.contents, *tensor, shard.file, name);
+    if (!array.ok()) return array.status().WithContext(shard.path);
+    if (dtype_ && dtype_ != array->array.dtype)
+      return Corrupt("{}: {} is {}, in other shards it is {}", shard.path, name, Name(array->array.dtype),
+                     Name(*dtype_));
+    dtype_ = array->array.dtype;
+    for (const StoredExtent& extent : array->array.extents) {
+      extents_.push_back({{size_, size_ + extent.range.size()}, extent.file, extent.file_offset});
+      size_ += extent.range.size();
+    }
+    return OkStatus();
+  }
+  // Elements that no file has.
+  void PadTo(uint64_t size) { size_ = std::max(size_, size); }
+
+  // What files have of elements [begin, end), as an array for an account.
+  StoredArray Available(std::string name, uint64_t begin, uint64_t end) const {
+    StoredArray array{std::move(name), dtype(), {end - begin}, {}};
+    for (const StoredExtent& extent : extents_) {
+      const uint64_t from = std::max(begin, extent.range.begin), to = std::min(end, extent.range.end);
+      if (from < to)
+        array.extents.push_back({{from - begin, to - begin},
+                                 extent.file,
+                                 extent.file_offset + (from - extent.range.begin) * SizeOf(dtype())});
+    }
+    return array;
+  }
+
+  uint64_t size() const { return size_; }
+  Dtype dtype() const { return dtype_.value_or(Dtype::kF32); }
+
+  // Appends elements [begin, begin + count) to the array. False where they are not all there.
+  bool CopyTo(StoredArray& array, uint64_t begin, uint64_t count) const {
+    uint64_t at = array.extents.empty() ? 0 : array.extents.back().range.end;
+    auto extent =
+        std::ranges::upper_bound(extents_, begin, {}, [](const StoredExtent& e) { return e.range.end; });
+    for (; count > 0; ++extent) {
+      if (extent == extents_.end() || extent->range.begin > begin) return false;
+      const uint64_t here = std::min(count, extent->range.end - begin);
+      array.extents.push_back({{at, at + here},
+                               extent->file,
+                               extent->file_offset + (begin - extent->range.begin) * SizeOf(dtype())});
+      at += here;
+      begin += here;
+      count -= here;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<StoredExtent> extents_;
+  uint64_t size_ = 0;
+  std::optional<Dtype> dtype_;
+};
+
+struct Parameter {
+  std::string name;
+  Dims shape;
+  uint64_t begin = 0;  // in the group's flat vector (ZeRO-1, 2) or in a rank's (ZeRO-3)
+};
+
+Result<std::vector<Parameter>> FlatParameters(const PyValue& group) {
+  std::vector<Parameter> parameters;
+  for (size_t i = 0; i + 1 < group.items.size(); i += 2) {
+    const auto shape = AsDims(group.items[i + 1]);
+    if (!shape || !CheckedBytes(*shape, 4))
+      return Corrupt("param_shapes: {} has no shape", KeyText(*group.items[i]));
+    parameters.push_back({KeyText(*group.items[i]), *shape});
+  }
+  return parameters;
+}
+
+const PyValue* OptimizerOf(const ZeroShard& shard) {
+  return FindKind(shard.contents.root(), "optimizer_state_dict", PyKind::kDict);
+}
+
+const TensorRef* TensorIn(const PyValue* value) {
+  return value && value->is(PyKind::kTensor) ? value->tensor : nullptr;
+}
+
+const TensorRef* StateOf(const OptimizerStates& states, Role role) {
+  for (const auto& [known, tensor] : states.tensors)
+    if (known == role) return tensor;
+  return nullptr;
+}
+
+// What the optimizer itself keeps for a group: its moments and the number of its updates.
+const PyValue* GroupState(const PyValue& optimizer, int stage, size_t group) {
+  const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+  if (base && base->is(PyKind::kList)) return ItemOf(base, group);  // elastic checkpoints
+  return base ? EntryOf(Find(*base, "state"), static_cast<int64_t>(group)) : nullptr;
+}
+
+// What both forms have: the states of each group (or sub-group), and what becomes of a number among them.
+class ZeroReader {
+ public:
+  ZeroReader(const std::vector<ZeroShard>& shards, const PyValue& param_shapes, int stage,
+             ZeroContents& contents)
+      : shards_(shards), param_shapes_(param_shapes), stage_(stage), contents_(contents) {}
+
+ protected:
+  // Errors: NotSupported naming a state that has no place.
+  Result<OptimizerStates> States(size_t shard, size_t group) const {
+    const PyValue* state = GroupState(*OptimizerOf(shards_[shard]), stage_, group);
+    if (!state) return OptimizerStates();
+    auto states = StatesOf(*state, fmt::format("group {}", group));
+    if (!states.ok()) return states.status().WithContext(shards_[shard].path);
+    return states;
+  }
+
+  // One number for all parameters of a group, so that each has it.
+  Status AddNumber(const Parameter& parameter, Role role, const TensorRef& tensor) {
+    auto array = ArrayOf(shards_[0].contents, tensor, shards_[0].file, parameter.name);
+    if (!array.ok()) return array.status().WithContext(shards_[0].path);
+    contents_.tensors.push_back({parameter.name, role, std::move(array->array)});
+    return OkStatus();
+  }
+
+  void LeaveAlignment(const FlatVector& flat, std::string_view key, uint64_t begin, uint64_t end) {
+    if (begin < end)
+      contents_.alignment.push_back(flat.Available(fmt::format("alignment of {}", key), begin, end));
+  }
+
+  const std::vector<ZeroShard>& shards_;
+  const PyValue& param_shapes_;
+  const int stage_;
+  ZeroContents& contents_;
+};
+
+class Zero12 : public ZeroReader {
+ public:
+  using ZeroReader::ZeroReader;
+
+  Status Read() {
+    CAIRN_RETURN_IF_ERROR(CheckNames());
+    for (size_t g = 0; g < param_shapes_.items.size(); ++g) CAIRN_RETURN_IF_ERROR(ReadGroup(g));
+    return OkStatus();
+  }
+
+ private:
+  // What the optimizer has a place of must have a shape, or its elements would count as alignment.
+  Status CheckNames() const {
+    for (const ZeroShard& shard : shards_) {
+      const PyValue* mappings = Find(*OptimizerOf(shard), "param_slice_mappings");
+      for (size_t g = 0; const PyValue* mapping = ItemOf(mappings, g); ++g)
+        for (size_t i = 0; mapping->is(PyKind::kDict) && i + 1 < mapping->items.size(); i += 2) {
+          const PyValue* shapes = ItemOf(&param_shapes_, g);
+          const std::string name = KeyText(*mapping->items[i]);
+          if (!shapes || !Find(*shapes, name))
+            return Corrupt("{}: {} is in group {} and not in param_shapes", shard.path, name, g);
+        }
+    }
+    return OkStatus();
+  }
+
+  Status ReadGroup(size_t g) {
+    CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, FlatParameters(*param_shapes_.items[g]));
+    if (parameters.empty()) return OkStatus();
+    const PyValue* first = OptimizerOf(shards_[0]);
+    const PyValue* paddings = ItemOf(Find(*first, "param_alignment_paddings"), g);
+    std::vector<std::pair<uint64_t, uint64_t>> aligned;  // stretches between parameters
+    uint64_t total = 0;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].begin = total;
+      total += parameters[i].shape.Volume();
+      const auto padding = AsInt(ItemOf(paddings, i));
+      if (!padding || *padding <= 0) continue;
+      aligned.emplace_back(total, total + static_cast<uint64_t>(*padding));
+      total = aligned.back().second;
+    }
+    // A rank's share; its moments have all of it, its master may lack the padding at the end.
+    const uint64_t unit = kGroupAlignment * shards_.size();
+    uint64_t share = (total + unit - 1) / unit * unit / shards_.size();
+    CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, g));
+    for (const auto& [role, tensor] : states.tensors)
+      if (!IsNumber(*tensor) && tensor->shape.rank() == 1) share = tensor->shape[0];
+    if (share * shards_.size() < total)
+      return Corrupt("{}: group {} has {} elements on {} ranks, its parameters have {}", shards_[0].path, g,
+                     share * shards_.size(), shards_.size(), total);
+    aligned.emplace_back(total, share * shards_.size());
+    CheckMappings(g, parameters, share);
+    CAIRN_RETURN_IF_ERROR(ReadRole(g, Role::kMaster, "fp32", parameters, share, aligned));
+    for (const auto& [role, tensor] : states.tensors) {
+      if (!IsNumber(*tensor)) {
+        CAIRN_RETURN_IF_ERROR(ReadRole(g, role, Name(role), parameters, share, aligned));
+        continue;
+      }
+      for (const Parameter& parameter : parameters)
+        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *tensor));
+    }
+    return AddSteps(states, parameters);
+  }
+
+  Status ReadRole(size_t g, Role role, std::string_view key, const std::vector<Parameter>& parameters,
+                  uint64_t share, const std::vector<std::pair<uint64_t, uint64_t>>& aligned) {
+    FlatVector flat;
+    for (size_t d = 0; d < shards_.size(); ++d) {
+      const TensorRef* value = nullptr;
+      if (role == Role::kMaster) {
+        value = TensorIn(ItemOf(Find(*OptimizerOf(shards_[d]), "single_partition_of_fp32_groups"), g));
+      } else {
+        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(d, g));
+        value = StateOf(states, role);
+      }
+      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[d], value, fmt::format("{} of group {}", key, g)));
+      if (flat.size() > share * (d + 1))
+        return Corrupt("{}: {} of group {} has more elements than a rank's share, {}", shards_[d].path, key,
+                       g, share);
+      flat.PadTo(share * (d + 1));
+    }
+    for (const auto& [begin, end] : aligned) LeaveAlignment(flat, key, begin, end);
+    return AddTensors(parameters, role, flat);
+  }
+
+  Status AddSteps(const OptimizerStates& states, const std::vector<Parameter>& parameters) {
+    for (const Parameter& parameter : parameters)
+      if (contents_.steps_differ) {
+        const TensorRef* step = TensorIn(states.step);
+        if (!step)
+          return NotSupported("{}: the steps of its groups differ and are no tensors", shards_[0].path);
+        CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
+      }
+    return OkStatus();
+  }
+
+  // DeepSpeed also writes where each parameter is. With round_robin_gradients it writes it for the order in
+  // which the parameters were before; the order of param_shapes is then the right one.
+  void CheckMappings(size_t g, const std::vector<Parameter>& parameters, uint64_t share) {
+    for (size_t d = 0; d < shards_.size(); ++d) {
+      const PyValue* mapping = ItemOf(Find(*OptimizerOf(shards_[d]), "param_slice_mappings"), g);
+      if (!mapping) continue;
+      for (const Parameter& parameter : parameters) {
+        const PyValue* fragment = Find(*mapping, parameter.name);
+        const uint64_t begin = std::max(parameter.begin, d * share);
+        const uint64_t end = std::min(parameter.begin + parameter.shape.Volume(), (d + 1) * share);
+        const bool same =
+            begin >= end
+                ? !fragment
+                : fragment && AsInt(Find(*fragment, "start")) == static_cast<int64_t>(begin - d * share) &&
+                      AsInt(Find(*fragment, "numel")) == static_cast<int64_t>(end - begin);
+        if (same) continue;
+        contents_.doubts.push_back(
+            fmt::format("param_slice_mappings of data parallel rank {} and param_shapes disagree on {}", d,
+                        parameter.name));
+        return;
+      }
+    }
+  }
+
+  Status AddTensors(const std::vector<Parameter>& parameters, Role role, const FlatVector& flat) {
+    for (const Parameter& parameter : parameters) {
+      ZeroTensor tensor{parameter.name, role, {parameter.name, flat.dtype(), parameter.shape, {}}};
+      if (!flat.CopyTo(tensor.array, parameter.begin, parameter.shape.Volume()))
+        return Corrupt("{}: {} is cut off", shards_.back().path, parameter.name);
+      contents_.tensors.push_back(std::move(tensor));
+    }
+    return OkStatus();
+  }
+};
+
+// Every parameter is cut into as many pieces as there are ranks, the last one padded, and a rank's vector is
+// its pieces one behind the other.
+class Zero3 : public ZeroReader {
+ public:
+  using ZeroReader::ZeroReader;
+
+  Status Read() {
+    std::vector<Parameter> parameters;
+    for (const PyValue* group : param_shapes_.items) {
+      CAIRN_ASSIGN_OR_RETURN(std::vector<Parameter> more, FlatParameters(*group));
+      parameters.insert(parameters.end(), more.begin(), more.end());
+    }
+    uint64_t total = 0;
+    for (Parameter& parameter : parameters) {
+      parameter.begin = total;
+      total += PieceOf(parameter);
+    }
+    CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, 0));
+    CAIRN_RETURN_IF_ERROR(ReadRole(Role::kMaster, "fp32", parameters, total));
+    for (const auto& [role, tensor] : states.tensors) {
+      if (IsNumber(*tensor))
+        CAIRN_RETURN_IF_ERROR(ReadNumbers(role, parameters));
+      else
+        CAIRN_RETURN_IF_ERROR(ReadRole(role, Name(role), parameters, total));
+    }
+    return contents_.steps_differ ? ReadNumbers(Role::kStep, parameters) : OkStatus();
+  }
+
+ private:
+  uint64_t PieceOf(const Parameter& parameter) const {
+    return (parameter.shape.Volume() + shards_.size() - 1) / shards_.size();
+  }
+
+  Result<const PyValue*> MastersOf(const ZeroShard& shard) const {
+    const PyValue* masters = FindKind(*OptimizerOf(shard), "fp32_flat_groups", PyKind::kList);
+    if (!masters) return Corrupt("{}: there are no fp32_flat_groups", shard.path);
+    return masters;
+  }
+
+  Status ReadRole(Role role, std::string_view key, const std::vector<Parameter>& parameters, uint64_t total) {
+    std::vector<FlatVector> flats(shards_.size());
+    for (size_t r = 0; r < shards_.size(); ++r) {
+      CAIRN_RETURN_IF_ERROR(Gather(r, role, key, flats[r]));
+      if (flats[r].size() != total)
+        return Corrupt("{}: {} has {} elements, its parameters make it {}", shards_[r].path, key,
+                       flats[r].size(), total);
+    }
+    return AddTensors(parameters, role, key, flats);
+  }
+
+  // All sub-groups of a rank.
+  Status Gather(size_t rank, Role role, std::string_view key, FlatVector& flat) const {
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[rank]));
+    for (size_t g = 0; g < masters->items.size(); ++g) {
+      const TensorRef* value = TensorIn(masters->items[g]);
+      if (role != Role::kMaster) {
+        CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(rank, g));
+        value = StateOf(states, role);
+      }
+      CAIRN_RETURN_IF_ERROR(flat.Append(shards_[rank], value, fmt::format("{} of sub-group {}", key, g)));
+    }
+    return OkStatus();
+  }
+
+  // A parameter's is that of the sub-group in which it begins.
+  Status ReadNumbers(Role role, const std::vector<Parameter>& parameters) {
+    CAIRN_ASSIGN_OR_RETURN(const PyValue* masters, MastersOf(shards_[0]));
+    size_t group = 0;
+    uint64_t end = 0;
+    for (const Parameter& parameter : parameters) {
+      while (group < masters->items.size() && parameter.begin >= end) {
+        const TensorRef* master = TensorIn(masters->items[group++]);
+        end += master ? master->shape.Volume() : 0;
+      }
+      CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
+      const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
+      if (!number || !IsNumber(*number))
+        return NotSupported("{}: sub-group {} has no {} of one number", shards_[0].path, group - 1,
+                            Name(role));
+      CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *number));
+    }
+    return OkStatus();
+  }
+
+  Status AddTensors(const std::vector<Parameter>& parameters, Role role, std::string_view key,
+                    const std::vector<FlatVector>& flats) {
+    for (const Parameter& parameter : parameters) {
+      ZeroTensor tensor{parameter.name, role, {parameter.name, flats[0].dtype(), parameter.shape, {}}};
+      uint64_t left = parameter.shape.Volume();
+      for (size_t r = 0; r < flats.size(); ++r) {
+        const uint64_t piece = PieceOf(parameter), count = std::min(left, piece);
+        if (!flats[r].CopyTo(tensor.array, parameter.begin, count))
+          return Corrupt("{}: {} is cut off", shards_[r].path, parameter.name);
+        LeaveAlignment(flats[r], key, parameter.begin + count, parameter.begin + piece);
+        left -= count;
+      }
+      contents_.tensors.push_back(std::move(tensor));
+    }
+    return OkStatus();
+  }
+};
+
+// 0-based names of DeepSpeed's enum; older versions wrote the number.
+int ZeroStageOf(const PyValue& optimizer) {
+  const PyValue* stage = Find(optimizer, "zero_stage");
+  if (!stage) return Find(optimizer, "fp32_flat_groups") ? 3 : 1;
+  if (const auto number = AsInt(stage)) return static_cast<int>(*number);
+  const PyValue* argument =
+      stage->items.empty() ? nullptr : stage->items.back();  // (2), or (enum, 'gradients')
+  if (const auto number = AsInt(argument)) return static_cast<int>(*number);
+  const std::string_view name = AsText(argument).value_or("");
+  return name == "weights" ? 3 : name == "gradients" ? 2 : 1;
+}
+
+Status ReadState(const ZeroShard& shard, int stage, nlohmann::json& state) {
+  const PyValue& optimizer = *OptimizerOf(shard);
+  const PyValue* base = Find(optimizer, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+  if (auto groups = ParamGroupsOf(base ? Find(*base, "param_groups") : nullptr); !groups.empty())
+    state["param_groups"] = std::move(groups);
+  // DeepSpeed takes it for its own again, whatever its configuration says.
+  if (const auto clip = AsNumber(Find(optimizer, "clip_grad"))) state["clip_grad"] = *clip;
+  const PyValue* scaler = Find(optimizer, "loss_scaler");
+  const auto dynamic = AsInt(Find(optimizer, "dynamic_loss_scale"));
+  if (const auto scale = scaler ? AsNumber(Find(*scaler, "cur_scale")) : std::nullopt) {
+    state["loss_scale"] = *scale;
+    state["dynamic_loss_scale"] = dynamic.value_or(0) != 0;
+  }
+  return OkStatus();
+}
+
+// Of ZeRO-3 `param_shapes` has sub-groups: of one group all of them, else one of each where there are as
+// many.
+void AddGroups(const PyValue& param_shapes, size_t ranks, bool round_robin, ZeroContents& contents) {
+  const size_t known = contents.state.value("param_groups", nlohmann::json::array()).size();
+  for (const PyValue* group : param_shapes.items) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i + 1 < group->items.size(); i += 2) names.push_back(KeyText(*group->items[i]));
+    if (round_robin && contents.stage < 3) names = WithoutRoundRobin(names, ranks);
+    if (known == 1 && !contents.groups.empty())
+      contents.groups[0].insert(contents.groups[0].end(), names.begin(), names.end());
+    else
+      contents.groups.push_back(std::move(names));
+  }
+}
+
+// The number of updates; where groups differ in it, each parameter gets its own.
+Status ReadSteps(FileSystem& fs, const ZeroShard& shard, ZeroContents& contents) {
+  std::set<double> steps;
+  for (size_t g = 0; const PyValue* state = GroupState(*OptimizerOf(shard), contents.stage, g); ++g) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(fs, shard.path, shard.contents, Find(*state, "step")));
+    if (step) steps.insert(*step);
+  }
+  if (steps.size() == 1) contents.state["optimizer_step"] = *steps.begin();
+  contents.steps_differ = steps.size() > 1;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<uint64_t> PartitionCount(const PyValue& root) {
+  const PyValue* optimizer = FindKind(root, "optimizer_state_dict", PyKind::kDict);
+  const PyValue* count = optimizer ? Find(*optimizer, "partition_count") : nullptr;
+  if (count && count->is(PyKind::kList)) count = ItemOf(count, 0);
+  const auto number = AsInt(count);
+  if (!number || *number < 1 || *number > (1 << 20))
+    return Corrupt("it does not say how many ranks share it");
+  return static_cast<uint64_t>(*number);
+}
+
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
+                              const PyValue& param_shapes, bool round_robin) {
+  ZeroContents contents;
+  for (const ZeroShard& shard : shards)
+    if (!OptimizerOf(shard)) return Corrupt("{}: there is no optimizer_state_dict", shard.path);
+  const PyValue& optimizer = *OptimizerOf(shards[0]);
+  contents.stage = ZeroStageOf(optimizer);
+  CAIRN_RETURN_IF_ERROR(ReadState(shards[0], contents.stage, contents.state));
+  if (!param_shapes.is(PyKind::kList))
+    return NotSupported("{}: its model states have no param_shapes; DeepSpeed before 0.3 is not read",
+                        shards[0].path);
+  AddGroups(param_shapes, shards.size(), round_robin, contents);
+  CAIRN_RETURN_IF_ERROR(ReadSteps(fs, shards[0], contents));
+  CAIRN_RETURN_IF_ERROR(contents.stage == 3 ? Zero3(shards, param_shapes, 3, contents).Read()
+                                            : Zero12(shards, param_shapes, 1, contents).Read());
+  return contents;
+}
+
+}  // namespace cairn

@@ -1,0 +1,49 @@
+// DeepSpeed's ZeRO shards: flattened buffers that its data parallel ranks hold a stretch each of, as arrays
+// of the parameters in them.
+//
+// Source: deepspeed 0.19 runtime/zero/stage_1_and_2.py, stage3.py, bf16_optimizer.py and
+// utils/zero_to_fp32.py.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "convert/foreign/stored_builder.h"
+
+namespace cairn {
+
+// One optimizer file of a model parallel rank.
+struct ZeroShard {
+  std::string path;   // for messages
+  uint32_t file = 0;  // into the catalog's files
+  TorchFile contents;
+};
+
+struct ZeroTensor {
+  std::string name;  // as `param_shapes` has it
+  Role role = Role::kMaster;
+  StoredArray array;
+};
+
+struct ZeroContents {
+  std::vector<ZeroTensor> tensors;
+  std::vector<StoredArray> alignment;  // elements of the flat buffers that are no parameter's
+  int stage = 1;
+  bool steps_differ = false;  // between groups; then each parameter has a tensor of its own
+  nlohmann::json state = nlohmann::json::object();  // optimizer_step, loss_scale
+  std::vector<std::vector<std::string>> groups;     // names of each parameter group; empty: nothing says them
+  std::vector<std::string>
+      doubts;  // what in the files contradicts itself: masters must be held against weights
+};
+
+// What an optimizer file says: over how many ranks it was cut. Errors: Corrupt where it does not.
+Result<uint64_t> PartitionCount(const PyValue& root);
+
+// `shards` by data parallel rank, all of one model parallel rank; `param_shapes` of its model states.
+// Errors: Corrupt naming file and tensor: sizes that do not add up, shards of another step; NotSupported
+// naming an optimizer's state that has no place here. `round_robin`: its ds_config has
+// round_robin_gradients.
+Result<ZeroContents> ReadZero(FileSystem& fs, const std::vector<ZeroShard>& shards,
+                              const PyValue& param_shapes, bool round_robin);
+
+}  // namespace cairn

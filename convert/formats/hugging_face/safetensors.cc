@@ -1,0 +1,114 @@
+#include "convert/formats/hugging_face/safetensors.h"
+
+#include <set>
+#include <unordered_map>
+
+#include "ckpt/io/strict_json.h"
+#include "convert/formats/hugging_face/weight_files.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kModelKey = "cairn.model";
+constexpr const char* kParametersKey = "cairn.parameters";
+
+StoredCatalog SourceCatalog(const std::vector<ParameterSpec>& parameters,
+                            const std::vector<ListedTensor>& tensors) {
+  std::unordered_map<std::string_view, const ListedTensor*> tensor_of;
+  for (const ListedTensor& tensor : tensors) tensor_of.emplace(tensor.name, &tensor);
+  StoredCatalog catalog;
+  for (const ParameterSpec& spec : parameters) {
+    const ListedTensor& tensor = *tensor_of.at(spec.name);
+    const auto index = static_cast<uint32_t>(catalog.tensors.size());
+    catalog.tensors.push_back({spec, Role::kWeight, *tensor.dtype});
+    catalog.arrays.push_back(
+        {.name = tensor.name, .dtype = *tensor.dtype, .shape = tensor.shape, .extents = tensor.extents});
+    catalog.parts.push_back({index, Box::Whole(tensor.shape), index, Box::Whole(tensor.shape), false});
+  }
+  return catalog;
+}
+
+// One for each of the tensors.
+Result<std::vector<ParameterSpec>> SpecsOf(const std::string& text,
+                                           const std::vector<ListedTensor>& tensors) {
+  std::map<std::string, Dims, std::less<>> shapes;
+  for (const ListedTensor& tensor : tensors) shapes.emplace(tensor.name, tensor.shape);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters, DecodeParameters(text, shapes));
+  for (const ParameterSpec& spec : parameters) shapes.erase(spec.name);
+  if (!shapes.empty()) return Corrupt("tensor {} is not among {}", shapes.begin()->first, kParametersKey);
+  return parameters;
+}
+
+}  // namespace
+
+std::string EncodeParameters(const std::vector<ParameterSpec>& parameters) {
+  json rows = json::array();
+  for (const ParameterSpec& spec : parameters)
+    rows.push_back({spec.name, spec.tp_dim, spec.tp_unit, spec.pad_multiple, spec.layer, spec.tied_to_last});
+  return rows.dump();
+}
+
+Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
+                                                    const std::map<std::string, Dims, std::less<>>& shapes) {
+  CAIRN_ASSIGN_OR_RETURN(const json rows, ParseStrictJson(text));
+  std::set<std::string> seen;
+  std::vector<ParameterSpec> parameters;
+  if (!rows.is_array()) return Corrupt("{} is no list", kParametersKey);
+  for (const json& row : rows) {
+    const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
+                      row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
+                      row[4].is_number_integer() && row[5].is_boolean();
+    if (!fits) return Corrupt("{} has the row {}", kParametersKey, row.dump());
+    const auto found = shapes.find(row[0].get_ref<const std::string&>());
+    if (found == shapes.end() || !seen.insert(found->first).second)
+      return NotFound("tensor {} is missing", row[0].dump());
+    const Dims& shape = found->second;
+    ParameterSpec spec{.name = row[0],
+                       .shape = shape,
+                       .tp_dim = row[1],
+                       .tp_unit = row[2],
+                       .pad_multiple = row[3],
+                       .layer = row[4],
+                       .tied_to_last = row[5]};
+    if (spec.tp_dim < kReplicated || spec.tp_dim >= shape.rank() || spec.tp_unit == 0)
+      return Corrupt("{} has the row {} for a tensor of shape {}", kParametersKey, row.dump(),
+                     ToString(shape));
+    parameters.push_back(std::move(spec));
+  }
+  return parameters;
+}
+
+bool IsSafetensors(FileSystem& fs, const std::string& path) {
+  const Result<FileInfo> info = fs.Stat(path);
+  if (!info.ok()) return false;
+  if (!info->is_directory()) return path.ends_with(".safetensors");
+  return fs.Stat(JoinPath(path, kSafetensorsFile)).ok() || fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() ||
+         fs.Stat(JoinPath(path, kAdapterFile)).ok();
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
+                                                          const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
+  const auto& metadata = files.metadata;
+  if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
+    return OpenUnderOwnNames(fs, files.directory, std::move(files.names), files.tensors,
+                             std::move(files.account), nlohmann::json::object(), options);
+  Manifest manifest;
+  CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
+  if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);
+  for (const ListedTensor& tensor : files.tensors)
+    if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
+  const Result<std::vector<ParameterSpec>> parameters = SpecsOf(metadata.at(kParametersKey), files.tensors);
+  if (!parameters.ok()) return parameters.status().WithContext(path);
+  StoredCatalog catalog = SourceCatalog(*parameters, files.tensors);
+  catalog.files = std::move(files.names);
+  CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], files.account.Close(catalog));
+  CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
+                         StoredSource::Make(fs, files.directory, std::move(manifest), std::move(catalog)));
+  return std::unique_ptr<CheckpointSource>(std::move(source));
+}
+
+}  // namespace cairn

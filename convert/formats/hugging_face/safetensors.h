@@ -1,0 +1,30 @@
+// A directory, or a file, of safetensors: under canonical names, as `cairn strip --format safetensors` writes
+// them, or under names that nobody knows, which then are the tensors' own (an adapter of peft).
+//
+// Its headers carry the manifest's model (`cairn.model`) and how a topology cuts each parameter
+// (`cairn.parameters`: {name: [tp_dim, tp_unit, pad_multiple, layer, tied]}), so that it reads back as a
+// checkpoint whatever the architecture.
+#pragma once
+
+#include <map>
+
+#include "ckpt/model/tensor.h"
+#include "convert/foreign/format.h"
+
+namespace cairn {
+
+// Safetensors without config.json.
+bool IsSafetensors(FileSystem& fs, const std::string& path);
+
+// Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
+Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
+                                                          const OpenOptions& options);
+
+// What `cairn.parameters` holds.
+std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);
+// The inverse, given the tensors' shapes by name. Errors: Corrupt; NotFound naming a tensor that has no
+// shape.
+Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
+                                                    const std::map<std::string, Dims, std::less<>>& shapes);
+
+}  // namespace cairn

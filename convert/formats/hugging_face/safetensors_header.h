@@ -1,0 +1,49 @@
+// Reads the header of a safetensors file, and believes nothing of it.
+//
+// A file is a u64 length, that many bytes of JSON, and the tensors without holes or overlaps. Everything that
+// the format's README demands is checked here, before memory is taken for it: the length against the file,
+// JSON, keys and types, that each tensor has the bytes of its shape, and that all together are the file.
+// Source: huggingface/safetensors, README and safetensors/src/tensor.rs.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/box.h"
+#include "ckpt/base/dtype.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own limit
+inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
+
+// The place of a dtype in the format's enumeration, by which the reference writer sorts, and its name there.
+size_t SafetensorsTypeOrder(Dtype dtype);
+std::string_view SafetensorsTypeName(Dtype dtype);
+
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype_name;      // as the file spells it
+  std::optional<Dtype> dtype;  // nothing where it is one that this program does not hold
+  Dims shape;
+  uint64_t file_offset = 0;  // bytes, from the start of the file
+  uint64_t bytes = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsTensor> tensors;  // by offset
+  std::map<std::string, std::string> metadata;
+};
+
+// Errors: Corrupt naming the file, the tensor and what is wrong; NotSupported (a shape of more than kMaxRank
+// dimensions); those of the disk.
+Result<SafetensorsHeader> ReadSafetensorsHeader(FileSystem& fs, const std::string& path);
+
+// The same of a header's JSON. `data_offset`: where the tensors start in a file of `file_bytes`.
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, uint64_t data_offset,
+                                                 uint64_t file_bytes);
+
+}  // namespace cairn

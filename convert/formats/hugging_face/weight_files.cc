@@ -1,0 +1,82 @@
+#include "convert/formats/hugging_face/weight_files.h"
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/formats/hugging_face/safetensors_header.h"
+#include "convert/formats/hugging_face/weight_index.h"
+#include "convert/formats/torch/torch.h"
+
+namespace cairn {
+namespace {
+
+using ReadFile = Status (*)(FileSystem& fs, WeightFiles& files, uint32_t file);
+
+Status AddSafetensors(FileSystem& fs, WeightFiles& files, uint32_t file) {
+  CAIRN_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                         ReadSafetensorsHeader(fs, JoinPath(files.directory, files.names[file])));
+  for (SafetensorsTensor& tensor : header.tensors) {
+    files.account.AddStorage(files.names[file], tensor.name, tensor.file_offset, tensor.bytes);
+    const uint64_t elements = tensor.dtype ? tensor.bytes / SizeOf(*tensor.dtype) : 0;
+    files.tensors.push_back({std::move(tensor.name),
+                             std::move(tensor.dtype_name),
+                             tensor.dtype,
+                             tensor.shape,
+                             {{{0, elements}, file, tensor.file_offset}}});
+  }
+  if (file == 0) files.metadata = std::move(header.metadata);
+  return OkStatus();
+}
+
+Status AddPickled(FileSystem& fs, WeightFiles& files, uint32_t file) {
+  CAIRN_ASSIGN_OR_RETURN(
+      std::vector<TorchTensor> tensors,
+      ListTorchTensors(fs, JoinPath(files.directory, files.names[file]), files.names[file], files.account));
+  for (TorchTensor& tensor : tensors) {
+    StoredArray& array = tensor.array;
+    for (StoredExtent& extent : array.extents) extent.file = file;
+    if (tensor.transposed) array.shape = {array.shape[1], array.shape[0]};
+    files.tensors.push_back({std::move(tensor.name), std::string(Name(array.dtype)), array.dtype, array.shape,
+                             std::move(array.extents), tensor.transposed});
+  }
+  return OkStatus();
+}
+
+Result<WeightFiles> ReadIndexed(FileSystem& fs, const std::string& directory, const char* name,
+                                ReadFile read) {
+  const std::string path = JoinPath(directory, name);
+  CAIRN_ASSIGN_OR_RETURN(const WeightIndex index, ReadWeightIndex(fs, path));
+  WeightFiles files{directory, index.files, {}, {}, {}};
+  WeightIndexCheck check(path, index);
+  for (uint32_t file = 0; file < files.names.size(); ++file) {
+    const size_t first = files.tensors.size();
+    CAIRN_RETURN_IF_ERROR(read(fs, files, file));
+    for (size_t i = first; i < files.tensors.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(check.Add(files.tensors[i].name, files.names[file]));
+  }
+  CAIRN_RETURN_IF_ERROR(check.Finish());
+  return files;
+}
+
+Result<WeightFiles> ReadFiles(FileSystem& fs, const std::string& path, const char* one, const char* index,
+                              ReadFile read) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (info.is_directory() && !fs.Stat(JoinPath(path, one)).ok()) return ReadIndexed(fs, path, index, read);
+  WeightFiles files{info.is_directory() ? path : ParentDir(path), {}, {}, {}, {}};
+  files.names = {info.is_directory() ? one : path.substr(path.find_last_of('/') + 1)};
+  CAIRN_RETURN_IF_ERROR(read(fs, files, 0));
+  return files;
+}
+
+}  // namespace
+
+Result<WeightFiles> ReadSafetensorsFiles(FileSystem& fs, const std::string& path) {
+  const bool adapter = !fs.Stat(JoinPath(path, kSafetensorsFile)).ok() &&
+                       !fs.Stat(JoinPath(path, kSafetensorsIndex)).ok() &&
+                       fs.Stat(JoinPath(path, kAdapterFile)).ok();
+  return ReadFiles(fs, path, adapter ? kAdapterFile : kSafetensorsFile, kSafetensorsIndex, AddSafetensors);
+}
+
+Result<WeightFiles> ReadPickledFiles(FileSystem& fs, const std::string& path) {
+  return ReadFiles(fs, path, kPickleFile, kPickleIndex, AddPickled);
+}
+
+}  // namespace cairn

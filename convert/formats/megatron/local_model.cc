@@ -1,0 +1,140 @@
+#include "convert/formats/megatron/local_model.h"
+
+#include "ckpt/model/placement.h"
+
+namespace cairn {
+namespace {
+
+// Where a pipeline of Megatron-DeepSpeed counts its layers: 0 is a cast without parameters, 1 the embedding.
+// BigScience's fork has a function before the transformer's layers and one behind them.
+struct PipelineIndices {
+  int first_layer = 2;
+  int final_norm = 2;  // behind the last layer
+};
+PipelineIndices IndicesOf(bool bigscience, int layers) {
+  return bigscience ? PipelineIndices{3, layers + 4} : PipelineIndices{2, layers + 2};
+}
+
+std::string PipelineName(const LocalTensor& tensor, bool tied_embedding) {
+  return (tied_embedding ? "tied_modules.embed." : fmt::format("{}.", tensor.pipeline_layer)) +
+         tensor.file_name;
+}
+
+std::string LanguageName(const MegatronTensor& tensor) {
+  const std::string rest = tensor.module + "." + tensor.Kind();
+  if (tensor.module == "output_layer") return "language_model." + rest;
+  if (tensor.layer == kBeforeLayers) return "language_model.embedding." + rest;
+  if (tensor.layer == kAfterLayers) return "language_model.encoder." + rest;
+  return fmt::format("language_model.encoder.layers.{}.{}", tensor.layer, rest);
+}
+
+LocalTensor PipelineTensor(const MegatronTensor& tensor, const MegatronShape& shape, LocalTensor local) {
+  const PipelineIndices at = IndicesOf(shape.gate_last || shape.bigscience, static_cast<int>(shape.layers));
+  local.file_name = tensor.module + "." + tensor.Kind();
+  if (tensor.layer == kBeforeLayers) {
+    local.pipeline_layer = 1;
+  } else if (tensor.layer != kAfterLayers) {
+    local.pipeline_layer = at.first_layer + tensor.layer;
+  } else if (tensor.module == "output_layer") {
+    local.pipeline_layer = at.final_norm + 1;
+    local.file_name = "lm_head.weight";
+  } else {
+    local.pipeline_layer = at.final_norm;
+    local.file_name = tensor.Kind();
+  }
+  local.name = PipelineName(local, shape.tied && tensor.layer == kBeforeLayers);
+  return local;
+}
+
+std::vector<LocalTensor> HeldByStage(const std::vector<MegatronTensor>& tensors, const LocalModel& model,
+                                     int pp, int stages) {
+  std::vector<LocalTensor> held;
+  for (const MegatronTensor& tensor : tensors) {
+    LocalTensor local{.name = LanguageName(tensor),
+                      .shape = tensor.shape,
+                      .parts = tensor.parts,
+                      .file_name = {},
+                      .tp_dim = tensor.tp_dim,
+                      .vocabulary = tensor.vocabulary,
+                      .gated = tensor.gated};
+    if (model.names == LocalNames::kPipeline) {
+      const bool last = pp + 1 == stages;
+      const bool here = cairn::StageOf(tensor.layer, model.layers_per_stage) == pp;
+      local.copy = !here && last && model.shape.tied && tensor.layer == kBeforeLayers;
+      if (!here && !local.copy) continue;
+      local = PipelineTensor(tensor, model.shape, std::move(local));
+    }
+    held.push_back(std::move(local));
+  }
+  return held;
+}
+
+LocalModel PlainModel(const TrainingTensors& tensors) {
+  LocalModel model;
+  std::vector<LocalTensor>& held = model.ranks.emplace_back();
+  for (size_t i = 0; i < tensors.parameters.size(); ++i) {
+    const ParameterSpec& spec = tensors.parameters[i].spec;
+    const Box whole = Box::Whole(spec.shape);
+    held.push_back({.name = spec.name, .shape = spec.shape, .parts = {{i, whole, whole}}, .file_name = {}});
+  }
+  return model;
+}
+
+// The written tensor of a parameter in a role; fp32 weights are their own masters.
+uint32_t WrittenTensor(const TrainingParameter& parameter, Role role) {
+  switch (role) {
+    case Role::kExpAvg:
+      return *parameter.exp_avg;
+    case Role::kExpAvgSq:
+      return *parameter.exp_avg_sq;
+    case Role::kMaster:
+      return parameter.master.value_or(parameter.weight);
+    default:
+      return parameter.weight;
+  }
+}
+
+}  // namespace
+
+Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
+                                const Topology& topology) {
+  CAIRN_RETURN_IF_ERROR(Validate(topology));
+  if (topology.virtual_stages != 1)
+    return NotSupported("DeepSpeed's pipeline has no virtual stages; leave --virtual-stages out");
+  const nlohmann::json& facts = source.manifest().model;
+  if (facts.empty()) {
+    if (topology.tp != 1 || topology.pp != 1)
+      return InvalidArgument("nothing says how this model is cut; only --tp 1 --pp 1 can be written");
+    return PlainModel(tensors);
+  }
+  LocalModel model;
+  CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(facts, tensors));
+  model.shape.bigscience = facts.value("position_embedding", "") == "alibi";
+  model.shape.gate_last = model.shape.bigscience && model.shape.gated;
+  model.shape.program = MegatronProgram::kDeepSpeed;
+  CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(facts, model.shape));
+  model.names = topology.zero >= 2 ? LocalNames::kLanguage : LocalNames::kPipeline;
+  if (topology.zero >= 2 && topology.pp > 1)
+    return InvalidArgument("DeepSpeed has no pipeline with ZeRO {}; choose --zero 1 or --pp 1",
+                           topology.zero);
+  CAIRN_ASSIGN_OR_RETURN(model.layers_per_stage,
+                         LayersPerChunk(static_cast<int>(model.shape.layers), topology));
+  std::vector<std::vector<MegatronTensor>> of_tp;
+  for (int tp = 0; tp < topology.tp; ++tp) {
+    CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(tensors, model.shape, topology.tp, tp));
+    of_tp.push_back(std::move(held));
+  }
+  for (int pp = 0; pp < topology.pp; ++pp)
+    for (int tp = 0; tp < topology.tp; ++tp)
+      model.ranks.push_back(HeldByStage(of_tp[tp], model, pp, topology.pp));
+  return model;
+}
+
+void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
+              StoredTarget& target) {
+  for (const MegatronPart& part : local.parts)
+    target.parts.push_back(
+        {WrittenTensor(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
+}
+
+}  // namespace cairn

@@ -1,0 +1,50 @@
+// What one model parallel rank of DeepSpeed holds: its tensors under the names that its program has for them,
+// in the order in which it registers them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "convert/foreign/target_format.h"
+#include "convert/formats/megatron/megatron_layout.h"
+
+namespace cairn {
+
+struct LocalTensor {
+  std::string name;
+  Dims shape;
+  std::vector<MegatronPart> parts;
+  int pipeline_layer = -1;  // of a pipeline: the index of its layer file
+  std::string file_name;    // its name there
+  bool copy = false;        // a tied one's second occurrence: an optimizer has it, no layer file
+  int tp_dim = kReplicated;
+  bool vocabulary = false;
+  bool gated = false;
+};
+
+// How a program names what it holds.
+enum class LocalNames {
+  kPipeline,  // Megatron-DeepSpeed's pipeline: "3.input_layernorm.weight", "tied_modules.embed.…"
+  kLanguage,  // Megatron-DeepSpeed without one: "language_model.encoder.layers.0.…"
+  kPlain,     // as the source does
+};
+
+struct LocalModel {
+  LocalNames names = LocalNames::kPlain;
+  MegatronShape shape;                          // of Megatron's
+  std::vector<int> layers_per_stage;            // of a pipeline
+  std::vector<std::vector<LocalTensor>> ranks;  // by pp * TP + tp
+
+  const std::vector<LocalTensor>& rank(int pp, int tp, int tp_size) const { return ranks[pp * tp_size + tp]; }
+};
+
+// `zero`: stages 2 and 3 know no pipeline. Errors: NotSupported, InvalidArgument where the model cannot be
+// cut so.
+Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTensors& tensors,
+                                const Topology& topology);
+
+// What fills a local array of `role`: parts of the written tensors.
+void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
+              StoredTarget& target);
+
+}  // namespace cairn

@@ -1,0 +1,66 @@
+// The state of Megatron's distributed optimizer in its own buckets ("dp_reshardable", Megatron-Core's default
+// since 0.15): flat tensors of each model parallel rank and bucket, cut over data parallel ranks.
+//
+// Which part of a bucket is whose is found as in distrib_optim.pt (megatron_optimizer.h): the weights of the
+// rank, cut out of the model's tensors, are matched by value with the masters that lie there.
+// Source: megatron-core 0.16.1, optimizer/distrib_optimizer.py.
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron/megatron_optimizer.h"
+
+namespace cairn {
+
+class MegatronBuckets {
+ public:
+  // Whether a tensor is part of a bucket.
+  static bool IsOne(std::string_view name) { return name.starts_with("optimizer.distributed."); }
+
+  // `args` are the training's arguments; `index` must outlive it. Errors: NotSupported where they cut its
+  // pipeline in a way that is not known here, or the buckets are not those of such a training.
+  static Result<MegatronBuckets> Make(const PyValue& args, const MegatronArgs& model, const DcpIndex& index);
+
+  // A chunk of a weight: `box` of a tensor of `shape`, without the dimension of the layers.
+  // Errors: NotSupported where it is not what a tensor parallel rank holds.
+  Status AddWeight(const MegatronName& name, const Dims& shape, const Box& box, const StoredArray& chunk);
+
+  // Once all weights are there: finds out what the buckets hold. `items` and `optimizer` read the directory
+  // whose files `builder` lists. Errors: NotSupported, and Corrupt naming bucket and element.
+  Status Read(DcpItems& items, MegatronOptimizer& optimizer, StoredBuilder& builder);
+  // Then: hands the states of every parameter over; what are copies, the builder's account learns.
+  Status Assemble(MegatronAssembler& assembler, StoredBuilder& builder) const;
+
+ private:
+  // What a tensor parallel rank holds of a weight. The halves of a gated MLP are two pieces of one.
+  struct Held {
+    MegatronName name;
+    Dims shape;
+    std::map<uint64_t, std::pair<Box, StoredArray>> pieces;
+    MegatronWeight weight;  // all pieces
+  };
+  using Ordinal = std::pair<int, int>;  // layer, and place among what it registers
+  using Bucket = std::vector<std::pair<Role, const DcpTensor*>>;
+  using Buffers = std::map<std::pair<int, int>, std::map<int, Bucket>>;  // of a rank and chunk, by number
+
+  Ordinal OrdinalOf(const MegatronName& name) const;
+  static Result<Buffers> BuffersOf(const DcpIndex& index);
+  std::vector<MegatronWeight*> WeightsOf(int tp, int chunk);
+
+  int tp_ = 1;
+  int pp_ = 1;
+  bool gated_ = false;
+  bool tied_ = true;
+  bool local_spec_ = false;  // a layer registers its norm first
+  uint64_t layer_count_ = 0;
+  std::vector<int> layers_;  // of each pipeline chunk
+  Buffers buffers_;
+  std::vector<std::map<Ordinal, Held>> held_;  // of each tensor parallel rank
+  std::deque<MegatronWeight> heads_;           // copies of the tied embedding on the last stage
+};
+
+}  // namespace cairn

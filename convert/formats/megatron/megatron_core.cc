@@ -1,0 +1,137 @@
+#include "convert/formats/megatron/megatron_core.h"
+
+#include <algorithm>
+
+namespace cairn {
+namespace {
+
+constexpr CoreModule kInLayer[] = {
+    {"self_attention.dense", "self_attention.linear_proj.", "self_attention.linear_proj.", true},
+    {"input_layernorm", "input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
+    {"self_attention.query_key_value", "self_attention.linear_qkv.", "self_attention.linear_qkv.", true},
+    {"self_attention.q_layernorm", "self_attention.q_layernorm.", "self_attention.q_layernorm."},
+    {"self_attention.k_layernorm", "self_attention.k_layernorm.", "self_attention.k_layernorm."},
+    {"post_attention_layernorm", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"},
+    {"mlp.dense_h_to_4h", "mlp.linear_fc1.", "mlp.linear_fc1.", true},
+    {"mlp.dense_4h_to_h", "mlp.linear_fc2.", "mlp.linear_fc2.", true},
+};
+constexpr double kInitialLossScale = 4294967296.0;  // --initial-loss-scale
+constexpr int64_t kHysteresis = 2;                  // --hysteresis
+
+constexpr CoreModule kBeside[] = {
+    {"word_embeddings", "embedding.word_embeddings.", "embedding.word_embeddings."},
+    {"position_embeddings", "embedding.position_embeddings.", "embedding.position_embeddings."},
+    {"final_layernorm", "decoder.final_layernorm.", "decoder.final_layernorm."},
+    {"output_layer", "output_layer.", "output_layer.", true},
+};
+
+}  // namespace
+
+std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
+
+Result<const CoreModule*> CoreModuleOf(const MegatronTensor& tensor) {
+  const std::span<const CoreModule> table = InLayer(tensor) ? std::span<const CoreModule>(kInLayer) : kBeside;
+  const auto row = std::ranges::find(table, tensor.module, &CoreModule::module);
+  if (row == table.end())
+    return NotSupported("{} has no place in Megatron-Core's GPT; --to megatron-deepspeed has one",
+                        tensor.module);
+  return &*row;
+}
+
+nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
+                             const std::vector<int>& layers, const TrainingState& state) {
+  nlohmann::json arguments = MegatronArguments(manifest.model, shape, topology);
+  arguments["consumed_train_samples"] = state.consumed_samples;
+  arguments["consumed_valid_samples"] = 0;
+  arguments["skipped_train_samples"] = 0;
+  arguments["iteration"] = state.iteration;
+  if (topology.virtual_stages > 1)
+    arguments["virtual_pipeline_model_parallel_size"] = topology.virtual_stages;
+  if (std::ranges::adjacent_find(layers, std::ranges::not_equal_to()) != layers.end()) {
+    arguments["decoder_first_pipeline_num_layers"] = layers.front();
+    arguments["decoder_last_pipeline_num_layers"] = layers.back();
+  }
+  return arguments;
+}
+
+nlohmann::json CoreSchedule(const TrainingState& state) {
+  if (state.schedule.contains("num_steps")) return state.schedule;
+  const nlohmann::json group =
+      state.groups.size() == 0 ? WithAdamWDefaults(nlohmann::json::object()) : ParamGroup(state, 0);
+  const int64_t samples = std::max<int64_t>(1, state.consumed_samples);
+  return {{"max_lr", group["lr"]},
+          {"min_lr", 0.0},
+          {"lr_warmup_steps", 0},
+          {"num_steps", state.scheduled_samples},
+          {"lr_decay_style", "constant"},
+          {"lr_decay_steps", samples},
+          {"start_wd", group["weight_decay"]},
+          {"end_wd", group["weight_decay"]},
+          {"wd_incr_style", "constant"},
+          {"wd_incr_steps", samples}};
+}
+
+Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state) {
+  CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
+  const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
+  if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(PartGroups(tensors, 2, MatricesThenVectors, allowed, state));
+  const auto decay = [&](size_t group) { return state.groups.hyper[group].value("weight_decay", 0.0); };
+  if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
+  if (decay(1) != decay(0) && !allowed)
+    return NotSupported(
+        "the optimizer has weight decay {} for vectors and {} for matrices; Megatron's has none for vectors; "
+        "--allow optimizer takes Megatron's",
+        decay(1), decay(0));
+  state.notes.push_back(fmt::format("{}vectors had weight decay {}; Megatron's optimizer gives them none",
+                                    decay(1) != decay(0) ? kAllowedNote : "", decay(1)));
+  return OkStatus();
+}
+
+nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group) {
+  nlohmann::json own = {{"bias_correction", true}, {"step", state.optimizer_step}};
+  const nlohmann::json megatron = {{"wd_mult", group == 0 ? 1.0 : 0.0},
+                                   {"lr_mult", 1.0},
+                                   {"is_expert_parallel", false},
+                                   {"is_decoupled_lr", false}};
+  for (const auto& [key, value] : megatron.items()) own[key] = state.groups.hyper[group].value(key, value);
+  return own;
+}
+
+// Megatron's loader wants a scale. Where no file says one it is that which Megatron begins with.
+void EmitCoreGradScaler(uint32_t zip, const TrainingState& state, TargetBuilder& builder) {
+  const bool known = state.dynamic_loss_scale && state.loss_scale > 0;
+  PickleEmitter& p = builder.pickle(zip);
+  p.Text("grad_scaler");
+  p.BeginDict();
+  p.Text("scale");
+  builder.EmitScalar(zip, static_cast<float>(known ? state.loss_scale : kInitialLossScale), {1});
+  p.Entry("growth_tracker", known ? state.loss_scale_good_steps : 0);
+  p.Entry("hysteresis_tracker", known ? state.loss_scale_hysteresis.value_or(kHysteresis) : kHysteresis);
+  p.EndDict();
+}
+
+void AddCoreNotes(bool optimizer, bool distributed, bool local_spec, bool fp16, TrainingState& state) {
+  if (!optimizer) {
+    state.notes.push_back("there is no optimizer's state; start with --finetune or --no-load-optim");
+    return;
+  }
+  if (distributed)
+    state.notes.push_back(
+        "the optimizer's state is for --use-distributed-optimizer; --zero 0 writes that of the other");
+  else
+    state.notes.push_back(
+        fmt::format("the optimizer's state is not for --use-distributed-optimizer, which takes that of "
+                    "--zero 1; its step "
+                    "is where {} looks",
+                    local_spec ? "torch's AdamW"
+                               : "Transformer Engine's Adam (--transformer-impl local: torch's AdamW)"));
+  if (!state.schedule.contains("num_steps"))
+    state.notes.push_back(
+        "no schedule of the learning rate is known; start with --override-opt-param-scheduler");
+  if (state.param_groups.empty()) state.notes.push_back(AdamWDefaultsInWords());
+  if (fp16 && !(state.dynamic_loss_scale && state.loss_scale > 0))
+    state.notes.push_back("no file says the loss scale; Megatron's first one, 2^32, stands there");
+}
+
+}  // namespace cairn

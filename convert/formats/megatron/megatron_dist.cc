@@ -1,0 +1,291 @@
+#include "convert/formats/megatron/megatron_dist.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ckpt/io/strict_json.h"
+#include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/megatron/megatron_buckets.h"
+#include "convert/formats/megatron/megatron_cells.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/training/group_members.h"
+#include "convert/formats/training/param_groups.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxMetadataBytes = 1 << 20;
+
+constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
+                                                        {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
+                                                        {"optimizer.state.fp32_param.", Role::kMaster},
+                                                        {"optimizer.state.param.", Role::kMaster}};
+
+constexpr std::string_view kStateItems[] = {"rng_state",           "common_state",        "optimizer.",
+                                            "opt_param_scheduler", "rerun_state_machine", "args"};
+
+// What a name says: a role, a module, and whether all layers are stacked under it.
+struct DistName {
+  MegatronName place;
+  Role role = Role::kWeight;
+  bool stacked = false;
+};
+
+std::optional<DistName> ParseDistName(std::string name) {
+  DistName found;
+  for (const auto& [prefix, role] : kRoles) {
+    if (!name.starts_with(prefix)) continue;
+    found.role = role;
+    name.erase(0, prefix.size());
+  }
+  constexpr std::string_view kLayers = "decoder.layers.";
+  found.stacked = name.starts_with(kLayers) && name.size() > kLayers.size() &&
+                  !(name[kLayers.size()] >= '0' && name[kLayers.size()] <= '9');
+  if (found.stacked) name.insert(kLayers.size(), "0.");
+  const auto place = ParseMegatronName(name);
+  if (!place) return std::nullopt;
+  found.place = *place;
+  return found;
+}
+
+Dims WithoutFirst(const Dims& dims) {
+  Dims rest;
+  for (int i = 1; i < dims.rank(); ++i) rest.push_back(dims[i]);
+  return rest;
+}
+
+class MegatronDistOpener {
+ public:
+  MegatronDistOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+      : fs_(fs),
+        directory_(std::move(directory)),
+        options_(options),
+        items_(fs, directory_, builder_.account) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
+    bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
+    CAIRN_RETURN_IF_ERROR(ReadCommon(index));
+    MegatronAssembler assembler(args_, /*tp_size=*/1, builder_);
+    const Status cut = CutStates(index);
+    if (!cut.ok()) CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, cut.WithContext(directory_)));
+    for (const DcpTensor& tensor : index.tensors) {
+      if (MegatronBuckets::IsOne(tensor.name)) continue;
+      const auto name = ParseDistName(tensor.name);
+      const bool step = !name && tensor.name.starts_with("optimizer.state.common_step");
+      const bool left_out = !cut.ok() && tensor.name.starts_with("optimizer.");
+      if (IsMegatronBuffer(tensor.name) || step || left_out) {
+        CAIRN_RETURN_IF_ERROR(Leave(left_out ? Fate::kAllowed
+                                    : step   ? Fate::kTrainingState
+                                             : Fate::kBuffer,
+                                    tensor));
+        continue;
+      }
+      if (!name) return NotSupported("{}: {} has no place in Megatron's GPT", directory_, tensor.name);
+      CAIRN_RETURN_IF_ERROR(Add(tensor, *name, assembler).WithContext(directory_));
+    }
+    if (bucketed_) CAIRN_RETURN_IF_ERROR(ReadBuckets(index, assembler));
+    if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
+      PutMembersByMegatronsRule(builder_.catalog, *groups);
+    CAIRN_RETURN_IF_ERROR(LeaveItems(index));
+    return builder_.Open(fs_, directory_, std::move(manifest_));
+  }
+
+ private:
+  Status Leave(Fate fate, const DcpTensor& tensor) {
+    for (const DcpChunk& chunk : tensor.chunks)
+      CAIRN_RETURN_IF_ERROR(LeaveItem(fate, tensor.name, chunk.item));
+    return OkStatus();
+  }
+  Status LeaveItem(Fate fate, const std::string& name, const DcpItem& item) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(name, item));
+    builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
+    return OkStatus();
+  }
+  // What is no tensor: states of modules, random states, and what all ranks have in common.
+  Status LeaveItems(const DcpIndex& index) {
+    for (const DcpBytes& bytes : index.bytes) {
+      const std::string name = bytes.name.substr(0, bytes.name.find('/'));
+      const bool state =
+          std::ranges::any_of(kStateItems, [&](std::string_view known) { return name.starts_with(known); });
+      if (!state && !IsMegatronBuffer(name)) continue;
+      CAIRN_RETURN_IF_ERROR(
+          LeaveItem(IsMegatronBuffer(name) ? Fate::kBuffer : Fate::kTrainingState, bytes.name, bytes.item));
+    }
+    return items_.ListAll(index);
+  }
+  Status ReadBuckets(const DcpIndex& index, MegatronAssembler& assembler) {
+    Status status = buckets_.status();
+    MegatronOptimizer optimizer(fs_, directory_, builder_);
+    if (status.ok()) status = buckets_->Read(items_, optimizer, builder_);
+    if (status.ok()) status = ReadGroups(index);
+    if (status.ok()) return buckets_->Assemble(assembler, builder_).WithContext(directory_);
+    for (const DcpTensor& tensor : index.tensors)
+      if (MegatronBuckets::IsOne(tensor.name)) CAIRN_RETURN_IF_ERROR(Leave(Fate::kAllowed, tensor));
+    return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
+  }
+
+  // What is no tensor of it: of the first model parallel rank, as all have it.
+  Status ReadGroups(const DcpIndex& index) {
+    const auto item = std::ranges::find(
+        index.bytes, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", &DcpBytes::name);
+    if (item == index.bytes.end()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+    if (!file.root().is(PyKind::kList) || file.root().items.empty()) return OkStatus();
+    AddParamGroups(*file.root().items[0], manifest_.state);
+    return OkStatus();
+  }
+
+  // Finds the optimizer's tensors that are not of their weight's shape.
+  Status CutStates(const DcpIndex& index) {
+    std::map<std::string, Dims> shapes;
+    for (const DcpTensor& tensor : index.tensors) shapes.emplace(tensor.name, tensor.shape);
+    for (const DcpTensor& tensor : index.tensors) {
+      for (const auto& [prefix, role] : kRoles) {
+        if (!tensor.name.starts_with(prefix)) continue;
+        const auto weight = shapes.find(tensor.name.substr(prefix.size()));
+        if (weight == shapes.end() || weight->second == tensor.shape) continue;
+        CAIRN_ASSIGN_OR_RETURN(auto cells, CellsOf(tensor, weight->second, items_, builder_));
+        cut_.emplace(tensor.name, CutState{weight->second, std::move(cells)});
+      }
+    }
+    return OkStatus();
+  }
+
+  // common.pt, or since 0.19 an item of the same contents in a list.
+  Status ReadCommon(const DcpIndex& index) {
+    const std::string path = JoinPath(directory_, "common.pt");
+    if (fs_.Stat(path).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+      builder_.account.AddFile("common.pt", file);
+      builder_.account.LeaveBelow(Fate::kTrainingState, "common.pt", file, file.root(), "common.pt");
+      CAIRN_RETURN_IF_ERROR(ReadArgs(file.root(), index).WithContext(path));
+      return ReadScalars(path, file);
+    }
+    const auto item = std::ranges::find(index.bytes, "common_state/shard_0_1", &DcpBytes::name);
+    if (item == index.bytes.end()) return NotFound("{} is missing; it says what the model is", path);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(item->name, item->item));
+    if (!file.root().is(PyKind::kList) || file.root().items.empty())
+      return Corrupt("{}: common_state is not what Megatron writes", directory_);
+    return ReadArgs(*file.root().items[0], index).WithContext(directory_);
+  }
+
+  // What torch's optimizers and Megatron's scaler of losses keep in tensors.
+  Status ReadScalars(const std::string& path, const TorchFile& file) {
+    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
+    if (!optimizer) return OkStatus();
+    const PyValue* inner = FindKind(*optimizer, "optimizer", PyKind::kDict);
+    const PyValue* state = FindKind(inner ? *inner : *optimizer, "state", PyKind::kDict);
+    CAIRN_ASSIGN_OR_RETURN(const auto step,
+                           ScalarOf(fs_, path, file, state ? Find(*state, "common_step") : nullptr));
+    if (step && *step >= 0 && *step < 1e15) manifest_.state["optimizer_step"] = static_cast<int64_t>(*step);
+    return AddGradScaler(fs_, path, file, manifest_.state);
+  }
+
+  Status ReadArgs(const PyValue& root, const DcpIndex& index) {
+    const PyValue* args = Find(root, "args");
+    if (!args) return NotSupported("there are no args in it, which say what the model is");
+    const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, /*checkpoint_version=*/3, tied, options_));
+    if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
+    if (bucketed_) buckets_ = MegatronBuckets::Make(*args, args_, index);
+    manifest_.model = args_.facts;
+    manifest_.state = MegatronState(root);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    const auto size = [&](const char* name) {
+      return static_cast<int>(std::clamp<int64_t>(AsInt(Find(*args, name)).value_or(1), 1, kMaxWorld));
+    };
+    const bool distributed = AsInt(Find(*args, "use_distributed_optimizer")).value_or(0) != 0;
+    manifest_.topology = {size("tensor_model_parallel_size"), size("pipeline_model_parallel_size"),
+                          size("data_parallel_size"), distributed ? 1 : 0};
+    return OkStatus();
+  }
+
+  Status Add(const DcpTensor& tensor, const DistName& name, MegatronAssembler& assembler) {
+    if (const auto cut = cut_.find(tensor.name); cut != cut_.end()) {
+      for (MegatronCell& cell : cut->second.cells)
+        CAIRN_RETURN_IF_ERROR(
+            Add(name, cut->second.weight, cell.box, {std::move(cell.array), false}, assembler));
+      return OkStatus();
+    }
+    for (const DcpChunk& chunk : tensor.chunks) {
+      CAIRN_ASSIGN_OR_RETURN(TensorArray array,
+                             items_.Array(tensor, chunk, builder_.AddFile(chunk.item.file)));
+      if (array.transposed) return NotSupported("a chunk of {} is stored transposed", tensor.name);
+      CAIRN_RETURN_IF_ERROR(Add(name, tensor.shape, chunk.box, std::move(array), assembler));
+    }
+    return OkStatus();
+  }
+
+  // `array` holds `box` of a tensor of `shape`.
+  Status Add(const DistName& name, const Dims& shape, const Box& box, TensorArray array,
+             MegatronAssembler& assembler) {
+    MegatronSlice slice{name.place.name, name.place.layer, 0, name.role, std::move(array), shape, box};
+    if (!name.stacked) return AddSlice(slice, assembler);
+    if (shape.rank() < 2 || shape[0] != args_.layers)
+      return Corrupt("{} of shape {} does not stack {} layers", slice.tensor.array.name, ToString(shape),
+                     args_.layers);
+    const StoredArray all = std::move(slice.tensor.array);
+    slice.shape = WithoutFirst(shape);
+    slice.box = {WithoutFirst(box.offset), WithoutFirst(box.extent)};
+    for (uint64_t i = 0; i < box.extent[0]; ++i) {
+      slice.layer = static_cast<int>(box.offset[0] + i);
+      slice.tensor.array = SliceOf(all, i * slice.box.Volume(), slice.box.extent);
+      CAIRN_RETURN_IF_ERROR(AddSlice(slice, assembler));
+    }
+    return OkStatus();
+  }
+
+  Status AddSlice(const MegatronSlice& slice, MegatronAssembler& assembler) {
+    if (bucketed_ && buckets_.ok() && slice.role == Role::kWeight) {
+      const Status status =
+          buckets_->AddWeight({slice.layer, slice.name}, slice.shape, slice.box, slice.tensor.array);
+      if (!status.ok()) buckets_ = status;
+    }
+    return assembler.Add(slice);
+  }
+
+  FileSystem& fs_;
+  const std::string directory_;
+  const OpenOptions& options_;
+  StoredBuilder builder_;
+  DcpItems items_;
+  MegatronArgs args_;
+  // A tensor of the optimizer that is not laid out like its weight.
+  struct CutState {
+    Dims weight;  // shape
+    std::vector<MegatronCell> cells;
+  };
+  std::map<std::string, CutState> cut_;
+  bool bucketed_ = false;  // the distributed optimizer's state is in its buckets
+  Result<MegatronBuckets> buckets_ = NotFound("there are none");
+  Manifest manifest_;
+};
+
+}  // namespace
+
+bool IsMegatronDist(FileSystem& fs, const std::string& directory) {
+  const std::string path = JoinPath(directory, "metadata.json");
+  if (!fs.Stat(path).ok()) return false;
+  const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
+  if (!text.ok()) return false;
+  const auto json = ParseStrictJson(*text);
+  return json.ok() && json->is_object() && json->contains("sharded_backend");
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
+                                                           const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json,
+                         ReadJsonObject(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
+  const auto backend = json.value("sharded_backend", nlohmann::json());
+  if (backend != "torch_dist")
+    return NotSupported(
+        "{}: its backend is {}, only torch_dist is read; load and save it with Megatron-Core before 0.16",
+        directory, backend.dump());
+  return MegatronDistOpener(fs, directory, options).Open();
+}
+
+}  // namespace cairn

@@ -1,0 +1,16 @@
+// Megatron-Core's torch_dist: torch.distributed.checkpoint under Megatron's names, layers stacked.
+//
+// Source: megatron/core/dist_checkpointing of 0.4 to 0.19.
+#pragma once
+
+#include "convert/foreign/format.h"
+
+namespace cairn {
+
+// Whether the directory's metadata.json says so.
+bool IsMegatronDist(FileSystem& fs, const std::string& directory);
+
+Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
+                                                           const OpenOptions& options);
+
+}  // namespace cairn

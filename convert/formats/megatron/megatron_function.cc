@@ -1,0 +1,449 @@
+// Reading fills the fields from the arguments, then looks at each argument that was not read. Writing is
+// checked by reading: what comes back from the arguments that were written must be the function that was to
+// be written.
+//
+// Sources: megatron-core 0.16.1, transformer/mlp.py, transformer/utils.py, models/common/embeddings;
+// Megatron-LM, core_transformer_config_from_args; Megatron-DeepSpeed, megatron/model/transformer.py;
+// BigScience's fork, megatron/model/glu_activations.py.
+#include "convert/formats/megatron/megatron_function.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ckpt/model/model_function.h"
+#include "convert/families/expand.h"
+#include "convert/families/families.h"
+#include "convert/families/hugging_face_config.h"
+#include "convert/formats/training/param_groups.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxListItems = 1 << 16;  // of one list
+
+// Of Megatron-Core's rotary scaling, which takes the factor alone.
+json Llama3Scaling(const json& factor) {
+  return {{"rope_type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}};
+}
+
+// They change the function, and only this value of theirs is understood (or none, which all may have).
+const std::map<std::string, json>& Changing() {
+  static const std::map<std::string, json> kChanging = {
+      {"activation_func", nullptr},
+      {"activation_func_clamp_value", nullptr},
+      {"attention_output_gate", nullptr},
+      {"compression_training", nullptr},  // DeepSpeed quantizes and prunes in the forward pass
+      {"enable_gpt_oss", nullptr},
+      {"enable_mhc_connections", nullptr},
+      {"experimental_attention_variant", nullptr},
+      {"export_num_eagle_layers", nullptr},
+      {"export_num_medusa_heads", nullptr},
+      {"flextron", nullptr},
+      {"glu_linear_offset", nullptr},
+      {"heterogeneous_block_specs", nullptr},
+      {"heterogeneous_layers_config_encoded_json", nullptr},
+      {"heterogeneous_layers_config_path", nullptr},
+      {"hybrid_attention_ratio", nullptr},
+      {"hybrid_layer_pattern", nullptr},
+      {"hybrid_mlp_ratio", nullptr},
+      {"hybrid_override_pattern", nullptr},
+      {"is_hybrid_model", nullptr},
+      {"linear_attention_freq", nullptr},
+      {"mlp_type", "standard"},
+      {"mrope_section", nullptr},
+      {"mtp_num_layers", nullptr},
+      {"multi_latent_attention", nullptr},
+      {"num_experts", 1},
+      {"num_moe_experts", 1},
+      {"qk_l2_norm", nullptr},
+      {"quick_geglu", nullptr},
+      {"retro_add_retriever", nullptr},
+      {"rope_type", "rope"},
+      {"spec", nullptr},
+      {"use_mup", nullptr},
+  };
+  return kChanging;
+}
+
+// Read below, or sizes, or shown by tensors.
+const std::set<std::string>& Mapped() {
+  static const std::set<std::string> kMapped = {"num_layers",
+                                                "hidden_size",
+                                                "ffn_hidden_size",
+                                                "num_attention_heads",
+                                                "kv_channels",
+                                                "group_query_attention",
+                                                "num_query_groups",
+                                                "num_key_value_heads",
+                                                "max_position_embeddings",
+                                                "seq_length",
+                                                "vocab_size",
+                                                "padded_vocab_size",
+                                                "make_vocab_size_divisible_by",
+                                                "layernorm_epsilon",
+                                                "norm_epsilon",
+                                                "normalization",
+                                                "position_embedding_type",
+                                                "add_position_embedding",
+                                                "use_rotary_position_embeddings",
+                                                "alibi",
+                                                "swiglu",
+                                                "gated_linear_unit",
+                                                "glu_activation",
+                                                "untie_embeddings_and_output_weights",
+                                                "add_bias_linear",
+                                                "add_qkv_bias",
+                                                "apply_layernorm_1p",
+                                                "layernorm_zero_centered_gamma",
+                                                "rotary_base",
+                                                "rope_theta",
+                                                "rotary_percent",
+                                                "rotary_interleaved",
+                                                "rotary_seq_len_interpolation_factor",
+                                                "use_rope_scaling",
+                                                "rope_scaling_factor",
+                                                "no_rope_freq",
+                                                "window_size",
+                                                "window_attn_skip_freq",
+                                                "softmax_scale",
+                                                "softmax_type",
+                                                "bias_gelu_fusion",
+                                                "bias_activation_fusion",
+                                                "openai_gelu",
+                                                "onnx_safe",
+                                                "squared_relu",
+                                                "use_te_activation_func",
+                                                "qk_layernorm",
+                                                "apply_residual_connection_post_layernorm",
+                                                "cairn_architecture"};
+  return kMapped;
+}
+
+bool IsHarmless(const std::string& name) {
+  static const std::set<std::string, std::less<>> kNames = [] {
+    std::set<std::string, std::less<>> names;
+    std::string_view left = HarmlessMegatronArguments();
+    for (size_t at; (at = left.find(' ')) != left.npos; left.remove_prefix(at + 1))
+      names.emplace(left.substr(0, at));
+    return names;
+  }();
+  return kNames.contains(name);
+}
+
+bool IsUnset(const json& value) {
+  return value.is_null() || value == false || value == 0 || (!value.is_primitive() && value.empty()) ||
+         value == "";
+}
+
+json Get(const json& args, const char* name) { return args.value(name, json()); }
+bool Flag(const json& args, const char* name, bool otherwise = false) {
+  const json value = Get(args, name);
+  if (value.is_boolean()) return value.get<bool>();
+  return value.is_number() ? value != 0 : otherwise;
+}
+json FirstArgument(const json& args, std::initializer_list<const char*> names, const json& otherwise) {
+  for (const char* name : names)
+    if (const json value = Get(args, name); !value.is_null()) return value;
+  return otherwise;
+}
+
+std::string Lower(const json& text) {
+  std::string lower = text.is_string() ? text.get<std::string>() : "";
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
+}
+
+void ReadPositions(const json& args, json& facts) {
+  const json type = Get(args, "position_embedding_type");
+  const bool rotary = Flag(args, "use_rotary_position_embeddings");
+  if (rotary || type == "rope" || type == "rotary")
+    facts["position_embedding"] = "rope";
+  else if (Flag(args, "alibi") || type == "alibi")
+    facts["position_embedding"] = "alibi";
+  else if (!type.is_null() && type != "learned_absolute" && type != "absolute")
+    facts["position_embedding"] = type;
+  else if (!Flag(args, "add_position_embedding", true))
+    facts["position_embedding"] = "none";
+  if (facts.value("position_embedding", "") != "rope") return;
+  facts["rotary_base"] = FirstArgument(args, {"rotary_base", "rope_theta"}, 10000);
+  if (const json percent = FirstArgument(args, {"rotary_percent"}, 1); percent != 1)
+    facts["rotary_percent"] = percent;
+  if (Flag(args, "rotary_interleaved")) facts["rotary_interleaved"] = true;
+  const json interpolation = Get(args, "rotary_seq_len_interpolation_factor");
+  const bool interpolated = interpolation.is_number() && interpolation != 1;
+  if (Flag(args, "use_rope_scaling")) {
+    facts["rope_scaling"] = Llama3Scaling(FirstArgument(args, {"rope_scaling_factor"}, 8.0));
+    if (interpolated) facts["rope_scaling"]["rotary_seq_len_interpolation_factor"] = interpolation;
+  } else if (interpolated) {
+    facts["rope_scaling"] = {{"rope_type", "linear"}, {"factor", interpolation}};
+  }
+  const json without = Get(args, "no_rope_freq");
+  const bool all_rotate = without.is_array() && std::ranges::all_of(without, IsUnset);
+  if (!IsUnset(without) && !all_rotate) facts["layers_without_rope"] = without;
+}
+
+// Layers that see a window: of Megatron's, counted from 1, each but every N-th, or those with a 1 in a list.
+json LayerTypes(const json& skip, uint64_t layers) {
+  json types = json::array();
+  for (uint64_t i = 0; i < layers && i < kMaxListItems; ++i) {
+    const bool listed = skip.is_array() && i < skip.size() && !IsUnset(skip[i]);
+    const bool counted = skip.is_number_integer() && skip > 0 && (i + 1) % skip.get<uint64_t>() != 0;
+    types.push_back(listed || counted ? "sliding_attention" : "full_attention");
+  }
+  return types;
+}
+
+void ReadAttention(const json& args, json& facts) {
+  const json window = Get(args, "window_size");
+  const bool is_pair = window.is_array() && window.size() == 2 && window[0].is_number_integer() &&
+                       window[1].is_number_integer();
+  if (is_pair && window[0] >= 0 && (window[1] == 0 || window[1] == -1)) {
+    facts["sliding_window"] = window[0].get<int64_t>() + 1;  // the query's own key is not counted there
+    if (const json skip = Get(args, "window_attn_skip_freq"); !skip.is_null())
+      facts["layer_types"] = LayerTypes(skip, facts.value("num_layers", uint64_t{0}));
+  } else if (!IsUnset(window) && !(is_pair && window[0] == -1)) {
+    facts["sliding_window"] = window;
+  }
+  if (const json scale = Get(args, "softmax_scale"); scale == 1)
+    facts["scale_attn_weights"] = false;  // as GPT-2 of transformers says it
+  else if (!IsUnset(scale))
+    facts["attention_scale"] = scale;
+  if (const json softmax = Get(args, "softmax_type"); !IsUnset(softmax) && softmax != "vanilla")
+    facts["softmax"] = softmax;
+}
+
+// F.gelu is exact; fused with its bias, which is the default, it is the tanh approximation, and needs a bias.
+std::string Gelu(const json& args) {
+  // The newest have no legacy models any more.
+  const bool knows_legacy =
+      args.contains("use_legacy_models") || args.contains("deprecated_use_mcore_models");
+  const bool core = Flag(args, "use_mcore_models") || (knows_legacy && !Flag(args, "use_legacy_models"));
+  const bool fused = Flag(args, "bias_activation_fusion", Flag(args, "bias_gelu_fusion", true)) &&
+                     Flag(args, "add_bias_linear", true);
+  if (Flag(args, "onnx_safe") && !core) return "gelu";
+  if (Flag(args, "openai_gelu") && !core) return "gelu_new";
+  return fused || Flag(args, "use_te_activation_func") ? "gelu_new" : "gelu";
+}
+
+void ReadActivation(const json& args, json& facts) {
+  const std::string glu = Lower(Get(args, "glu_activation"));
+  const std::map<std::string, std::string> of_glu = {
+      {"swiglu", "silu"}, {"geglu", "gelu"}, {"reglu", "relu"}, {"liglu", "linear"}};
+  if (!glu.empty()) {
+    facts["gated_mlp"] = true;
+    facts["activation"] = of_glu.contains(glu) ? of_glu.at(glu) : glu;
+  } else if (Flag(args, "swiglu")) {
+    facts["gated_mlp"] = true;
+    facts["activation"] = "silu";
+  } else if (Flag(args, "squared_relu")) {
+    facts["activation"] = "relu2";
+  } else {
+    facts["activation"] = Gelu(args);
+  }
+  if (glu.empty() && Flag(args, "gated_linear_unit")) facts["gated_mlp"] = true;
+}
+
+void ReadNorms(const json& args, json& facts) {
+  const json epsilon = FirstArgument(args, {"norm_epsilon", "layernorm_epsilon"}, 1e-5);
+  facts["layernorm_epsilon"] = epsilon;
+  const json norm = Get(args, "normalization");
+  const std::string kind = Lower(norm);
+  if (kind == "rmsnorm")
+    facts["normalization"] = "RMSNorm";
+  else if (!kind.empty() && kind != "layernorm")
+    facts["normalization"] = norm;
+  if (Flag(args, "apply_residual_connection_post_layernorm")) facts["residual_post_layernorm"] = true;
+  if (Flag(args, "apply_layernorm_1p") || Flag(args, "layernorm_zero_centered_gamma"))
+    facts["norm_weight_minus_one"] = true;
+}
+
+void ReadOtherArguments(const json& args, const std::function<bool(const std::string&)>& allowed,
+                        json& facts) {
+  for (const auto& [name, value] : args.items()) {
+    if (Mapped().contains(name) || IsUnset(value)) continue;
+    const auto changing = Changing().find(name);
+    const bool understood = changing != Changing().end()
+                                ? value == changing->second || value == json::array({changing->second})
+                                : IsHarmless(name);
+    const std::string full = "args." + name;
+    if (!understood && !allowed(full)) facts["other"][full] = value;
+  }
+}
+
+// ---- The family.
+
+// What of a family's tensors the arguments say. A layer is enough to see it.
+std::set<std::string> TensorKinds(const Architecture& family, const json& facts) {
+  std::set<std::string> kinds;
+  json one = facts;
+  one["num_layers"] = 1;
+  one["num_attention_heads"] = one["num_key_value_heads"] = one["head_dim"] = one["hidden_size"] = 1;
+  one["ffn_hidden_size"] = one["vocab_size"] = one["max_position_embeddings"] = 1;
+  if (const Result<ExpandedModel> expanded = Expand(family, one); expanded.ok())
+    for (const ParameterSpec& spec : expanded->parameters) kinds.insert(spec.name);
+  return kinds;
+}
+
+bool HasTensorsOf(const Architecture& family, const json& args, const json& facts) {
+  const std::set<std::string> kinds = TensorKinds(family, facts);
+  const auto has = [&](const char* name) { return kinds.contains(name); };
+  const bool linear = Flag(args, "add_bias_linear", true), gated = facts.value("gated_mlp", false);
+  return has("layers.0.attention.query.bias") == (linear || Flag(args, "add_qkv_bias")) &&
+         has("layers.0.attention.output.bias") == linear && has("layers.0.mlp.up.bias") == linear &&
+         has("layers.0.mlp.gate.weight") == gated &&
+         has("final_norm.bias") == (facts.value("normalization", "LayerNorm") == "LayerNorm") &&
+         has("layers.0.attention.query_norm.weight") == Flag(args, "qk_layernorm") &&
+         has("embedding.position.weight") == (facts.value("position_embedding", "learned") == "learned") &&
+         !has("embedding.position_offset.weight") && !has("layers.0.mlp.output_norm.weight");
+}
+
+bool Computes(const Architecture& family, const json& facts) {
+  const Result<json> config = ConfigOfModel(family, facts, Dtype::kF32);
+  if (!config.ok()) return false;
+  const Result<json> back = ModelOfConfig(family, *config);
+  return back.ok() && SameFunction(facts, *back, family.name).ok();
+}
+
+// The family that was written, or that stands first in the list; one that has these tensors and is of another
+// function where there is none, whose writer then says what it has no place for.
+std::string FamilyOf(const json& args, const json& facts) {
+  std::vector<const Architecture*> families;
+  if (const json written = Get(args, "cairn_architecture"); written.is_string())
+    if (const Architecture* family = FindArchitecture(written.get<std::string>())) families.push_back(family);
+  for (const char* name : {"gpt2", "bloom", "llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox"})
+    families.push_back(FindArchitecture(name));
+  std::string nearest;
+  for (const Architecture* family : families) {
+    json of_family = facts;
+    of_family["architecture"] = family->name;
+    if (!HasTensorsOf(*family, args, of_family)) continue;
+    if (Computes(*family, of_family)) return family->name;
+    if (nearest.empty()) nearest = family->name;
+  }
+  return nearest.empty() ? "megatron" : nearest;
+}
+
+json AsJson(const PyValue& value, int depth) {
+  if (depth > 4) return "...";
+  if (auto plain = PlainJson(value)) return *std::move(plain);
+  switch (value.kind) {
+    case PyKind::kList:
+    case PyKind::kTuple: {
+      json list = json::array();
+      for (size_t i = 0; i < value.items.size() && i < kMaxListItems; ++i)
+        list.push_back(AsJson(*value.items[i], depth + 1));
+      return list;
+    }
+    case PyKind::kObject:
+      if (value.items.size() == 1) return AsJson(*value.items[0], depth + 1);  // an enum
+      return value.ClassName();
+    default:
+      return value.ClassName();
+  }
+}
+
+}  // namespace
+
+std::string_view NameOf(MegatronProgram program) {
+  return program == MegatronProgram::kCore ? "Megatron-Core" : "Megatron-DeepSpeed";
+}
+
+json MegatronArgumentsOf(const PyValue& args) {
+  json result = json::object();
+  const PyValue* attributes = args.is(PyKind::kDict) ? &args : args.state ? args.state : args.contents;
+  if (!attributes || !attributes->is(PyKind::kDict)) return result;
+  for (size_t i = 0; i + 1 < attributes->items.size(); i += 2)
+    if (const auto key = AsText(attributes->items[i]))
+      result[std::string(*key)] = AsJson(*attributes->items[i + 1], 0);
+  // BigScience's enum of positions.
+  if (json& type = result["position_embedding_type"]; type.is_number())
+    type = type == 1 ? json("rope") : type == 2 ? json("learned_absolute") : type == 3 ? json("alibi") : type;
+  return result;
+}
+
+void ReadMegatronFunction(const json& args, const std::function<bool(const std::string&)>& allowed,
+                          json& facts) {
+  ReadPositions(args, facts);
+  ReadAttention(args, facts);
+  ReadActivation(args, facts);
+  ReadNorms(args, facts);
+  ReadOtherArguments(args, allowed, facts);
+  facts["function"] = kFunctionVersion;
+  if (facts.value("gated_mlp", false) || facts.value("position_embedding", "") == "rope") {
+    const bool linear = Flag(args, "add_bias_linear", true);
+    facts["attention_bias"] = linear || Flag(args, "add_qkv_bias");
+    facts["mlp_bias"] = linear;
+  }
+  facts["architecture"] = FamilyOf(args, facts);
+}
+
+void AddFunctionArguments(const json& model, MegatronProgram program, json& args) {
+  const json of = FunctionOf(model);
+  const bool core = program == MegatronProgram::kCore, gated = of["gated_mlp"] == true;
+  const bool rope = of["position_embedding"] == "rope", alibi = of["position_embedding"] == "alibi" && !core;
+  const json &scaling = of["rope_scaling"], &window = of["sliding_window"];
+  args["cairn_architecture"] = model.value("architecture", json());
+  args["layernorm_epsilon"] = args["norm_epsilon"] = of["layernorm_epsilon"];
+  const bool rms = of["normalization"] == "RMSNorm";
+  args["normalization"] = core ? (rms ? "RMSNorm" : "LayerNorm") : (rms ? "rmsnorm" : "layernorm");
+  args["apply_layernorm_1p"] = false;
+  args["apply_residual_connection_post_layernorm"] = !core && of["residual_post_layernorm"] == true;
+  args["position_embedding_type"] = rope ? "rope" : alibi ? "alibi" : "learned_absolute";
+  args["add_position_embedding"] = !rope && !alibi;
+  args["use_rotary_position_embeddings"] = rope;
+  if (rope) {
+    args["rotary_percent"] = of["rotary_percent"];
+    args[core ? "rotary_base" : "rope_theta"] = of["rotary_base"];
+  }
+  if (rope && core) {
+    args["rotary_interleaved"] = of["rotary_interleaved"];
+    args["no_rope_freq"] = of["layers_without_rope"];
+    args["use_rope_scaling"] =
+        scaling.is_object() && scaling == Llama3Scaling(scaling.value("factor", json()));
+    if (args["use_rope_scaling"] == true) args["rope_scaling_factor"] = scaling["factor"];
+    args["rotary_seq_len_interpolation_factor"] =
+        scaling.is_object() && scaling.value("rope_type", "") == "linear" ? scaling.value("factor", json())
+                                                                          : json();
+  }
+  if (core) {
+    args["window_size"] = window.is_number_integer() ? json{window.get<int64_t>() - 1, 0} : json();
+    args["window_attn_skip_freq"] = nullptr;
+    if (of["layer_types"].is_array())
+      for (const json& type : of["layer_types"])
+        args["window_attn_skip_freq"].push_back(type == "sliding_attention" ? 1 : 0);
+    args["softmax_scale"] = of["attention_scale"];
+  }
+  const bool bias = Flag(args, "add_bias_linear", true), tanh = of["activation"] == "gelu_new" && !gated;
+  args["squared_relu"] = of["activation"] == "relu2" && !gated;
+  args["bias_gelu_fusion"] = tanh && bias;
+  args["openai_gelu"] = tanh && !bias && !core;
+  args["onnx_safe"] = nullptr;
+  args["swiglu"] = gated && !args.contains("glu_activation");
+  const std::map<std::string, std::string> glu = {
+      {"silu", "swiglu"}, {"gelu", "geglu"}, {"relu", "reglu"}, {"linear", "liglu"}};
+  if (args.contains("glu_activation") && of["activation"].is_string())
+    if (const auto name = glu.find(of["activation"].get<std::string>()); name != glu.end())
+      args["glu_activation"] = name->second;
+}
+
+Status CheckFunctionArguments(const json& model, MegatronProgram program, const json& args) {
+  json back = {{"num_layers", args.value("num_layers", json())},
+               {"hidden_size", args.value("hidden_size", json())},
+               {"num_attention_heads", args.value("num_attention_heads", json())},
+               {"num_key_value_heads", args.value("num_query_groups", json())},
+               {"head_dim", args.value("kv_channels", json())},
+               {"tied_embeddings", args.value("untie_embeddings_and_output_weights", false) ? false : true}};
+  ReadMegatronFunction(
+      args, [](const std::string&) { return false; }, back);
+  return SameFunction(model, back, NameOf(program));
+}
+
+}  // namespace cairn

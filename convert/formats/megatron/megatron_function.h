@@ -1,0 +1,48 @@
+// The function of a model (ckpt/model/model_function.h) in the arguments of Megatron's programs, in both
+// directions.
+//
+// Closed on what matters: an argument is mapped to a field here, or changes the function in a way that no
+// field has (kChanging), or is in the written list of harmless ones (megatron_harmless.cc). What is none of
+// these, of a fork or of a later version, counts as changing the function where its value is not None, False,
+// 0 or empty: it goes into the model's `other`, which every writer and the trainer refuse by name, and
+// `--allow args.NAME` takes out again. So a real checkpoint can always be looked at and kept, and nothing is
+// released as what it is not.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/status.h"
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+// The programs differ in what they have an argument for: rotary scaling and windows are Megatron-Core's,
+// ALiBi and the residual behind a norm Megatron-DeepSpeed's.
+enum class MegatronProgram { kCore, kDeepSpeed };
+std::string_view NameOf(MegatronProgram program);
+
+// An argparse.Namespace (or dict) as JSON; an enum is its value, of other objects the class.
+nlohmann::json MegatronArgumentsOf(const PyValue& args);
+
+// The fields of the function that `args` states; `architecture` is the family that computes it and has these
+// biases and norms, the written family's name first, and "megatron" where none of Hugging Face's does.
+// `facts` has the model's sizes and what its tensors are; it is extended. Arguments that are not understood
+// are among its "other", but where `allowed` says of args.NAME that it means nothing.
+void ReadMegatronFunction(const nlohmann::json& args, const std::function<bool(const std::string&)>& allowed,
+                          nlohmann::json& facts);
+
+// Adds what `program` has of the model's function to `args`, which has the sizes.
+void AddFunctionArguments(const nlohmann::json& model, MegatronProgram program, nlohmann::json& args);
+
+// What AddFunctionArguments wrote is the model's function. Errors: NotSupported naming the fields.
+Status CheckFunctionArguments(const nlohmann::json& model, MegatronProgram program,
+                              const nlohmann::json& args);
+
+// Names, each followed by a blank.
+std::string_view HarmlessMegatronArguments();
+
+}  // namespace cairn

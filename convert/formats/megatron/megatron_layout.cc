@@ -1,0 +1,261 @@
+#include "convert/formats/megatron/megatron_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ckpt/model/manifest.h"
+#include "convert/families/canonical_modules.h"
+#include "convert/families/hugging_face_config.h"
+
+namespace cairn {
+namespace {
+
+enum class WrittenForm { kOne, kQkv, kGateUp };
+
+struct WrittenModule {
+  std::string_view name;
+  std::vector<std::string_view> canonical;
+  Cut cut = Cut::kNone;
+  WrittenForm form = WrittenForm::kOne;
+  bool vocabulary = false;
+};
+
+const std::vector<WrittenModule>& WrittenBeforeLayers() {
+  static const std::vector<WrittenModule> kModules = {
+      {"word_embeddings", {"embedding.word"}, Cut::kRows, WrittenForm::kOne, true},
+      {"position_embeddings", {"embedding.position"}},
+      {"word_embeddings.norm", {"embedding.norm"}},
+  };
+  return kModules;
+}
+const std::vector<WrittenModule>& WrittenInLayer() {
+  static const std::vector<WrittenModule> kModules = {
+      {"input_layernorm", {"input_norm"}},
+      {"self_attention.query_key_value",
+       {"attention.query", "attention.key", "attention.value"},
+       Cut::kRows,
+       WrittenForm::kQkv},
+      {"self_attention.q_layernorm", {"attention.query_norm"}},
+      {"self_attention.k_layernorm", {"attention.key_norm"}},
+      {"self_attention.dense", {"attention.output"}, Cut::kColumns},
+      {"post_attention_layernorm", {"post_attention_norm"}},
+      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, Cut::kRows, WrittenForm::kGateUp},
+      {"mlp.dense_4h_to_h", {"mlp.down"}, Cut::kColumns},
+  };
+  return kModules;
+}
+const std::vector<WrittenModule>& WrittenAfterLayers() {
+  static const std::vector<WrittenModule> kModules = {
+      {"final_layernorm", {"final_norm"}},
+      {"output_layer", {"output"}, Cut::kRows, WrittenForm::kOne, true},
+  };
+  return kModules;
+}
+
+Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
+  Box box = Box::Whole(shape);
+  box.offset[0] = begin;
+  box.extent[0] = count;
+  return box;
+}
+
+class Builder {
+ public:
+  Builder(const TrainingTensors& tensors, const MegatronShape& shape, int tp, int rank)
+      : tensors_(tensors), shape_(shape), tp_(static_cast<uint64_t>(tp)), rank_(static_cast<uint64_t>(rank)) {
+    for (size_t i = 0; i < tensors.parameters.size(); ++i) index_[tensors.parameters[i].spec.name] = i;
+  }
+
+  Result<std::vector<MegatronTensor>> Build() {
+    if (shape_.groups % tp_ != 0 || shape_.ffn % tp_ != 0)
+      return InvalidArgument(
+          "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp_,
+          shape_.groups, shape_.ffn);
+    CAIRN_RETURN_IF_ERROR(AddAll(WrittenBeforeLayers(), kBeforeLayers));
+    for (int layer = 0; layer < static_cast<int>(shape_.layers); ++layer)
+      CAIRN_RETURN_IF_ERROR(AddAll(WrittenInLayer(), layer));
+    CAIRN_RETURN_IF_ERROR(AddAll(WrittenAfterLayers(), kAfterLayers));
+    for (const auto& [name, index] : index_)
+      if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
+    return std::move(result_);
+  }
+
+ private:
+  Status AddAll(const std::vector<WrittenModule>& modules, int layer) {
+    for (const WrittenModule& module : modules)
+      for (const bool bias : {false, true}) CAIRN_RETURN_IF_ERROR(Add(module, bias, layer));
+    return OkStatus();
+  }
+
+  // The parameters of a module, those that there are.
+  std::vector<size_t> Find(const WrittenModule& module, bool bias, int layer) const {
+    std::vector<size_t> found;
+    const bool inside = layer != kBeforeLayers && layer != kAfterLayers;
+    for (const std::string_view name : module.canonical) {
+      const std::string full = fmt::format("{}{}.{}", inside ? fmt::format("layers.{}.", layer) : "", name,
+                                           bias ? "bias" : "weight");
+      if (const auto at = index_.find(full); at != index_.end()) found.push_back(at->second);
+    }
+    return found;
+  }
+
+  const Dims& ShapeOf(size_t parameter) const { return tensors_.parameters[parameter].spec.shape; }
+
+  Status Add(const WrittenModule& module, bool bias, int layer) {
+    const std::vector<size_t> found = Find(module, bias, layer);
+    if (found.empty()) return OkStatus();
+    used_.insert(found.begin(), found.end());
+    MegatronTensor tensor{
+        .module = std::string(module.name), .bias = bias, .layer = layer, .shape = {}, .parts = {}};
+    const bool fits = module.form == WrittenForm::kQkv      ? AddQkv(found, tensor)
+                      : module.form == WrittenForm::kGateUp ? AddGateUp(found, tensor)
+                                                            : AddOne(module, found[0], tensor);
+    if (!fits)
+      return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
+                     tensors_.parameters[found[0]].spec.name, ToString(ShapeOf(found[0])));
+    result_.push_back(std::move(tensor));
+    return OkStatus();
+  }
+
+  bool AddQkv(const std::vector<size_t>& found, MegatronTensor& tensor) const {
+    const uint64_t d = shape_.head, share = shape_.heads / shape_.groups, local = shape_.groups / tp_;
+    if (found.size() != 3) return false;
+    const uint64_t rows[] = {share * d, d, d};  // of a group
+    for (size_t i = 0; i < 3; ++i)
+      if (ShapeOf(found[i])[0] != rows[i] * shape_.groups) return false;
+    tensor.tp_dim = 0;
+    tensor.shape = ShapeOf(found[0]);
+    tensor.shape[0] = local * (share + 2) * d;
+    for (uint64_t group = 0, at = 0; group < local; ++group)
+      for (size_t i = 0; i < 3; at += rows[i++])
+        tensor.parts.push_back({found[i], Rows(ShapeOf(found[i]), (rank_ * local + group) * rows[i], rows[i]),
+                                Rows(tensor.shape, at, rows[i])});
+    return true;
+  }
+
+  bool AddGateUp(std::vector<size_t> found, MegatronTensor& tensor) const {
+    if (shape_.gated != (found.size() == 2)) return false;
+    if (shape_.gate_last) std::ranges::reverse(found);
+    const uint64_t units = shape_.ffn / tp_;
+    tensor.tp_dim = 0;
+    tensor.gated = shape_.gated;
+    tensor.shape = ShapeOf(found[0]);
+    tensor.shape[0] = units * found.size();
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (ShapeOf(found[i])[0] != shape_.ffn) return false;
+      tensor.parts.push_back(
+          {found[i], Rows(ShapeOf(found[i]), rank_ * units, units), Rows(tensor.shape, i * units, units)});
+    }
+    return true;
+  }
+
+  bool AddOne(const WrittenModule& module, size_t parameter, MegatronTensor& tensor) const {
+    const Dims& whole = ShapeOf(parameter);
+    tensor.shape = whole;
+    tensor.vocabulary = module.vocabulary;
+    Box source = Box::Whole(whole);
+    if (module.cut == Cut::kRows) tensor.tp_dim = 0;
+    if (module.cut == Cut::kColumns && !tensor.bias) tensor.tp_dim = 1;
+    if (tensor.tp_dim != kReplicated) {
+      const int d = tensor.tp_dim;
+      if (d >= whole.rank()) return false;
+      const uint64_t size = module.vocabulary ? shape_.padded_vocab(static_cast<int>(tp_)) : whole[d];
+      if (size % tp_ != 0) return false;
+      tensor.shape[d] = size / tp_;
+      source.offset[d] = std::min(whole[d], rank_ * tensor.shape[d]);
+      source.extent[d] = std::min(whole[d] - source.offset[d], tensor.shape[d]);
+    }
+    tensor.parts.push_back({parameter, source, {Dims::Filled(whole.rank(), 0), source.extent}});
+    return true;
+  }
+
+  const TrainingTensors& tensors_;
+  const MegatronShape& shape_;
+  const uint64_t tp_;
+  const uint64_t rank_;
+  std::map<std::string, size_t> index_;
+  std::set<size_t> used_;
+  std::vector<MegatronTensor> result_;
+};
+
+}  // namespace
+
+Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors) {
+  const auto size = [&](const char* name, uint64_t fallback) {
+    const int64_t value = IntField(model, name);
+    return value > 0 ? static_cast<uint64_t>(value) : fallback;
+  };
+  MegatronShape shape;
+  shape.layers = size("num_layers", 0);
+  shape.hidden = size("hidden_size", 0);
+  shape.heads = size("num_attention_heads", 0);
+  shape.vocab = size("vocab_size", 0);
+  if (shape.layers == 0 || shape.hidden == 0 || shape.heads == 0 || shape.vocab == 0)
+    return NotSupported("it does not say what model it is, which Megatron's formats need");
+  shape.groups = size("num_key_value_heads", shape.heads);
+  shape.head = size("head_dim", shape.hidden / shape.heads);
+  shape.ffn = size("ffn_hidden_size", 4 * shape.hidden);
+  shape.positions = size("max_position_embeddings", 0);
+  if (shape.groups > shape.heads || shape.heads % shape.groups != 0)
+    return InvalidArgument("{} query heads are no multiple of {} groups", shape.heads, shape.groups);
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(tensors.parameters, name, [](const TrainingParameter& p) -> std::string_view {
+             return p.spec.name;
+           }) != tensors.parameters.end();
+  };
+  shape.tied = !has("output.weight");
+  shape.gated = has("layers.0.mlp.gate.weight");
+  shape.linear_bias = has("layers.0.mlp.down.bias");
+  shape.qkv_bias = has("layers.0.attention.query.bias");
+  shape.qk_norm = has("layers.0.attention.query_norm.weight");
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (parameter.spec.name == "embedding.word.weight" && parameter.spec.pad_multiple > 0)
+      shape.vocab_multiple = parameter.spec.pad_multiple;
+  return shape;
+}
+
+Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
+                                                    const MegatronShape& shape, int tp, int tp_rank) {
+  return Builder(tensors, shape, tp, tp_rank).Build();
+}
+
+Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape) {
+  return CheckFunctionArguments(CompleteModel(model), shape.program, MegatronArguments(model, shape, {}));
+}
+
+nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
+                                 const Topology& topology) {
+  nlohmann::json args = {
+      {"num_layers", shape.layers},
+      {"hidden_size", shape.hidden},
+      {"ffn_hidden_size", shape.ffn},
+      {"num_attention_heads", shape.heads},
+      {"kv_channels", shape.head},
+      {"group_query_attention", shape.groups != shape.heads},
+      {"num_query_groups", shape.groups},
+      {"num_key_value_heads", shape.groups},
+      {"vocab_size", shape.vocab},
+      {"padded_vocab_size", shape.padded_vocab(topology.tp)},
+      {"make_vocab_size_divisible_by", shape.vocab_multiple},
+      {"untie_embeddings_and_output_weights", !shape.tied},
+      {"add_bias_linear", shape.linear_bias},
+      {"add_qkv_bias", shape.qkv_bias},
+      {"qk_layernorm", shape.qk_norm},
+      {"tensor_model_parallel_size", topology.tp},
+      {"pipeline_model_parallel_size", topology.pp},
+      {"data_parallel_size", topology.dp},
+      {"world_size", topology.world()},
+      {"expert_model_parallel_size", 1},
+      {"context_parallel_size", 1},
+      {"virtual_pipeline_model_parallel_size", nullptr},
+      {"num_layers_per_virtual_pipeline_stage", nullptr},
+      {"num_experts", nullptr},
+  };
+  if (shape.positions > 0) args["max_position_embeddings"] = args["seq_length"] = shape.positions;
+  if (shape.gate_last) args["glu_activation"] = "swiglu";
+  AddFunctionArguments(CompleteModel(model), shape.program, args);
+  return args;
+}
+
+}  // namespace cairn

@@ -1,0 +1,79 @@
+// A GPT as Megatron's programs hold it: which tensors a tensor parallel rank has, and which boxes of
+// canonical parameters fill each. The inverse of megatron_model.h; checkpoint version 3.
+//
+// Query, key and value are one matrix, a group of heads after the other; gate and up another, whose halves
+// each rank has of its own; the vocabulary is padded to what TP divides. Source: megatron-core 0.16.1,
+// transformer/attention.py, mlp.py; Megatron-DeepSpeed, megatron/model/gpt_model.py.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/tensor.h"
+#include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/training/training_tensors.h"
+
+namespace cairn {
+
+struct MegatronPart {
+  size_t parameter = 0;  // into the training's parameters
+  Box source;            // of it
+  Box place;             // the same elements, of the rank's tensor
+};
+
+struct MegatronTensor {
+  std::string module;  // "self_attention.query_key_value", of megatron_layout's own naming
+  bool bias = false;
+  int layer = kBeforeLayers;
+  Dims shape;                // the rank's
+  int tp_dim = kReplicated;  // which TP cuts
+  bool vocabulary = false;   // rows are padded
+  bool gated = false;        // two halves, each cut by itself
+  std::vector<MegatronPart> parts;
+
+  std::string Kind() const { return bias ? "bias" : "weight"; }
+};
+
+struct MegatronShape {
+  uint64_t layers = 0;
+  uint64_t hidden = 0;
+  uint64_t heads = 0;
+  uint64_t groups = 0;  // of heads that share a key and a value
+  uint64_t head = 0;
+  uint64_t ffn = 0;
+  uint64_t vocab = 0;
+  uint64_t vocab_multiple = 128;
+  uint64_t positions = 0;
+  bool tied = true;
+  bool linear_bias = true;  // of the MLP and the attention's output
+  bool qkv_bias = true;
+  bool qk_norm = false;
+  bool gated = false;
+  bool bigscience = false;  // their fork of Megatron-DeepSpeed, which trained BLOOM
+  bool gate_last = false;   // its order of the halves
+  MegatronProgram program = MegatronProgram::kCore;
+  uint64_t padded_vocab(int tp) const {
+    const uint64_t unit = vocab_multiple * static_cast<uint64_t>(tp);
+    return (vocab + unit - 1) / unit * unit;
+  }
+};
+
+// Errors: NotSupported where the manifest's model has not what a GPT is made of.
+Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const TrainingTensors& tensors);
+
+// The tensors of one rank, embeddings first, in the order in which Megatron-LM and Megatron-DeepSpeed
+// register them. Errors: NotSupported naming a tensor that has no place in Megatron's GPT; InvalidArgument
+// where TP does not divide heads or units.
+Result<std::vector<MegatronTensor>> MegatronTensors(const TrainingTensors& tensors,
+                                                    const MegatronShape& shape, int tp, int tp_rank);
+
+// The program has arguments for all of the model's function. Errors: NotSupported naming the fields it lacks.
+Status CheckMegatronFunction(const nlohmann::json& model, const MegatronShape& shape);
+
+// The arguments of a training of it, as argparse.Namespace has them; what depends on a topology and on the
+// rank of a file is the caller's.
+nlohmann::json MegatronArguments(const nlohmann::json& model, const MegatronShape& shape,
+                                 const Topology& topology);
+
+}  // namespace cairn

@@ -1,0 +1,326 @@
+#include "convert/formats/megatron/megatron_lm.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "convert/foreign/foreign_identity.h"
+#include "convert/formats/megatron/megatron_dist.h"
+#include "convert/formats/megatron/megatron_model.h"
+#include "convert/formats/megatron/megatron_names.h"
+#include "convert/formats/megatron/megatron_optimizer.h"
+#include "convert/formats/megatron/megatron_state.h"
+#include "convert/formats/training/group_members.h"
+#include "convert/formats/training/replicas.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+constexpr const char* kFile = "model_optim_rng.pt";
+
+struct Rank {
+  int tp = 0;
+  int pp = 0;
+  std::string file;  // relative to the iteration's directory
+};
+
+// "mp_rank_01_003"; nothing for other names.
+std::optional<Rank> ParseRank(const std::string& name) {
+  constexpr std::string_view kPrefix = "mp_rank_";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  Rank rank;
+  const char* last = name.data() + name.size();
+  auto [end, error] = std::from_chars(name.data() + kPrefix.size(), last, rank.tp);
+  if (error == std::errc() && end != last && *end == '_') {
+    const auto stage = std::from_chars(end + 1, last, rank.pp);
+    end = stage.ptr;
+    error = stage.ec;
+  }
+  if (error != std::errc() || end != last || rank.tp < 0 || rank.pp < 0) return std::nullopt;
+  rank.file = name + "/" + kFile;
+  return rank;
+}
+
+bool HoldsRanks(FileSystem& fs, const std::string& directory) {
+  const auto names = fs.List(directory);
+  return names.ok() && std::ranges::any_of(*names, [](const auto& n) { return ParseRank(n).has_value(); });
+}
+
+// A stage's chunk of the model, under its local layer numbers.
+struct ModelChunk {
+  Rank rank;
+  int number = 0;  // of a virtual pipeline
+  std::vector<std::pair<MegatronName, MegatronWeight>> tensors;
+  int layers = 0;
+};
+
+class MegatronOpener {
+ public:
+  MegatronOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
+      : fs_(fs), directory_(std::move(directory)), options_(options) {}
+
+  Result<std::unique_ptr<CheckpointSource>> Open() {
+    CAIRN_RETURN_IF_ERROR(FindRanks());
+    for (const Rank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
+    for (const Rank& rank : ranks_)
+      if (left_out_) CAIRN_RETURN_IF_ERROR(LeaveOptimizer(rank));
+    CAIRN_RETURN_IF_ERROR(Assemble());
+    CAIRN_RETURN_IF_ERROR(builder_.Settle(directory_, manifest_));
+    const std::vector<uint32_t> place = builder_.SortByParameter();
+    std::vector<StoredReplica> replicas = std::move(replicas_);
+    for (StoredReplica& replica : replicas) replica.tensor = place[replica.tensor];
+    CAIRN_ASSIGN_OR_RETURN(manifest_.run, RunIdentity(fs_, directory_, builder_.catalog));
+    return OpenWithReplicas(fs_, directory_, std::move(manifest_), std::move(builder_.catalog), replicas,
+                            options_.replicas);
+  }
+
+ private:
+  // The sizes are those in the first rank's args; directories beyond them are of a larger world before.
+  Status FindRanks() {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
+    std::vector<Rank> found;
+    for (const std::string& name : names)
+      if (auto rank = ParseRank(name)) found.push_back(*std::move(rank));
+    const auto first = std::ranges::find_if(found, [](const Rank& r) { return r.tp == 0 && r.pp == 0; });
+    if (first == found.end()) return NotFound("{}: the directory of rank 0 is missing", directory_);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, first->file)));
+    CAIRN_RETURN_IF_ERROR(ReadArgs(file.root()).WithContext(JoinPath(directory_, first->file)));
+    for (int pp = 0; pp < pp_; ++pp)
+      for (int tp = 0; tp < tp_; ++tp) {
+        const auto rank =
+            std::ranges::find_if(found, [&](const Rank& r) { return r.tp == tp && r.pp == pp; });
+        if (rank == found.end())
+          return NotFound(
+              "{}: tensor parallel rank {} of pipeline stage {} is missing; its args say TP={} PP={}",
+              directory_, tp, pp, tp_, pp_);
+        ranks_.push_back(*rank);
+      }
+    for (const Rank& rank : found)
+      if (rank.tp >= tp_ || rank.pp >= pp_)
+        manifest_.history.push_back("left over from a larger world, not read: " + rank.file);
+    return OkStatus();
+  }
+
+  Status ReadArgs(const PyValue& root) {
+    const PyValue* args = Find(root, "args");
+    if (!args) return NotSupported("there are no args in it, which say what the model is");
+    const auto size = [&](const char* name, const char* old) {
+      const int64_t value = AsInt(Find(*args, name)).value_or(AsInt(Find(*args, old)).value_or(1));
+      return static_cast<int>(std::clamp<int64_t>(value, 1, kMaxWorld));
+    };
+    tp_ = size("tensor_model_parallel_size", "model_parallel_size");
+    pp_ = size("pipeline_model_parallel_size", "");
+    if (AsInt(Find(*args, "expert_model_parallel_size")).value_or(1) > 1)
+      return NotSupported("a mixture of experts, which is not read yet");
+    const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
+    const double version = AsNumber(Find(root, "checkpoint_version")).value_or(0);
+    CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, version, tied, options_));
+    if (options_.vocab_size > 0) args_.facts["vocab_size"] = args_.vocab = options_.vocab_size;
+    tied_ = tied;
+    manifest_.model = args_.facts;
+    manifest_.state = MegatronState(root);
+    manifest_.step = IntField(manifest_.state, "iteration");
+    manifest_.topology = {tp_, pp_, size("data_parallel_size", ""), 0};
+    return OkStatus();
+  }
+
+  Status ReadRank(const Rank& rank) {
+    const std::string path = JoinPath(directory_, rank.file);
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, path));
+    builder_.account.AddFile(rank.file, file);
+    const size_t first = chunks_.size();
+    std::set<std::string> taken = {"model", "optimizer"};
+    if (const PyValue* model = Find(file.root(), "model"))
+      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, 0, file, *model).WithContext(path));
+    for (int number = 0; const PyValue* model = Find(file.root(), fmt::format("model{}", number)); ++number) {
+      CAIRN_RETURN_IF_ERROR(ReadChunk(rank, number, file, *model).WithContext(path));
+      taken.insert(fmt::format("model{}", number));
+    }
+    const auto allowed = [&](const std::string& name) { return IsAllowed(options_, name); };
+    CAIRN_RETURN_IF_ERROR(
+        builder_.account.LeaveRest(rank.file, file, taken, allowed).WithContext(directory_));
+    if (chunks_.size() == first) return NotFound("{}: there is no model in it", path);
+    return ReadOptimizer(rank, file, first);
+  }
+
+  Status ReadOptimizer(const Rank& rank, const TorchFile& file, size_t first) {
+    const PyValue* optimizer = FindKind(file.root(), "optimizer", PyKind::kDict);
+    if (!optimizer || left_out_) return OkStatus();
+    if (const PyValue* scaler = Find(*optimizer, "grad_scaler"))
+      builder_.account.LeaveBelow(Fate::kTrainingState, rank.file, file, *scaler, "grad_scaler");
+    std::vector<MegatronChunkWeights> chunks;
+    for (size_t c = first; c < chunks_.size(); ++c) {
+      MegatronChunkWeights& chunk = chunks.emplace_back();
+      for (auto& [name, weight] : chunks_[c].tensors) chunk.weights.push_back(&weight);
+    }
+    MegatronOptimizer reader(fs_, directory_, builder_);
+    const std::string distributed = DistributedOf(rank);
+    Status status;
+    if (fs_.Stat(JoinPath(directory_, distributed)).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
+      builder_.account.AddFile(distributed, shard);
+      status = reader.ReadDistributed(shard, builder_.AddFile(distributed), chunks).WithContext(distributed);
+      manifest_.topology.zero = 1;
+    } else {
+      status = reader.ReadPlain(file, builder_.AddFile(rank.file), *optimizer, chunks).WithContext(rank.file);
+    }
+    if (status.ok() && reader.step()) status = TakeStep(*reader.step()).WithContext(rank.file);
+    if (status.ok()) return AddGradScaler(fs_, JoinPath(directory_, rank.file), file, manifest_.state);
+    left_out_ = true;
+    return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
+  }
+
+  // That of all ranks.
+  Status TakeStep(double step) {
+    if (step_ && *step_ != step)
+      return NotSupported("its parameters have had {} updates and those of another rank {}", step, *step_);
+    step_ = step;
+    manifest_.state["optimizer_step"] = static_cast<int64_t>(step);
+    return OkStatus();
+  }
+
+  static std::string DistributedOf(const Rank& rank) {
+    return JoinPath(ParentOf(rank.file), "distrib_optim.pt");
+  }
+  // The files were listed where a rank before the one that failed was read.
+  Status LeaveOptimizer(const Rank& rank) {
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs_, JoinPath(directory_, rank.file)));
+    if (const PyValue* optimizer = Find(file.root(), "optimizer"))
+      builder_.account.LeaveBelow(Fate::kAllowed, rank.file, file, *optimizer, "optimizer");
+    const std::string distributed = DistributedOf(rank);
+    if (!fs_.Stat(JoinPath(directory_, distributed)).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const TorchFile shard, TorchFile::Open(fs_, JoinPath(directory_, distributed)));
+    builder_.account.AddFile(distributed, shard);
+    builder_.account.LeaveBelow(Fate::kAllowed, distributed, shard, shard.root(), distributed);
+    return OkStatus();
+  }
+
+  static std::string ParentOf(const std::string& file) { return file.substr(0, file.find('/')); }
+
+  Status ReadChunk(const Rank& rank, int number, const TorchFile& file, const PyValue& model) {
+    const uint32_t file_index = builder_.AddFile(rank.file);
+    ModelChunk chunk{rank, number, {}, 0};
+    CAIRN_RETURN_IF_ERROR(
+        ForEachTensor(model, [&](const std::string& key, const TensorRef& tensor) -> Status {
+          if (IsMegatronBuffer(key)) {
+            builder_.account.Leave(Fate::kBuffer, rank.file, file, tensor, key);
+            return OkStatus();
+          }
+          auto name = ParseMegatronName(key);
+          if (!name) return NotSupported("{} has no place in Megatron's GPT", key);
+          if (tied_ && name->name == "output_layer.weight")
+            name = MegatronName{kBeforeLayers, "word_embeddings.weight"};
+          if (name->layer != kBeforeLayers && name->layer != kAfterLayers)
+            chunk.layers = std::max(chunk.layers, name->layer + 1);
+          CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, tensor, file_index, key));
+          chunk.tensors.emplace_back(*std::move(name), MegatronWeight{std::move(array), {}});
+          return OkStatus();
+        }));
+    chunks_.push_back(std::move(chunk));
+    return OkStatus();
+  }
+
+  // The model goes through the first chunk of all stages, then through the second, and so on; what a chunk
+  // holds says how many layers it has, so that uneven stages need no rule.
+  Status Assemble() {
+    std::ranges::stable_sort(chunks_, {},
+                             [](const ModelChunk& c) { return std::tuple(c.number, c.rank.pp, c.rank.tp); });
+    MegatronAssembler assembler(args_, tp_, builder_);
+    int first_layer = 0;
+    for (const ModelChunk& chunk : chunks_) {
+      for (const auto& [name, stored] : chunk.tensors) {
+        const bool inside = name.layer != kBeforeLayers && name.layer != kAfterLayers;
+        MegatronSlice slice{name.name,
+                            inside ? name.layer + first_layer : name.layer,
+                            chunk.rank.tp,
+                            Role::kWeight,
+                            stored.weight,
+                            stored.weight.array.shape,
+                            Box::Whole(stored.weight.array.shape)};
+        CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+        for (size_t i = 0; !left_out_ && i < stored.states.size(); ++i) {
+          slice.role = stored.states[i].first;
+          slice.tensor = {stored.states[i].second, false};
+          const size_t before = builder_.catalog.parts.size();
+          CAIRN_RETURN_IF_ERROR(assembler.Add(slice).WithContext(JoinPath(directory_, chunk.rank.file)));
+          for (size_t part = before; stored.group && part < builder_.catalog.parts.size(); ++part)
+            members_.Add(*stored.group,
+                         builder_.catalog.tensors[builder_.catalog.parts[part].tensor].spec.name);
+        }
+      }
+      if (chunk.rank.tp == tp_ - 1) first_layer += chunk.layers;
+    }
+    if (first_layer != static_cast<int>(args_.layers))
+      return Corrupt("{}: there are {} layers, its args say {}", directory_, first_layer, args_.layers);
+    replicas_ = assembler.replicas();
+    PutMembers();
+    return OkStatus();
+  }
+
+  void PutMembers() {
+    const auto groups = manifest_.state.find("param_groups");
+    if (groups == manifest_.state.end()) return;
+    if (members_.empty()) return PutMembersByMegatronsRule(builder_.catalog, *groups);
+    members_.Grow(groups->size());
+    members_.PutInto(*groups);
+  }
+
+  FileSystem& fs_;
+  const std::string directory_;
+  const OpenOptions& options_;
+  int tp_ = 1;
+  int pp_ = 1;
+  bool tied_ = true;
+  bool left_out_ = false;       // the optimizer's state
+  std::optional<double> step_;  // updates of each parameter
+  GroupMembers members_;
+  MegatronArgs args_;
+  std::vector<Rank> ranks_;
+  std::vector<ModelChunk> chunks_;
+  StoredBuilder builder_;
+  Manifest manifest_;
+  std::vector<StoredReplica> replicas_;
+};
+
+// The directory of the iteration that the tracker names, or `path` itself.
+Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
+  const std::string tracker = JoinPath(path, kTracker);
+  if (!fs.Stat(tracker).ok()) return path;
+  CAIRN_ASSIGN_OR_RETURN(std::string text, ReadSmallFile(fs, tracker, 4096));
+  text.erase(std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; }),
+             text.end());
+  int64_t iteration = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
+  if (text != "release" && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
+    return Corrupt("{}: {:.100} is no iteration", tracker, text);
+  const std::string directory =
+      JoinPath(path, text == "release" ? text : fmt::format("iter_{:07}", iteration));
+  if (!fs.Stat(directory).ok())
+    return NotFound("{} names iteration {}, which is not there; name another iter_* directory", tracker,
+                    text);
+  return directory;
+}
+
+}  // namespace
+
+bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
+  const auto info = fs.Stat(path);
+  if (!info.ok() || !info->is_directory()) return false;
+  return fs.Stat(JoinPath(path, kTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
+}
+
+Result<std::unique_ptr<CheckpointSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
+                                                         const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
+  if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
+  if (!HoldsRanks(fs, directory))
+    return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
+                    directory);
+  // DeepSpeed's own files in an iteration's directory are told apart by their names before.
+  return MegatronOpener(fs, directory, options).Open();
+}
+
+}  // namespace cairn

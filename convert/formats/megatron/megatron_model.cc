@@ -1,0 +1,296 @@
+#include "convert/formats/megatron/megatron_model.h"
+
+#include <algorithm>
+
+#include "convert/families/canonical_modules.h"
+#include "convert/formats/megatron/megatron_function.h"
+
+namespace cairn {
+namespace {
+
+enum class StoredForm { kOne, kQkv, kGateUp };
+
+struct StoredModule {
+  std::string_view stored;
+  std::string_view canonical;
+  Cut cut = Cut::kNone;
+  StoredForm layout = StoredForm::kOne;
+  bool vocabulary = false;
+};
+
+// Megatron-LM v1 to v2 and the legacy models after, Megatron-DeepSpeed, and Megatron-Core with Transformer
+// Engine's fused norms or without.
+constexpr StoredModule kStoredModules[] = {
+    {"word_embeddings", "embedding.word", Cut::kRows, StoredForm::kOne, true},
+    {"position_embeddings", "embedding.position"},
+    {"word_embeddings.norm", "embedding.norm"},
+    {"input_layernorm", "input_norm"},
+    {"input_norm", "input_norm"},
+    {"self_attention.linear_qkv.layer_norm", "input_norm"},
+    {"attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
+    {"self_attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
+    {"self_attention.linear_qkv", "attention", Cut::kRows, StoredForm::kQkv},
+    {"self_attention.q_layernorm", "attention.query_norm"},
+    {"self_attention.k_layernorm", "attention.key_norm"},
+    {"attention.dense", "attention.output", Cut::kColumns},
+    {"self_attention.dense", "attention.output", Cut::kColumns},
+    {"self_attention.linear_proj", "attention.output", Cut::kColumns},
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"post_attention_norm", "post_attention_norm"},
+    {"pre_mlp_layernorm", "post_attention_norm"},
+    {"mlp.linear_fc1.layer_norm", "post_attention_norm"},
+    {"mlp.dense_h_to_4h", "mlp", Cut::kRows, StoredForm::kGateUp},
+    {"mlp.linear_fc1", "mlp", Cut::kRows, StoredForm::kGateUp},
+    {"mlp.dense_4h_to_h", "mlp.down", Cut::kColumns},
+    {"mlp.linear_fc2", "mlp.down", Cut::kColumns},
+    {"final_layernorm", "final_norm"},
+    {"final_norm", "final_norm"},
+    {"lm_head", "output", Cut::kRows, StoredForm::kOne, true},
+    {"output_layer", "output", Cut::kRows, StoredForm::kOne, true},
+};
+
+struct NameParts {
+  const StoredModule* module = nullptr;
+  bool bias = false;
+};
+
+NameParts SplitName(std::string_view name) {
+  const bool bias = name.ends_with("bias");
+  if (!bias && !name.ends_with("weight")) return {};
+  name.remove_suffix(bias ? 5 : 7);  // ".bias", or Transformer Engine's "_bias"
+  const auto found = std::ranges::find(kStoredModules, name, &StoredModule::stored);
+  return {found == std::end(kStoredModules) ? nullptr : found, bias};
+}
+
+class ArgumentReader {
+ public:
+  ArgumentReader(const PyValue& args, const std::map<std::string, uint64_t>& shown)
+      : args_(args), shown_(shown) {}
+
+  uint64_t Size(const char* name) {
+    if (const uint64_t value = Size(name, 0); value > 0) return value;
+    if (status_.ok()) status_ = NotFound("the checkpoint's args have no {}", name);
+    return 1;
+  }
+  uint64_t Size(const char* name, uint64_t otherwise) const {
+    const auto value = AsInt(Find(args_, name));
+    if (value && *value > 0 && *value < int64_t{1} << 40) return static_cast<uint64_t>(*value);
+    const auto shown = shown_.find(name);
+    return shown != shown_.end() && shown->second > 0 ? shown->second : otherwise;
+  }
+  bool Flag(const char* name, bool otherwise = false) const {
+    return AsInt(Find(args_, name)).value_or(otherwise) != 0;
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const PyValue& args_;
+  const std::map<std::string, uint64_t>& shown_;
+  Status status_;
+};
+
+}  // namespace
+
+struct MegatronAssembler::Target {
+  const StoredModule* module;
+  bool bias;
+  std::string prefix;  // of the canonical name: "layers.3."
+};
+
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      const OpenOptions& options,
+                                      const std::map<std::string, uint64_t>& shown) {
+  ArgumentReader from(args, shown);
+  MegatronArgs m;
+  m.layers = from.Size("num_layers");
+  m.hidden = from.Size("hidden_size");
+  m.heads = from.Size("num_attention_heads");
+  m.head = from.Size("kv_channels", m.hidden / m.heads);
+  m.groups = from.Flag("group_query_attention") ? from.Size("num_query_groups", m.heads)
+                                                : from.Size("num_key_value_heads", m.heads);
+  m.vocab = from.Size("padded_vocab_size");
+  m.vocab_multiple = from.Size("make_vocab_size_divisible_by", 128);
+  m.gate_last = Find(args, "glu_activation") && !Find(args, "glu_activation")->is(PyKind::kNone);
+  m.gated = m.gate_last || from.Flag("swiglu") || from.Flag("gated_linear_unit");
+  m.qkv_version = checkpoint_version;
+  CAIRN_RETURN_IF_ERROR(from.status());
+  if (m.heads % m.groups != 0)
+    return InvalidArgument("{} query heads are no multiple of {} groups", m.heads, m.groups);
+  if (from.Flag("apply_layernorm_1p"))
+    return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other system does");
+  if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
+    return NotSupported("multi-latent attention and mixtures of experts of Megatron are not read yet");
+  const uint64_t vocab = from.Size("original_vocab_size", from.Size("vocab_size", m.vocab));
+  if (vocab <= m.vocab) m.vocab = vocab;
+  const uint64_t ffn = from.Size("ffn_hidden_size", 4 * m.hidden);
+  m.facts = {{"num_layers", m.layers}, {"hidden_size", m.hidden}, {"num_attention_heads", m.heads},
+             {"ffn_hidden_size", ffn}, {"vocab_size", m.vocab},   {"tied_embeddings", tied}};
+  if (const uint64_t positions = from.Size("max_position_embeddings", from.Size("seq_length", 0));
+      positions > 0)
+    m.facts["max_position_embeddings"] = positions;
+  if (m.groups != m.heads) m.facts["num_key_value_heads"] = m.groups;
+  if (m.head * m.heads != m.hidden) m.facts["head_dim"] = m.head;
+  const auto allowed = [&](const std::string& name) { return IsAllowed(options, name); };
+  ReadMegatronFunction(MegatronArgumentsOf(args), allowed, m.facts);
+  if (m.facts.value("position_embedding", "") == "rope") {
+    m.facts["num_key_value_heads"] = m.groups;
+    m.facts["head_dim"] = m.head;
+  }
+  return m;
+}
+
+Status NumberHasNoPlace(const std::string& name, Role role) {
+  return NotSupported(
+      "{} has a {} of one number, which is not kept for Megatron's parameters: a fused one is several here",
+      name, Name(role));
+}
+
+bool MegatronAssembler::Knows(std::string_view name) { return SplitName(name).module != nullptr; }
+
+Status MegatronAssembler::Add(const MegatronSlice& slice) {
+  const NameParts parts = SplitName(slice.name);
+  if (!parts.module) return NotSupported("{} has no place in Megatron's GPT", slice.name);
+  if (slice.shape.rank() == 0) return NumberHasNoPlace(slice.name, slice.role);
+  Target target{parts.module, parts.bias, ""};
+  if (slice.layer != kBeforeLayers && slice.layer != kAfterLayers)
+    target.prefix = fmt::format("layers.{}.", slice.layer);
+  if (parts.module->layout == StoredForm::kQkv) return AddQkv(slice, target);
+  return AddStacked(slice, target);
+}
+
+// A group of heads after the other: its query heads, its key, its value (since checkpoint version 2); before,
+// all queries, keys and values of the rank (0), or the three of each element (1).
+Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& target) {
+  const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
+  const uint64_t share = args_.heads / args_.groups, d = args_.head, local = args_.groups / tp;
+  const Dims& shape = slice.shape;
+  if (args_.groups < tp)
+    return NotSupported(
+        "TP={} with {} key and value heads: Megatron gives each rank a copy of one there, which is not read; "
+        "save "
+        "it with a TP of at most {}",
+        tp, args_.groups, args_.groups);
+  if (args_.groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 ||
+      shape[0] != local * (share + 2) * d)
+    return Corrupt("{} of shape {} does not hold {} groups of {} + 2 heads of {}", slice.tensor.array.name,
+                   ToString(shape), local, share, d);
+  if (args_.qkv_version < 2 && share != 1)
+    return NotSupported("grouped queries in checkpoint version 0 or 1");
+  const uint32_t array = builder_.AddArray(slice.tensor.array);
+  const auto rows = [&](uint64_t begin, uint64_t count) {
+    Box box = Box::Whole(shape);
+    box.offset[0] = begin;
+    box.extent[0] = count;
+    return box;
+  };
+  bool first = true;
+  const auto add = [&](int which, uint64_t to, uint64_t from, uint64_t count) {
+    static constexpr std::string_view kNames[] = {"attention.query", "attention.key", "attention.value"};
+    Dims whole = shape;
+    whole[0] = (which == 0 ? args_.heads : args_.groups) * d;
+    const Status status =
+        AddBox(slice, target, kNames[which], whole, rows(to, count), rows(from, count), array, first);
+    first = false;
+    return status;
+  };
+  for (int which = 0; which < 3; ++which) {
+    const uint64_t begin = rank * local * d;
+    if (args_.qkv_version < 1) {
+      CAIRN_RETURN_IF_ERROR(add(which, begin, which * local * d, local * d));
+    } else if (args_.qkv_version < 2) {
+      for (uint64_t row = 0; row < local * d; ++row)
+        CAIRN_RETURN_IF_ERROR(add(which, begin + row, row * 3 + which, 1));
+    } else {
+      for (uint64_t g = 0; g < local; ++g) {
+        const uint64_t count = which == 0 ? share * d : d;
+        CAIRN_RETURN_IF_ERROR(add(which, (rank * local + g) * count,
+                                  g * (share + 2) * d + (which == 0 ? 0 : (share + which - 1) * d), count));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& target) {
+  const StoredModule& module = *target.module;
+  const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
+  const bool transposed = slice.tensor.transposed;
+  Dims shape = slice.shape;
+  if (transposed) return NotSupported("{} is stored transposed", slice.tensor.array.name);
+  const uint32_t array = builder_.AddArray(slice.tensor.array);
+  const int dim = module.cut == Cut::kRows                      ? 0
+                  : module.cut == Cut::kColumns && !target.bias ? 1
+                                                                : kReplicated;
+  if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.array.name, ToString(shape));
+  Box in_slice = Box::Whole(shape), box = in_slice;
+  if (module.layout == StoredForm::kGateUp && args_.gated) {
+    const uint64_t half = shape[0] / 2;
+    if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.array.name);
+    shape[0] = half * tp;
+    in_slice.extent[0] = box.extent[0] = half;
+    box.offset[0] = rank * half;
+    for (const bool second : {false, true}) {
+      in_slice.offset[0] = second ? half : 0;
+      const bool gate = second == args_.gate_last;
+      CAIRN_RETURN_IF_ERROR(
+          AddBox(slice, target, gate ? "mlp.gate" : "mlp.up", shape, box, in_slice, array, !second));
+    }
+    return OkStatus();
+  }
+  if (dim != kReplicated) {
+    box.offset[dim] = rank * shape[dim];
+    shape[dim] *= tp;
+  }
+  if (module.vocabulary) {
+    if (shape[0] < args_.vocab)
+      return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name, slice.shape[0],
+                     tp, args_.vocab);
+    shape[0] = args_.vocab;
+    if (box.offset[0] >= shape[0]) {
+      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+      return OkStatus();
+    }
+    box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
+  }
+  return AddBox(slice, target, module.layout == StoredForm::kGateUp ? "mlp.up" : module.canonical, shape, box,
+                in_slice, array, true);
+}
+
+// The first slice that comes with a box is read; others must be equal to it.
+Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& target, std::string_view canonical,
+                                 const Dims& shape, const Box& box, const Box& in_slice, uint32_t array,
+                                 bool first) {
+  ParameterSpec spec{
+      .name = fmt::format("{}{}.{}", target.prefix, canonical, target.bias ? "bias" : "weight"),
+      .shape = shape,
+      .layer = slice.layer};
+  const StoredModule& module = *target.module;
+  if (module.cut == Cut::kRows) spec.tp_dim = 0;
+  if (module.cut == Cut::kColumns && !target.bias) spec.tp_dim = 1;
+  if (module.layout == StoredForm::kQkv || (canonical == "attention.output" && !target.bias))
+    spec.tp_unit = args_.head;
+  if (module.vocabulary) spec.pad_multiple = args_.vocab_multiple;
+  spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.array.dtype));
+  const auto common = Intersect(in_slice, slice.box);
+  if (!common) {
+    // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
+    if (module.vocabulary) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+    return OkStatus();
+  }
+  Box target_box = *common, in_array = *common;
+  for (int i = 0; i < common->rank(); ++i) {
+    target_box.offset[i] = box.offset[i] + common->offset[i] - in_slice.offset[i];
+    in_array.offset[i] -= slice.box.offset[i];
+  }
+  const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
+  if (fresh)
+    builder_.catalog.parts.push_back({tensor, target_box, array, in_array});
+  else if (first) {
+    builder_.account.Replica(array);
+    replicas_.push_back({tensor, array, taken->second});
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,85 @@
+// Megatron's GPT: what its modules are called in each of its forks, and which box of which canonical
+// parameter a rank's slice of one is.
+//
+// Names and cuts are data. What is proven rather than believed is proven elsewhere: the slices must cover
+// every parameter once (StoredSource), and masters round to weights (master_proof.h).
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/foreign/format.h"
+#include "convert/foreign/stored_builder.h"
+#include "convert/formats/training/replicas.h"
+
+namespace cairn {
+
+// What its arguments say of a model.
+struct MegatronArgs {
+  uint64_t layers = 0;
+  uint64_t hidden = 0;
+  uint64_t heads = 0;
+  uint64_t groups = 0;  // of query heads that share a key and a value
+  uint64_t head = 0;    // elements of one
+  uint64_t vocab = 0;   // true where it is known, else padded
+  uint64_t vocab_multiple = 128;
+  bool gated = false;
+  bool gate_last = false;  // BigScience's GLU: up * act(gate)
+  double qkv_version = 3;  // checkpoint_version
+  nlohmann::json facts;    // the manifest's model
+};
+
+// `args` is the argparse.Namespace (or dict) in a checkpoint; `shown` has sizes by argument that its tensors
+// show, for those that `args` lacks (megatron_sizes.h). Errors: NotFound naming a missing argument;
+// InvalidArgument where they contradict each other; NotSupported. What is not understood of the arguments
+// may be allowed (convert/formats/megatron/megatron_function.h): args.NAME.
+Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_version, bool tied,
+                                      const OpenOptions& options,
+                                      const std::map<std::string, uint64_t>& shown = {});
+
+// One rank's slice of one stored tensor, or a box of that.
+struct MegatronSlice {
+  std::string name;  // of the module and weight or bias, without the layer: "mlp.dense_h_to_4h.weight"
+  int layer = kBeforeLayers;
+  int tp = 0;
+  Role role = Role::kWeight;
+  TensorArray tensor;
+  Dims shape;  // of the slice
+  Box box;     // of the slice: what `tensor` is
+};
+
+// What is said of an optimizer's state that is one number for a whole parameter.
+Status NumberHasNoPlace(const std::string& name, Role role);
+
+// Puts the slices of all ranks together.
+class MegatronAssembler {
+ public:
+  MegatronAssembler(const MegatronArgs& args, int tp_size, StoredBuilder& builder)
+      : args_(args), tp_size_(tp_size), builder_(builder) {}
+
+  // Whether a name is one of Megatron's, and so has a place.
+  static bool Knows(std::string_view name);
+
+  // Errors: NotSupported naming a tensor without a place; Corrupt where its shape is not what the arguments
+  // say.
+  Status Add(const MegatronSlice& slice);
+
+  const std::vector<StoredReplica>& replicas() const { return replicas_; }
+
+ private:
+  struct Target;
+  Status AddQkv(const MegatronSlice& slice, const Target& target);
+  Status AddStacked(const MegatronSlice& slice, const Target& target);
+  Status AddBox(const MegatronSlice& slice, const Target& target, std::string_view canonical,
+                const Dims& shape, const Box& box, const Box& in_slice, uint32_t array, bool first);
+
+  const MegatronArgs& args_;
+  const int tp_size_;
+  StoredBuilder& builder_;
+  std::vector<StoredReplica> replicas_;
+  std::map<std::pair<uint32_t, std::string>, uint32_t> taken_;  // tensor and box: the array that is read
+};
+
+}  // namespace cairn

@@ -1,0 +1,211 @@
+#include "convert/formats/megatron/megatron_optimizer.h"
+
+#include <algorithm>
+
+#include "ckpt/codec/cast.h"
+#include "convert/formats/training/param_groups.h"
+#include "convert/torch/tensor_walk.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kSampleElements = 256;  // of a tensor; 512 bytes that agree by chance are not met
+constexpr uint64_t kBucketAlignment = 64;  // elements, of a parameter's start in its bucket
+
+Result<StoredArray> StateArray(const TorchFile& file, uint32_t file_index, const PyValue* value,
+                               const std::string& name) {
+  if (!value || !value->is(PyKind::kTensor)) return NotSupported("there is no {}", name);
+  CAIRN_ASSIGN_OR_RETURN(TensorArray array, ArrayOf(file, *value->tensor, file_index, name));
+  if (array.transposed) return NotSupported("{} is stored transposed", name);
+  return std::move(array.array);
+}
+
+// The number of updates is read with the groups. Errors: NotSupported naming a state beside it and Adam's.
+Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& file, const std::string& name,
+                 Account& account) {
+  for (size_t i = 0; state.is(PyKind::kDict) && i + 1 < state.items.size(); i += 2) {
+    const std::string key = KeyText(*state.items[i]);
+    if (key == "exp_avg" || key == "exp_avg_sq") continue;
+    if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
+      return NotSupported("{} of {} is no state of Megatron's Adam", key, of);
+    account.LeaveBelow(Fate::kTrainingState, name, file, *state.items[i + 1], of + "." + key);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> MegatronOptimizer::Sample(const StoredArray& array, uint64_t begin,
+                                                         uint64_t count) {
+  const uint64_t size = SizeOf(array.dtype);
+  std::vector<std::byte> bytes(count * size);
+  for (const StoredExtent& extent : array.extents) {
+    const uint64_t from = std::max(begin, extent.range.begin), to = std::min(begin + count, extent.range.end);
+    if (from >= to) continue;
+    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[extent.file], Direct::kOff));
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(extent.file_offset + (from - extent.range.begin) * size,
+                                       std::span(bytes).subspan((from - begin) * size, (to - from) * size)));
+  }
+  return bytes;
+}
+
+// Whether the first elements of a master, and the last ones, round to those of a weight.
+Result<bool> MegatronOptimizer::Rounds(const StoredArray& master, uint64_t begin, const TensorArray& weight) {
+  const uint64_t volume = weight.array.shape.Volume(), count = std::min(volume, kSampleElements);
+  if (begin > master.shape.Volume() || volume > master.shape.Volume() - begin) return false;
+  for (const uint64_t at : {uint64_t{0}, volume - count}) {
+    CAIRN_ASSIGN_OR_RETURN(const auto of_master, Sample(master, begin + at, count));
+    CAIRN_ASSIGN_OR_RETURN(const auto of_weight, Sample(weight.array, at, count));
+    std::vector<std::byte> rounded(of_weight.size());
+    Cast(master.dtype, of_master, weight.array.dtype, rounded, OnOverflow::kInfinity);
+    if (rounded != of_weight) return false;
+  }
+  return true;
+}
+
+Status MegatronOptimizer::ReadPlain(const TorchFile& file, uint32_t file_index, const PyValue& optimizer,
+                                    const std::vector<MegatronChunkWeights>& chunks) {
+  const PyValue* groups = Find(optimizer, "fp32_from_fp16_params");
+  if (!groups) groups = Find(optimizer, "fp32_from_fp16");
+  const PyValue* inner = Find(optimizer, "optimizer");
+  if (!inner) inner = Find(optimizer, "optimizer_state_dict");
+  const PyValue* states = inner ? Find(*inner, "state") : nullptr;
+  if (!groups || !groups->is(PyKind::kList) || !states)
+    return NotSupported("it has no fp32_from_fp16_params");
+  std::vector<MegatronWeight*> left;
+  for (const MegatronChunkWeights& chunk : chunks)
+    left.insert(left.end(), chunk.weights.begin(), chunk.weights.end());
+  for (size_t g = 0; g < groups->items.size(); ++g) {
+    const PyValue* ids = Find(*ItemOf(Find(*inner, "param_groups"), g), "params");
+    for (size_t i = 0; i < groups->items[g]->items.size(); ++i) {
+      const std::string name = fmt::format("master {} of group {}", i, g);
+      CAIRN_ASSIGN_OR_RETURN(StoredArray master,
+                             StateArray(file, file_index, groups->items[g]->items[i], name));
+      const auto id = AsInt(ItemOf(ids, i));
+      const PyValue* state = id ? EntryOf(states, *id) : nullptr;
+      if (!state) return NotSupported("{} has no moments", name);
+      auto found = left.begin();
+      for (; found != left.end(); ++found) {
+        if (!((*found)->weight.array.shape == master.shape)) continue;
+        CAIRN_ASSIGN_OR_RETURN(const bool rounds, Rounds(master, 0, (*found)->weight));
+        if (rounds) break;
+      }
+      if (found == left.end())
+        return Corrupt("{} rounds to no weight of its shape, {}", name, ToString(master.shape));
+      MegatronWeight& weight = **found;
+      left.erase(found);
+      weight.group = g;
+      CAIRN_RETURN_IF_ERROR(TakeStep(file, file_index, *state, name));
+      weight.states.emplace_back(Role::kMaster, std::move(master));
+      CAIRN_RETURN_IF_ERROR(LeaveStep(*state, name, file, catalog_.files[file_index], account_));
+      for (const auto& [role, key] :
+           {std::pair(Role::kExpAvg, "exp_avg"), std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
+        CAIRN_ASSIGN_OR_RETURN(StoredArray moment, StateArray(file, file_index, Find(*state, key), key));
+        if (!(moment.shape == weight.weight.array.shape))
+          return Corrupt("{} of {} has another shape", key, name);
+        weight.states.emplace_back(role, std::move(moment));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status MegatronOptimizer::TakeStep(const TorchFile& file, uint32_t file_index, const PyValue& state,
+                                   const std::string& name) {
+  const std::string path = JoinPath(files_.directory(), catalog_.files[file_index]);
+  CAIRN_ASSIGN_OR_RETURN(const auto step, ScalarOf(files_.file_system(), path, file, Find(state, "step")));
+  if (step && step_ && *step != *step_)
+    return NotSupported("{} has had {} updates and others {}; one number for all is read", name, *step,
+                        *step_);
+  if (step) step_ = step;
+  return OkStatus();
+}
+
+Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_index,
+                                          const std::vector<MegatronChunkWeights>& chunks) {
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const PyValue* types = EntryOf(&file.root(), static_cast<int64_t>(c));
+    if (!types || !types->is(PyKind::kDict) || types->items.size() != 2)
+      return NotSupported("it has not one buffer of one type for each chunk of the model");
+    const PyValue& stored = *types->items[1];
+    MegatronBuffer buffer;
+    for (const auto& [role, key] : {std::pair(Role::kMaster, "param"), std::pair(Role::kExpAvg, "exp_avg"),
+                                    std::pair(Role::kExpAvgSq, "exp_avg_sq")}) {
+      CAIRN_ASSIGN_OR_RETURN(StoredArray vector, StateArray(file, file_index, Find(stored, key), key));
+      if (vector.shape.rank() != 1 ||
+          (!buffer.vectors.empty() && !(vector.shape == buffer.vectors[0].second.shape)))
+        return Corrupt("{} has shape {}", key, ToString(vector.shape));
+      buffer.vectors.emplace_back(role, std::move(vector));
+    }
+    CAIRN_RETURN_IF_ERROR(Walk(buffer, chunks[c].weights));
+  }
+  return OkStatus();
+}
+
+void MegatronOptimizer::LeaveAlignment(const MegatronBuffer& buffer, uint64_t begin, uint64_t end) {
+  for (const auto& [role, vector] : buffer.vectors)
+    if (begin < end) account_.Leave(Fate::kAlignment, catalog_, SliceOf(vector, begin, {end - begin}));
+}
+
+// Gives one of `left` what the buffer has from element `begin` on, and where that ends; nothing where no
+// weight is what lies there.
+Result<std::optional<uint64_t>> MegatronOptimizer::TakeAt(const MegatronBuffer& buffer, uint64_t begin,
+                                                          std::vector<MegatronWeight*>& left) {
+  for (auto found = left.begin(); found != left.end(); ++found) {
+    CAIRN_ASSIGN_OR_RETURN(const bool rounds, Rounds(buffer.vectors[0].second, begin, (*found)->weight));
+    if (!rounds) continue;
+    const StoredArray& weight = (*found)->weight.array;
+    for (const auto& [role, vector] : buffer.vectors)
+      (*found)->states.emplace_back(role, SliceOf(vector, begin, weight.shape));
+    left.erase(found);
+    return std::optional(begin + weight.shape.Volume());
+  }
+  return std::optional<uint64_t>();
+}
+
+// From the end of one parameter the next begins at the next multiple of 64 elements in its bucket, or at once
+// where it is the first of another: the padding between buckets is not in the file.
+Status MegatronOptimizer::Walk(const MegatronBuffer& buffer, const std::vector<MegatronWeight*>& weights) {
+  std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
+  uint64_t bucket = 0, end = 0;
+  while (!left.empty()) {
+    const uint64_t aligned =
+        bucket + (end - bucket + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
+    CAIRN_ASSIGN_OR_RETURN(std::optional<uint64_t> next, TakeAt(buffer, aligned, left));
+    if (next) {
+      LeaveAlignment(buffer, end, aligned);
+    } else {
+      bucket = end;
+      CAIRN_ASSIGN_OR_RETURN(next, TakeAt(buffer, end, left));
+    }
+    if (!next)
+      return Corrupt("no weight is the master at element {} rounded; {} weights are left", end, left.size());
+    end = *next;
+  }
+  LeaveAlignment(buffer, end, buffer.vectors[0].second.shape.Volume());
+  return OkStatus();
+}
+
+Status MegatronOptimizer::ReadBuckets(const std::vector<MegatronBuffer>& buckets,
+                                      const std::vector<MegatronWeight*>& weights) {
+  std::vector<MegatronWeight*> left(weights.rbegin(), weights.rend());
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const uint64_t size = buckets[b].vectors[0].second.shape.Volume();
+    for (const auto& [role, vector] : buckets[b].vectors)
+      if (vector.shape.Volume() != size)
+        return Corrupt("{} has {} elements", vector.name, ToString(vector.shape));
+    for (uint64_t at = 0; at < size; at = (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment) {
+      CAIRN_ASSIGN_OR_RETURN(const auto next, TakeAt(buckets[b], at, left));
+      if (!next)
+        return Corrupt("no weight is the master at element {} of bucket {} rounded; {} weights are left", at,
+                       b, left.size());
+      at = *next;
+      LeaveAlignment(buckets[b], at,
+                     std::min(size, (at + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment));
+    }
+  }
+  if (!left.empty()) return Corrupt("{} weights are in no bucket", left.size());
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,26 @@
+// What a distributed checkpoint of Megatron-Core says once for all ranks, in common.pt: arguments, how far
+// the training was, the optimizer's hyper-parameters, the schedule, and how the content is to be asked for.
+#pragma once
+
+#include "convert/formats/megatron/megatron_core.h"
+
+namespace cairn {
+
+// Which of Megatron's optimizers takes the state.
+enum class CoreOptimizer { kNone, kFp32, kFloat16, kDistributed };
+
+struct TorchDistCommon {
+  const Manifest& manifest;
+  const MegatronShape& shape;
+  const Topology& topology;
+  const std::vector<int>& layers;  // of each pipeline chunk
+  const TrainingState& state;
+  Dtype weights = Dtype::kF32;
+  CoreOptimizer optimizer = CoreOptimizer::kNone;
+  bool local_spec = false;  // layers of Megatron-Core's own, and torch's optimizer
+};
+
+// Emits the file's dict into the zip.
+void EmitTorchDistCommon(const TorchDistCommon& common, uint32_t zip, TargetBuilder& builder);
+
+}  // namespace cairn

@@ -1,0 +1,259 @@
+#include "convert/formats/megatron/torch_dist_writer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ckpt/model/placement.h"
+#include "convert/formats/dcp/dcp_metadata.h"
+#include "convert/formats/megatron/torch_dist_common.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kLayers = "decoder.layers.";
+constexpr std::string_view kExtraState = "._extra_state";
+constexpr const char* kMetadata =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
+    R"("common_backend_version": 1})";
+
+// A box of a tensor over all TP ranks, without the dimension of the layers.
+struct ShardSlice {
+  Box box;
+  std::vector<MegatronPart> parts;  // places within the box
+};
+
+Dims Prepended(uint64_t first, const Dims& rest) {
+  Dims dims{first};
+  for (const uint64_t size : rest) dims.push_back(size);
+  return dims;
+}
+
+// The halves of a gated MLP are apart: all gates, then all ups.
+std::vector<ShardSlice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int tp) {
+  const auto rank = static_cast<uint64_t>(tp_rank), ranks = static_cast<uint64_t>(tp);
+  if (!tensor.gated) {
+    ShardSlice slice{Box::Whole(tensor.shape), tensor.parts};
+    if (tensor.tp_dim != kReplicated) slice.box.offset[tensor.tp_dim] = rank * tensor.shape[tensor.tp_dim];
+    return {std::move(slice)};
+  }
+  std::vector<ShardSlice> halves;
+  const uint64_t rows = tensor.shape[0] / 2;
+  for (uint64_t half = 0; half < 2; ++half) {
+    ShardSlice slice{Box::Whole(tensor.shape), {tensor.parts[half]}};
+    slice.box.extent[0] = rows;
+    slice.box.offset[0] = (half * ranks + rank) * rows;
+    slice.parts[0].place.offset[0] = 0;
+    halves.push_back(std::move(slice));
+  }
+  return halves;
+}
+
+class TorchDistPlanner {
+ public:
+  TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options)
+      : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
+
+  Result<TargetPlanned> Plan() {
+    CAIRN_RETURN_IF_ERROR(Validate(topology_));
+    load_.resize(topology_.world());
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
+    CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(source_.manifest().model, shape_));
+    CAIRN_RETURN_IF_ERROR(ChooseOptimizer());
+    CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
+    LeaveLoneMasters(tensors_);
+    builder_.target.tensors = tensors_.tensors;
+    const std::string name = DirectoryName(), directory = name + "/";
+    for (int rank = 0; rank < topology_.world(); ++rank)
+      builder_.AddFile(fmt::format("{}__{}_0.distcp", directory, rank));
+    CAIRN_RETURN_IF_ERROR(AddTensors());
+    AddExtraStates();
+    EmitTorchDistCommon({source_.manifest(), shape_, topology_, layers_, state_, tensors_.weight_type(),
+                         optimizer_, options_.local_spec},
+                        builder_.BeginTorchFile(directory + "common.pt"), builder_);
+    builder_.Place();
+    builder_.DropEmptyFiles();
+    builder_.AddText(directory + ".metadata", DcpMetadata(entries_, builder_.target));
+    builder_.AddText(directory + "metadata.json", kMetadata);
+    builder_.AddText("latest_checkpointed_iteration.txt",
+                     name == "release" ? name : std::to_string(state_.iteration));
+    AddNotes();
+    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+  }
+
+ private:
+  // Weights that no training of Megatron's has left are a release to it.
+  std::string DirectoryName() const {
+    if (state_.iteration == 0 && optimizer_ == CoreOptimizer::kNone) return "release";
+    return fmt::format("iter_{:07}", state_.iteration);
+  }
+
+  Status ChooseOptimizer() {
+    CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
+    if (topology_.zero > 1)
+      return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
+                             topology_.zero);
+    if (!tensors_.optimizer) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
+    const bool fp32 = std::ranges::all_of(tensors_.parameters, [&](const TrainingParameter& parameter) {
+      return tensors_.tensors[parameter.weight].entry.dtype == Dtype::kF32;
+    });
+    optimizer_ = topology_.zero == 1 ? CoreOptimizer::kDistributed
+                 : fp32              ? CoreOptimizer::kFp32
+                                     : CoreOptimizer::kFloat16;
+    for (const TrainingParameter& parameter : tensors_.parameters) {
+      if (!parameter.exp_avg)
+        return NotSupported("{} has no moments; Megatron's optimizers need those of every parameter",
+                            parameter.spec.name);
+      if (!parameter.master && optimizer_ != CoreOptimizer::kFp32)
+        return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
+                            parameter.spec.name, fp32 ? " or --zero 0" : "");
+    }
+    return OkStatus();
+  }
+
+  // ---- Tensors.
+
+  Status AddTensors() {
+    std::vector<std::vector<MegatronTensor>> ranks;  // of each TP rank, in one order
+    for (int tp = 0; tp < topology_.tp; ++tp) {
+      CAIRN_ASSIGN_OR_RETURN(auto held, MegatronTensors(tensors_, shape_, topology_.tp, tp));
+      ranks.push_back(std::move(held));
+    }
+    for (size_t i = 0; i < ranks[0].size(); ++i) {
+      std::vector<const MegatronTensor*> of_ranks;
+      for (const auto& held : ranks) of_ranks.push_back(&held[i]);
+      CAIRN_RETURN_IF_ERROR(AddTensor(of_ranks));
+    }
+    for (const auto& [key, layers] : stacked_)
+      if (layers != shape_.layers)
+        return NotSupported("{} of {} layers have {}; torch_dist stacks the layers of a model", layers,
+                            shape_.layers, key);
+    return OkStatus();
+  }
+
+  Status AddTensor(const std::vector<const MegatronTensor*>& of_ranks) {
+    const MegatronTensor& tensor = *of_ranks[0];
+    CAIRN_ASSIGN_OR_RETURN(const CoreModule* module, CoreModuleOf(tensor));
+    const std::string key =
+        fmt::format("{}{}{}", InLayer(tensor) ? kLayers : "", module->fused, tensor.Kind());
+    if (InLayer(tensor)) ++stacked_[key];
+    CAIRN_RETURN_IF_ERROR(AddRole(key, Role::kWeight, of_ranks));
+    if (optimizer_ == CoreOptimizer::kNone) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg." + key, Role::kExpAvg, of_ranks));
+    CAIRN_RETURN_IF_ERROR(AddRole("optimizer.state.exp_avg_sq." + key, Role::kExpAvgSq, of_ranks));
+    if (optimizer_ == CoreOptimizer::kFp32) return OkStatus();
+    const std::string prefix = optimizer_ == CoreOptimizer::kDistributed ? "param." : "fp32_param.";
+    return AddRole("optimizer.state." + prefix + key, Role::kMaster, of_ranks);
+  }
+
+  Status AddRole(const std::string& name, Role role, const std::vector<const MegatronTensor*>& of_ranks) {
+    const MegatronTensor& tensor = *of_ranks[0];
+    const Dtype dtype = tensors_.tensors[TensorOf(tensor.parts[0], role)].entry.dtype;
+    DcpEntry& entry = EntryOf(name, tensor, dtype);
+    const int slices = tensor.tp_dim == kReplicated ? 1 : topology_.tp;
+    for (int tp = 0; tp < slices; ++tp) {
+      for (const MegatronPart& part : of_ranks[tp]->parts)
+        if (const auto& written = tensors_.tensors[TensorOf(part, role)].entry; written.dtype != *entry.dtype)
+          return NotSupported("{} is {}, others in {} are {}; torch_dist has one type for all of them",
+                              DisplayName(written), Name(written.dtype), name, Name(*entry.dtype));
+      for (const ShardSlice& slice : SlicesOf(*of_ranks[tp], tp, topology_.tp))
+        AddChunk(slice, tensor, role, tp, entry);
+    }
+    return OkStatus();
+  }
+
+  uint32_t TensorOf(const MegatronPart& part, Role role) const {
+    const TrainingParameter& parameter = tensors_.parameters[part.parameter];
+    return role == Role::kWeight   ? parameter.weight
+           : role == Role::kMaster ? *parameter.master
+           : role == Role::kExpAvg ? *parameter.exp_avg
+                                   : *parameter.exp_avg_sq;
+  }
+
+  DcpEntry& EntryOf(const std::string& name, const MegatronTensor& tensor, Dtype dtype) {
+    const auto [at, added] = index_.try_emplace(name, entries_.size());
+    if (!added) return entries_[at->second];
+    Dims shape = tensor.shape;
+    if (tensor.tp_dim != kReplicated) shape[tensor.tp_dim] *= static_cast<uint64_t>(topology_.tp);
+    if (InLayer(tensor)) shape = Prepended(shape_.layers, shape);
+    return entries_.emplace_back(DcpEntry{name, {}, dtype, shape, {}});
+  }
+
+  void AddChunk(const ShardSlice& slice, const MegatronTensor& tensor, Role role, int tp, DcpEntry& entry) {
+    Box box = slice.box;
+    if (InLayer(tensor))
+      box = {Prepended(static_cast<uint64_t>(tensor.layer), box.offset), Prepended(1, box.extent)};
+    const uint64_t volume = box.Volume();
+    const uint32_t zip = builder_.BeginZip(LeastLoaded(tensor.layer, tp, volume), "archive");
+    const uint32_t storage = builder_.EmitTensor(zip, *entry.dtype, box.extent);
+    const uint32_t array =
+        builder_.AddArray({*entry.dtype, slice.box.extent, {{{0, volume}, zip, storage, 0}}});
+    for (const MegatronPart& part : slice.parts)
+      builder_.target.parts.push_back({TensorOf(part, role), part.source, array, part.place, false});
+    entry.chunks.emplace_back(box, zip);
+  }
+
+  // The rank's number is that of its file.
+  uint32_t LeastLoaded(int layer, int tp, uint64_t volume) {
+    const int pp = StageOf(layer, layers_) % topology_.pp;
+    int best = topology_.RankOf({tp, pp, 0});
+    for (int dp = 1; dp < topology_.dp; ++dp)
+      if (const int rank = topology_.RankOf({tp, pp, dp}); load_[rank] < load_[best]) best = rank;
+    load_[best] += volume;
+    return static_cast<uint32_t>(best);
+  }
+
+  // ---- Opaque states of modules: nothing, which each takes for a state of its own making.
+
+  void AddExtraStates() {
+    std::vector<std::string> modules;
+    for (const CoreModule& module : CoreLayerModules()) {
+      const std::string name(module.fused.substr(0, module.fused.rfind('.')));
+      const bool norm = !module.linear && !options_.local_spec && module.fused.ends_with('.') &&
+                        stacked_.contains(fmt::format("{}{}.weight", kLayers, name));
+      if (module.linear || norm) modules.push_back(name);
+    }
+    if (!options_.local_spec) modules.push_back("self_attention.core_attention");
+    for (const std::string& module : modules)
+      for (uint64_t layer = 0; layer < shape_.layers; ++layer)
+        AddNothing(fmt::format("{}{}{}/shard_{}_{}", kLayers, module, kExtraState, layer, shape_.layers),
+                   static_cast<int>(layer));
+    if (!options_.local_spec)
+      AddNothing(fmt::format("decoder.final_layernorm{}/shard_0_1", kExtraState), kAfterLayers);
+  }
+
+  void AddNothing(const std::string& name, int layer) {
+    const uint32_t zip = builder_.BeginZip(LeastLoaded(layer, 0, 1), "archive");
+    builder_.pickle(zip).Json(nlohmann::json::array({nullptr}));
+    entries_.push_back({name, {}, std::nullopt, {}, {{Box{}, zip}}});
+  }
+
+  void AddNotes() {
+    state_.notes.push_back("random states are not carried; the training seeds them anew");
+    AddCoreNotes(tensors_.optimizer, optimizer_ == CoreOptimizer::kDistributed, options_.local_spec,
+                 tensors_.weight_type() == Dtype::kF16, state_);
+  }
+
+  const CheckpointSource& source_;
+  const TargetOptions& options_;
+  TrainingState state_;
+  const Topology topology_;
+  CoreOptimizer optimizer_ = CoreOptimizer::kNone;
+  TrainingTensors tensors_;
+  MegatronShape shape_;
+  std::vector<int> layers_;     // of each chunk
+  std::vector<uint64_t> load_;  // elements in the file of each rank
+  std::vector<DcpEntry> entries_;
+  std::map<std::string, size_t, std::less<>> index_;      // of tensors: into entries_
+  std::map<std::string, uint64_t, std::less<>> stacked_;  // layers that have one
+  TargetBuilder builder_;
+};
+
+}  // namespace
+
+Result<TargetPlanned> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options) {
+  return TorchDistPlanner(source, options).Plan();
+}
+
+}  // namespace cairn

@@ -1,0 +1,18 @@
+// Distributed checkpoints of Megatron-Core ("torch_dist"): iter_*/ with .metadata, __R_0.distcp, common.pt
+// and metadata.json, from which a training of any TP and PP goes on.
+//
+// Names are Transformer Engine's whichever layers the model has; layers are stacked along a first dimension,
+// a chunk each; halves of a gated MLP are cut one by one; the tied head is not there. What data parallel
+// ranks hold alike lies in the file of the one with least so far, as --ckpt-fully-parallel-save spreads it.
+// ZeRO 0 gives the state of the optimizer that is not distributed, ZeRO 1 that of the distributed one in its
+// form "fully_reshardable". Source: megatron-core 0.16.1, dist_checkpointing/, optimizer/, transformer/; the
+// training's own entries after Megatron-LM, training/checkpointing.py.
+#pragma once
+
+#include "convert/foreign/target_format.h"
+
+namespace cairn {
+
+Result<TargetPlanned> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options);
+
+}  // namespace cairn

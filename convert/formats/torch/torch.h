@@ -1,0 +1,29 @@
+// A file of torch.save, of any model: every tensor in it under the path that leads to it.
+//
+// What inspect, fingerprint and diff need; which tensor is which of a model's, it does not know. State dicts
+// of torch.optim are told by their keys: the manifest's state lists their paths as `optimizers`, for strip.
+#pragma once
+
+#include "convert/foreign/account.h"
+#include "convert/foreign/format.h"
+#include "convert/foreign/stored_source.h"
+
+namespace cairn {
+
+bool MatchesTorch(FileSystem& fs, const std::string& path);
+Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::string& path,
+                                                    const OpenOptions& options);
+
+// A tensor of a state dict in a file: its name, and the array that holds it.
+struct TorchTensor {
+  std::string name;
+  StoredArray array;        // its extents are in file 0
+  bool transposed = false;  // the tensor is the array's transpose
+};
+
+// The tensors of `pytorch_model.bin` and the like. Lists the file's storages as those of `name`. Errors:
+// those of TorchFile::Open and ArrayOf, naming the path.
+Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::string& path,
+                                                  const std::string& name, Account& account);
+
+}  // namespace cairn

@@ -1,0 +1,47 @@
+// Which parameters are in which of an optimizer's groups, as `params` of the groups in a manifest's state
+// (FORMAT.md, `param_groups`): canonical names, in the optimizer's order; null where no file says it.
+#pragma once
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/foreign/stored_source.h"
+
+namespace cairn {
+
+class GroupMembers {
+ public:
+  explicit GroupMembers(size_t groups = 0) : groups_(groups) {}
+
+  // A parameter is added where it is met first.
+  void Add(size_t group, const std::string& parameter);
+  bool empty() const { return seen_.empty(); }
+  // There are at least so many groups; the last ones may be empty.
+  void Grow(size_t groups) { groups_.resize(std::max(groups_.size(), groups)); }
+
+  // Puts them into `param_groups`, a list of objects of which there are as many; else nobody knows which of
+  // them is meant, and all of several get null.
+  void PutInto(nlohmann::json& param_groups) const;
+
+ private:
+  std::vector<std::vector<std::string>> groups_;
+  std::set<std::string> seen_;
+};
+
+// Of the states in `catalog` whose arrays have one of these names, given for each group in order; several
+// parameters where one array is of several.
+GroupMembers MembersOfArrays(const StoredCatalog& catalog,
+                             const std::vector<std::vector<std::string>>& names);
+
+// By Megatron's own rule, from what it writes into its groups (megatron-core, optimizer/__init__.py): those
+// of wd_mult 0 are vectors, those of a decoupled learning rate word embeddings and heads. Null where groups
+// are not told apart by that; two that say none of it are matrices, then vectors, as nothing said means.
+void PutMembersByMegatronsRule(const TensorTable& catalog, nlohmann::json& param_groups);
+
+// Inverse of DeepSpeed's round_robin_gradients: the order that it was made of.
+std::vector<std::string> WithoutRoundRobin(const std::vector<std::string>& order, size_t ranks);
+
+}  // namespace cairn

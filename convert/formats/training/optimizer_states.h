@@ -1,0 +1,27 @@
+// The states that an optimizer of torch keeps for a parameter, or for a flat group of them, by name.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ckpt/base/status.h"
+#include "ckpt/model/tensor.h"
+#include "convert/torch/pickle_value.h"
+
+namespace cairn {
+
+struct OptimizerStates {
+  std::vector<std::pair<Role, const TensorRef*>> tensors;  // by role; all but the step
+  const PyValue* step = nullptr;                           // the number of updates; null: there is none
+};
+
+// `state` is the dict of one parameter, `of` its name for messages. None is no state. Errors: NotSupported
+// naming a state that no Role is, or that is no tensor.
+Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of);
+
+// Whether a state is one number, and not of its parameter's shape.
+inline bool IsNumber(const TensorRef& tensor) { return tensor.shape.rank() == 0; }
+
+}  // namespace cairn

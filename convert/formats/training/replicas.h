@@ -1,0 +1,28 @@
+// Copies of a tensor that several ranks stored: equal, or one of them, or their mean.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "convert/foreign/format.h"
+#include "convert/foreign/stored_source.h"
+
+namespace cairn {
+
+// A replica that is not the one that is read.
+struct StoredReplica {
+  uint32_t tensor = 0;  // of the catalog
+  uint32_t array = 0;   // another one that should hold the same
+  uint32_t first = 0;   // the array that is read
+};
+
+// Compares each replica with what is read in its stead. Opens the catalog; where replicas differ, does what
+// `how` says and names them with their distance in the manifest's history.
+// Errors: Corrupt naming every tensor that differs, its files and the distance, where how is kStrict; those
+// of StoredSource.
+Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
+                                                           Manifest manifest, StoredCatalog catalog,
+                                                           const std::vector<StoredReplica>& replicas,
+                                                           Replicas how);
+
+}  // namespace cairn

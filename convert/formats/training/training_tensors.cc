@@ -1,0 +1,142 @@
+#include "convert/formats/training/training_tensors.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "ckpt/codec/cast.h"
+
+namespace cairn {
+namespace {
+
+class Chooser {
+ public:
+  Chooser(const TensorTable& catalog, std::optional<Dtype> dtype)
+      : catalog_(catalog), lookup_(catalog), dtype_(dtype) {}
+
+  Result<TrainingTensors> Choose() {
+    for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
+    for (const TrainingParameter& parameter : chosen_.parameters) chosen_.optimizer |= parameter.has_state();
+    return std::move(chosen_);
+  }
+
+ private:
+  std::optional<uint32_t> Find(const ParameterSpec& spec, Role role) const {
+    const Result<uint32_t> found = lookup_.Find(spec.name, role);
+    return found.ok() ? std::optional(*found) : std::nullopt;
+  }
+
+  Result<uint32_t> Add(uint32_t source, Role role, Dtype dtype) {
+    TensorEntry entry = catalog_.tensors[source];
+    if (entry.dtype != dtype && !CanCast(entry.dtype, dtype))
+      return NotSupported("tensor {} is {}; fp32, bf16 and fp16 are cast", DisplayName(entry),
+                          Name(entry.dtype));
+    entry.role = role;
+    entry.dtype = dtype;
+    chosen_.tensors.push_back({source, entry, true});
+    return static_cast<uint32_t>(chosen_.tensors.size() - 1);
+  }
+
+  Status AddParameter(const ParameterSpec& spec) {
+    TrainingParameter parameter{.spec = spec, .weight = 0, .master = {}, .exp_avg = {}, .exp_avg_sq = {}};
+    std::optional<uint32_t> weight = Find(spec, Role::kWeight), master = Find(spec, Role::kMaster);
+    if (!weight && !master) return NotFound("tensor {} has no weight", spec.name);
+    if (!weight) weight = std::exchange(master, std::nullopt);
+    const Dtype stored = catalog_.tensors[*weight].dtype, type = dtype_.value_or(stored);
+    if (!master && stored == Dtype::kF32 && type != stored) master = weight;
+    const bool from_master = master && type != stored;
+    CAIRN_ASSIGN_OR_RETURN(parameter.weight, Add(from_master ? *master : *weight, Role::kWeight, type));
+    if (master && type != Dtype::kF32) {
+      CAIRN_ASSIGN_OR_RETURN(parameter.master, Add(*master, Role::kMaster, catalog_.tensors[*master].dtype));
+    }
+    CAIRN_RETURN_IF_ERROR(AddStates(spec, parameter));
+    chosen_.parameters.push_back(std::move(parameter));
+    return OkStatus();
+  }
+
+  // Adam's are the two moments together; one alone is another optimizer's.
+  Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
+    const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
+    for (int number = 1; ParseRole(Name(static_cast<Role>(number))); ++number) {
+      const Role role = static_cast<Role>(number);
+      if (!IsOptimizerState(role) || role == Role::kMaster) continue;
+      const auto found = Find(spec, role);
+      if (!found) continue;
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t index, Add(*found, role, catalog_.tensors[*found].dtype));
+      if (role == Role::kStep)
+        parameter.step = index;
+      else if (adam && role == Role::kExpAvg)
+        parameter.exp_avg = index;
+      else if (adam && role == Role::kExpAvgSq)
+        parameter.exp_avg_sq = index;
+      else
+        parameter.others.emplace_back(role, index);
+    }
+    return OkStatus();
+  }
+
+  const TensorTable& catalog_;
+  const TensorLookup lookup_;
+  const std::optional<Dtype> dtype_;
+  TrainingTensors chosen_;
+};
+
+}  // namespace
+
+Dtype TrainingTensors::weight_type() const {
+  std::map<Dtype, uint64_t> bytes;
+  for (const TrainingParameter& parameter : parameters)
+    bytes[tensors[parameter.weight].entry.dtype] += tensors[parameter.weight].entry.bytes();
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& row) { return row.second; });
+  return most == bytes.end() ? Dtype::kF32 : most->first;
+}
+
+Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::optional<Dtype> dtype) {
+  return Chooser(catalog, dtype).Choose();
+}
+
+Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {
+  std::set<std::string_view> left;
+  const auto leave = [&](const TrainingParameter& parameter, Role role, uint32_t index) -> Status {
+    if (!allowed)
+      return NotSupported(
+          "{}: the format has no place for the optimizer's {}; --allow optimizer leaves it out, and dcp and "
+          "native hold it",
+          parameter.spec.name, role == Role::kStep ? "steps that differ between parameters" : Name(role));
+    tensors.tensors[index].read_back = false;
+    left.insert(Name(role));
+    return OkStatus();
+  };
+  tensors.optimizer = false;
+  for (TrainingParameter& parameter : tensors.parameters) {
+    for (const auto& [role, index] : parameter.others) CAIRN_RETURN_IF_ERROR(leave(parameter, role, index));
+    parameter.others.clear();
+    if (parameter.step && (steps == Steps::kOne || !parameter.exp_avg))
+      CAIRN_RETURN_IF_ERROR(leave(parameter, Role::kStep, *std::exchange(parameter.step, std::nullopt)));
+    tensors.optimizer |= parameter.exp_avg.has_value();
+  }
+  std::string names;
+  for (const std::string_view name : left) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  return names;
+}
+
+Status RequireFp32States(const TrainingTensors& tensors) {
+  for (const TrainingParameter& parameter : tensors.parameters)
+    for (const auto& index : {parameter.master, parameter.exp_avg, parameter.exp_avg_sq}) {
+      if (!index) continue;
+      const TensorEntry& entry = tensors.tensors[*index].entry;
+      if (entry.dtype != Dtype::kF32)
+        return NotSupported(
+            "{} is {}, and the format holds the optimizer's state in fp32; dcp and native keep its type",
+            DisplayName(entry), Name(entry.dtype));
+    }
+  return OkStatus();
+}
+
+void LeaveLoneMasters(TrainingTensors& tensors) {
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (parameter.master && !parameter.has_state()) tensors.tensors[*parameter.master].read_back = false;
+}
+
+}  // namespace cairn

@@ -1,0 +1,51 @@
+// Which tensors of a checkpoint a training of another system resumes from, and in which types.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ckpt/model/source.h"
+#include "convert/foreign/stored_target.h"
+
+namespace cairn {
+
+// One parameter with what an optimizer keeps of it: indices into the list of written tensors.
+struct TrainingParameter {
+  ParameterSpec spec;
+  uint32_t weight = 0;
+  std::optional<uint32_t> master;
+  std::optional<uint32_t> exp_avg;
+  std::optional<uint32_t> exp_avg_sq;
+  std::optional<uint32_t> step;                   // where parameters differ in it
+  std::vector<std::pair<Role, uint32_t>> others;  // of other optimizers than Adam
+
+  bool has_state() const { return exp_avg || !others.empty(); }
+};
+
+struct TrainingTensors {
+  std::vector<TargetTensor> tensors;
+  std::vector<TrainingParameter> parameters;  // in the source's order
+  bool optimizer = false;                     // parameters have states; those without are frozen
+
+  Dtype weight_type() const;  // that of most bytes
+};
+
+// Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
+// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. Random states
+// belong to their own system and stay behind. Errors: NotSupported where a type cannot be cast.
+Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::optional<Dtype> dtype);
+
+// For formats that hold Adam's moments with one step alone: leaves out what is more, where `allowed`. Gives
+// what was left out, for a note; empty: nothing. Errors: NotSupported naming the first one.
+enum class Steps { kOne, kOfEach };  // that the format holds
+Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed);
+
+// For formats that hold masters and moments in flat fp32 buffers. Errors: NotSupported naming one of another
+// type.
+Status RequireFp32States(const TrainingTensors& tensors);
+
+// For formats that have a place for masters in an optimizer's state only: those of parameters without moments
+// stay behind.
+void LeaveLoneMasters(TrainingTensors& tensors);
+
+}  // namespace cairn

@@ -1,0 +1,200 @@
+#include "convert/stream/block_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "ckpt/io/write_ring.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMinBlockBytes = 4096;
+constexpr uint64_t kSlots =
+    4;  // blocks on their way, so that neither thread waits for a short pause of the other
+constexpr uint64_t kMaxReaderCacheBytes = 128 << 20;
+
+uint64_t InnerVolume(const Dims& shape, int depth) {
+  uint64_t volume = 1;
+  for (int i = depth + 1; i < shape.rank(); ++i) volume *= shape[i];
+  return volume;
+}
+
+// Buffers that go back and forth between the thread that reads and the one that visits.
+class ReadAhead {
+ public:
+  ReadAhead(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+            const std::function<void(const Block&)>& see)
+      : reader_(reader), tensors_(tensors), block_bytes_(block_bytes), see_(see), thread_([this] {
+          Run();
+        }) {}
+  ~ReadAhead() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // The next block, valid until Release(); nothing after the last one.
+  Result<std::optional<Block>> Next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return filled_ > used_ || finished_; });
+    if (filled_ > used_) return std::optional(slots_[used_ % kSlots].block);
+    if (!status_.ok()) return status_;
+    return std::optional<Block>();
+  }
+
+  void Release() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++used_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  struct Slot {
+    Block block;
+    std::unique_ptr<WriteRing::Buffer> memory;
+  };
+
+  // The boxes of Run(), which the source is told before.
+  BoxSequence Boxes() const {
+    return
+        [this, i = size_t{0}, cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
+          while (i < tensors_.size()) {
+            if (!cursor) cursor = CursorOf(tensors_[i]);
+            if (!cursor->done()) {
+              TensorBox next{tensors_[i], cursor->box()};
+              cursor->Advance();
+              return next;
+            }
+            cursor.reset();
+            ++i;
+          }
+          return std::nullopt;
+        };
+  }
+
+  BlockCursor CursorOf(uint32_t tensor) const {
+    const TensorEntry& entry = reader_.catalog().tensors[tensor];
+    return {entry.spec.shape, block_bytes_ / SizeOf(entry.dtype)};
+  }
+
+  void Run() {
+    Status status;
+    reader_.ReadAhead(Boxes());
+    for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) status = ReadTensor(tensors_[i]);
+    reader_.ReadAhead({});
+    const std::lock_guard lock(mutex_);
+    status_ = std::move(status);
+    finished_ = true;
+    changed_.notify_all();
+  }
+
+  Status ReadTensor(uint32_t tensor) {
+    const TensorEntry& entry = reader_.catalog().tensors[tensor];
+    uint64_t begin = 0;
+    BlockCursor cursor = CursorOf(tensor);
+    for (; !cursor.done(); cursor.Advance()) {
+      Slot* slot = WaitForFreeSlot();
+      if (slot == nullptr) return OkStatus();
+      const Box box = cursor.box();
+      const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
+      if (!slot->memory || slot->memory->capacity < bytes)
+        slot->memory = std::make_unique<WriteRing::Buffer>(std::max(bytes, block_bytes_));
+      const std::span out(slot->memory->data(), bytes);
+      slot->block = {tensor, box, begin, out};
+      CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, out));
+      if (see_) see_(slot->block);
+      begin += box.Volume();
+      const std::lock_guard lock(mutex_);
+      ++filled_;
+      changed_.notify_all();
+    }
+    return OkStatus();
+  }
+
+  // Nothing once the visitor has gone.
+  Slot* WaitForFreeSlot() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return filled_ - used_ < kSlots || stop_; });
+    return stop_ ? nullptr : &slots_[filled_ % kSlots];
+  }
+
+  CheckpointSource& reader_;
+  const std::span<const uint32_t> tensors_;
+  const uint64_t block_bytes_;
+  const std::function<void(const Block&)>& see_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Slot, kSlots> slots_;
+  uint64_t filled_ = 0;  // blocks read so far
+  uint64_t used_ = 0;    // blocks visited so far
+  bool finished_ = false;
+  bool stop_ = false;
+  Status status_;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace
+
+uint64_t BlockBytesFor(uint64_t max_memory) {
+  return std::clamp(max_memory / 8 / kSlots, kMinBlockBytes, kMaxBlockBytes);
+}
+
+uint64_t ReaderCacheFor(uint64_t max_memory) { return std::min(max_memory / 2, kMaxReaderCacheBytes); }
+
+BlockCursor::BlockCursor(const Dims& shape, uint64_t max_elements)
+    : shape_(shape), at_(Dims::Filled(shape.rank(), 0)), done_(shape.Volume() == 0) {
+  while (depth_ + 1 < shape.rank() && InnerVolume(shape, depth_) > max_elements) ++depth_;
+  rows_ = std::max<uint64_t>(1, max_elements / std::max<uint64_t>(1, InnerVolume(shape, depth_)));
+}
+
+Box BlockCursor::box() const {
+  Box box{at_, shape_};
+  for (int i = 0; i < depth_; ++i) box.extent[i] = 1;
+  if (shape_.rank() > 0) box.extent[depth_] = std::min(rows_, shape_[depth_] - at_[depth_]);
+  return box;
+}
+
+void BlockCursor::Advance() {
+  if (shape_.rank() == 0) {
+    done_ = true;
+    return;
+  }
+  at_[depth_] += rows_;
+  for (int i = depth_; at_[i] >= shape_[i]; --i) {
+    at_[i] = 0;
+    if (i == 0) {
+      done_ = true;
+      return;
+    }
+    ++at_[i - 1];
+  }
+}
+
+Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+                    const std::function<Status(const Block&)>& visit,
+                    const std::function<void(const Block&)>& see) {
+  ReadAhead ahead(reader, tensors, block_bytes, see);
+  while (true) {
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<Block> block, ahead.Next());
+    if (!block) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(visit(*block));
+    ahead.Release();
+  }
+}
+
+std::vector<uint32_t> AllTensors(const TensorTable& catalog) {
+  std::vector<uint32_t> tensors(catalog.tensors.size());
+  std::iota(tensors.begin(), tensors.end(), 0);
+  return tensors;
+}
+
+}  // namespace cairn

@@ -1,0 +1,64 @@
+// Walks tensors of a step block by block, verified, while the next block is being read.
+//
+// A block is a box that is contiguous in its tensor's row-major order: consecutive indices of one dimension,
+// one index of each dimension before it, everything of those after it. What a block and any box of the tensor
+// have in common is therefore contiguous in that box too, so that blocks can be appended to the pieces of any
+// topology as they come. Memory is set by the block size, never by a tensor.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "ckpt/model/source.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kDefaultMaxMemory = 256 << 20;
+inline constexpr uint64_t kMaxBlockBytes =
+    16 << 20;  // larger ones gained nothing and leave the last-level cache
+
+// The block size for a window of memory: the blocks on their way from the reading thread take an eighth of
+// it.
+uint64_t BlockBytesFor(uint64_t max_memory);
+
+// What a reader of blocks keeps of chunks (CheckpointSource::SetCacheBytes) in a window of memory: half of
+// it, 128 MiB at most, which serve 23 pieces side by side.
+uint64_t ReaderCacheFor(uint64_t max_memory);
+
+// The blocks of one tensor, in row-major order. Pure.
+class BlockCursor {
+ public:
+  // Blocks of at most `max_elements`, at least one element each.
+  BlockCursor(const Dims& shape, uint64_t max_elements);
+
+  bool done() const { return done_; }
+  // The current block. Requires !done().
+  Box box() const;
+  void Advance();
+
+ private:
+  Dims shape_;
+  int depth_ = 0;      // blocks are ranges of this dimension
+  uint64_t rows_ = 1;  // indices of it in a block
+  Dims at_;            // where the current block starts
+  bool done_ = false;
+};
+
+struct Block {
+  uint32_t tensor = 0;  // into the source's catalog
+  Box box;
+  uint64_t begin = 0;  // row-major index of its first element in the tensor
+  std::span<const std::byte> bytes;
+};
+
+// Calls `visit` for every block of `tensors`, in that order, on the calling thread. Stops at its first error.
+// `see`, if any, is called for every block before that, on the reading thread: what can be computed there
+// leaves the visitor more time. Errors: those of CheckpointSource::ReadBox and of `visit`.
+Status StreamBlocks(CheckpointSource& reader, std::span<const uint32_t> tensors, uint64_t block_bytes,
+                    const std::function<Status(const Block&)>& visit,
+                    const std::function<void(const Block&)>& see = {});
+
+// 0, 1, ..., as many as the catalog has tensors.
+std::vector<uint32_t> AllTensors(const TensorTable& catalog);
+
+}  // namespace cairn

@@ -1,0 +1,25 @@
+// How much memory a verb that streams a checkpoint will take: what --dry-run says of it. The parts are those
+// that are touched, by the sizes of the tensors; held against measured peaks of 32 MB to 200 MB they are
+// within a quarter.
+#pragma once
+
+#include <span>
+
+#include "convert/stream/step_builder.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kProgramMemory = 32 << 20;  // without any buffer
+
+// HDF5, the threads that write and prove, and the shards that are open.
+uint64_t MemoryOfNativeWriter(const Topology& target, uint64_t max_memory);
+
+// StreamBlocks() of these tensors, with ReaderCacheFor(max_memory): its blocks, and what the reader keeps.
+uint64_t MemoryOfReading(const CheckpointSource& source, std::span<const uint32_t> tensors,
+                         uint64_t block_bytes, uint64_t max_memory);
+
+// A ring of `buffers` that pieces of these tensors are written through, each cut into `cuts` of them.
+uint64_t MemoryOfWriting(const CheckpointSource& source, std::span<const uint32_t> tensors,
+                         uint64_t buffer_bytes, uint64_t buffers, uint64_t cuts);
+
+}  // namespace cairn

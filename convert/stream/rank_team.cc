@@ -1,0 +1,150 @@
+#include "convert/stream/rank_team.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+namespace cairn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kRoomName = "team-room";
+constexpr std::string_view kFailedName = "team-failed";
+constexpr uint64_t kMaxTextBytes = 64 << 10;
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kStartDeadline = std::chrono::minutes(2);
+constexpr auto kProgressDeadline = std::chrono::minutes(30);  // a unit is at most a GiB or one tensor
+constexpr auto kDismissDeadline = std::chrono::seconds(30);
+
+std::string EndedName(int rank) { return fmt::format("team-ended-{:05}", rank); }
+
+int Number(const char* text) {
+  int value = -1;
+  if (text != nullptr) std::from_chars(text, text + std::string_view(text).size(), value);
+  return value;
+}
+
+// How many of the others are through, and how much is in the directory.
+struct Progress {
+  int ended = 0;
+  size_t files = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  Progress progress{.files = names.size()};
+  for (const std::string& name : names) progress.ended += name.starts_with("team-ended-") ? 1 : 0;
+  return progress;
+}
+
+// By the other ranks, once all of them have said it.
+std::optional<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  uint64_t sum = 0;
+  for (int rank = 1; rank < team.size; ++rank) {
+    const auto text = ReadSmallFile(fs, JoinPath(directory, EndedName(rank)), kMaxTextBytes);
+    if (!text.ok() || !text->ends_with('\n')) return std::nullopt;
+    uint64_t bytes = 0;
+    std::from_chars(text->data(), text->data() + text->size(), bytes);
+    sum += bytes;
+  }
+  return sum;
+}
+
+}  // namespace
+
+RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>& get_env) {
+  struct Launcher {
+    const char *rank, *size, *launch;
+  };
+  for (const Launcher& names : {Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
+                                Launcher{"PMI_RANK", "PMI_SIZE", "PMI_JOBID"},
+                                // Only srun sets the size of a step; a batch script alone is one process.
+                                Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"}}) {
+    const int rank = Number(get_env(names.rank)), size = Number(get_env(names.size));
+    if (size < 1 || rank < 0 || rank >= size) continue;
+    RankTeam team{.rank = rank, .size = size};
+    for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "SLURM_STEP_ID"})
+      if (const char* id = get_env(name)) team.launch += fmt::format("{}={} ", name, id);
+    return team;
+  }
+  return {};
+}
+
+Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  for (const std::string& name : names)
+    if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
+  return WriteSmallFile(fs, JoinPath(directory, kRoomName), team.launch + "\n");
+}
+
+Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  const auto deadline = Clock::now() + kStartDeadline;
+  while (Clock::now() < deadline) {
+    const auto text = ReadSmallFile(fs, JoinPath(directory, kRoomName), kMaxTextBytes);
+    if (text.ok() && *text == team.launch + "\n") return OkStatus();
+    std::this_thread::sleep_for(kPoll);
+  }
+  return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
+                 std::chrono::seconds(kStartDeadline).count());
+}
+
+Status CheckTeam(FileSystem& fs, const std::string& directory) {
+  const auto text = ReadSmallFile(fs, JoinPath(directory, kFailedName), kMaxTextBytes);
+  if (text.ok()) return Aborted("{}", *text);
+  if (fs.Stat(directory).ok()) return OkStatus();
+  return Aborted("{} is gone: rank 0 failed; see its message", directory);
+}
+
+void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
+               uint64_t bytes_read) {
+  if (!outcome.ok())  // the first one stays
+    (void)WriteSmallFile(fs, JoinPath(directory, kFailedName),
+                         fmt::format("rank {} failed: {}", team.rank, outcome.message()));
+  if (!team.leads())
+    (void)WriteSmallFile(fs, JoinPath(directory, EndedName(team.rank)), fmt::format("{}\n", bytes_read));
+}
+
+Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  Progress last;
+  for (auto since = Clock::now(); Clock::now() - since < kProgressDeadline;) {
+    CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
+    CAIRN_ASSIGN_OR_RETURN(const Progress now, ProgressOf(fs, directory));
+    if (const std::optional<uint64_t> bytes = BytesReadBy(fs, directory, team)) {
+      CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
+      return *bytes;
+    }
+    if (!(now == last)) since = Clock::now();
+    last = now;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return Aborted("{}: {} of {} other ranks are through and no rank made progress for {} s", directory,
+                 last.ended, team.size - 1, std::chrono::seconds(kProgressDeadline).count());
+}
+
+void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  const auto deadline = Clock::now() + kDismissDeadline;
+  while (Clock::now() < deadline) {
+    const auto now = ProgressOf(fs, directory);
+    if (!now.ok() || now->ended == team.size - 1) return;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const std::string& final_path) {
+  const auto deadline = Clock::now() + kProgressDeadline;
+  while (Clock::now() < deadline) {
+    if (fs.Stat(final_path).ok()) return OkStatus();
+    if (const Status team = CheckTeam(fs, directory); !team.ok())
+      return fs.Stat(final_path).ok() ? OkStatus() : team;  // it was renamed in between
+    std::this_thread::sleep_for(kPoll);
+  }
+  return Aborted("{}: rank 0 did not finish; see its message", directory);
+}
+
+bool IsTeamFileName(std::string_view name) { return name.starts_with("team-"); }
+
+}  // namespace cairn

@@ -1,0 +1,49 @@
+// The processes of one parallel launch that share a reshape, and how they meet: by small files in the
+// target's partial directory, which all of them must see anyway.
+//
+// mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
+// loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it is through; the
+// first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer renews.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+struct RankTeam {
+  int rank = 0;
+  int size = 1;
+  std::string launch;  // names this launch; another run of the same command has another one
+
+  // Of OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone where none of them is set.
+  // `get_env` as std::getenv.
+  static RankTeam FromEnvironment(const std::function<const char*(const char*)>& get_env);
+  bool leads() const { return rank == 0; }
+  bool alone() const { return size == 1; }
+};
+
+// Rank 0 tells that `directory` is ready for this launch.
+Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
+// The others wait for it. Errors: Aborted at the deadline.
+Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
+
+// OK unless some rank has failed. Errors: Aborted with its words.
+Status CheckTeam(FileSystem& fs, const std::string& directory);
+// This rank is through with its share, for which it read so many bytes of the source, or has failed.
+void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
+               uint64_t bytes_read);
+// Rank 0 waits until every other rank is through, and gets the bytes that they read in all.
+// Errors: Aborted: a failure, or no progress for long.
+Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
+// After a failure rank 0 waits, for a while, until nobody writes into the directory any more.
+void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
+// The others wait until `directory` has become `final_path`. Errors: Aborted where it is gone instead.
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const std::string& final_path);
+
+// True for the names that a team leaves in the directory.
+bool IsTeamFileName(std::string_view name);
+
+}  // namespace cairn

@@ -1,0 +1,98 @@
+#include "convert/stream/stage_writer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kGatherBytes = 256 << 10;   // stays in the second-level cache
+constexpr uint64_t kMinWriteBytes = 64 << 10;  // one write
+constexpr uint64_t kMaxWriteBytes = 4 << 20;
+constexpr int kWritesInFlight = 4;
+
+}  // namespace
+
+// A tensor cut by columns has one piece open for each tensor parallel rank, any other just one.
+WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp) {
+  const int in_flight = std::max(kWritesInFlight, jobs);
+  const uint64_t share = max_memory / 4 / (tp + 1 + in_flight);
+  return {.buffer_bytes = std::bit_floor(std::clamp(share, kMinWriteBytes, kMaxWriteBytes)),
+          .in_flight = in_flight};
+}
+
+StageWriter::StageWriter(const TargetPlan& plan)
+    : plan_(plan), targets_(plan.tensors().size()), gather_(kGatherBytes) {}
+
+Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRing& ring,
+                                                         const std::string& directory,
+                                                         const StepIdentity& identity, const TargetPlan& plan,
+                                                         int stage, Direct direct, Existing existing) {
+  std::unique_ptr<StageWriter> writer(new StageWriter(plan));
+  for (PlannedShard& planned : plan.Stage(stage)) {
+    for (size_t i = 0; i < planned.pieces.size(); ++i) {
+      const Piece& piece = planned.pieces[i];
+      writer->targets_[piece.tensor].push_back({writer->shards_.size(), i, piece.box, piece.range});
+    }
+    CAIRN_ASSIGN_OR_RETURN(auto shard,
+                           ShardWriter::Create(fs, ring, directory, ShardName(planned.rank), identity,
+                                               plan.tensors(), std::move(planned.pieces), direct, existing));
+    writer->shards_.push_back(std::move(shard));
+  }
+  for (uint32_t i = 0; i < writer->targets_.size(); ++i)
+    if (!writer->targets_[i].empty()) writer->tensors_.push_back(i);
+  return writer;
+}
+
+Status StageWriter::Append(const Block& block) {
+  const uint64_t element_bytes = SizeOf(plan_.tensors()[block.tensor].dtype);
+  for (const Target& target : targets_[block.tensor])
+    if (const std::optional<Box> common = Intersect(target.box, block.box))
+      CAIRN_RETURN_IF_ERROR(Scatter(target, block, *common, element_bytes));
+  return OkStatus();
+}
+
+// `common` is contiguous in the target's box (block_stream.h), so what the target's range leaves of it is one
+// run of the piece. Short runs of the block are gathered first: each append takes a lock and starts a digest.
+Status StageWriter::Scatter(const Target& target, const Block& block, const Box& common,
+                            uint64_t element_bytes) {
+  const uint64_t first = FlatIndex(target.box, common.offset);
+  const uint64_t begin = std::max(first, target.range.begin);
+  const uint64_t end = std::min(first + common.Volume(), target.range.end);
+  if (begin >= end) return OkStatus();
+  ShardWriter& shard = *shards_[target.shard];
+  size_t gathered = 0;
+  Status status;
+  const auto flush = [&] {
+    if (status.ok() && gathered > 0) status = shard.Append(target.piece, std::span(gather_).first(gathered));
+    gathered = 0;
+  };
+  for (const Segment& segment : Decompose(common, {begin - first, end - first})) {
+    ForEachRun(segment.box, block.box, segment.box, [&](uint64_t source, uint64_t, uint64_t count) {
+      const auto run = block.bytes.subspan(source * element_bytes, count * element_bytes);
+      if (gathered + run.size() > gather_.size()) flush();
+      if (run.size() > gather_.size()) {
+        if (status.ok()) status = shard.Append(target.piece, run);
+        return;
+      }
+      std::memcpy(gather_.data() + gathered, run.data(), run.size());
+      gathered += run.size();
+    });
+  }
+  flush();
+  return status;
+}
+
+Result<std::vector<ShardReceipt>> StageWriter::Finish() {
+  std::vector<ShardReceipt> receipts;
+  for (const auto& shard : shards_) {
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, shard->Finish());
+    receipts.push_back(std::move(receipt));
+  }
+  return receipts;
+}
+
+}  // namespace cairn

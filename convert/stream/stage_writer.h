@@ -1,0 +1,59 @@
+// The shards of one pipeline stage, written from blocks of its tensors.
+//
+// Each shard has one write buffer per piece that has begun and not ended. Several processes may write into
+// the same shards, each other tensors: all lay them out alike.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/step/shard_writer.h"
+#include "convert/stream/block_stream.h"
+#include "convert/stream/step_plan.h"
+
+namespace cairn {
+
+// Buffers for writing in a window of memory: a quarter of it. `tp`: of the target.
+WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp);
+
+class StageWriter {
+ public:
+  struct Target {  // where a piece of a tensor goes
+    size_t shard;  // of this stage
+    size_t piece;  // of the shard
+    Box box;
+    FlatRange range;
+  };
+
+  // Lays out the stage's shards in `directory` and creates them. `ring` and `plan` must outlive it.
+  static Result<std::unique_ptr<StageWriter>> Create(FileSystem& fs, WriteRing& ring,
+                                                     const std::string& directory,
+                                                     const StepIdentity& identity, const TargetPlan& plan,
+                                                     int stage, Direct direct,
+                                                     Existing existing = Existing::kRefuse);
+
+  // Those that have pieces here, in catalog order.
+  const std::vector<uint32_t>& tensors() const { return tensors_; }
+  const std::vector<Target>& targets(uint32_t tensor) const { return targets_[tensor]; }
+  size_t shard_count() const { return shards_.size(); }
+  ShardWriter& shard(size_t index) { return *shards_[index]; }
+  const ShardWriter& shard(size_t index) const { return *shards_[index]; }
+
+  // The next block of a tensor.
+  Status Append(const Block& block);
+  // Once every tensor is whole: the rest of each shard, synced. In order of rank.
+  Result<std::vector<ShardReceipt>> Finish();
+
+ private:
+  explicit StageWriter(const TargetPlan& plan);
+  Status Scatter(const Target& target, const Block& block, const Box& common, uint64_t element_bytes);
+
+  const TargetPlan& plan_;
+  std::vector<std::unique_ptr<ShardWriter>> shards_;
+  std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
+  std::vector<uint32_t> tensors_;
+  std::vector<std::byte> gather_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,114 @@
+#include "convert/stream/step_builder.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/tokenizer_files.h"
+
+namespace cairn {
+namespace {
+
+// What HDF5 and the catalogs take beside the data, as measured on steps of 60 to 7,700 pieces, rounded up.
+constexpr uint64_t kShardOverheadBytes = 128 << 10;
+constexpr uint64_t kPieceOverheadBytes = 7 << 10;  // in its shard
+constexpr uint64_t kIndexOverheadBytes = 150 << 10;
+constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
+constexpr uint64_t kIndexedTensorBytes = 32;
+constexpr uint64_t kManifestOverheadBytes = 16 << 10;
+constexpr uint64_t kManifestFileBytes = 128;
+// Steps of up to so many pieces are laid out to know: metadata are much of a small step, and little of a
+// large one.
+constexpr uint64_t kLaidOutPieces = 8192;
+
+// The bytes of a shard's file.
+uint64_t EstimatedShardBytes(const TargetPlan& plan, const PlannedShard& shard, bool lay_out) {
+  if (lay_out) {
+    const auto laid_out =
+        ShardPlan::Make(ShardName(shard.rank), {std::string(32, '0'), 0}, plan.tensors(), shard.pieces);
+    if (laid_out.ok()) return laid_out->file_bytes();
+  }
+  uint64_t bytes = kShardOverheadBytes;
+  for (const Piece& piece : shard.pieces)
+    bytes += PageUp(piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype)) + kPieceOverheadBytes;
+  return bytes;
+}
+
+}  // namespace
+
+StepBuilder::StepBuilder(FileSystem& fs, StepInfo info, const TargetPlan& plan,
+                         const StepBuilderOptions& options)
+    : fs_(fs), info_(std::move(info)), plan_(plan), options_(options) {}
+
+Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const std::string& run_dir,
+                                                         const StepInfo& info, const TargetPlan& plan,
+                                                         const StepBuilderOptions& options) {
+  std::unique_ptr<StepBuilder> builder(new StepBuilder(fs, info, plan, options));
+  builder->run_dir_ = run_dir;
+  builder->nonce_ = NewNonce();
+  builder->final_path_ = JoinPath(run_dir, StepDirName(info.identity.step));
+  if (fs.Stat(builder->final_path_).ok())
+    return AlreadyExists("{} is there already and is never overwritten; choose another directory",
+                         builder->final_path_);
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, run_dir, EstimateStepSize(plan).file_bytes));
+  CAIRN_ASSIGN_OR_RETURN(
+      builder->partial_,
+      PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(info.identity.step, builder->nonce_))));
+  CAIRN_ASSIGN_OR_RETURN(builder->lock_, RunLock::Take(run_dir));
+  builder->ring_ =
+      std::make_unique<WriteRing>(fs, RingFor(options.max_memory, options.jobs, plan.topology().tp));
+  return builder;
+}
+
+Result<std::vector<uint32_t>> StepBuilder::BeginStage() {
+  CAIRN_ASSIGN_OR_RETURN(writer_, StageWriter::Create(fs_, *ring_, partial_->path(), info_.identity, plan_,
+                                                      stage_, options_.direct));
+  return writer_->tensors();
+}
+
+Status StepBuilder::EndStage() {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ShardReceipt> receipts, writer_->Finish());
+  std::ranges::move(receipts, std::back_inserter(receipts_));
+  writer_.reset();
+  ++stage_;
+  return OkStatus();
+}
+
+Result<std::unique_ptr<StepReader>> StepBuilder::Seal() {
+  CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
+  CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, partial_->path(), options_.beside, seal));
+  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, partial_->path(), seal));
+  CAIRN_ASSIGN_OR_RETURN(auto reader, StepReader::Open(fs_, partial_->path()));
+  reader->SetCacheBytes(ReaderCacheFor(options_.max_memory));
+  return reader;
+}
+
+Status StepBuilder::Publish() {
+  CAIRN_RETURN_IF_ERROR(PublishStep(fs_, run_dir_, info_.identity.step, nonce_));
+  partial_->Keep();
+  return OkStatus();
+}
+
+StepSize EstimateStepSize(const TargetPlan& plan) {
+  StepSize size;
+  const Topology& topology = plan.topology();
+  const auto ranks = static_cast<uint64_t>(topology.tp) * static_cast<uint64_t>(topology.dp);
+  const bool lay_out = plan.tensors().size() * ranks <= kLaidOutPieces;
+  size.files = 2;  // index.h5 and manifest.json
+  size.file_bytes =
+      kIndexOverheadBytes + plan.tensors().size() * kIndexedTensorBytes + kManifestOverheadBytes;
+  for (int stage = 0; stage < topology.pp; ++stage) {
+    for (const PlannedShard& shard : plan.Stage(stage)) {
+      ++size.files;
+      size.file_bytes += kManifestFileBytes + EstimatedShardBytes(plan, shard, lay_out);
+      for (const Piece& piece : shard.pieces) {
+        const uint64_t bytes = piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype);
+        size.data_bytes += bytes;
+        size.file_bytes += kIndexedPieceBytes + 3 * ChunkCount(bytes) * sizeof(Digest);
+      }
+    }
+  }
+  return size;
+}
+
+}  // namespace cairn

@@ -1,0 +1,107 @@
+#include "convert/stream/step_plan.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ckpt/model/manifest.h"
+
+namespace cairn {
+namespace {
+
+// Says in the model's own words what placement.h would say of some tensor.
+Status CheckModel(const nlohmann::json& model, const Topology& topology) {
+  for (const auto& [field, what] :
+       {std::pair("num_attention_heads", "attention heads"),
+        std::pair("num_key_value_heads", "key and value heads"), std::pair("ffn_hidden_size", "FFN units")}) {
+    const int64_t size = IntField(model, field);
+    if (size > 0 && size % topology.tp != 0)
+      return InvalidArgument("TP={} does not divide the model's {} {}; choose a TP that does", topology.tp,
+                             size, what);
+  }
+  const int64_t layers = IntField(model, "num_layers");
+  if (layers > 0 && layers < INT32_MAX) return LayersPerChunk(static_cast<int>(layers), topology).status();
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss) {
+  const int chunks = topology.pp * topology.virtual_stages;
+  const int all = layers + (embedding ? 1 : 0) + (loss ? 1 : 0);
+  if (layers < 1 || all % chunks != 0)
+    return InvalidArgument(
+        "{} layers, with {} counted beside them, do not divide by {} stages; use "
+        "--layers-per-stage",
+        layers, all - layers, chunks);
+  std::vector<int> per_chunk(chunks, all / chunks);
+  per_chunk.front() -= embedding ? 1 : 0;
+  per_chunk.back() -= loss ? 1 : 0;
+  if (per_chunk.front() < 0 || per_chunk.back() < 0)
+    return InvalidArgument("{} layers are too few for {} stages", layers, chunks);
+  return per_chunk;
+}
+
+Result<TargetPlan> TargetPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+                                    const Topology& topology) {
+  CAIRN_RETURN_IF_ERROR(Validate(topology));
+  CAIRN_RETURN_IF_ERROR(CheckModel(model, topology));
+  TargetPlan plan;
+  plan.tensors_ = tensors;
+  plan.topology_ = topology;
+  std::unordered_map<std::string, uint32_t> index_of;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    const ParameterSpec& spec = tensors[i].spec;
+    if (tensors[i].role == Role::kRng) {
+      plan.random_states_.push_back(i);
+      continue;
+    }
+    // A state of another shape than its parameter's (a number, a row) is a piece of its own that no rank
+    // cuts.
+    const auto known = index_of.find(spec.name);
+    const bool own = IsOptimizerState(tensors[i].role) && known != index_of.end() &&
+                     !(plan.specs_[known->second].shape == spec.shape) && spec.tp_dim == kReplicated;
+    if (own) {
+      plan.specs_.push_back(spec);
+      plan.roles_.push_back({i});
+      continue;
+    }
+    const auto [found, is_new] = index_of.emplace(spec.name, plan.specs_.size());
+    if (is_new) {
+      plan.specs_.push_back(spec);
+      plan.roles_.emplace_back();
+    } else if (!(plan.specs_[found->second] == spec)) {
+      return Corrupt("tensor {} has another shape or placement than {}", DisplayName(tensors[i]), spec.name);
+    }
+    plan.roles_[found->second].push_back(i);
+  }
+  // Each position is tried now, so that nothing can fail once the first byte is written.
+  for (int pp = 0; pp < topology.pp; ++pp)
+    CAIRN_RETURN_IF_ERROR(LayoutOf(plan.specs_, topology, 0, pp).status());
+  return plan;
+}
+
+std::vector<PlannedShard> TargetPlan::Stage(int pp_rank) const {
+  std::vector<PlannedShard> shards(topology_.tp * topology_.dp);
+  const int first = topology_.RankOf({0, pp_rank, 0});
+  for (size_t i = 0; i < shards.size(); ++i) shards[i].rank = first + static_cast<int>(i);
+  for (int tp = 0; tp < topology_.tp; ++tp) {
+    const Result<RankLayout> layout = LayoutOf(specs_, topology_, tp, pp_rank);
+    assert(layout.ok());  // Make() tried
+    for (int dp = 0; dp < topology_.dp; ++dp) {
+      PlannedShard& shard = shards[topology_.RankOf({tp, pp_rank, dp}) - first];
+      for (const PlacedPiece& placed : PiecesOf(*layout, dp))
+        for (uint32_t tensor : roles_[placed.index])
+          shard.pieces.push_back({.tensor = tensor, .box = placed.box, .range = placed.range});
+    }
+  }
+  for (size_t i = 0; i < random_states_.size(); ++i) {
+    const int at = static_cast<int>(i % topology_.world()) - first;
+    if (at < 0 || at >= static_cast<int>(shards.size())) continue;
+    const Dims& shape = tensors_[random_states_[i]].spec.shape;
+    shards[at].pieces.push_back(
+        {.tensor = random_states_[i], .box = Box::Whole(shape), .range = {0, shape.Volume()}});
+  }
+  return shards;
+}
+
+}  // namespace cairn

@@ -1,0 +1,46 @@
+// Which pieces of which tensors every shard of a native step holds, under any topology.
+//
+// The same as the trainer's checkpointer writes there: rank R writes shard R with the pieces that
+// ckpt/model/placement.h gives it, of every role, and random state number i of the catalog lies in shard i
+// modulo the number of ranks (its own rank's, where the topology is the one that it comes from). Pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/placement.h"
+
+namespace cairn {
+
+// Layers of each of the topology's pp * virtual_stages chunks where the embedding counts as a layer of the
+// first one, the loss of the last one, or both, as Megatron's --account-for-*-in-pipeline-split do.
+// Errors: InvalidArgument where they do not divide.
+Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, bool embedding, bool loss);
+
+struct PlannedShard {
+  int rank = 0;
+  std::vector<Piece> pieces;  // tensor, box and range, in the order of the tensors
+};
+
+class TargetPlan {
+ public:
+  // Errors: InvalidArgument where the topology does not fit the model, naming sizes and tensor; Corrupt where
+  // roles of a parameter disagree on its shape.
+  static Result<TargetPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+                                 const Topology& topology);
+
+  const Topology& topology() const { return topology_; }
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  // The shards of one pipeline stage, by rank. Planned by stage, so that memory does not grow with PP.
+  std::vector<PlannedShard> Stage(int pp_rank) const;
+
+ private:
+  std::vector<TensorEntry> tensors_;
+  Topology topology_;
+  std::vector<ParameterSpec> specs_;
+  std::vector<std::vector<uint32_t>> roles_;  // of each spec: the tensors of its roles
+  std::vector<uint32_t> random_states_;
+};
+
+}  // namespace cairn

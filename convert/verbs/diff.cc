@@ -1,0 +1,169 @@
+#include "convert/verbs/diff.h"
+
+#include <algorithm>
+
+#include "ckpt/model/tensor_glob.h"
+#include "convert/stream/value_distance.h"
+
+namespace cairn {
+namespace {
+
+std::string Describe(const TensorEntry& tensor) {
+  return fmt::format("{} {}", Name(tensor.dtype), ToString(tensor.spec.shape));
+}
+
+struct TensorPair {
+  uint32_t a, b;
+  Tolerance tolerance;
+};
+
+class Differ {
+ public:
+  Differ(CheckpointSource& a, CheckpointSource& b, const DiffOptions& options)
+      : a_(a), b_(b), options_(options) {
+    used_.resize(options.ignore.size() + options.tolerances.size());
+  }
+
+  Result<DiffResult> Run() {
+    CAIRN_RETURN_IF_ERROR(PairUp());
+    CAIRN_RETURN_IF_ERROR(CompareValues());
+    std::ranges::stable_sort(result_.tensors, [](const TensorDiff& x, const TensorDiff& y) {
+      if (x.kind != y.kind) return x.kind < y.kind;
+      if ((x.beyond > 0) != (y.beyond > 0)) return x.beyond > 0;
+      return x.relative_norm > y.relative_norm;
+    });
+    for (const TensorDiff& tensor : result_.tensors)
+      result_.within_tolerance &= tensor.kind == Difference::kValues && tensor.beyond == 0;
+    return std::move(result_);
+  }
+
+ private:
+  bool IsIgnored(const TensorEntry& tensor) {
+    bool ignored = tensor.role == Role::kRng || (options_.ignore_optimizer && tensor.role != Role::kWeight);
+    for (size_t i = 0; i < options_.ignore.size(); ++i)
+      if (FitsGlob(tensor, options_.ignore[i])) ignored = used_[i] = true;
+    return ignored;
+  }
+
+  Tolerance ToleranceOf(const TensorEntry& tensor) {
+    Tolerance found;
+    for (size_t i = 0; i < options_.tolerances.size(); ++i) {
+      if (!FitsGlob(tensor, options_.tolerances[i].glob)) continue;
+      found = options_.tolerances[i];
+      used_[options_.ignore.size() + i] = true;
+    }
+    return found;
+  }
+
+  Status PairUp() {
+    const TensorTable &of_a = a_.catalog(), &of_b = b_.catalog();
+    const TensorLookup in_a(of_a), in_b(of_b);
+    for (uint32_t i = 0; i < of_a.tensors.size(); ++i) {
+      const TensorEntry& tensor = of_a.tensors[i];
+      if (IsIgnored(tensor)) continue;
+      const Tolerance tolerance = ToleranceOf(tensor);
+      const Result<uint32_t> other = in_b.Find(tensor.spec.name, tensor.role);
+      if (!other.ok())
+        Tell(DisplayName(tensor), Difference::kOnlyInA, Describe(tensor), "");
+      else
+        CompareStructure({i, *other, tolerance});
+    }
+    for (const TensorEntry& tensor : of_b.tensors)
+      if (!IsIgnored(tensor) && !in_a.Find(tensor.spec.name, tensor.role).ok())
+        Tell(DisplayName(tensor), Difference::kOnlyInB, "", Describe(tensor));
+    for (size_t i = 0; i < used_.size(); ++i)
+      if (!used_[i])
+        return InvalidArgument("{} fits no tensor of either checkpoint; cairn inspect lists them",
+                               i < options_.ignore.size()
+                                   ? "--ignore " + options_.ignore[i]
+                                   : "--tolerance " + options_.tolerances[i - options_.ignore.size()].glob);
+    return OkStatus();
+  }
+
+  void CompareStructure(const TensorPair& pair) {
+    const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
+    if (!(x.spec.shape == y.spec.shape))
+      return Tell(DisplayName(x), Difference::kShape, Describe(x), Describe(y));
+    if (x.dtype != y.dtype && !options_.ignore_dtype)
+      Tell(DisplayName(x), Difference::kDtype, Describe(x), Describe(y));
+    ++result_.compared;
+    if (x.spec.shape.Volume() == 0) return (void)++result_.equal;
+    pairs_.resize(a_.catalog().tensors.size());
+    pairs_[pair.a] = pair;
+    compared_.push_back(pair.a);
+  }
+
+  void Tell(std::string name, Difference kind, std::string a, std::string b) {
+    TensorDiff& diff = result_.tensors.emplace_back();
+    diff.name = std::move(name), diff.kind = kind, diff.a = std::move(a), diff.b = std::move(b);
+  }
+
+  // A is read ahead by a thread of its own, B by this one.
+  Status CompareValues() {
+    const uint64_t cache = ReaderCacheFor(options_.max_memory / 2);
+    a_.SetCacheBytes(cache), b_.SetCacheBytes(cache);
+    std::vector<std::byte> other;
+    std::optional<ValueDistance> distance;
+    uint64_t done = 0;
+    return StreamBlocks(a_, compared_, BlockBytesFor(options_.max_memory), [&](const Block& block) -> Status {
+      const TensorPair& pair = pairs_[block.tensor];
+      const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
+      if (block.begin == 0)
+        distance.emplace(x.dtype, y.dtype, pair.tolerance.absolute, pair.tolerance.relative);
+      other.resize(block.box.Volume() * SizeOf(y.dtype));
+      CAIRN_RETURN_IF_ERROR(b_.ReadBox(pair.b, block.box, other));
+      distance->Add(block.begin, block.bytes, other);
+      if (distance->elements == x.spec.shape.Volume()) Take(DisplayName(x), *distance);
+      if (options_.progress) options_.progress(done += block.bytes.size());
+      return OkStatus();
+    });
+  }
+
+  void Take(std::string name, const ValueDistance& distance) {
+    if (distance.differing == 0) return (void)++result_.equal;
+    TensorDiff& diff = result_.tensors.emplace_back();
+    diff.name = std::move(name);
+    diff.elements = distance.elements;
+    diff.differing = distance.differing;
+    diff.beyond = distance.beyond;
+    diff.nan_payloads = distance.nan_payloads;
+    diff.first = distance.beyond > 0 ? distance.first_beyond : distance.first;
+    diff.max_absolute = distance.max_absolute;
+    diff.max_relative = distance.max_relative;
+    diff.max_ulp = distance.max_ulp;
+    diff.relative_norm = distance.relative_norm();
+    diff.cosine = distance.cosine();
+  }
+
+  CheckpointSource& a_;
+  CheckpointSource& b_;
+  const DiffOptions& options_;
+  std::vector<bool> used_;          // globs to ignore, then those of tolerances
+  std::vector<TensorPair> pairs_;   // by tensor of A
+  std::vector<uint32_t> compared_;  // tensors of A
+  DiffResult result_;
+};
+
+}  // namespace
+
+std::string_view Name(Difference difference) {
+  switch (difference) {
+    case Difference::kOnlyInA:
+      return "only in A";
+    case Difference::kOnlyInB:
+      return "only in B";
+    case Difference::kShape:
+      return "shape";
+    case Difference::kDtype:
+      return "dtype";
+    case Difference::kValues:
+      return "values";
+  }
+  return "?";
+}
+
+Result<DiffResult> Diff(CheckpointSource& a, CheckpointSource& b, const DiffOptions& options) {
+  return Differ(a, b, options).Run();
+}
+
+}  // namespace cairn

@@ -1,0 +1,48 @@
+// Writes a checkpoint in the files of another training system, at any topology, with its optimizer.
+//
+// One pass over the source in a fixed window of memory. What was written is opened by the reader of its
+// format and compared, tensor by tensor, before the directory gets its name; nothing of it is left otherwise.
+// A file cairn.json beside it says where it comes from and what could not be carried.
+#pragma once
+
+#include <functional>
+
+#include "convert/foreign/target_format.h"
+#include "convert/stream/step_builder.h"
+
+namespace cairn {
+
+struct ExportOptions {
+  TargetOptions target;
+  StepBuilderOptions writer;
+  std::function<void(uint64_t)> progress;  // told the bytes done of ExportCost::moved_bytes; may be empty
+};
+
+struct ExportCost {
+  uint64_t read_bytes = 0;  // of the source's tensors
+  uint64_t file_bytes = 0;
+  uint64_t files = 0;
+  uint64_t moved_bytes = 0;  // read, written and read back
+  uint64_t peak_memory = 0;  // about
+};
+// Writes nothing. Errors: those of Export that need no reading.
+Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
+                                  const ExportOptions& options);
+
+struct ExportResult {
+  std::string path;
+  std::vector<std::string> notes;  // what could not be carried
+  uint64_t tensors = 0;
+  uint64_t files = 0;
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  Digest source_fingerprint{};  // over the tensors that were read
+};
+
+// Makes the directory `target`. Errors: AlreadyExists; NoSpace; InvalidArgument and NotSupported where the
+// format cannot hold the checkpoint at that topology, or values are beyond the range of the chosen type;
+// Corrupt where what is read back is not what was written.
+Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
+                            const std::string& target, const ExportOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,192 @@
+#include "convert/verbs/file_sums.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <sstream>
+
+#include "ckpt/base/sha256.h"
+#include "ckpt/model/layout.h"
+#include "convert/formats/dcp/dcp_index.h"
+#include "convert/torch/crc32_sum.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kWindowBytes = 4 << 20;
+constexpr uint64_t kMaxSumsBytes = 16 << 20;
+constexpr size_t kDigestDigits = 64;
+
+// Whether the first bytes are those of a zip's first record.
+bool IsZipAt(File& file, uint64_t begin) {
+  std::array<std::byte, 4> start{};
+  return file.ReadAt(begin, start).ok() && std::memcmp(start.data(), "PK\3\4", 4) == 0;
+}
+bool IsZip(FileSystem& fs, const std::string& path) {
+  const auto file = fs.OpenForRead(path);
+  return file.ok() && IsZipAt(**file, 0);
+}
+
+// "HEX  NAME" a line; "HEX *NAME" is the same.
+Result<std::vector<std::pair<std::string, std::string>>> ReadSums(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxSumsBytes));
+  std::vector<std::pair<std::string, std::string>> sums;
+  std::istringstream lines(text);
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.empty()) continue;
+    const size_t digits = std::min(line.find_first_not_of("0123456789abcdefABCDEF"), line.size());
+    if (digits != kDigestDigits || line.size() < digits + 3 || line[digits] != ' ' ||
+        (line[digits + 1] != ' ' && line[digits + 1] != '*'))
+      return Corrupt("{}: line {} is not what sha256sum writes", path, number);
+    std::string name = line.substr(digits + 2);
+    if (!IsPlainFileName(name))
+      return Corrupt("{}: line {} names a file elsewhere: {:.100}", path, number, name);
+    std::string digest = line.substr(0, digits);
+    for (char& c : digest)
+      if (c >= 'A' && c <= 'F') c = static_cast<char>(c + 32);
+    sums.emplace_back(std::move(name), std::move(digest));
+  }
+  return sums;
+}
+
+void AddBytes(FileSystem& fs, const std::string& path, FileSums& sums) {
+  const auto info = fs.Stat(path);
+  sums.bytes += info.ok() ? info->bytes : 0;
+}
+
+// Of a DCP whose opening has shown that its .metadata can be read; else there is nothing to check by.
+void AddDcpItems(FileSystem& fs, const std::string& directory, const std::string& prefix, FileSums& sums) {
+  const auto index = ReadDcpIndex(fs, prefix.empty() ? directory : JoinPath(directory, prefix));
+  if (!index.ok()) return;
+  const auto add = [&](const DcpItem& item) { sums.items.emplace_back(prefix + item.file, item.where); };
+  for (const DcpTensor& tensor : index->tensors)
+    for (const DcpChunk& chunk : tensor.chunks) add(chunk.item);
+  for (const DcpBytes& bytes : index->bytes) add(bytes.item);
+}
+
+class SumChecker {
+ public:
+  SumChecker(FileSystem& fs, const std::string& directory, const std::function<void(uint64_t)>& progress)
+      : fs_(fs), directory_(directory), progress_(progress), window_(kWindowBytes) {}
+
+  void CheckDigest(const std::string& name, const std::string& digest) {
+    const std::string path = JoinPath(directory_, name);
+    Sha256 sum;
+    const Status status = Open(path, [&](File& file, uint64_t bytes) {
+      return Each(file, {0, bytes}, [&](std::span<const std::byte> part) { sum.Update(part); });
+    });
+    if (!status.ok()) return Add(path, 0, status.message());
+    const std::string found = sum.FinishHex();
+    if (found != digest)
+      Add(path, 0, fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSumsFile, digest));
+  }
+
+  // Of `where` in the file; of all of it by default.
+  void CheckZip(const std::string& name, std::optional<Stretch> where = {}) {
+    const std::string path = JoinPath(directory_, name);
+    const Status status = Open(path, [&](File& file, uint64_t bytes) -> Status {
+      if (where && !IsZipAt(file, where->begin)) return OkStatus();  // of torch.save's older form
+      CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip,
+                             ZipContainer::Read(file, where.value_or(Stretch{0, bytes})));
+      for (const ZipRecord& record : zip.records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
+      return OkStatus();
+    });
+    if (!status.ok()) Add(path, 0, status.message());
+  }
+
+  VerifyReport Finish() { return std::move(report_); }
+
+ private:
+  template <typename Use>
+  Status Open(const std::string& path, Use use) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
+    return use(*file, info.bytes);
+  }
+
+  Status CheckRecord(const std::string& path, File& file, const ZipRecord& record) {
+    if (record.crc == 0) return OkStatus();
+    uint32_t crc = 0;
+    uint64_t end = 0;
+    Crc32Sum sum(record.bytes);
+    CAIRN_RETURN_IF_ERROR(Each(file, {record.file_offset, record.file_offset + record.bytes},
+                               [&](std::span<const std::byte> part) {
+                                 crc = Crc32Sum::Extend(crc, part);
+                                 end += part.size();
+                               }));
+    sum.Add(end, crc);
+    const uint32_t found = sum.Finish();
+    if (found != record.crc)
+      Add(path, record.file_offset,
+          fmt::format("record {} of {} bytes has the CRC-32 {:08x}, its zip says {:08x}; the file is damaged",
+                      record.name, record.bytes, found, record.crc));
+    return OkStatus();
+  }
+
+  template <typename Take>
+  Status Each(File& file, Stretch where, Take take) {
+    for (uint64_t at = where.begin; at < where.end;) {
+      const auto part = std::span(window_).first(std::min<uint64_t>(kWindowBytes, where.end - at));
+      CAIRN_RETURN_IF_ERROR(file.ReadAt(at, part));
+      take(part);
+      at += part.size();
+      report_.bytes_checked += part.size();
+      if (progress_) progress_(report_.bytes_checked);
+    }
+    return OkStatus();
+  }
+
+  void Add(const std::string& path, uint64_t offset, std::string what) {
+    report_.problems.push_back({path, offset, "", std::move(what)});
+  }
+
+  FileSystem& fs_;
+  const std::string& directory_;
+  const std::function<void(uint64_t)>& progress_;
+  std::vector<std::byte> window_;
+  VerifyReport report_;
+};
+
+}  // namespace
+
+Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
+                              const std::vector<std::string>& files) {
+  FileSums sums = FindZips(fs, directory, files);
+  const std::string path = JoinPath(directory, kSumsFile);
+  if (!fs.Stat(path).ok()) return sums;
+  CAIRN_ASSIGN_OR_RETURN(sums.digests, ReadSums(fs, path));
+  for (const auto& [name, digest] : sums.digests) AddBytes(fs, JoinPath(directory, name), sums);
+  return sums;
+}
+
+FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files) {
+  FileSums sums;
+  std::set<std::string> of_dcp;  // directories that have some
+  for (const std::string& name : files) {
+    if (name.ends_with(".distcp")) {
+      const size_t slash = name.rfind('/');
+      of_dcp.insert(slash == name.npos ? "" : name.substr(0, slash + 1));
+      AddBytes(fs, JoinPath(directory, name), sums);
+      continue;
+    }
+    if (!IsZip(fs, JoinPath(directory, name))) continue;
+    sums.zips.push_back(name);
+    AddBytes(fs, JoinPath(directory, name), sums);
+  }
+  for (const std::string& prefix : of_dcp) AddDcpItems(fs, directory, prefix, sums);
+  return sums;
+}
+
+VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
+                           const std::function<void(uint64_t)>& progress) {
+  SumChecker checker(fs, directory, progress);
+  for (const auto& [name, digest] : sums.digests) checker.CheckDigest(name, digest);
+  for (const std::string& name : sums.zips) checker.CheckZip(name);
+  for (const auto& [name, where] : sums.items) checker.CheckZip(name, where);
+  return checker.Finish();
+}
+
+}  // namespace cairn

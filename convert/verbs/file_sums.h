@@ -1,0 +1,39 @@
+// The checksums that files of other systems bring along: the CRC-32 of each record of a torch.save zip, alone
+// or one item of many in a .distcp, and the SHA256SUMS beside a release.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/step/verify.h"
+#include "convert/torch/zip_container.h"
+
+namespace cairn {
+
+// What is there to check against. `files` are names relative to `directory`, as a source's catalog has them.
+struct FileSums {
+  std::vector<std::string> zips;                             // names
+  std::vector<std::pair<std::string, Stretch>> items;        // zips in a .distcp, and their names
+  std::vector<std::pair<std::string, std::string>> digests;  // name and SHA-256 in hex, of SHA256SUMS
+  uint64_t bytes = 0;                                        // that a check reads
+
+  bool empty() const { return zips.empty() && items.empty() && digests.empty(); }
+};
+
+inline constexpr const char* kSumsFile = "SHA256SUMS";
+
+// Errors: Corrupt (SHA256SUMS is not what sha256sum writes, or names a file elsewhere); IoError.
+Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
+                              const std::vector<std::string>& files);
+
+// The zips alone, where SHA256SUMS does not matter. Those in a .distcp are where the .metadata beside it
+// says.
+FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
+
+// Reads all those files. A file that is missing, unreadable, or not what its sum says is a problem. Records
+// whose CRC is 0 were left without by their writer. `progress` is told the bytes done; may be empty.
+VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
+                           const std::function<void(uint64_t)>& progress = {});
+
+}  // namespace cairn

@@ -1,0 +1,420 @@
+#include "convert/verbs/reshape.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "ckpt/base/task_thread.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/run/tokenizer_files.h"
+#include "convert/stream/memory_estimate.h"
+#include "convert/stream/shard_proof.h"
+#include "convert/stream/unit_record.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMinUnitBytes = 64 << 20;  // small enough that little is left to prove at the end
+constexpr uint64_t kMaxUnitBytes = 1 << 30;
+constexpr uint64_t kUnitsPerReshape = 256;  // where that falls between the two
+
+using Unit = std::vector<uint32_t>;  // tensors, in catalog order
+
+uint64_t ProofMemory(uint64_t max_memory) { return max_memory / 16; }
+
+std::vector<TensorEntry> TargetTensors(const CheckpointSource& source, const ReshapeOptions& options) {
+  std::vector<TensorEntry> tensors = source.catalog().tensors;
+  for (TensorEntry& tensor : tensors)
+    if (options.vocab_multiple > 0 && tensor.spec.pad_multiple > 0)
+      tensor.spec.pad_multiple = options.vocab_multiple;
+  return tensors;
+}
+
+// A model that nobody knows would be whole on each tensor parallel rank, and all of it on the first stage.
+Status CheckKnownCuts(const CheckpointSource& source, const Topology& target) {
+  const auto& tensors = source.catalog().tensors;
+  const Topology& now = source.manifest().topology;
+  const bool cut = std::ranges::any_of(tensors, [](const auto& t) { return t.spec.tp_dim != kReplicated; });
+  if (target.tp > 1 && target.tp != now.tp && !cut)
+    return InvalidArgument(
+        "{}: nothing says how its tensors are cut, so that TP={} cannot be made of it; "
+        "TP=1 can",
+        source.name(), target.tp);
+  const bool layers =
+      std::ranges::any_of(tensors, [](const auto& t) { return t.spec.layer != kBeforeLayers; });
+  if (target.pp > 1 && target.pp != now.pp && !layers)
+    return InvalidArgument(
+        "{}: nothing says which layer its tensors are of, so that PP={} cannot be made of "
+        "it; PP=1 can",
+        source.name(), target.pp);
+  return OkStatus();
+}
+
+uint64_t UnitBytes(const TensorTable& catalog, const ReshapeOptions& options) {
+  if (options.unit_bytes > 0) return options.unit_bytes;
+  return std::clamp(catalog.bytes() / kUnitsPerReshape, kMinUnitBytes, kMaxUnitBytes);
+}
+
+std::vector<Unit> UnitsOf(const TensorTable& catalog, const std::vector<uint32_t>& tensors,
+                          uint64_t unit_bytes) {
+  std::vector<Unit> units;
+  uint64_t bytes = unit_bytes;
+  for (uint32_t tensor : tensors) {
+    if (bytes >= unit_bytes) units.emplace_back(), bytes = 0;
+    units.back().push_back(tensor);
+    bytes += catalog.tensors[tensor].bytes();
+  }
+  return units;
+}
+
+// The same for the same source and the same target, and only then.
+Digest JobOf(const CheckpointSource& source, const ReshapeOptions& options) {
+  return DigestOf(fmt::format("{}|{}|{}", EncodeManifest(source.manifest()), ToString(options.target),
+                              options.vocab_multiple));
+}
+
+class ReshapeRun {
+ public:
+  ReshapeRun(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
+             const ReshapeOptions& options, const TargetPlan& plan)
+      : fs_(fs),
+        source_(source),
+        run_dir_(run_dir),
+        options_(options),
+        plan_(plan),
+        team_(options.team),
+        info_{.identity = {source.manifest().run, source.manifest().step},
+              .topology = options.target,
+              .model = source.manifest().model,
+              .state = source.manifest().state,
+              .history = source.manifest().history},
+        job_(JobOf(source, options)),
+        unit_bytes_(UnitBytes(source.catalog(), options)),
+        nonce_(ToHex(job_).substr(0, 8)),
+        final_path_(JoinPath(run_dir, StepDirName(info_.identity.step))),
+        directory_(JoinPath(run_dir, PartialDirName(info_.identity.step, nonce_))),
+        sums_(source.catalog()),
+        found_(source.catalog()) {
+    if (!options.read_back)
+      info_.history.push_back({{"verb", "reshape"}, {"allowed", nlohmann::json::array({"no-read-back"})}});
+  }
+
+  Result<ReshapeResult> Run() {
+    if (fs_.Stat(final_path_).ok())
+      return AlreadyExists("{} is there already and is never overwritten; choose another directory",
+                           final_path_);
+    CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
+    Status status = DoShare();
+    if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
+    ReshapeResult result{.directory = final_path_, .bytes_resumed = bytes_resumed_};
+    if (status.ok()) status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, final_path_);
+    if (status.ok() && partial_) Keep();
+    if (status.ok()) return result;
+    if (team_.leads() && !team_.alone()) {
+      LeaveTeam(fs_, directory_, team_, status, 0);
+      DismissTeam(fs_, directory_, team_);
+    }
+    if (options_.resume && partial_) Keep();
+    return status;
+  }
+
+ private:
+  struct Stage {
+    int index;
+    std::vector<Unit> units;
+    std::unique_ptr<StageWriter> writer;
+  };
+
+  void Keep() {
+    partial_->Keep();
+    if (run_dir_made_) run_dir_made_->Keep();
+  }
+
+  // The lock comes first: what lies in the directory may be another process's until we have it.
+  Status Prepare() {
+    if (!fs_.Stat(directory_).ok())
+      CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, run_dir_, EstimateStepSize(plan_).file_bytes));
+    if (!fs_.Stat(run_dir_).ok()) {
+      CAIRN_ASSIGN_OR_RETURN(run_dir_made_, PartialDir::Make(fs_, run_dir_));
+    }
+    CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(run_dir_));
+    if (!options_.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs_, run_dir_));
+    if (fs_.Stat(directory_).ok()) {
+      partial_ = PartialDir::Adopt(fs_, directory_);
+      CAIRN_RETURN_IF_ERROR(RemoveFiles([](const std::string& name) {
+        return name == kIndexName || name == kManifestName || IsTeamFileName(name);
+      }));
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(partial_, PartialDir::Make(fs_, directory_));
+    }
+    return team_.alone() ? OkStatus() : OpenTeamRoom(fs_, directory_, team_);
+  }
+
+  Status RemoveFiles(const std::function<bool(const std::string&)>& chosen) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
+    for (const std::string& name : names)
+      if (chosen(name)) CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, name)));
+    return OkStatus();
+  }
+
+  // The units of this rank, and where it is alone, the ends of the shards.
+  Status DoShare() {
+    ring_ = std::make_unique<WriteRing>(
+        fs_, RingFor(options_.writer.max_memory, options_.writer.jobs, options_.target.tp));
+    source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
+    TaskThread behind(1);
+    Status status;
+    for (int stage = 0; stage < options_.target.pp && status.ok(); ++stage) status = DoStage(stage, behind);
+    const Status finished = behind.Finish();
+    source_.SetCacheBytes(0);
+    return status.ok() ? finished : status;
+  }
+
+  Result<std::shared_ptr<Stage>> OpenStage(int index) {
+    auto stage = std::make_shared<Stage>();
+    stage->index = index;
+    CAIRN_ASSIGN_OR_RETURN(stage->writer,
+                           StageWriter::Create(fs_, *ring_, directory_, info_.identity, plan_, index,
+                                               options_.writer.direct, Existing::kGoOn));
+    stage->units = UnitsOf(source_.catalog(), stage->writer->tensors(), unit_bytes_);
+    return stage;
+  }
+
+  Status DoStage(int index, TaskThread& behind) {
+    CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
+    std::vector<size_t> todo;
+    for (size_t unit = 0; unit < stage->units.size(); ++unit) {
+      if (units_seen_++ % team_.size != static_cast<size_t>(team_.rank)) continue;
+      CAIRN_ASSIGN_OR_RETURN(const bool done, TakeOver(*stage, unit));
+      if (!done) todo.push_back(unit);
+    }
+    CAIRN_RETURN_IF_ERROR(StreamUnits(stage, todo, behind));
+    if (!team_.alone()) return OkStatus();
+    return behind.Push([this, stage] { return FinishStage(*stage); });
+  }
+
+  // One stream of all units, so that reading never pauses between two of them.
+  Status StreamUnits(const std::shared_ptr<Stage>& stage, const std::vector<size_t>& todo,
+                     TaskThread& behind) {
+    std::vector<uint32_t> tensors;
+    for (size_t unit : todo)
+      tensors.insert(tensors.end(), stage->units[unit].begin(), stage->units[unit].end());
+    auto current = todo.begin();
+    const auto end_unit = [&]() -> Status {
+      const uint64_t mark = ring_->Mark();
+      return behind.Push([this, stage, unit = *current++, mark] { return EndUnit(*stage, unit, mark); });
+    };
+    const auto append = [&](const Block& block) -> Status {
+      while (block.tensor > stage->units[*current].back()) CAIRN_RETURN_IF_ERROR(end_unit());
+      Advance(block.bytes.size());
+      return stage->writer->Append(block);
+    };
+    CAIRN_RETURN_IF_ERROR(StreamBlocks(source_, tensors, BlockBytesFor(options_.writer.max_memory), append,
+                                       [this](const Block& block) { sums_.Add(block); }));
+    while (current != todo.end()) CAIRN_RETURN_IF_ERROR(end_unit());
+    return OkStatus();
+  }
+
+  // Written, read back, recorded. One who goes on reads a unit before it believes the record, so that the end
+  // of the shard is soon enough to make it durable; rank 0 ends shards without reading what others wrote.
+  Status EndUnit(Stage& stage, size_t unit, uint64_t mark) {
+    CAIRN_RETURN_IF_ERROR(ring_->Await(mark));
+    if (!team_.alone()) CAIRN_RETURN_IF_ERROR(SyncShardsOf(stage, unit));
+    const Unit& tensors = stage.units[unit];
+    if (options_.read_back) {
+      if (!proof_) proof_.emplace(fs_, directory_, plan_.tensors(), ProofMemory(options_.writer.max_memory));
+      CAIRN_RETURN_IF_ERROR(
+          proof_->Prove(*stage.writer, tensors, found_, [this](uint64_t bytes) { Advance(bytes); }));
+      for (uint32_t tensor : tensors)
+        if (!(found_.of(tensor) == sums_.of(tensor)))
+          return Corrupt("{}: tensor {} read back is not what was written; check the disk and try again",
+                         directory_, DisplayName(plan_.tensors()[tensor]));
+    }
+    CAIRN_RETURN_IF_ERROR(WriteUnitRecord(fs_, directory_, RecordOf(stage, unit)));
+    return team_.alone() ? OkStatus() : CheckTeam(fs_, directory_);
+  }
+
+  static Status SyncShardsOf(Stage& stage, size_t unit) {
+    std::set<size_t> shards;
+    for (uint32_t tensor : stage.units[unit])
+      for (const StageWriter::Target& target : stage.writer->targets(tensor)) shards.insert(target.shard);
+    for (size_t shard : shards) CAIRN_RETURN_IF_ERROR(stage.writer->shard(shard).Sync());
+    return OkStatus();
+  }
+
+  UnitRecord RecordOf(const Stage& stage, size_t unit) const {
+    UnitRecord record{
+        .job = job_, .stage = static_cast<uint32_t>(stage.index), .unit = static_cast<uint32_t>(unit)};
+    for (uint32_t tensor : stage.units[unit]) {
+      record.sums.push_back(sums_.of(tensor).sum());
+      for (const StageWriter::Target& target : stage.writer->targets(tensor)) {
+        const Piece& piece = stage.writer->shard(target.shard).plan().piece(target.piece);
+        record.chunks.insert(record.chunks.end(), piece.chunks.begin(), piece.chunks.end());
+      }
+    }
+    return record;
+  }
+
+  // Believes a record: its pieces count as written. Errors: Corrupt where it does not fit the unit.
+  Status Restore(Stage& stage, size_t unit, const UnitRecord& record) {
+    const Unit& tensors = stage.units[unit];
+    size_t chunks = 0;
+    for (uint32_t tensor : tensors)
+      for (const StageWriter::Target& target : stage.writer->targets(tensor))
+        chunks += stage.writer->shard(target.shard).plan().piece(target.piece).chunks.size();
+    if (record.sums.size() != tensors.size() || record.chunks.size() != chunks)
+      return Corrupt("{}: {} does not fit its unit", directory_, UnitRecordName(stage.index, unit));
+    std::span<const Digest> left = record.chunks;
+    for (uint32_t tensor : tensors)
+      for (const StageWriter::Target& target : stage.writer->targets(tensor)) {
+        ShardWriter& shard = stage.writer->shard(target.shard);
+        const size_t count = shard.plan().piece(target.piece).chunks.size();
+        shard.Restore(target.piece, left.first(count));
+        left = left.subspan(count);
+      }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      sums_.of(tensors[i]) = TensorFingerprint(plan_.tensors()[tensors[i]]);
+      sums_.of(tensors[i]).AddSum(record.sums[i]);
+    }
+    return OkStatus();
+  }
+
+  // True where an earlier run has done the unit and it is still on the disk, which is read to know.
+  Result<bool> TakeOver(Stage& stage, size_t unit) {
+    const Result<UnitRecord> record = ReadUnitRecord(fs_, directory_, job_, stage.index, unit);
+    if (record.status().kind() == StatusKind::kNotFound) return false;
+    Status status = record.status();
+    if (status.ok()) status = Restore(stage, unit, *record);
+    if (status.ok() && !check_)
+      check_.emplace(fs_, directory_, plan_.tensors(), ProofMemory(options_.writer.max_memory));
+    if (status.ok())
+      status =
+          check_->Prove(*stage.writer, stage.units[unit], found_, [this](uint64_t bytes) { Advance(bytes); });
+    uint64_t bytes = 0;
+    for (uint32_t tensor : stage.units[unit]) {
+      if (status.ok() && !(found_.of(tensor) == sums_.of(tensor))) status = Corrupt("other sums");
+      bytes += plan_.tensors()[tensor].bytes();
+    }
+    if (status.ok()) {
+      Advance(bytes);
+      bytes_resumed_ += bytes;
+      return true;
+    }
+    if (status.kind() != StatusKind::kCorrupt) return status;
+    for (uint32_t tensor : stage.units[unit]) {
+      for (const StageWriter::Target& target : stage.writer->targets(tensor))
+        stage.writer->shard(target.shard).Forget(target.piece);
+      sums_.of(tensor) = found_.of(tensor) = TensorFingerprint(plan_.tensors()[tensor]);
+    }
+    CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, UnitRecordName(stage.index, unit))));
+    return false;
+  }
+
+  Status FinishStage(Stage& stage) {
+    CAIRN_ASSIGN_OR_RETURN(std::vector<ShardReceipt> receipts, stage.writer->Finish());
+    std::ranges::move(receipts, std::back_inserter(receipts_));
+    return OkStatus();
+  }
+
+  // Rank 0 of several: what the records say is in the shards.
+  Status FinishShards() {
+    CAIRN_ASSIGN_OR_RETURN(bytes_read_by_others_, AwaitTeam(fs_, directory_, team_));
+    for (int index = 0; index < options_.target.pp; ++index) {
+      CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
+      for (size_t unit = 0; unit < stage->units.size(); ++unit) {
+        CAIRN_ASSIGN_OR_RETURN(const UnitRecord record, ReadUnitRecord(fs_, directory_, job_, index, unit));
+        CAIRN_RETURN_IF_ERROR(Restore(*stage, unit, record));
+      }
+      CAIRN_RETURN_IF_ERROR(FinishStage(*stage));
+    }
+    return OkStatus();
+  }
+
+  // Index and manifest are read again too: they must say of every chunk what was proven of it.
+  Status Publish(ReshapeResult& result) {
+    if (!team_.alone()) CAIRN_RETURN_IF_ERROR(FinishShards());
+    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(info_, plan_.tensors(), receipts_));
+    CAIRN_RETURN_IF_ERROR(
+        RemoveFiles([](const std::string& name) { return IsUnitRecordName(name) || IsTeamFileName(name); }));
+    CAIRN_RETURN_IF_ERROR(CopyBeside(fs_, directory_, options_.writer.beside, seal));
+    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, seal));
+    CAIRN_ASSIGN_OR_RETURN(const auto written, StepReader::Open(fs_, directory_));
+    if (EncodeManifest(written->manifest()) != seal.manifest)
+      return Corrupt("{}: the manifest read back is not what was written; check the disk and try again",
+                     directory_);
+    CAIRN_RETURN_IF_ERROR(PublishStep(fs_, run_dir_, info_.identity.step, nonce_));
+    result.fingerprints = sums_.Finish();
+    result.bytes_read = source_.bytes_read() + bytes_read_by_others_;
+    result.bytes_written = written->manifest().bytes();
+    result.files = written->manifest().files.size() + 1;
+    return OkStatus();
+  }
+
+  void Advance(uint64_t bytes) {
+    const std::lock_guard lock(progress_mutex_);
+    done_ += bytes;
+    if (options_.progress) options_.progress(done_);
+  }
+
+  FileSystem& fs_;
+  CheckpointSource& source_;
+  const std::string& run_dir_;
+  const ReshapeOptions& options_;
+  const TargetPlan& plan_;
+  const RankTeam& team_;
+  StepInfo info_;
+  const Digest job_;
+  const uint64_t unit_bytes_;
+  const std::string nonce_;
+  const std::string final_path_;
+  const std::string directory_;  // until it has its final name
+  std::optional<PartialDir> run_dir_made_;
+  std::optional<RunLock> lock_;
+  std::optional<PartialDir> partial_;
+  std::unique_ptr<WriteRing> ring_;
+  StepFingerprint sums_;             // of the source
+  std::optional<ShardProof> proof_;  // of what this run wrote, behind it
+  std::optional<ShardProof> check_;  // of what an earlier one left, before
+  StepFingerprint found_;            // of what was read back
+  std::vector<ShardReceipt> receipts_;
+  size_t units_seen_ = 0;
+  uint64_t bytes_resumed_ = 0;
+  uint64_t bytes_read_by_others_ = 0;
+  std::mutex progress_mutex_;
+  uint64_t done_ = 0;
+};
+
+}  // namespace
+
+Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckKnownCuts(source, options.target));
+  return TargetPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
+}
+
+Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  const StepSize size = EstimateStepSize(plan);
+  const uint64_t max_memory = options.writer.max_memory;
+  const Topology& target = options.target;
+  const std::vector<uint32_t> all = AllTensors(source.catalog());
+  const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, target.tp);
+  const uint64_t buffers = static_cast<uint64_t>(target.tp + 1 + ring.in_flight);
+  const auto shards = static_cast<uint64_t>(target.tp * target.dp);  // of a stage
+  const uint64_t peak_memory = kProgramMemory + MemoryOfNativeWriter(target, max_memory) +
+                               MemoryOfReading(source, all, BlockBytesFor(max_memory), max_memory) +
+                               MemoryOfWriting(source, all, ring.buffer_bytes, buffers, shards) +
+                               std::min(ProofMemory(max_memory), size.data_bytes / 8);
+  return ReshapeCost{.data_bytes = size.data_bytes,
+                     .file_bytes = size.file_bytes,
+                     .files = size.files + options.writer.beside.size(),
+                     .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,
+                     .peak_memory = peak_memory};
+}
+
+Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
+                              const ReshapeOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  return ReshapeRun(fs, source, run_dir, options, plan).Run();
+}
+
+}  // namespace cairn

@@ -1,0 +1,78 @@
+// Takes the weights out of a checkpoint: for release each from its fp32 master where there is one, else as
+// stored, rounded to nearest even; or all as stored; under Hugging Face names, canonical names, or as a
+// native step.
+//
+// One pass in a fixed window of memory; of the source only those tensors are read. Finite values that would
+// become infinite make it fail, unless they are to be saturated; either way each tensor's count is reported.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/codec/cast.h"
+#include "ckpt/io/file_copies.h"
+#include "convert/stream/fingerprint.h"
+#include "convert/stream/step_builder.h"
+
+namespace cairn {
+
+enum class StripFormat { kHuggingFace, kSafetensors, kNative };
+
+struct StripOptions {
+  // fp32, bf16 or fp16. Nothing: each weight as it is stored, bit for bit, and not its master.
+  std::optional<Dtype> dtype = Dtype::kF16;
+  StripFormat format = StripFormat::kHuggingFace;
+  uint64_t max_file_bytes = 50'000'000'000;  // of one safetensors file; transformers' own default
+  std::vector<std::string> keep_fp32;        // globs of canonical or written names
+  OnOverflow on_overflow = OnOverflow::kInfinity;
+  std::optional<Topology> topology;  // of a native result; the source's by default
+  FileCopies copies;                 // files beside safetensors: a tokenizer
+  std::string command;               // that asks for it, for the metadata; without paths
+  StepBuilderOptions writer;
+  std::function<void(uint64_t)> progress;  // told the bytes done of StripCost::moved_bytes; may be empty
+};
+
+struct StripCost {
+  uint64_t read_bytes = 0;  // of the source's tensors
+  uint64_t file_bytes = 0;  // of the result, about
+  uint64_t files = 0;
+  uint64_t moved_bytes = 0;
+  uint64_t peak_memory = 0;  // about
+};
+
+// Writes nothing. Errors: those of Strip that need no reading.
+Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options);
+
+struct StripResult;
+
+// Casts everything and keeps nothing: what Strip() would count. Reads all tensors.
+Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options);
+
+struct StrippedTensor {
+  std::string name;  // canonical
+  Role source = Role::kMaster;
+  Dtype from = Dtype::kF32;
+  Dtype to = Dtype::kF16;
+  CastCounts counts;
+};
+
+struct StripResult {
+  bool overflowed = false;  // and not saturated: nothing was kept
+  std::string path;         // of the directory, or of the native step
+  std::vector<StrippedTensor> tensors;
+  Digest source_fingerprint{};  // over the tensors that were read
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  uint64_t files = 0;
+};
+
+// Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
+// left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are
+// not the model's); InvalidArgument (a glob that matches nothing).
+Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                          const StripOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,191 @@
+#include "runtime/comm/launch.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <random>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "runtime/comm/nccl_backend.h"
+#include "runtime/comm/world.h"
+#include "runtime/control/console.h"
+#include "runtime/control/mailbox.h"
+#include "runtime/control/process_info.h"
+#include "runtime/control/status_board.h"
+#include "runtime/control/watchdog.h"
+
+namespace cairn {
+namespace {
+
+bool Has(const char* variable) { return std::getenv(variable) != nullptr; }
+
+bool HasTorchrun() { return Has("RANK") && Has("WORLD_SIZE") && Has("MASTER_ADDR") && Has("MASTER_PORT"); }
+
+// Tasks of the srun that started us; 1 outside.
+int SrunTasks() {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  return tasks ? std::atoi(tasks) : 1;
+}
+
+// torchrun inside srun sees the variables of both, and so may mpirun: what torchrun alone sets decides, then
+// MPI.
+std::unique_ptr<World> JoinWorld(double timeout_seconds) {
+  if (HasTorchrun() && Has("TORCHELASTIC_RUN_ID")) return MakeStoreWorld(timeout_seconds);
+  if (Has("OMPI_COMM_WORLD_SIZE") || Has("PMIX_RANK")) return MakeMpiWorld();
+  if (HasTorchrun()) return MakeStoreWorld(timeout_seconds);
+  TORCH_CHECK(SrunTasks() <= 1, "srun started ", SrunTasks(),
+              " tasks, but none can find the others: use srun --mpi=pmix, or mpirun");
+  return MakeLoneWorld();
+}
+
+std::string RandomKey() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+void Check(const Status& status) { TORCH_CHECK(status.ok(), status.message()); }
+
+template <typename T>
+T Take(Result<T> result) {
+  Check(result.status());
+  return std::move(result).value();
+}
+
+// The hosts of all ranks, after one line with the job's key.
+std::vector<std::string> ShareHosts(ControlPlane& plane) {
+  const std::vector<std::string> hosts = Take(plane.GatherToRoot(HostName(), "hosts"));
+  std::string text = RandomKey();
+  for (const std::string& host : hosts) text += "\n" + host;
+  std::istringstream lines(Take(plane.BroadcastFromRoot(std::move(text), "hosts")));
+  std::vector<std::string> result;
+  for (std::string line; std::getline(lines, line);) result.push_back(line);
+  return result;
+}
+
+class LoneMailbox : public Mailbox {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void Post(int, std::string) override {}
+  bool Delivered() override { return true; }
+  std::optional<std::string> Poll(int) override { return std::nullopt; }
+  std::shared_ptr<Mailbox> Duplicate(const std::string&) override { return std::make_shared<LoneMailbox>(); }
+};
+
+class LoneWorld : public World {
+ public:
+  c10::intrusive_ptr<c10d::Backend> NewBackend(const std::string&, const std::vector<int>&) override {
+    return {};
+  }
+  std::shared_ptr<Mailbox> NewMailbox(const std::string&) override { return std::make_shared<LoneMailbox>(); }
+  std::function<void(int)> Aborter() const override { return {}; }
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> World::store() const { return {}; }
+
+std::unique_ptr<World> MakeLoneWorld() { return std::make_unique<LoneWorld>(); }
+
+Transport::Transport(const LaunchOptions& options)
+    : timeout_seconds_(options.timeout_seconds),
+      device_(options.device),
+      world_(JoinWorld(timeout_seconds_)) {
+  TORCH_CHECK(device_ == "cpu" || device_ == "cuda", "device '", device_, "' is neither cpu nor cuda");
+  TORCH_CHECK(timeout_seconds_ > 0, "a deadline of ", timeout_seconds_, " seconds cannot be kept");
+  plane_ = NewControlPlane("launch");
+  if (size() > 1) Agree();
+  if (device_ == "cuda") LoadNccl();
+}
+
+void Transport::Agree() {
+  std::vector<std::string> hosts = ShareHosts(*plane_);
+  const std::string key = hosts.front();
+  hosts.erase(hosts.begin());
+  Result<std::unique_ptr<StatusBoard>> opened = StatusBoard::Open(key, rank(), hosts);
+  std::shared_ptr<StatusBoard> board = opened.ok() ? std::move(*opened) : StatusBoard::Private(rank(), hosts);
+  const Status all_mapped = plane_->Barrier("status board");
+  board->Unlink();
+  Check(all_mapped);
+  Watchdog::Start({.rank = rank(),
+                   .host = hosts[rank()],
+                   .timeout_seconds = timeout_seconds_,
+                   .board = std::move(board),
+                   .abort = world_->Aborter()});
+}
+
+void Transport::LoadNccl() {
+  nccl_ = NcclModule::Load(local_rank());
+  device_ = fmt::format("cuda:{}", nccl_->device());
+  if (size() == 1) return;
+  store_ = world_->store();
+  if (store_) return;
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // any
+  options.isServer = rank() == 0;
+  options.waitWorkers = false;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds_ * 1000));
+  const std::string host = HostName();
+  c10::intrusive_ptr<c10d::TCPStore> server;
+  if (rank() == 0) server = c10::make_intrusive<c10d::TCPStore>(host, options);
+  const std::string port = server ? std::to_string(server->getPort()) : "";
+  const std::string address =
+      Take(plane_->BroadcastFromRoot(host + " " + port, "address of NCCL's rendezvous"));
+  store_ = server;
+  if (store_) return;
+  const size_t space = address.find(' ');
+  options.port = static_cast<uint16_t>(std::stoi(address.substr(space + 1)));
+  store_ = c10::make_intrusive<c10d::TCPStore>(address.substr(0, space), options);
+}
+
+// The first barrier has a deadline for all; the farewell keeps the root, which may serve the store, until all
+// have passed the barrier.
+Transport::~Transport() {
+  if (size() == 1 || std::uncaught_exceptions() > 0) return;
+  Status left = plane_->Barrier("end of the run");
+  if (left.ok()) left = plane_->GatherToRoot("", "farewell").status();
+  if (!left.ok()) {
+    Say(fmt::format("rank {}: {}; stopping all ranks", rank(), left.message()));
+    Watchdog::StopAllRanks();
+  }
+  Watchdog::Stop();
+}
+
+int Transport::rank() const { return world_->rank(); }
+int Transport::size() const { return world_->size(); }
+int Transport::local_rank() const { return world_->local_rank(); }
+
+c10::intrusive_ptr<c10d::Backend> Transport::NewBackend(const std::string& name,
+                                                        const std::vector<int>& members) {
+  if (!nccl_) return world_->NewBackend(name, members);
+  if (members.size() == 1) return {};
+  const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return nccl_->NewBackend(store_, fmt::format("nccl/{}/{}", name, members.front()), static_cast<int>(place),
+                           static_cast<int>(members.size()), timeout_seconds_);
+}
+
+ProcessGroup Transport::Split(const std::string& name, const std::vector<int>& world_ranks) {
+  const auto place = std::find(world_ranks.begin(), world_ranks.end(), rank());
+  TORCH_CHECK(place != world_ranks.end(), "rank ", rank(), " is not in its own group ", name);
+  const int id = groups_++;
+  const Watchdog::Scope scope(
+      {.name = "create", .tensor = "communicator", .group = name, .peers = world_ranks});
+  const std::string key = fmt::format("{}{}", id, name);  // tells apart splits of one name
+  auto backend = NewBackend(key, world_ranks);
+  auto downward = nccl_ ? NewBackend(key + "/down", world_ranks) : backend;
+  return ProcessGroup(name, id, world_ranks, static_cast<int>(place - world_ranks.begin()),
+                      std::move(backend), std::move(downward));
+}
+
+std::unique_ptr<ControlPlane> Transport::NewControlPlane(const std::string& name) {
+  return std::make_unique<ControlPlane>(world_->NewMailbox(name), timeout_seconds_);
+}
+
+}  // namespace cairn

@@ -1,0 +1,39 @@
+// The mesh as one rank sees it: where it sits, and the group it forms on each axis.
+//
+// An axis is a direction of the mesh (tp, dp, pp); a dim belongs to a tensor. Rank order is
+// ckpt/model/topology.h's.
+#pragma once
+
+#include <vector>
+
+#include "ckpt/model/topology.h"
+#include "runtime/comm/process_group.h"
+
+namespace cairn {
+
+class Transport;
+
+struct ParallelDims {
+  Topology topology;
+  Coordinates at;
+  int world_rank = 0;
+
+  ProcessGroup tp;  // same pp and dp; rank = at.tp
+  ProcessGroup dp;  // same tp and pp; rank = at.dp
+  ProcessGroup pp;  // same tp and dp; rank = at.pp
+  ProcessGroup
+      embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages: alone
+  ProcessGroup model;  // same dp: tp x pp together, for the gradient norm; rank = at.pp * tp + at.tp
+  ProcessGroup world;
+};
+
+// Creates the groups, on all ranks in one fixed order. Collective over the world.
+// Errors: c10::Error when tp * pp * dp is not the number of ranks that were started.
+ParallelDims MakeParallelDims(const Topology& topology, Transport& transport);
+
+// A mesh over `ranks` of the world, of which this is one, in rank order. Collective over the world all the
+// same: ranks that take no part make a mesh of themselves alone. world_rank and `world` count within the
+// mesh.
+ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& ranks, Transport& transport);
+
+}  // namespace cairn

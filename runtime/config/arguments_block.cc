@@ -1,0 +1,56 @@
+#include "runtime/config/arguments_block.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+namespace cairn {
+namespace {
+
+constexpr size_t kNameWidth = 48;  // of a name and its dots
+
+std::string Text(bool value) { return value ? "True" : "False"; }
+std::string Text(const std::string& value) { return value.empty() ? "None" : value; }
+template <typename T>
+std::string Text(const std::vector<T>& value) {
+  return value.empty() ? "None" : fmt::format("{}", value);
+}
+template <typename T>
+std::string Text(T value) {
+  return fmt::format("{}", value);
+}
+
+std::string TorchName(Dtype dtype) {
+  return dtype == Dtype::kBF16 ? "torch.bfloat16" : dtype == Dtype::kF16 ? "torch.float16" : "torch.float32";
+}
+
+}  // namespace
+
+int64_t PaddedVocabulary(const TrainConfig& config, int tp) {
+  const int64_t multiple = int64_t{config.make_vocab_size_divisible_by} * tp;
+  return (config.vocab_size + multiple - 1) / multiple * multiple;
+}
+
+std::string ArgumentsBlock(const TrainConfig& config, const Topology& topology) {
+  std::map<std::string, std::string> arguments;
+  for (const Flag& flag : TrainFlags()) {
+    std::string name(flag.name);
+    std::ranges::replace(name, '-', '_');
+    arguments[name] = std::visit([&](auto field) { return Text(config.*field); }, flag.field);
+  }
+  arguments["ffn_hidden_size"] = Text(config.ffn());
+  arguments["max_position_embeddings"] = Text(config.positions());
+  arguments["world_size"] = Text(topology.world());
+  arguments["data_parallel_size"] = Text(topology.dp);
+  arguments["padded_vocab_size"] = Text(PaddedVocabulary(config, topology.tp));
+  arguments["params_dtype"] = TorchName(config.dtype());
+  std::string block = "------------------------ arguments ------------------------\n";
+  for (const auto& [name, value] : arguments)
+    block += fmt::format("  {} {} {}\n", name,
+                         std::string(kNameWidth - std::min(name.size(), kNameWidth - 1), '.'), value);
+  return block + "-------------------- end of arguments ---------------------";
+}
+
+}  // namespace cairn

@@ -1,0 +1,165 @@
+#include "runtime/config/train_config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+namespace cairn {
+namespace {
+
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // clang before 17 does not find it by itself
+
+// Declares one row to CLI11. Of a flag that is given twice the last one counts, so that scripts can append.
+void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
+  const std::string name = fmt::format("--{}", flag.name);
+  const std::string help(flag.help);
+  CLI::Option* option =
+      std::visit(Overloaded{[&](bool TrainConfig::*field) { return app.add_flag(name, config.*field, help); },
+                            [&](auto TrainConfig::*field) {
+                              return app.add_option(name, config.*field, help)->capture_default_str();
+                            }},
+                 flag.field);
+  if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  option->group(std::string(flag.group));
+}
+
+template <typename T>
+bool TakeValue(const toml::node& node, T& out) {
+  const std::optional<T> value = node.value<T>();
+  if (value) out = *value;
+  return value.has_value();
+}
+
+// A list, or a single value for a list of one.
+template <typename T>
+bool TakeValue(const toml::node& node, std::vector<T>& out) {
+  out.assign(1, T());
+  const toml::array* array = node.as_array();
+  if (!array) return TakeValue(node, out[0]);
+  out.assign(array->size(), T());
+  for (size_t i = 0; i < array->size(); ++i)
+    if (!TakeValue(*array->get(i), out[i])) return false;
+  return true;
+}
+
+bool TakeValue(const toml::node& node, int& out) {
+  const std::optional<int32_t> value = node.value<int32_t>();
+  if (value) out = *value;
+  return value.has_value();
+}
+
+// A number where text is also fine: save-interval = 100.
+bool TakeValue(const toml::node& node, std::string& out) {
+  if (const std::optional<int64_t> number = node.value_exact<int64_t>())
+    out = std::to_string(*number);
+  else if (const std::optional<std::string> text = node.value<std::string>())
+    out = *text;
+  else
+    return false;
+  return true;
+}
+
+Status ApplyTable(const toml::table& table, const std::string& origin,
+                  const std::vector<std::string_view>& given, TrainConfig& config) {
+  for (const auto& [key, node] : table) {
+    const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+    if (const toml::table* group = node.as_table()) {
+      CAIRN_RETURN_IF_ERROR(ApplyTable(*group, origin, given, config));
+      continue;
+    }
+    std::string name(key.str());
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto flags = TrainFlags();
+    const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; });
+    if (flag == flags.end())
+      return InvalidArgument("{}: unknown key '{}'; keys are the flags of --help", where, key.str());
+    if (std::find(given.begin(), given.end(), flag->name) != given.end()) continue;
+    const bool fits = std::visit(
+        [&node = node, &config](auto field) { return TakeValue(node, config.*field); }, flag->field);
+    if (!fits) return InvalidArgument("{}: the value of '{}' has the wrong type", where, key.str());
+  }
+  return OkStatus();
+}
+
+Result<std::string> ReadConfigFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) return NotFound("--config {}: cannot be read", path);
+  return text.str();
+}
+
+// BigScience's scripts part the thousands of a number, as Python does: 300_000_000.
+std::string WithoutUnderscores(std::string text) {
+  const bool number = !text.empty() && text.front() != '_' && text.back() != '_' &&
+                      text.find("__") == std::string::npos &&
+                      text.find_first_not_of("0123456789_") == std::string::npos;
+  if (number) std::erase(text, '_');
+  return text;
+}
+
+// CLI11 lists what it does not know backwards, values too.
+Status CheckKnown(const std::vector<std::string>& unknown) {
+  std::string names;
+  for (const std::string& word : unknown)
+    if (word.starts_with("--") || names.empty()) names += (names.empty() ? "" : ", ") + word;
+  if (names.empty()) return OkStatus();
+  return InvalidArgument("cairn train does not know {}; see --help", names);
+}
+
+}  // namespace
+
+Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
+                 TrainConfig& config) {
+  try {
+    return ApplyTable(toml::parse(text), origin, given, config);
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument("{}:{}: {}", origin, error.source().begin.line, error.description());
+  }
+}
+
+Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  CLI::App app(
+      "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun or torchrun-style variables:\n"
+      "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
+  std::string config_file;
+  app.add_option("--config", config_file,
+                 "TOML file of the flags below, by the same names; the command line wins");
+  app.get_formatter()->column_width(46);
+  app.set_version_flag("--version", "cairn-train " CAIRN_VERSION);
+  for (const Flag& flag : TrainFlags()) Declare(app, flag, parsed.config);
+  if (argc > 0) app.name(argv[0]);
+  app.allow_extras();
+  std::vector<std::string> words;  // last first, as CLI11 takes them
+  for (int i = argc - 1; i > 0; --i) words.push_back(WithoutUnderscores(argv[i]));
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+    return parsed;
+  } catch (const CLI::CallForVersion& version) {
+    parsed.text = std::string(version.what()) + "\n";
+    return parsed;
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument("{}; see --help", error.what());
+  }
+  CAIRN_RETURN_IF_ERROR(CheckKnown(app.remaining()));
+  if (config_file.empty()) return parsed;
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(config_file));
+  std::vector<std::string_view> given;
+  for (const Flag& flag : TrainFlags())
+    if (app.count(fmt::format("--{}", flag.name)) > 0) given.push_back(flag.name);
+  CAIRN_RETURN_IF_ERROR(ApplyToml(text, config_file, given, parsed.config));
+  return parsed;
+}
+
+}  // namespace cairn

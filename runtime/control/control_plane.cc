@@ -1,0 +1,175 @@
+// Every message starts with the number of its operation and a byte that says whether the root gave up. A rank
+// that is late finds the messages of operations that its peers have abandoned, and drops them; one that its
+// peers have overtaken finds a message of a later operation, keeps it, and fails the operation that it is in.
+#include "runtime/control/control_plane.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "runtime/control/backoff.h"
+#include "runtime/control/mailbox.h"
+#include "runtime/control/watchdog.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kHeaderBytes = sizeof(uint64_t) + 1;
+constexpr double kRootGraceSeconds = 2;
+constexpr long kLongestSleepNs = 500'000;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string Encode(uint64_t sequence, bool failed, std::string_view blob) {
+  std::string message(kHeaderBytes, '\0');
+  std::memcpy(message.data(), &sequence, sizeof(sequence));
+  message[sizeof(sequence)] = failed ? 1 : 0;
+  return message.append(blob);
+}
+
+uint64_t SequenceOf(const std::string& message) {
+  uint64_t sequence = 0;
+  if (message.size() >= kHeaderBytes) std::memcpy(&sequence, message.data(), sizeof(sequence));
+  return sequence;
+}
+
+Status CheckSize(const std::string& blob, std::string_view what) {
+  if (blob.size() + kHeaderBytes <= kMaxMessageBytes) return OkStatus();
+  return InvalidArgument("{}: a message of {} bytes is more than the {} that fit", what, blob.size(),
+                         kMaxMessageBytes - kHeaderBytes);
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(std::shared_ptr<Mailbox> mailbox, double timeout_seconds)
+    : mailbox_(std::move(mailbox)), timeout_seconds_(timeout_seconds), early_(mailbox_->size()) {}
+ControlPlane::~ControlPlane() = default;
+
+int ControlPlane::rank() const { return mailbox_->rank(); }
+int ControlPlane::size() const { return mailbox_->size(); }
+
+std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name) const {
+  return Create(name, timeout_seconds_);
+}
+
+std::unique_ptr<ControlPlane> ControlPlane::Create(const std::string& name, double timeout_seconds) const {
+  return std::make_unique<ControlPlane>(mailbox_->Duplicate(name), timeout_seconds);
+}
+
+std::shared_ptr<Mailbox> ControlPlane::NewMailbox(const std::string& name) const {
+  return mailbox_->Duplicate(name);
+}
+
+Status ControlPlane::Flush(double deadline, std::string_view what) {
+  Backoff backoff(kLongestSleepNs);
+  while (!mailbox_->Delivered()) {
+    if (Now() > deadline)
+      return Aborted("{}: rank {} could not hand its message over within {} s", what, rank(),
+                     timeout_seconds_);
+    backoff.Pause();
+  }
+  return OkStatus();
+}
+
+// The next message of operation `sequence` from a rank, with its header.
+Result<std::string> ControlPlane::Receive(int from, uint64_t sequence, double deadline,
+                                          std::string_view what) {
+  Backoff backoff(kLongestSleepNs);
+  for (;;) {
+    std::optional<std::string> message;
+    if (!early_[from].empty())
+      message = std::exchange(early_[from], {});
+    else
+      message = mailbox_->Poll(from);
+    if (message && SequenceOf(*message) == sequence) return *std::move(message);
+    if (message && SequenceOf(*message) > sequence) {
+      early_[from] = *std::move(message);
+      return Aborted("{}: rank {} has gone on without rank {}", what, from, rank());
+    }
+    if (message) continue;
+    if (Now() > deadline)
+      return Aborted("{}: no answer within {} s from {}", what, timeout_seconds_, Watchdog::Describe(from));
+    backoff.Pause();
+  }
+}
+
+// The root names everyone who is missing, not the first one only.
+Result<std::vector<std::string>> ControlPlane::Gather(std::string blob, uint64_t sequence,
+                                                      std::string_view what) {
+  const double deadline = Now() + timeout_seconds_;
+  if (rank() != 0) {
+    mailbox_->Post(0, Encode(sequence, false, blob));
+    CAIRN_RETURN_IF_ERROR(Flush(deadline, what));
+    return std::vector<std::string>{};
+  }
+  std::vector<std::string> blobs(size());
+  std::vector<std::string> failures;
+  blobs[0] = std::move(blob);
+  for (int from = 1; from < size(); ++from) {
+    Result<std::string> message = Receive(from, sequence, deadline, what);
+    if (message.ok())
+      blobs[from] = message->substr(kHeaderBytes);
+    else
+      failures.push_back(message.status().message());
+  }
+  if (!failures.empty()) return Aborted("{}", fmt::join(failures, "; "));
+  return blobs;
+}
+
+Result<std::vector<std::string>> ControlPlane::GatherToRoot(std::string blob, std::string_view what) {
+  CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
+  const Watchdog::Scope scope(
+      {.name = "gather", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  return Gather(std::move(blob), ++sequence_, what);
+}
+
+Result<std::string> ControlPlane::BroadcastFromRoot(std::string blob, std::string_view what) {
+  CAIRN_RETURN_IF_ERROR(CheckSize(blob, what));
+  const Watchdog::Scope scope(
+      {.name = "broadcast", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  return Broadcast(Result<std::string>(std::move(blob)), ++sequence_, what);
+}
+
+// What the root has, or its failure, on every rank.
+Result<std::string> ControlPlane::Broadcast(Result<std::string> root_has, uint64_t sequence,
+                                            std::string_view what) {
+  const double deadline = Now() + timeout_seconds_;
+  if (rank() != 0) {
+    // The root may itself wait until its deadline for a third rank, and then has something to say.
+    const Result<std::string> message = Receive(0, sequence, deadline + kRootGraceSeconds, what);
+    if (!message.ok()) return message.status();
+    if (message->at(sizeof(uint64_t)) != 0) return Aborted("{}", message->substr(kHeaderBytes));
+    return message->substr(kHeaderBytes);
+  }
+  const std::string message =
+      Encode(sequence, !root_has.ok(), root_has.ok() ? *root_has : root_has.status().message());
+  for (int to = 1; to < size(); ++to) mailbox_->Post(to, message);
+  CAIRN_RETURN_IF_ERROR(Flush(deadline, what));
+  return root_has;
+}
+
+Result<bool> ControlPlane::AllTrue(bool value, std::string_view what) {
+  const Watchdog::Scope scope(
+      {.name = "vote", .tensor = what, .group = "control", .peers = {}, .fatal = false});
+  const uint64_t sequence = ++sequence_;
+  Result<std::vector<std::string>> votes = Gather(value ? "y" : "n", sequence, what);
+  if (!votes.ok() && rank() != 0) return votes.status();
+  Result<std::string> verdict = std::string("y");
+  if (!votes.ok())
+    verdict = votes.status();
+  else if (std::count(votes->begin(), votes->end(), "n") > 0)
+    verdict = std::string("n");
+  const Result<std::string> answer = Broadcast(std::move(verdict), sequence, what);
+  if (!answer.ok()) return answer.status();
+  return *answer == "y";
+}
+
+Status ControlPlane::Barrier(std::string_view what) { return AllTrue(true, what).status(); }
+
+}  // namespace cairn

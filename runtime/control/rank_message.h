@@ -1,0 +1,26 @@
+// A Status, or a payload, on its way between ranks.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ckpt/base/status.h"
+#include "runtime/control/console.h"
+
+namespace cairn {
+
+class ControlPlane;
+
+std::string EncodeOutcome(const Status& status, std::string_view payload = {});
+// The payload, or the status that was sent. Errors: Corrupt where it is neither.
+Result<std::string> DecodeOutcome(std::string_view blob);
+
+// True for failures that another step, or a rebuilt one, may not have: damage, not a request that no step can
+// meet.
+bool IsDamage(StatusKind kind);
+
+// Collective: OK on all ranks where `mine` is on all, else on all of them the failure of one rank, named; one
+// that is no damage where there is such.
+Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
+
+}  // namespace cairn

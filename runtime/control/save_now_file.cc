@@ -1,0 +1,28 @@
+#include "runtime/control/save_now_file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/control/console.h"
+
+namespace cairn {
+
+bool SaveNowFile::Asks() {
+  if (path_.empty()) return false;
+  if (::access(path_.c_str(), F_OK) == 0) return !stays_;
+  if (errno == ENOENT) stays_ = false;
+  return false;
+}
+
+void SaveNowFile::Served() {
+  if (path_.empty() || stays_ || ::unlink(path_.c_str()) == 0 || errno == ENOENT) return;
+  stays_ = true;
+  Say(
+      fmt::format("--save-now-file {}: saved, but cannot remove it: {}; it is ignored until it was removed "
+                  "and made again",
+                  path_, std::strerror(errno)));
+}
+
+}  // namespace cairn

@@ -1,0 +1,45 @@
+// Where a training stands, apart from its tensors: what a checkpoint carries beside them for an exact resume.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/run/health.h"
+
+namespace cairn {
+
+inline constexpr int64_t kUnknownSeed = INT64_MIN;  // of another program's training
+
+struct TrainState {
+  int64_t iteration = 0;         // steps done, skipped ones included
+  int64_t consumed_samples = 0;  // fixes the data order and the batch size
+  int64_t consumed_tokens = 0;
+  int64_t optimizer_steps = 0;    // steps not skipped: Adam's bias correction counts these
+  int64_t scheduled_samples = 0;  // of steps not skipped: fixes the learning rate (lr_schedule.h)
+  int64_t skipped_iterations = 0;
+  int64_t nan_iterations = 0;
+  int64_t seed = 0;
+  int64_t training_samples = 0;  // of the whole training as it was planned: shapes the data order; 0: unknown
+  double loss_scale = 1;
+  int64_t loss_scale_good_steps = 0;  // since the last overflow or growth
+  int64_t loss_scale_hysteresis = 0;  // overflows still tolerated
+  Health health;                      // up to `iteration`
+  bool operator==(const TrainState&) const = default;
+
+  nlohmann::json ToJson() const;
+
+  // Health may be missing: steps of other programs have none. So may training_samples, and
+  // scheduled_samples: Megatron's schedule
+  // says them (lr_schedule.num_steps), and Cairn's older steps, whose rate followed the samples consumed, do
+  // not. Errors: Corrupt naming the key that is missing, of the wrong type or negative.
+  static Result<TrainState> FromJson(const nlohmann::json& json);
+
+  // Of a step that another program's training was converted to: what is missing is as in a training that
+  // begins, and gets into `missing`; updates and skipped iterations also go by those programs' names. Errors:
+  // Corrupt naming a key that is of the wrong type or negative.
+  static Result<TrainState> FromOtherProgram(const nlohmann::json& json, std::vector<std::string>& missing);
+};
+
+}  // namespace cairn

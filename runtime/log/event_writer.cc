@@ -1,0 +1,122 @@
+#include "runtime/log/event_writer.h"
+
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+
+#include "runtime/log/crc32c.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kMaxFilesOfOneSecond = 100;
+
+template <typename T>
+void PutFixed(T value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void PutVarint(uint64_t value, std::string& out) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+void PutBytes(uint8_t key, std::string_view bytes, std::string& out) {
+  PutFixed(key, out);
+  PutVarint(bytes.size(), out);
+  out.append(bytes);
+}
+
+// A protobuf key is field number * 8 + wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
+constexpr uint8_t kEventWallTime = 1 << 3 | 1;
+constexpr uint8_t kEventStep = 2 << 3 | 0;
+constexpr uint8_t kEventFileVersion = 3 << 3 | 2;
+constexpr uint8_t kEventSummary = 5 << 3 | 2;
+constexpr uint8_t kSummaryValue = 1 << 3 | 2;
+constexpr uint8_t kValueTag = 1 << 3 | 2;
+constexpr uint8_t kValueSimple = 2 << 3 | 5;
+
+std::string EncodeEvent(double wall_time, int64_t step, uint8_t what, std::string_view payload) {
+  std::string event;
+  PutFixed(kEventWallTime, event);
+  PutFixed(wall_time, event);
+  PutFixed(kEventStep, event);
+  PutVarint(static_cast<uint64_t>(step), event);
+  PutBytes(what, payload, event);
+  return event;
+}
+
+std::string EncodeScalar(std::string_view tag, float value) {
+  std::string summary_value;
+  PutBytes(kValueTag, tag, summary_value);
+  PutFixed(kValueSimple, summary_value);
+  PutFixed(value, summary_value);
+  std::string summary;
+  PutBytes(kSummaryValue, summary_value, summary);
+  return summary;
+}
+
+// A CRC over data that holds CRCs is weak, hence TFRecord's mask.
+uint32_t MaskedCrc(std::string_view bytes) { return std::rotr(Crc32c(bytes), 15) + 0xA282EAD8; }
+
+void PutRecord(std::string_view data, std::string& out) {
+  std::string length;
+  PutFixed(uint64_t{data.size()}, length);
+  out.append(length);
+  PutFixed(MaskedCrc(length), out);
+  out.append(data);
+  PutFixed(MaskedCrc(data), out);
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string HostName() {
+  char name[256] = "";
+  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+}  // namespace
+
+Result<EventWriter> EventWriter::Open(FileSystem& fs, const std::string& directory) {
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, directory));
+  const double now = Now();
+  const std::string name =
+      fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(now), HostName(), ::getpid());
+  std::string path = JoinPath(directory, name);
+  Result<std::unique_ptr<File>> file = fs.Create(path);
+  for (int i = 1;
+       !file.ok() && file.status().kind() == StatusKind::kAlreadyExists && i < kMaxFilesOfOneSecond; ++i) {
+    file = fs.Create(fmt::format("{}.{}", path, i));
+  }
+  if (!file.ok()) return file.status();
+  EventWriter writer(std::move(file).value());
+  PutRecord(EncodeEvent(now, 0, kEventFileVersion, "brain.Event:2"), writer.pending_);
+  CAIRN_RETURN_IF_ERROR(writer.Flush());
+  return writer;
+}
+
+void EventWriter::AddScalar(std::string_view tag, int64_t step, float value) {
+  AddScalar(tag, step, value, Now());
+}
+
+void EventWriter::AddScalar(std::string_view tag, int64_t step, float value, double wall_time_seconds) {
+  std::string record;
+  PutRecord(EncodeEvent(wall_time_seconds, step, kEventSummary, EncodeScalar(tag, value)), record);
+  if (pending_.size() + record.size() > kMaxPendingBytes)
+    ++lost_;
+  else
+    pending_ += record;
+}
+
+Status EventWriter::Flush() {
+  CAIRN_RETURN_IF_ERROR(file_->WriteAt(written_bytes_, std::as_bytes(std::span(pending_))));
+  written_bytes_ += pending_.size();
+  pending_.clear();
+  return OkStatus();
+}
+
+}  // namespace cairn

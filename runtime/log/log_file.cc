@@ -1,0 +1,39 @@
+#include "runtime/log/log_file.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "ckpt/base/posix_error.h"
+
+namespace cairn {
+
+// Non-blocking: a FIFO without a reader is an error here, and one whose reader sleeps does not stop a write.
+Result<LogFile> LogFile::Open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (!fd.ok()) return PosixError("open", path, errno);
+  return LogFile(std::move(fd), path);
+}
+
+void LogFile::Add(std::string_view line) {
+  if (pending_.size() + line.size() > kMaxPendingBytes)
+    ++lost_;
+  else
+    pending_ += line;
+}
+
+Status LogFile::Flush() {
+  size_t done = 0;
+  int error = 0;
+  while (done < pending_.size() && error == 0) {
+    const ssize_t written = ::write(fd_.get(), pending_.data() + done, pending_.size() - done);
+    if (written > 0)
+      done += static_cast<size_t>(written);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  pending_.erase(0, done);
+  return error == 0 ? OkStatus() : PosixError("write", path_, error);
+}
+
+}  // namespace cairn

@@ -1,0 +1,168 @@
+#include "runtime/log/train_log.h"
+
+#include <cmath>
+
+#include "runtime/config/arguments_block.h"
+
+namespace cairn {
+namespace {
+
+// JSON has no NaN or infinity.
+std::string JsonNumber(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
+}
+
+}  // namespace
+
+Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch) {
+  const double hidden = config.hidden_size;
+  const TransformerSize size{.layers = static_cast<double>(config.num_layers),
+                             .hidden = hidden,
+                             .queries = hidden,
+                             .keys = hidden,
+                             .ffn = static_cast<double>(config.ffn()),
+                             .seq = static_cast<double>(config.seq_length),
+                             .vocab = static_cast<double>(padded_vocabulary)};
+  return StepFlops(size, static_cast<double>(global_batch),
+                   config.recompute() ? Recomputed::kLayers : Recomputed::kNothing, kCausalPairs);
+}
+
+TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations)
+    : config_(config),
+      world_(topology.world()),
+      padded_vocabulary_(PaddedVocabulary(config, topology.tp)),
+      total_iterations_(total_iterations) {}
+
+// What waits for room may find some by now.
+TrainLog::~TrainLog() {
+  if (json_) FlushJson();
+  if (events_) FlushEvents();
+}
+
+Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, const Topology& topology,
+                                                 int rank, int64_t total_iterations) {
+  std::unique_ptr<TrainLog> log(new TrainLog(config, topology, total_iterations));
+  log->writes_ = rank == topology.world() - 1;
+  if (!log->writes_) return log;
+  if (!config.log_json.empty()) {
+    Result<LogFile> file = LogFile::Open(config.log_json);
+    if (!file.ok()) return file.status().WithContext("--log-json");
+    log->json_.reset(new JsonLog{std::move(file).value(), OutputHealth("--log-json " + config.log_json)});
+  }
+  if (!config.tensorboard_dir.empty()) {
+    Result<EventWriter> writer = EventWriter::Open(FileSystem::Posix(), config.tensorboard_dir);
+    if (!writer.ok()) return writer.status().WithContext("--tensorboard-dir");
+    log->events_.reset(
+        new Events{std::move(writer).value(), OutputHealth("--tensorboard-dir " + config.tensorboard_dir)});
+  }
+  return log;
+}
+
+void TrainLog::Message(const std::string& line) {
+  if (writes_) Print(line + "\n");
+}
+
+void TrainLog::Add(const StepReport& report) {
+  const bool finite = std::isfinite(report.loss);
+  const bool counts = finite && !report.skipped;
+  const Flops flops = StepFlops(config_, padded_vocabulary_, report.global_batch);
+  ++interval_.steps;
+  interval_.samples += report.global_batch;
+  interval_.losses += counts;
+  interval_.loss += counts ? report.loss : 0;
+  interval_.nans += !finite;
+  interval_.skipped += report.skipped;
+  interval_.seconds += report.seconds;
+  interval_.flops.model += flops.model;
+  interval_.flops.hardware += flops.hardware;
+}
+
+void TrainLog::Step(const StepReport& report) {
+  if (!writes_) return;
+  Add(report);
+  const bool interval_ends = report.state.iteration % config_.log_interval == 0;
+  WriteJson(report, interval_ends);
+  AddScalars(report, interval_ends);
+  if (!interval_ends) return;
+  Message(Line(report));
+  interval_ = {};
+}
+
+// As Megatron-LM does, leaves out what has no value: the loss where all steps were skipped, the norm of a
+// gradient that overflowed, zeros that nobody counted.
+std::string TrainLog::Line(const StepReport& report) const {
+  const Interval& i = interval_;
+  std::string line = fmt::format(
+      " iteration {:8d}/{:8d} | consumed samples: {:12d} | consumed tokens: {:12d} | elapsed time per "
+      "iteration "
+      "(ms): {:.1f} | learning rate: {:.6E} | global batch size: {:5d} |",
+      report.state.iteration, total_iterations_, report.state.consumed_samples, report.state.consumed_tokens,
+      i.seconds * 1e3 / static_cast<double>(i.steps), report.lr, report.global_batch);
+  if (i.losses > 0) line += fmt::format(" lm loss: {:.6E} |", i.loss / static_cast<double>(i.losses));
+  line += fmt::format(" loss scale: {:.1f} |", report.loss_scale);
+  if (!report.skipped && std::isfinite(report.grad_norm))
+    line += fmt::format(" grad norm: {:.3f} |", report.grad_norm);
+  if (config_.log_num_zeros_in_grad && !report.skipped)
+    line += fmt::format(" num zeros: {:.1f} |", report.zeros);
+  return line +
+         fmt::format(
+             " number of skipped iterations: {:3d} | number of nan iterations: {:3d} | samples per second: "
+             "{:.3f} | model TFLOPs: {:.2f} | hardware TFLOPs: {:.2f} |",
+             i.skipped, i.nans, static_cast<double>(i.samples) / i.seconds,
+             i.flops.model / i.seconds / world_ / 1e12, i.flops.hardware / i.seconds / world_ / 1e12);
+}
+
+void TrainLog::WriteJson(const StepReport& report, bool interval_ends) {
+  if (!json_) return;
+  json_->file.Add(
+      fmt::format("{{\"iteration\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"loss_scale\": {}, "
+                  "\"consumed_samples\": {}, "
+                  "\"skipped\": {}, \"seconds\": {}}}\n",
+                  report.state.iteration, JsonNumber(report.loss, 9), JsonNumber(report.grad_norm, 9),
+                  JsonNumber(report.lr, 9), JsonNumber(report.loss_scale, 17), report.state.consumed_samples,
+                  report.skipped, JsonNumber(report.seconds, 6)));
+  if (!json_->health.failing() || interval_ends) FlushJson();
+}
+
+void TrainLog::FlushJson() { json_->health.Note(json_->file.Flush(), json_->file.lost()); }
+
+void TrainLog::FlushEvents() { events_->health.Note(events_->writer.Flush(), events_->writer.lost()); }
+
+// Megatron-LM's names; each also over samples. TensorBoard shows no NaN.
+void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
+  if (!events_) return;
+  const auto add = [&](const std::string& tag, double value) {
+    if (!std::isfinite(value)) return;
+    events_->writer.AddScalar(tag, report.state.iteration, static_cast<float>(value));
+    events_->writer.AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
+  };
+  if (report.state.iteration % config_.tensorboard_log_interval == 0) {
+    add("learning-rate", report.lr);
+    add("batch-size", static_cast<double>(report.global_batch));
+    add("lm loss", report.loss);
+    add("loss-scale", report.loss_scale);
+    if (!report.skipped) add("grad-norm", report.grad_norm);
+    if (!report.skipped && config_.log_num_zeros_in_grad) add("num-zeros", report.zeros);
+  }
+  if (!interval_ends) return;
+  const double steps = static_cast<double>(interval_.steps);
+  add("iteration-time", interval_.seconds / steps);
+  add("throughput", interval_.flops.model / interval_.seconds / world_ / 1e12);
+  FlushEvents();
+}
+
+void TrainLog::Evaluation(int64_t iteration, double loss) {
+  if (!writes_) return;
+  const std::string line =
+      fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
+                  iteration, loss, std::exp(std::min(20.0, loss)));
+  const std::string dashes(line.size(), '-');
+  Message(fmt::format("{}\n{}\n{}", dashes, line, dashes));
+  if (!events_) return;
+  events_->writer.AddScalar("lm loss validation", iteration, static_cast<float>(loss));
+  events_->writer.AddScalar("lm loss validation ppl", iteration,
+                            static_cast<float>(std::exp(std::min(20.0, loss))));
+  FlushEvents();
+}
+
+}  // namespace cairn

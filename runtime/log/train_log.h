@@ -1,0 +1,84 @@
+// The log: one line every log interval in Megatron-LM's format (with the consumed tokens of BigScience's),
+// one JSON object a step, and TensorBoard scalars by Megatron-LM's names. Only the last rank writes, as it
+// has the loss.
+#pragma once
+
+#include <memory>
+
+#include "ckpt/model/training_flops.h"
+#include "runtime/config/train_config.h"
+#include "runtime/control/console.h"
+#include "runtime/control/train_state.h"
+#include "runtime/log/event_writer.h"
+#include "runtime/log/log_file.h"
+
+namespace cairn {
+
+// Of one step, with the half of attention that the causal mask leaves, as Megatron-LM counts.
+Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
+
+struct StepReport {
+  TrainState state;  // after the step
+  int64_t global_batch = 0;
+  double lr = 0;          // after the step: of the next update (lr_schedule.h)
+  double loss = 0;        // mean over the global batch; NaN or infinite where training went wrong
+  double loss_scale = 1;  // that the step used
+  double grad_norm = 0;   // before clipping
+  double zeros = 0;       // of the gradient, where they were counted
+  bool skipped = false;
+  double seconds = 0;
+};
+
+class TrainLog {
+ public:
+  // Opens the files where this rank writes. Errors: IoError, NoSpace (a file).
+  static Result<std::unique_ptr<TrainLog>> Open(const TrainConfig& config, const Topology& topology, int rank,
+                                                int64_t total_iterations);
+  ~TrainLog();
+
+  // No output of these fails the training: one that cannot be written is reported, once, and is tried again
+  // each log interval (console.h).
+  void Step(const StepReport& report);
+  void Evaluation(int64_t iteration, double loss);
+  void Message(const std::string& line);  // on stdout
+
+ private:
+  // Sums over the steps since the last line.
+  struct Interval {
+    int64_t steps = 0;
+    int64_t samples = 0;
+    int64_t losses = 0;  // finite ones of steps not skipped, as in Megatron's mean
+    int64_t skipped = 0;
+    int64_t nans = 0;
+    double loss = 0;
+    double seconds = 0;
+    Flops flops;
+  };
+  struct JsonLog {
+    LogFile file;
+    OutputHealth health;
+  };
+  struct Events {
+    EventWriter writer;
+    OutputHealth health;
+  };
+
+  TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations);
+  void Add(const StepReport& report);
+  std::string Line(const StepReport& report) const;
+  void WriteJson(const StepReport& report, bool interval_ends);
+  void AddScalars(const StepReport& report, bool interval_ends);
+  void FlushJson();
+  void FlushEvents();
+
+  TrainConfig config_;
+  int world_;
+  int64_t padded_vocabulary_;
+  int64_t total_iterations_;
+  bool writes_ = false;
+  Interval interval_;
+  std::unique_ptr<JsonLog> json_;
+  std::unique_ptr<Events> events_;
+};
+
+}  // namespace cairn

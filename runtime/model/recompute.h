@@ -1,0 +1,18 @@
+// Activation checkpointing: keeps only the input of a piece of the model and computes the rest again in
+// backward.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include <functional>
+
+#include "runtime/model/random_streams.h"
+
+namespace cairn {
+
+// block(x), but with nothing kept but x. In backward the block runs again under the random streams of the
+// first time, so that dropout drops the same. `block` and `streams` must outlive backward.
+at::Tensor Recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& x,
+                     RandomStreams& streams);
+
+}  // namespace cairn

@@ -1,0 +1,41 @@
+// --save-interval auto: two saves are measured, then Young's and Daly's formula says how often to save, as
+// `cairn plan` proposes it (ckpt/model/save_interval.h).
+//
+// The saves are due 10 and 20 iterations after the start, later ones where one of them failed; the iterations
+// before the first say how long one takes. Which iterations these are follows from the first one alone, so
+// that ranks agree on them; only rank 0's clock counts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace cairn {
+
+class AutoInterval {
+ public:
+  static constexpr int64_t kEvery = 10;  // iterations between measured saves
+  static constexpr int kSaves = 2;
+
+  // After every iteration.
+  void Step();
+  // Of a save that has become durable.
+  void Saved(double seconds) { ++saves_, save_seconds_ += seconds; }
+
+  // Whether to save after the iteration of the last Step.
+  bool IsDue() const { return steps_ > 0 && steps_ % kEvery == 0; }
+  // Whether to decide now, once all saves begun so far have ended.
+  bool MayDecide() const { return IsDue() && steps_ > kSaves * kEvery; }
+  bool Decides() const { return MayDecide() && saves_ >= kSaves; }
+
+  double step_seconds() const { return step_seconds_; }
+  double save_seconds() const { return save_seconds_ / saves_; }
+
+ private:
+  int64_t steps_ = 0;
+  std::chrono::steady_clock::time_point first_;
+  double step_seconds_ = 0;
+  int saves_ = 0;
+  double save_seconds_ = 0;  // their sum
+};
+
+}  // namespace cairn

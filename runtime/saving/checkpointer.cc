@@ -1,0 +1,441 @@
+#include "runtime/saving/checkpointer.h"
+
+#include <unistd.h>
+
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/run_identity.h"
+#include "runtime/control/rank_message.h"
+#include "runtime/saving/resume.h"
+
+namespace cairn {
+Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
+    : options_(std::move(options)), control_(std::move(control)), interval_(options_.save_interval) {}
+
+// A copy behind reads the trainer's memory, which may be gone after this.
+Checkpointer::~Checkpointer() {
+  if (copying_ != nullptr) copying_->snapshot->Complete();
+}
+
+Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions options,
+                                                           std::unique_ptr<ControlPlane> control) {
+  std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(std::move(options), std::move(control)));
+  Status status;
+  std::string names;
+  if (checkpointer->control_->rank() == 0) {
+    checkpointer->run_ = NewRunId();
+    status = checkpointer->Open();
+    names = checkpointer->run_ + NewRunId().substr(0, 16);  // the latter: of this session
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
+                                                     EncodeOutcome(status, names), "run directory"));
+  CAIRN_ASSIGN_OR_RETURN(names, DecodeOutcome(told));
+  checkpointer->run_ = names.substr(0, 32);
+  checkpointer->session_ = names.substr(32);
+  checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
+  const CheckpointerOptions& o = checkpointer->options_;
+  if (!o.save_dir.empty())
+    checkpointer->saver_ = std::make_unique<Saver>(
+        SaverOptions{.save_dir = o.save_dir,
+                     .check_place = [c = checkpointer.get()] { return c->lock_->CheckPlace(); },
+                     .retention = o.retention,
+                     .direct = o.direct,
+                     .codec = o.codec,
+                     .codec_threads = o.codec_threads,
+                     .split_master = o.split_master,
+                     .beside = checkpointer->control_->rank() == 0 ? checkpointer->FindTokenizer()
+                                                                   : std::vector<BesideFile>()},
+        checkpointer->control_->Create("saves"));
+  CAIRN_RETURN_IF_ERROR(checkpointer->OpenLocal());
+  return checkpointer;
+}
+
+// Of the newest step that has one, of the run's own before those of `load`; then the data's. Without one the
+// steps are as good.
+std::vector<BesideFile> Checkpointer::FindTokenizer() {
+  std::vector<std::string> places;
+  for (const std::string& place : {options_.save_dir, options_.load}) {
+    if (place.empty()) continue;
+    const Result<std::vector<int64_t>> steps = ListSteps(fs_, place);
+    if (steps.ok())
+      for (auto step = steps->rbegin(); step != steps->rend(); ++step)
+        places.push_back(JoinPath(place, StepDirName(*step)));
+    places.push_back(place);
+  }
+  if (!options_.tokenizer.empty()) places.push_back(options_.tokenizer);
+  for (const std::string& place : places) {
+    if (!fs_.Stat(place).ok()) continue;
+    const Result<FileCopies> files = TokenizerOf(fs_, place);
+    if (files.ok() && files->empty()) continue;
+    Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
+    if (read.ok()) return *std::move(read);
+    Say(fmt::format("steps get no tokenizer: {}", read.status().message()));
+    return {};
+  }
+  return {};
+}
+
+// A missing local directory costs the local level, not the training.
+Status Checkpointer::OpenLocal() {
+  if (options_.local.dir.empty()) return OkStatus();
+  Result<LocalPlace> place = OpenLocalPlace(fs_, options_.local, options_.save_dir, run_, nonce_, *control_);
+  if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
+    if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
+    if (control_->rank() == 0)
+      Say(fmt::format("no local checkpoints: {}; all go straight to {}", opened.message(),
+                      options_.save_dir));
+    return OkStatus();
+  }
+  place_ = *std::move(place);
+  peers_ = std::make_unique<PeerFiles>(fs_, control_->NewMailbox("local files"), control_->timeout_seconds());
+  local_saver_ = std::make_unique<LocalSaver>(*place_, options_.direct, *saver_,
+                                              control_->Create("local saves"), *peers_);
+  return OkStatus();
+}
+
+Status Checkpointer::Open() {
+  if (options_.save_dir.empty()) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, options_.save_dir));
+  CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(options_.save_dir));
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
+      fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+  CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
+  if (owned.before.ownership == Ownership::kCopied)
+    Say(fmt::format("{} is a copy of {}: from here on it is a run of its own, {}", options_.save_dir,
+                    owned.before.owner, owned.run.substr(0, 8)));
+  run_ = owned.run;
+  return OkStatus();
+}
+
+Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
+  std::optional<LocalSteps> local;
+  if (place_) {
+    local.emplace(fs_, *place_, nonce_, *control_, *peers_);
+    CAIRN_RETURN_IF_ERROR(local->Survey());
+  }
+  Resumer resumer(
+      {.save_dir = options_.save_dir,
+       .run = run_,
+       .load = options_.load,
+       .finetune = options_.finetune,
+       .load_unhealthy = options_.load_unhealthy,
+       .start_anew = options_.start_anew,
+       .local = local ? &*local : nullptr,
+       .model = options_.model},
+      options_.topology,
+      [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
+      *control_);
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
+  // Newer ones were found wanting; this training goes on without them.
+  if (local)
+    CAIRN_RETURN_IF_ERROR(
+        local->SetAsideNewerThan(resumed && resumed->continues ? resumed->state.iteration : -1));
+  if (!resumed || resumed->weights_only) return std::optional<TrainState>();
+  if (interval_ < 0 && resumed->continues && resumed->save_interval > 0) interval_ = resumed->save_interval;
+  origin_ = {.iteration = resumed->state.iteration,
+             .run = resumed->step_run,
+             .session = resumed->state.health.session,
+             .own = resumed->continues};
+  if (resumed->continues) newest_saved_ = resumed->state.iteration;
+  if (!resumed->durable) undrained_ = resumed->state;
+  return std::optional(resumed->state);
+}
+
+// ---- Save ----
+
+// The memory of all saves is taken here, once, so that none of them fails for want of it.
+Status Checkpointer::Prepare(const StateBuffers& buffers) {
+  if (options_.save_dir.empty()) return OkStatus();
+  const Status reserved = Reserve(buffers);
+  CAIRN_ASSIGN_OR_RETURN(const bool all, control_->AllTrue(reserved.ok(), "snapshot memory"));
+  CAIRN_RETURN_IF_ERROR(reserved);
+  if (!all) return NoSpace("another rank has no memory for its snapshot");
+  if (control_->rank() == 0) TellPlan();
+  if (undrained_) Begin(slots_[0], *undrained_, buffers, /*durable=*/true);
+  return OkStatus();
+}
+
+Status Checkpointer::Reserve(const StateBuffers& buffers) {
+  auto tensors = std::make_shared<std::vector<TensorEntry>>();
+  for (const ParameterSpec& spec : buffers.specs)
+    for (const StateBuffers::Part& part : buffers.parts) tensors->push_back({spec, part.role, part.dtype});
+  tensors_ = std::move(tensors);
+  for (int i = 0; i < (options_.overlap == SaveOverlap::kDouble ? 2 : 1); ++i) {
+    slots_.emplace_back().rng_state = buffers.rng_state;
+    CAIRN_ASSIGN_OR_RETURN(slots_.back().snapshot, MakeSnapshot(buffers));
+  }
+  return OkStatus();
+}
+
+// What this rank writes, from the placement alone. The last part of a snapshot's bases is the random state.
+Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers& buffers) const {
+  std::vector<TensorEntry> tensors = *tensors_;
+  std::vector<Piece> pieces;
+  std::vector<Snapshot::Source> sources;
+  const size_t roles = buffers.parts.size();
+  for (const PlacedPiece& placed : PiecesOf(buffers.layout, options_.topology.At(control_->rank()).dp)) {
+    for (size_t role = 0; role < roles; ++role) {
+      const StateBuffers::Part& part = buffers.parts[role];
+      pieces.push_back({.tensor = static_cast<uint32_t>(placed.index * roles + role),
+                        .file = 0,
+                        .box = placed.box,
+                        .range = placed.range,
+                        .chunks = {}});
+      sources.push_back({role, (placed.flat_begin - part.covers.begin) * SizeOf(part.dtype)});
+    }
+  }
+  if (!buffers.rng_state.empty()) {
+    const TensorEntry rng = RngTensor(options_.topology, control_->rank(), buffers.rng_state.size());
+    pieces.push_back({.tensor = static_cast<uint32_t>(tensors.size()),
+                      .file = 0,
+                      .box = Box::Whole(rng.spec.shape),
+                      .range = {0, rng.bytes()},
+                      .chunks = {}});
+    sources.push_back({roles, 0});
+    tensors.push_back(rng);
+  }
+  CAIRN_ASSIGN_OR_RETURN(ShardPlan plan,
+                         ShardPlan::Make(ShardName(control_->rank()), {run_, 0}, tensors, std::move(pieces)));
+  std::unique_ptr<DeviceSnapshot> device;
+  if (options_.device_snapshot && options_.lazy) {
+    CAIRN_ASSIGN_OR_RETURN(device, options_.device_snapshot());
+  }
+  const auto copy = [this](void* to, const void* from, size_t bytes) {
+    options_.device_copy(to, from, bytes, /*to_device=*/false);
+  };
+  return Snapshot::Make(std::move(plan), std::move(sources), copy, std::move(device));
+}
+
+void Checkpointer::TellPlan() const {
+  uint64_t bytes = 0;
+  for (const TensorEntry& tensor : *tensors_) bytes += tensor.bytes();
+  if (options_.save_interval < 0)
+    Print(interval_ > 0
+              ? fmt::format(" saves every {} iterations, as found before\n", interval_)
+              : fmt::format(" how often to save is found from the first {} saves\n", AutoInterval::kSaves));
+  Print(fmt::format(
+      " checkpoints to {}: {:.3f} GB each; {} snapshot{} of {:.3f} GB of memory on rank 0; {} copies; {}\n",
+      options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",
+      static_cast<double>(slots_[0].snapshot->plan().file_bytes()) / 1e9,
+      options_.lazy ? "lazy" : "immediate", fs_.NewQueue()->engine()));
+  if (local_saver_)
+    Print(fmt::format(" each first to {} on its node{}\n", options_.local.dir,
+                      place_->group.empty() ? ", without redundancy"
+                                            : fmt::format(", where any {} of {} ranks may lose theirs",
+                                                          place_->parity, place_->group.size())));
+}
+
+bool Checkpointer::Busy() const {
+  for (const Slot& slot : slots_)
+    if (slot.save && !slot.save->done) return true;
+  return false;
+}
+
+Status Checkpointer::AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) {
+  CollectDone();
+  if (!options_.save_dir.empty() && interval_ < 0) CAIRN_RETURN_IF_ERROR(FindInterval());
+  const auto is_due = [&](int64_t interval) { return interval > 0 && state.iteration % interval == 0; };
+  const bool durable = force || is_due(interval_) || (interval_ < 0 && auto_.IsDue());
+  const bool worth_it = state.health.bad_iterations == 0;  // else it is evidence, for the run directory alone
+  const bool local = local_saver_ && worth_it && is_due(options_.local_interval);
+  if (options_.save_dir.empty() || !(durable || local) || state.iteration == newest_saved_) return OkStatus();
+  if (busy && !force && options_.overlap == SaveOverlap::kSkip) {
+    if (control_->rank() == 0)
+      Say(fmt::format("checkpoint of iteration {} skipped: the one before is still being written",
+                      state.iteration));
+    return OkStatus();
+  }
+  Begin(FreeSlot(), state, buffers, durable);
+  return OkStatus();
+}
+
+Checkpointer::Slot& Checkpointer::FreeSlot() {
+  Slot* oldest = &slots_[0];
+  for (Slot& slot : slots_) {
+    if (!slot.save) return slot;
+    if (slot.save->info.identity.step < oldest->save->info.identity.step) oldest = &slot;
+  }
+  Collect(*oldest);
+  return *oldest;
+}
+
+void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable) {
+  auto save = std::make_shared<Save>();
+  save->started = Save::Clock::now();
+  save->info = {.identity = {run_, state.iteration},
+                .topology = options_.topology,
+                .model = options_.model,
+                .state = state.ToJson(),
+                .history = nlohmann::json::array()};
+  save->info.state["health"] = ToJson(HealthAt(state));
+  if (options_.save_interval < 0 && interval_ > 0) save->info.state["save_interval"] = interval_;
+  if (!options_.param_groups.empty()) save->info.state["param_groups"] = options_.param_groups;
+  save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
+  save->tensors = tensors_;
+  save->snapshot = slot.snapshot.get();
+  save->durable = durable;
+  std::vector<Snapshot::Base> bases;
+  for (const StateBuffers::Part& part : buffers.parts) bases.push_back({part.data, part.on_gpu});
+  slot.rng_state.assign(buffers.rng_state, 0, slot.rng_state.size());  // changes at once, unlike the rest
+  bases.push_back({reinterpret_cast<const std::byte*>(slot.rng_state.data()), false});
+  if (options_.lazy) {
+    slot.snapshot->CopyBehind(save->info.identity, std::move(bases));
+    copying_ = &slot;
+  } else {
+    slot.snapshot->CopyNow(save->info.identity, std::move(bases));
+  }
+  save->stall_seconds = SecondsSince(save->started);
+  newest_saved_ = state.iteration;
+  slot.save = save;
+  if (local_saver_)
+    local_saver_->Start(std::move(save));
+  else
+    saver_->Start(std::move(save));
+}
+
+// What the trainer knows, with whose step the iteration before the first bad one was.
+Health Checkpointer::HealthAt(const TrainState& state) const {
+  Health health = state.health;
+  health.session = state.iteration == origin_.iteration ? origin_.session : session_;
+  if (health.bad_iterations > 0 && health.first_bad_iteration > origin_.iteration)
+    health.accused = health.first_bad_iteration - 1 == origin_.iteration ? origin_.session : session_;
+  return health;
+}
+
+Status Checkpointer::BeforeOptimizerStep() {
+  if (copying_ == nullptr) return OkStatus();
+  const auto start = Save::Clock::now();
+  copying_->snapshot->Complete();
+  copying_->save->stall_seconds += SecondsSince(start);
+  copying_ = nullptr;
+  return OkStatus();
+}
+
+void Checkpointer::CollectDone() {
+  for (Slot& slot : slots_)
+    if (slot.save && slot.save->done) Collect(slot);
+  for (; !drains_.empty() && drains_.front()->done; drains_.pop_front()) Report(*drains_.front());
+}
+
+void Checkpointer::Collect(Slot& slot) {
+  if (copying_ == &slot) (void)BeforeOptimizerStep();
+  slot.save->Wait();
+  const std::shared_ptr<Save> save = std::move(slot.save);
+  Report(*save);
+  if (!save->drain) return;
+  save->drain->stall_seconds = save->stall_seconds;  // the trainer's own, which no other thread touches
+  drains_.push_back(save->drain);
+}
+
+void Checkpointer::CollectAll() {
+  for (Slot& slot : slots_)
+    if (slot.save) Collect(slot);
+  for (const auto& drain : drains_) {
+    drain->Wait();
+    Report(*drain);
+  }
+  drains_.clear();
+}
+
+// Collective at iterations that all ranks agree on.
+Status Checkpointer::FindInterval() {
+  auto_.Step();
+  if (!auto_.MayDecide()) return OkStatus();
+  CollectAll();  // all ranks learn the same of every save
+  if (!auto_.Decides()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::string chosen, ChooseInterval());
+  interval_ = std::atoll(chosen.c_str());
+  return OkStatus();
+}
+
+// Of rank 0's figures, on every rank.
+Result<std::string> Checkpointer::ChooseInterval() {
+  char host[256] = {};
+  (void)::gethostname(host, sizeof host - 1);
+  const auto hosts = control_->GatherToRoot(host, "hosts");
+  std::string chosen;
+  if (control_->rank() == 0 && hosts.ok()) {
+    const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
+    const double failures = options_.node_failure_seconds / nodes;
+    const int64_t interval = SaveInterval(auto_.save_seconds(), failures, auto_.step_seconds());
+    Print(fmt::format(
+        " saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
+        "failures every {:.0f} h on {:.0f} node{})\n",
+        interval, auto_.save_seconds(), auto_.step_seconds(), failures / 3600, nodes, nodes > 1 ? "s" : ""));
+    chosen = std::to_string(interval);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control_->BroadcastFromRoot(EncodeOutcome(hosts.status(), chosen), "save interval"));
+  return DecodeOutcome(told);
+}
+
+// A save that is on its way on from a local step is reported as such, and again when it is in save_dir. How
+// local saves fail is the local saver's to tell.
+void Checkpointer::Report(const Save& save) {
+  const int64_t step = save.info.identity.step;
+  if (save.durable && !save.drain && save.status.ok()) auto_.Saved(save.durable_seconds);
+  if (save.durable && !save.drain && step >= last_collected_) {
+    last_collected_ = step;
+    last_outcome_ = save.status;
+  }
+  if (!save.status.ok()) {
+    ++failed_saves_;
+    newest_saved_ = -1;
+    if (control_->rank() == 0 && save.durable)
+      Say(
+          fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training goes on, the next "
+                      "interval tries again",
+                      step, failed_saves_, save.status.message()));
+  } else if (control_->rank() == 0) {
+    const bool local = save.drain || !save.durable;
+    Print(fmt::format(
+        " successfully saved checkpoint from iteration {:7} to {} (stall {:.3f} s, {} after {:.3f} s)\n",
+        step, local ? options_.local.dir : options_.save_dir, save.stall_seconds, local ? "safe" : "durable",
+        save.durable_seconds));
+  }
+}
+
+// Nothing is saved: it would be bad. But the step before the first bad iteration is good by its own record,
+// and would be resumed from for ever.
+Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
+  if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
+  (void)Finish();  // what failed was reported
+  std::string left = "it saves nothing";
+  Status status;
+  if (!options_.save_dir.empty() && control_->rank() == 0) {
+    status = Condemn(state);
+    Result<std::string> found = status.ok() ? WhatIsLeft() : status;
+    status = found.status();
+    if (found.ok()) left = *std::move(found);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control_->BroadcastFromRoot(EncodeOutcome(status, left), "the end of the training"));
+  return DecodeOutcome(told);
+}
+
+Status Checkpointer::Condemn(const TrainState& state) {
+  const Health health = HealthAt(state);
+  const int64_t step = health.first_bad_iteration - 1;
+  if (step < 0 || step < origin_.iteration || (step == origin_.iteration && !origin_.own)) return OkStatus();
+  return WriteCondemnation(fs_, options_.save_dir,
+                           {.run = step == origin_.iteration ? origin_.run : run_,
+                            .step = step,
+                            .session = health.accused,
+                            .bad_iterations = health.bad_iterations});
+}
+
+Result<std::string> Checkpointer::WhatIsLeft() const {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, options_.save_dir));
+  for (auto step = facts.rbegin(); step != facts.rend(); ++step)
+    if (step->unhealthy.empty())
+      return fmt::format("the next start resumes from step {} of {}", step->step, options_.save_dir);
+  return fmt::format("{} has no healthy step", options_.save_dir);
+}
+
+Status Checkpointer::Finish() {
+  CollectAll();
+  return last_outcome_.ok() ? last_outcome_ : last_outcome_.WithContext("the last checkpoint was not saved");
+}
+
+}  // namespace cairn

@@ -1,0 +1,139 @@
+// Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
+//
+// A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode only for what of
+// that copy is left when the optimizer wants to go on; the rest happens beside the training (saver.h). A
+// failed save is reported and counted; training goes on and the next interval tries again. Libtorch-free:
+// state on a GPU comes through `device_copy`.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/save_interval.h"
+#include "ckpt/run/run_dir.h"
+#include "runtime/control/control_plane.h"
+#include "runtime/saving/auto_interval.h"
+#include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/saving/local_saver.h"
+#include "runtime/saving/saver.h"
+
+namespace cairn {
+
+// What to do when a save is due and the snapshot's memory still holds the one before.
+enum class SaveOverlap {
+  kWait,    // until that one is durable
+  kSkip,    // leave this one out, on all ranks alike
+  kDouble,  // have a second snapshot; wait only where both are on their way
+};
+
+struct CheckpointerOptions {
+  std::string save_dir;         // run directory; empty: never saves
+  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;        // of `load` the weights alone count
+  bool load_unhealthy = false;  // see ResumePlaces
+  bool start_anew = false;
+  std::string tokenizer;      // directory of the data's; steps of `save_dir` and `load` come first
+  int64_t save_interval = 0;  // steps; 0: only when forced; below 0: as AutoInterval finds
+  double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for the latter
+  LocalOptions local;                                   // node-local steps, which every save goes through
+  int64_t local_interval = 0;  // steps between local saves; 0: those alone that save_dir gets, too
+  bool lazy = true;            // snapshots are copied under the next forward and backward
+  SaveOverlap overlap = SaveOverlap::kWait;
+  CodecMode codec = CodecMode::kNone;
+  int codec_threads = 2;
+  bool split_master = false;
+  RetentionPolicy retention;
+  Topology topology;
+  nlohmann::json model;                                   // for the manifest
+  nlohmann::json param_groups = nlohmann::json::array();  // the same, in its state: the optimizer's
+  Direct direct = Direct::kAuto;
+  // Device memory to host and back; used for parts with on_gpu only.
+  std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
+  // For lazy copies off a GPU; empty: by device_copy.
+  std::function<Result<std::unique_ptr<DeviceSnapshot>>()> device_snapshot;
+};
+
+class Checkpointer : public CheckpointHooks {
+ public:
+  // Collective. Rank 0 takes the run directory's lock and removes leftovers of killed saves.
+  // Errors: those of the directory, the same on all ranks.
+  static Result<std::unique_ptr<Checkpointer>> Create(CheckpointerOptions options,
+                                                      std::unique_ptr<ControlPlane> control);
+  ~Checkpointer() override;
+
+  Result<std::optional<TrainState>> Resume(StateBuffers& buffers) override;
+  Status Prepare(const StateBuffers& buffers) override;
+  bool Busy() const override;
+  Status BeforeOptimizerStep() override;
+  Status AfterStep(const TrainState& state, StateBuffers& buffers, bool force, bool busy) override;
+  Result<std::string> GiveUp(const TrainState& state) override;
+  Status Finish() override;
+
+  int64_t failed_saves() const { return failed_saves_; }
+
+ private:
+  // One snapshot's memory, and the random state that it takes over at once.
+  struct Slot {
+    std::unique_ptr<Snapshot> snapshot;
+    std::string rng_state;
+    std::shared_ptr<Save> save;  // on its way; null: free
+  };
+
+  Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control);
+  Status Open();
+  Status OpenLocal();
+  std::vector<BesideFile> FindTokenizer();
+
+  Status Reserve(const StateBuffers& buffers);
+  Result<std::unique_ptr<Snapshot>> MakeSnapshot(const StateBuffers& buffers) const;
+  void TellPlan() const;
+  Slot& FreeSlot();
+  Health HealthAt(const TrainState& state) const;
+  Status Condemn(const TrainState& state);
+  Result<std::string> WhatIsLeft() const;
+  void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
+  void Collect(Slot& slot);  // waits for its save, reports how it went
+  void Report(const Save& save);
+  void CollectDone();
+  void CollectAll();
+  Status FindInterval();
+  Result<std::string> ChooseInterval();
+
+  CheckpointerOptions options_;
+  std::unique_ptr<ControlPlane> control_;
+  FileSystem& fs_ = FileSystem::Posix();
+  std::optional<RunLock> lock_;
+  std::string run_;
+  std::string nonce_;
+  std::string session_;  // of this start, in the health of all that it saves
+  // What was resumed from.
+  struct Origin {
+    int64_t iteration = -1;  // -1: nothing
+    std::string run;
+    std::string session;
+    bool own = false;  // in save_dir or local
+  } origin_;
+  AutoInterval auto_;
+  int64_t interval_ = 0;  // steps between saves; below 0: not found yet
+  int64_t saves_ = 0;
+  int64_t failed_saves_ = 0;
+  int64_t newest_saved_ = -1;            // iteration of the last save begun
+  std::optional<TrainState> undrained_;  // resumed from a local step that save_dir has not
+  int64_t last_collected_ = -1;          // the newest durable save of which this is known:
+  Status last_outcome_;
+  std::shared_ptr<const std::vector<TensorEntry>> tensors_;
+  std::deque<Slot> slots_;
+  Slot* copying_ = nullptr;                   // its snapshot is still being copied behind
+  std::deque<std::shared_ptr<Save>> drains_;  // on their way from local steps to save_dir
+  std::unique_ptr<PeerFiles> peers_;
+  std::optional<LocalPlace> place_;  // nothing: no local steps
+  // Last: they end before the snapshots go, and the one that hands on to the other ends first.
+  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<LocalSaver> local_saver_;
+};
+
+}  // namespace cairn

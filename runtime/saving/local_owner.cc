@@ -1,0 +1,103 @@
+#include "runtime/saving/local_owner.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/base/posix_error.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
+#include "runtime/control/process_info.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kOwnerName = "OWNER";
+constexpr uint64_t kMaxBytes = 64 << 10;
+constexpr const char* kRemedy = "choose another --save-local, or remove it where it is of no use any more";
+
+// What is there: the owner; NotFound where the directory is new, without a step or a readable owner.
+Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(directory, kOwnerName), kMaxBytes);
+  const Result<LocalOwner> owner = text.ok() ? DecodeLocalOwner(*text) : text.status();
+  if (owner.ok()) return owner;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, directory));
+  if (steps.empty()) return NotFound("{} is new", directory);
+  return IoError("{} holds steps, and no {} says whose they are; {}", directory, kOwnerName, kRemedy);
+}
+
+// Durable before there is a step: a crash leaves a text that is whole, or no step.
+Status WriteOwner(const UniqueFd& fd, const std::string& path, const LocalOwner& owner) {
+  const std::string text = EncodeLocalOwner(owner);
+  if (::ftruncate(fd.get(), 0) != 0) return PosixError("write", path, errno);
+  errno = ENOSPC;  // where less is written
+  if (::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return PosixError("write", path, errno);
+  return ::fsync(fd.get()) == 0 ? OkStatus() : PosixError("fsync", path, errno);
+}
+
+}  // namespace
+
+Result<LocalOwner> OwnerOf(const std::string& run_dir, const std::string& run) {
+  CAIRN_ASSIGN_OR_RETURN(const DirectoryFacts facts, FactsOfDirectory(run_dir));
+  return LocalOwner{.run = run, .run_dir = CanonicalPath(run_dir), .facts = facts, .host = HostName()};
+}
+
+std::string EncodeLocalOwner(const LocalOwner& owner) {
+  const nlohmann::ordered_json json = {{"run", owner.run},
+                                       {"run_directory", owner.run_dir},
+                                       {"inode", owner.facts.inode},
+                                       {"born_unix_nanoseconds", owner.facts.born_unix_nanoseconds},
+                                       {"host", owner.host}};
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Result<LocalOwner> DecodeLocalOwner(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  using Json = nlohmann::json;
+  const auto is = [&](const char* name, auto test) {
+    return json.is_object() && json.contains(name) && (json[name].*test)();
+  };
+  if (!is("run", &Json::is_string) || !is("run_directory", &Json::is_string) ||
+      !is("inode", &Json::is_number_unsigned) || !is("born_unix_nanoseconds", &Json::is_number_integer) ||
+      !is("host", &Json::is_string))
+    return Corrupt("not the owner of local steps");
+  return LocalOwner{.run = json["run"],
+                    .run_dir = json["run_directory"],
+                    .facts = {json["inode"], json["born_unix_nanoseconds"]},
+                    .host = json["host"]};
+}
+
+Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {
+  const Result<FileInfo> info = fs.LinkStat(directory);
+  if (!info.ok()) return info.status().kind() == StatusKind::kNotFound ? OkStatus() : info.status();
+  if (info->kind != FileKind::kDirectory)
+    return IoError("{} is a link or a file, not a directory; {}", directory, kRemedy);
+  const Result<LocalOwner> found = ReadOwner(fs, directory);
+  if (!found.ok()) return found.status().kind() == StatusKind::kNotFound ? OkStatus() : found.status();
+  if (found->Is(owner)) return OkStatus();
+  return IoError("{} belongs to the run directory {} (host {}), of which {} is a copy; {}", directory,
+                 found->run_dir, found->host, owner.run_dir, kRemedy);
+}
+
+Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {
+  const std::string path = JoinPath(directory, kOwnerName);
+  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+  if (!fd.ok()) return PosixError("open", path, errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return IoError("another training uses {}", directory);
+    return PosixError("lock", path, errno);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // as it is now that nobody writes it
+  if (!ReadOwner(fs, directory).ok()) {
+    CAIRN_RETURN_IF_ERROR(WriteOwner(fd, path, owner));
+    CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));
+  }
+  return LocalClaim(std::move(fd));
+}
+
+}  // namespace cairn

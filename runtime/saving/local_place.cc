@@ -1,0 +1,151 @@
+#include "runtime/saving/local_place.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
+#include "runtime/control/process_info.h"
+#include "runtime/control/rank_message.h"
+
+namespace cairn {
+namespace {
+
+std::string Replace(std::string text, std::string_view what, const std::string& with) {
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
+    text.replace(at, what.size(), with);
+  return text;
+}
+
+constexpr std::string_view kMark = ".rank-";
+constexpr size_t kNonceDigits = 8;
+
+std::string MarkPrefix(const std::string& nonce) { return fmt::format("{}{}-", kMark, nonce); }
+
+// The ranks whose marks are in the directory: those that find the same ones share it, on whatever hosts.
+Result<std::vector<int>> MarksIn(FileSystem& fs, const std::string& directory, const std::string& nonce) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  const std::string prefix = MarkPrefix(nonce);
+  std::vector<int> ranks;
+  for (const std::string& name : names)
+    if (name.starts_with(prefix)) ranks.push_back(std::atoi(name.c_str() + prefix.size()));
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+// Finds who shares this directory: every rank leaves a mark, and looks when all have.
+Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& directory, const LocalOwner& owner,
+                                     const std::string& nonce, ControlPlane& control) {
+  const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(control.rank()));
+  Status status = CheckLocalOwner(fs, directory, owner);
+  if (status.ok()) status = MakeDirs(fs, directory);
+  if (status.ok()) status = WriteSmallFile(fs, mark, "");
+  const Status marked = Agree(control, status, "local directories");
+  Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;
+  const Status seen = Agree(control, ranks.status(), "local directories");
+  if (status.ok()) (void)fs.RemoveFile(mark);
+  CAIRN_RETURN_IF_ERROR(seen);
+  return ranks;
+}
+
+// The run directory as rank 0 sees it, from this host.
+Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, ControlPlane& control) {
+  Status status;
+  std::string text;
+  if (control.rank() == 0) {
+    const Result<LocalOwner> owner = OwnerOf(run_dir, run);
+    status = owner.status();
+    if (owner.ok()) text = EncodeLocalOwner(*owner);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control.BroadcastFromRoot(EncodeOutcome(status, text), "owner of local steps"));
+  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  CAIRN_ASSIGN_OR_RETURN(LocalOwner owner, DecodeLocalOwner(text));
+  owner.host = HostName();
+  return owner;
+}
+
+// Leftovers of saves, and marks of sessions that were killed while they opened. Call with the claim held.
+Status Clean(FileSystem& fs, const std::string& directory) {
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(
+      fs, directory, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  for (const std::string& name : names)
+    if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
+  return OkStatus();
+}
+
+Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place) {
+  CAIRN_ASSIGN_OR_RETURN(LocalClaim claim, LocalClaim::Take(fs, place.run_dir, owner));
+  place.claim = std::make_shared<const LocalClaim>(std::move(claim));
+  return Clean(fs, place.run_dir);
+}
+
+// Which group each rank is in, agreed by all.
+Result<std::vector<int>> FindGroup(const Redundancy& redundancy, ControlPlane& control) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                         control.GatherToRoot(HostName(), "hosts of the ranks"));
+  std::string joined;
+  for (const std::string& host : hosts) joined += host + "\n";
+  CAIRN_ASSIGN_OR_RETURN(joined, control.BroadcastFromRoot(joined, "hosts of the ranks"));
+  std::vector<std::string> host_of_rank;
+  for (size_t at = 0, end; (end = joined.find('\n', at)) != std::string::npos; at = end + 1)
+    host_of_rank.push_back(joined.substr(at, end - at));
+  CAIRN_ASSIGN_OR_RETURN(const auto groups, CutIntoGroups(host_of_rank, redundancy));
+  for (const std::vector<int>& group : groups)
+    if (std::ranges::count(group, control.rank()) > 0) return group;
+  return InvalidArgument("rank {} is in no group", control.rank());
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::string>& host_of_rank,
+                                                    const Redundancy& redundancy) {
+  const int world = static_cast<int>(host_of_rank.size());
+  if (world <= redundancy.parity)
+    return InvalidArgument(
+        "redundancy that makes up for {} of a group needs more ranks than the {} there are",
+        redundancy.parity, world);
+  // In order of: how many ranks of its host come before it; so neighbours are of different hosts.
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, int>> order;
+  for (int rank = 0; rank < world; ++rank) order.emplace_back(seen[host_of_rank[rank]]++, rank);
+  std::ranges::sort(order);
+  int count = (world + redundancy.group - 1) / redundancy.group;
+  while (world / count <= redundancy.parity) --count;
+  if ((world + count - 1) / count > kMaxCodeBlocks)
+    return InvalidArgument("{} ranks do not divide into groups of {}", world, redundancy.group);
+  std::vector<std::vector<int>> groups(count);
+  for (int i = 0; i < world; ++i) groups[static_cast<int64_t>(i) * count / world].push_back(order[i].second);
+  for (std::vector<int>& group : groups) std::ranges::sort(group);
+  return groups;
+}
+
+bool IsRankMark(std::string_view name) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (!name.starts_with(kMark)) return false;
+  name.remove_prefix(kMark.size());
+  if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
+  return std::ranges::all_of(name.substr(0, kNonceDigits), is_hex) &&
+         std::ranges::all_of(name.substr(kNonceDigits + 1), is_digit);
+}
+
+Result<LocalPlace> OpenLocalPlace(FileSystem& fs, const LocalOptions& options, const std::string& run_dir,
+                                  const std::string& run, const std::string& nonce, ControlPlane& control) {
+  LocalPlace place{.run_dir = JoinPath(Replace(options.dir, "{rank}", std::to_string(control.rank())), run),
+                   .parity = options.redundancy.parity,
+                   .keep_last = options.keep_last,
+                   .claim = nullptr};
+  CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, ShareOwner(run_dir, run, control));
+  CAIRN_ASSIGN_OR_RETURN(place.sharers, FindSharers(fs, place.run_dir, owner, nonce, control));
+  place.leader = place.sharers[0] == control.rank();
+  CAIRN_RETURN_IF_ERROR(
+      Agree(control, place.leader ? Claim(fs, owner, place) : OkStatus(), "local directories"));
+  if (options.redundancy.group > 0) {
+    CAIRN_ASSIGN_OR_RETURN(place.group, FindGroup(options.redundancy, control));
+  }
+  return place;
+}
+
+}  // namespace cairn

@@ -1,0 +1,175 @@
+#include "runtime/saving/local_saver.h"
+
+#include <algorithm>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/model/layout.h"
+#include "runtime/control/rank_message.h"
+
+namespace cairn {
+
+std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last) {
+  std::vector<int64_t> retire;
+  int64_t healthy = 0;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const bool evidence = !step->unhealthy.empty() && healthy == 0;
+    const bool counts = step->unhealthy.empty() && healthy++ < keep_last;
+    if (!counts && !evidence) retire.push_back(step->step);
+  }
+  std::ranges::reverse(retire);
+  return retire;
+}
+
+LocalSaver::LocalSaver(const LocalPlace& place, Direct direct, Saver& saver,
+                       std::unique_ptr<ControlPlane> control, PeerFiles& peers)
+    : place_(place),
+      direct_(direct),
+      saver_(saver),
+      control_(std::move(control)),
+      peers_(peers),
+      queue_([this](const auto& save) { Flush(save); }) {}
+
+// What is handed on does not depend on how this rank saw the local save end, so that the saver's order of
+// saves is the same on all ranks whatever happens.
+void LocalSaver::Flush(const std::shared_ptr<Save>& save) {
+  const Status status = Commit(*save);
+  TellChange(*save, status);
+  if (!status.ok() && save->durable) return saver_.Start(save);
+  if (status.ok()) {
+    save->durable_seconds = std::chrono::duration<double>(Save::Clock::now() - save->started).count();
+    if (save->durable && saver_.copies_local_steps()) {
+      save->drain = DrainOf(*save);
+      drains_.push_back(save->drain);
+      saver_.Start(save->drain);
+    }
+    const Status retired = Retire(*save);
+    if (!retired.ok()) Say("old local steps not removed: " + retired.message());
+    if (save->durable && !save->drain) {
+      save->local_step.clear();
+      return saver_.Start(save);
+    }
+  }
+  save->Finish(status);
+}
+
+// Each collective is entered whatever became of those before: ranks stay in step.
+Status LocalSaver::Commit(Save& save) {
+  const std::string partial = JoinPath(place_.run_dir, PartialDirName(save.info.identity.step, save.nonce));
+  const Status made = fs_.MakeDir(partial);
+  Result<ShardReceipt> receipt = made.ok() ? WriteSnapshot(fs_, partial, save, direct_) : made;
+  const Result<StepSeal> seal = Seal(save, receipt);
+  Status status = Agree(*control_, WriteShare(save, partial, seal), "local save");
+  if (status.ok()) {
+    Status published;
+    if (place_.leader) published = fs_.SyncDir(partial);
+    if (place_.leader && published.ok())
+      published = PublishStep(fs_, place_.run_dir, save.info.identity.step, save.nonce);
+    status = Agree(*control_, published, "local commit");
+  }
+  if (!status.ok()) {
+    if (place_.leader) AbandonPartial(fs_, partial);
+    return status;
+  }
+  save.local_step = JoinPath(place_.run_dir, StepDirName(save.info.identity.step));
+  save.receipt = std::move(receipt).value();
+  return OkStatus();
+}
+
+// Collective: what rank 0 makes of all receipts, on every rank.
+Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& receipt) {
+  const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
+  const auto make = [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(blobs.status());
+    if (control_->rank() != 0) return std::string();
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
+    CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
+                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
+    ByteWriter out;
+    out.Put(static_cast<uint64_t>(seal.index.size()));
+    out.PutRaw(seal.index);
+    out.PutRaw(seal.manifest);
+    return std::move(out).Take();
+  };
+  const Result<std::string> made = make();
+  CAIRN_ASSIGN_OR_RETURN(const std::string told,
+                         control_->BroadcastFromRoot(
+                             EncodeOutcome(made.status(), made.ok() ? *made : std::string()), "local seal"));
+  CAIRN_ASSIGN_OR_RETURN(const std::string bytes, DecodeOutcome(told));
+  ByteReader in(bytes);
+  StepSeal seal;
+  seal.index = in.GetRaw(in.Get<uint64_t>());
+  seal.manifest = in.GetRaw(in.left());
+  return seal;
+}
+
+// Collective: manifest and index, and this rank's parity. The others read its shard from the snapshot.
+Status LocalSaver::WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal) {
+  const int rank = control_->rank();
+  Status status = seal.status();
+  if (status.ok() && place_.leader) status = WriteSeal(fs_, partial, *seal);
+  if (place_.group.empty()) return status;
+  const auto work = [&]() -> Status {
+    CAIRN_RETURN_IF_ERROR(seal.status());  // the same on all ranks
+    CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, DecodeManifest(seal->manifest));
+    std::vector<ParityGroup::Member> members;
+    for (int member : place_.group)
+      members.push_back({manifest.files[member].name, manifest.files[member].bytes});
+    CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
+                           ParityGroup::Make(save.info.identity, members, place_.parity));
+    const auto own = static_cast<int>(std::ranges::find(place_.group, rank) - place_.group.begin());
+    const MemberFiles files{.has = [](int, bool parity) { return !parity; },
+                            .read =
+                                [&](std::span<const MemberRead> reads) {
+                                  std::vector<PeerFiles::Read> asked;
+                                  for (const MemberRead& read : reads)
+                                    asked.push_back({place_.group[read.member], members[read.member].shard,
+                                                     read.offset, read.out});
+                                  return peers_.ReadAll(asked);
+                                }};
+    return WriteParity(fs_, JoinPath(partial, ParityName(rank)), group, own, files);
+  };
+  const Status shared = peers_.Session({{ShardName(rank), {save.snapshot->image(), ""}}}, work);
+  return status.ok() ? shared : status;
+}
+
+std::shared_ptr<Save> LocalSaver::DrainOf(const Save& save) const {
+  auto drain = std::make_shared<Save>();
+  drain->info = save.info;
+  drain->nonce = save.nonce;
+  drain->tensors = save.tensors;
+  drain->started = save.started;
+  drain->local_step = save.local_step;
+  drain->receipt = save.receipt;
+  return drain;
+}
+
+// Keeps what a drain still reads from, too. A drain ends on all ranks at once, so the leader's knowledge is
+// that of all who share its directory.
+Status LocalSaver::Retire(const Save& save) {
+  std::erase_if(drains_, [](const auto& drain) { return drain->done.load(); });
+  if (!place_.leader) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, place_.run_dir));
+  for (int64_t step : LocalStepsToRetire(facts, place_.keep_last)) {
+    const bool read =
+        std::ranges::any_of(drains_, [&](const auto& drain) { return drain->info.identity.step == step; });
+    if (read) continue;
+    const Status retired = RetireStep(fs_, place_.run_dir, StepDirName(step), save.nonce, Shards::kSpread);
+    if (!retired.ok()) leftovers_.Add(retired);
+  }
+  return RemoveSuperseded(fs_, place_.run_dir, save.nonce, Shards::kSpread,
+                          [this](const Status& why) { leftovers_.Add(why); });
+}
+
+// Says when local saves begin to fail and when they work again, not each time.
+void LocalSaver::TellChange(const Save& save, const Status& status) {
+  if (failing_ == !status.ok()) return;
+  failing_ = !status.ok();
+  if (control_->rank() != 0) return;
+  if (failing_)
+    Say(fmt::format("local checkpoint of iteration {} FAILED: {}; those due for --save go straight there",
+                    save.info.identity.step, status.message()));
+  else
+    Say(fmt::format("local checkpoints work again (iteration {})", save.info.identity.step));
+}
+
+}  // namespace cairn

@@ -1,0 +1,57 @@
+// The first level of saves: node-local directories, with parity over the ranks.
+//
+// Every rank writes its shard into its own directory, computes its share of the parity of its group from the
+// others' snapshots, and publishes the step there; the snapshot's memory is then free. A save that is wanted
+// in the run directory is copied on from there by the saver (saver.h), beside the next local saves; where it
+// is to be compressed, from the snapshot. Where a
+// local save fails on any rank, that one goes to the run directory from the snapshot; one that is wanted only
+// locally fails: writing each of these to the run directory would cost the training what the user did not
+// ask for.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/saving/local_place.h"
+#include "runtime/saving/peer_files.h"
+#include "runtime/saving/saver.h"
+
+namespace cairn {
+
+// Steps of a local directory that are older than the newest healthy one and not among the newest `keep_last`
+// healthy ones. A bound on the node's memory, so nothing more is kept: --save has more. `steps` is ascending.
+// Pure.
+std::vector<int64_t> LocalStepsToRetire(const std::vector<StepFacts>& steps, int64_t keep_last);
+
+class LocalSaver {
+ public:
+  // `peers` is this object's from now on.
+  LocalSaver(const LocalPlace& place, Direct direct, Saver& saver, std::unique_ptr<ControlPlane> control,
+             PeerFiles& peers);
+
+  void Start(std::shared_ptr<Save> save) { queue_.Push(std::move(save)); }
+
+ private:
+  void Flush(const std::shared_ptr<Save>& save);
+  Status Commit(Save& save);
+  Result<StepSeal> Seal(const Save& save, const Result<ShardReceipt>& receipt);
+  Status WriteShare(const Save& save, const std::string& partial, const Result<StepSeal>& seal);
+  std::shared_ptr<Save> DrainOf(const Save& save) const;
+  Status Retire(const Save& save);
+  void TellChange(const Save& save, const Status& status);
+
+  const LocalPlace& place_;
+  const Direct direct_;
+  Saver& saver_;
+  const std::unique_ptr<ControlPlane> control_;
+  PeerFiles& peers_;
+  FileSystem& fs_ = FileSystem::Posix();
+  std::vector<std::shared_ptr<Save>> drains_;  // that still read from local steps
+  SaidOnce leftovers_{"old local step not removed: "};
+  bool failing_ = false;
+  SaveQueue queue_;  // last: it ends first, and finishes what it was given
+};
+
+}  // namespace cairn

@@ -1,0 +1,489 @@
+#include "runtime/saving/local_steps.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
+#include "ckpt/step/commit.h"
+#include "ckpt/step/verify.h"
+#include "runtime/control/rank_message.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kReadBytes = 16 << 20;  // of one message
+
+std::string ParityNameOf(const std::string& shard) { return shard.substr(0, shard.rfind('.')) + ".parity"; }
+
+int NumberOf(const std::string& name) {  // of "shard-00003.h5"
+  return name.starts_with("shard-") ? std::atoi(name.c_str() + 6) : -1;
+}
+
+std::string EncodeGroup(const ParityGroup& group) {
+  ByteWriter out;
+  out.Put(static_cast<uint16_t>(group.code().parity()));
+  out.Put(static_cast<uint16_t>(group.size()));
+  for (const ParityGroup::Member& member : group.members()) {
+    out.PutText(member.shard);
+    out.Put(member.bytes);
+  }
+  return std::move(out).Take();
+}
+
+Result<ParityGroup> DecodeGroup(const StepIdentity& identity, ByteReader& in) {
+  const int parity = in.Get<uint16_t>();
+  std::vector<ParityGroup::Member> members(in.Get<uint16_t>());
+  for (ParityGroup::Member& member : members) {
+    member.shard = in.GetText();
+    member.bytes = in.Get<uint64_t>();
+  }
+  return ParityGroup::Make(identity, std::move(members), parity);
+}
+
+// A file of another rank.
+class PeerFile final : public File {
+ public:
+  PeerFile(PeerFiles& peers, int rank, std::string name)
+      : peers_(peers), rank_(rank), name_(std::move(name)) {}
+  Status WriteAt(uint64_t, std::span<const std::byte>) override { return ReadOnly(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const PeerFiles::Read read{rank_, name_, offset,
+                                 bytes.first(std::min<uint64_t>(bytes.size(), kReadBytes))};
+      CAIRN_RETURN_IF_ERROR(peers_.ReadAll({&read, 1}));
+      bytes = bytes.subspan(read.out.size());
+      offset += read.out.size();
+    }
+    return OkStatus();
+  }
+  Status Allocate(uint64_t) override { return ReadOnly(); }
+  Status Sync() override { return ReadOnly(); }
+  Status Close() override { return OkStatus(); }
+  bool direct() const override { return false; }
+  const std::string& path() const override { return name_; }
+
+ private:
+  Status ReadOnly() const { return NotSupported("{} lies on rank {}", name_, rank_); }
+  PeerFiles& peers_;
+  const int rank_;
+  const std::string name_;
+};
+
+// A local step's directory with the files that lie elsewhere. Reads only.
+class StepFiles final : public FileSystem {
+ public:
+  struct Place {
+    int rank;
+    uint64_t bytes;
+  };
+  StepFiles(FileSystem& base, std::string directory, std::map<std::string, Place> elsewhere, PeerFiles& peers)
+      : base_(base), prefix_(std::move(directory) + "/"), elsewhere_(std::move(elsewhere)), peers_(peers) {}
+
+  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
+    const Place* place = Elsewhere(path);
+    if (place == nullptr) return base_.OpenForRead(path, direct);
+    return std::unique_ptr<File>(
+        std::make_unique<PeerFile>(peers_, place->rank, path.substr(prefix_.size())));
+  }
+  Result<FileInfo> Stat(const std::string& path) override {
+    const Place* place = Elsewhere(path);
+    return place == nullptr ? base_.Stat(path) : FileInfo{.bytes = place->bytes};
+  }
+  Result<std::vector<std::string>> List(const std::string& path) override { return base_.List(path); }
+  Result<uint64_t> FreeBytes(const std::string& path) override { return base_.FreeBytes(path); }
+  Result<std::unique_ptr<File>> Create(const std::string& path, Direct) override { return ReadOnly(path); }
+  Status MakeDir(const std::string& path) override { return ReadOnly(path); }
+  Status Rename(const std::string& path, const std::string&) override { return ReadOnly(path); }
+  Status Exchange(const std::string& path, const std::string&) override { return ReadOnly(path); }
+  Status RemoveFile(const std::string& path) override { return ReadOnly(path); }
+  Status RemoveDir(const std::string& path) override { return ReadOnly(path); }
+  Status SyncDir(const std::string& path) override { return ReadOnly(path); }
+
+ private:
+  static Status ReadOnly(const std::string& path) { return NotSupported("{} is only read", path); }
+  const Place* Elsewhere(const std::string& path) const {
+    if (!path.starts_with(prefix_)) return nullptr;
+    const auto found = elsewhere_.find(path.substr(prefix_.size()));
+    return found == elsewhere_.end() ? nullptr : &found->second;
+  }
+
+  FileSystem& base_;
+  const std::string prefix_;
+  const std::map<std::string, Place> elsewhere_;
+  PeerFiles& peers_;
+};
+
+}  // namespace
+
+std::string LocalSteps::Directory(int64_t step) const { return JoinPath(place_.run_dir, StepDirName(step)); }
+
+std::string LocalSteps::PartialDirectory(int64_t step) const {
+  return JoinPath(place_.run_dir, PartialDirName(step, nonce_));
+}
+
+// Every rank's blob, on every rank.
+Result<std::vector<std::string>> LocalSteps::ShareAll(std::string blob, std::string_view what) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> blobs, control_.GatherToRoot(std::move(blob), what));
+  ByteWriter out;
+  for (const std::string& each : blobs) {
+    out.Put(static_cast<uint64_t>(each.size()));
+    out.PutRaw(each);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string all, control_.BroadcastFromRoot(std::move(out).Take(), what));
+  ByteReader in(all);
+  blobs.clear();
+  while (in.ok() && in.left() > 0) blobs.emplace_back(in.GetRaw(in.Get<uint64_t>()));
+  if (!in.ok() || static_cast<int>(blobs.size()) != control_.size())
+    return Corrupt("truncated message between ranks");
+  return blobs;
+}
+
+// ---- Who holds what ----
+
+std::string LocalSteps::FactsOfThisRank() const {
+  ByteWriter out;
+  const Result<std::vector<int64_t>> steps = ListSteps(fs_, place_.run_dir);
+  for (int64_t step : steps.ok() ? *steps : std::vector<int64_t>()) {
+    const std::string directory = Directory(step);
+    const auto names = fs_.List(directory);
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      const auto info = fs_.Stat(JoinPath(directory, name));
+      if (!info.ok() || info->is_directory()) continue;
+      Digest digest{};
+      std::optional<Health> health;
+      if (name == kManifestName) {
+        const auto text = ReadSmallFile(fs_, JoinPath(directory, name), kMaxManifestBytes);
+        if (!text.ok()) continue;
+        const Result<Manifest> manifest = DecodeManifest(*text);
+        if (!manifest.ok() || manifest->step != step) continue;
+        digest = DigestOf(*text);
+        health = HealthOf(manifest->state);
+      }
+      out.Put(step);
+      out.PutText(name);
+      out.Put(info->bytes);
+      out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+      out.PutText(health ? nlohmann::json{{"health", ToJson(*health)}}.dump() : "{}");
+    }
+  }
+  return std::move(out).Take();
+}
+
+// Where manifests differ (a training that walked back wrote the step again, but not everywhere), the one that
+// most ranks have counts.
+Status LocalSteps::Survey() {
+  CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(FactsOfThisRank(), "local steps"));
+  steps_.clear();
+  std::map<int64_t, std::map<Digest, std::vector<Holder>>> manifests;
+  std::map<Digest, std::optional<Health>> healths;  // by manifest
+  for (int rank = 0; rank < static_cast<int>(facts.size()); ++rank) {
+    for (ByteReader in(facts[rank]); in.left() > 0 && in.ok();) {
+      const auto step = in.Get<int64_t>();
+      const std::string name(in.GetText());
+      const Holder holder{rank, in.Get<uint64_t>()};
+      Digest digest{};
+      const std::string_view raw = in.GetRaw(digest.size());
+      const std::string state(in.GetText());
+      if (!in.ok()) return Corrupt("truncated message between ranks");
+      std::copy_n(reinterpret_cast<const std::byte*>(raw.data()), digest.size(), digest.begin());
+      if (name == kManifestName) {
+        manifests[step][digest].push_back(holder);
+        healths[digest] = HealthOf(nlohmann::json::parse(state, nullptr, /*allow_exceptions=*/false));
+      } else {
+        steps_[step].files[name].push_back(holder);
+      }
+    }
+  }
+  std::erase_if(steps_, [&](const auto& entry) { return !manifests.contains(entry.first); });
+  for (const auto& [step, versions] : manifests) {
+    const auto most =
+        std::ranges::max_element(versions, {}, [](const auto& version) { return version.second.size(); });
+    steps_[step].manifest = most->first;
+    steps_[step].health = healths[most->first];
+    steps_[step].files[std::string(kManifestName)] = most->second;
+  }
+  return OkStatus();
+}
+
+std::vector<int64_t> LocalSteps::steps() const {
+  std::vector<int64_t> steps;
+  for (const auto& [step, known] : steps_) steps.push_back(step);
+  return steps;
+}
+
+std::map<std::string, PeerFiles::Offer> LocalSteps::Offers(int64_t step) const {
+  std::map<std::string, PeerFiles::Offer> offers;
+  for (const auto& [name, holders] : steps_.at(step).files)
+    if (std::ranges::count(holders, control_.rank(), &Holder::rank) > 0)
+      offers[name] = {{}, JoinPath(Directory(step), name)};
+  return offers;
+}
+
+// ---- Loading ----
+
+Status LocalSteps::Load(int64_t step, const Loader& load) {
+  CAIRN_RETURN_IF_ERROR(Open(step));
+  if (AllShardsThere()) {
+    const Status status = LoadOnce(load);
+    const Status agreed = Agree(control_, status, "outcome of the load");
+    if (agreed.ok() || !IsDamage(agreed.kind())) return status;
+    if (control_.rank() == 0) Say(fmt::format("local step {}: {}", step, agreed.message()));
+  }
+  CAIRN_RETURN_IF_ERROR(Repair());
+  CAIRN_RETURN_IF_ERROR(Survey());
+  CAIRN_RETURN_IF_ERROR(Open(step));
+  return LoadOnce(load);
+}
+
+// Every rank comes to know the manifest and the index.
+Status LocalSteps::Open(int64_t step) {
+  current_ = {.step = step};
+  const auto known = steps_.find(step);
+  if (known == steps_.end()) return NotFound("local step {} is gone", step);
+  const Status read = peers_.Session(Offers(step), [&]() -> Status {
+    const std::string name(kManifestName);
+    CAIRN_ASSIGN_OR_RETURN(current_.manifest_text,
+                           ReadCopy(name, known->second.manifest, known->second.files.at(name)[0].bytes));
+    CAIRN_ASSIGN_OR_RETURN(current_.manifest, DecodeManifest(current_.manifest_text));
+    const Manifest& m = current_.manifest;
+    const auto index = std::ranges::find(m.files, kIndexName, &ManifestFile::name);
+    if (index == m.files.end()) return Corrupt("local step {}: its manifest names no index", step);
+    CAIRN_ASSIGN_OR_RETURN(current_.index, ReadCopy(index->name, index->digest, index->bytes));
+    if (m.catalog_bytes > index->bytes || m.catalog_offset > index->bytes - m.catalog_bytes)
+      return Corrupt("local step {}: the catalog lies behind the end of the index", step);
+    CAIRN_ASSIGN_OR_RETURN(current_.catalog,
+                           DecodeStepCatalog(ByteReader(
+                               std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes))));
+    return OkStatus();
+  });
+  return Agree(control_, read, "opening a local step");
+}
+
+// A small file that many ranks hold, from the nearest that has it whole.
+Result<std::string> LocalSteps::ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes) {
+  const auto& files = steps_.at(current_.step).files;
+  const auto found = files.find(name);
+  std::vector<Holder> holders = found == files.end() ? std::vector<Holder>() : found->second;
+  std::stable_partition(holders.begin(), holders.end(),
+                        [&](const Holder& h) { return h.rank == control_.rank(); });
+  std::string text(bytes, '\0');
+  for (const Holder& holder : holders) {
+    if (holder.bytes != bytes) continue;
+    PeerFile file(peers_, holder.rank, name);
+    if (file.ReadAt(0, std::as_writable_bytes(std::span(text))).ok() && DigestOf(text) == digest) return text;
+  }
+  return Corrupt("local step {}: no rank has a good {}", current_.step, name);
+}
+
+bool LocalSteps::AllShardsThere() const {
+  const Holders& files = steps_.at(current_.step).files;
+  return std::ranges::all_of(current_.manifest.files, [&](const ManifestFile& file) {
+    const auto found = files.find(file.name);
+    return found != files.end() && std::ranges::count(found->second, file.bytes, &Holder::bytes) > 0;
+  });
+}
+
+Status LocalSteps::LoadOnce(const Loader& load) {
+  const Known& known = steps_.at(current_.step);
+  std::map<std::string, StepFiles::Place> elsewhere;
+  std::vector<std::pair<std::string, uint64_t>> wanted{
+      {std::string(kManifestName), current_.manifest_text.size()}};
+  for (const ManifestFile& file : current_.manifest.files) wanted.emplace_back(file.name, file.bytes);
+  for (const auto& [name, bytes] : wanted) {
+    const auto found = known.files.find(name);
+    if (found == known.files.end()) continue;
+    std::vector<Holder> good = found->second;
+    std::erase_if(good, [size = bytes](const Holder& holder) { return holder.bytes != size; });
+    if (!good.empty() && std::ranges::count(good, control_.rank(), &Holder::rank) == 0)
+      elsewhere[name] = {good[0].rank, bytes};
+  }
+  const std::string directory = Directory(current_.step);
+  StepFiles files(fs_, directory, std::move(elsewhere), peers_);
+  return peers_.Session(Offers(current_.step), [&] { return load(files, directory); });
+}
+
+// ---- Rebuilding ----
+
+Status LocalSteps::Repair() {
+  CAIRN_ASSIGN_OR_RETURN(const Verified verified, VerifyAll());
+  CAIRN_RETURN_IF_ERROR(CheckRebuildable(verified));  // the same everywhere
+  const Status rebuilt = peers_.Session(Offers(current_.step), [&] { return RebuildHere(verified); });
+  const Status agreed = Agree(control_, rebuilt, "rebuilding a local step");
+  Status installed;
+  if (place_.leader && fs_.Stat(PartialDirectory(current_.step)).ok()) {
+    if (agreed.ok())
+      installed = Install();
+    else
+      AbandonPartial(fs_, PartialDirectory(current_.step));
+  }
+  const Status all_installed = Agree(control_, installed, "rebuilding a local step");
+  return agreed.ok() ? all_installed : agreed;
+}
+
+// Which files are good, by the word of the ranks that see them.
+Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
+  CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(VerifyHere(), "verifying a local step"));
+  Verified verified;
+  for (int rank = 0; rank < static_cast<int>(blobs.size()); ++rank) {
+    for (ByteReader in(blobs[rank]); in.left() > 0 && in.ok();) {
+      const std::string name(in.GetText());
+      verified.rank_of.emplace(name, rank);
+      if (in.Get<uint8_t>() == 0) continue;
+      CAIRN_ASSIGN_OR_RETURN(const ParityGroup group,
+                             DecodeGroup({current_.manifest.run, current_.step}, in));
+      for (const ParityGroup::Member& member : group.members())
+        verified.group_of.emplace(member.shard, group);
+    }
+  }
+  return verified;
+}
+
+// Good files of this rank's directory: text name, u8, and where that is 1 the group of a parity file. Of
+// ranks that share it each verifies its own, and the leader what belongs to none of them.
+std::string LocalSteps::VerifyHere() const {
+  ByteWriter good;
+  const std::string directory = Directory(current_.step);
+  for (const auto& [name, offer] : Offers(current_.step)) {
+    const int number = NumberOf(name);
+    const bool own =
+        number == control_.rank() || (place_.leader && std::ranges::count(place_.sharers, number) == 0);
+    if (!own) continue;
+    if (name.ends_with(".parity")) {
+      const Result<ParityHeader> header = ReadParityHeader(fs_, offer.path);
+      const bool fits = header.ok() && header->group.identity().run == current_.manifest.run &&
+                        header->group.identity().step == current_.step &&
+                        ParityNameOf(header->group.members()[header->member].shard) == name;
+      if (!fits || !VerifyParity(fs_, offer.path, *header).ok()) continue;
+      good.PutText(name);
+      good.Put(uint8_t{1});
+      good.PutRaw(EncodeGroup(header->group));
+    } else if (number >= 0 && VerifyShardAt(directory, name).ok()) {
+      good.PutText(name);
+      good.Put(uint8_t{0});
+    }
+  }
+  return std::move(good).Take();
+}
+
+Status LocalSteps::VerifyShardAt(const std::string& directory, const std::string& name) const {
+  const Manifest& m = current_.manifest;
+  const auto file = std::ranges::find(m.files, name, &ManifestFile::name);
+  if (file == m.files.end()) return NotFound("{} is not of this step", name);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(JoinPath(directory, name)));
+  if (info.bytes != file->bytes)
+    return Corrupt("{} has {} bytes instead of {}", name, info.bytes, file->bytes);
+  const auto index = std::ranges::find(current_.catalog.files, name) - current_.catalog.files.begin();
+  VerifyReport report;
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs_, directory, *file, current_.catalog, static_cast<uint32_t>(index),
+                                    m.run, m.step, report));
+  return report.problems.empty() ? OkStatus() : Corrupt("{}", ToString(report.problems[0]));
+}
+
+namespace {
+
+// The files of a group as the verification found them, read from their ranks.
+MemberFiles FilesOf(const ParityGroup& group, const std::map<std::string, int>& rank_of, PeerFiles& peers) {
+  const auto name = [&group](int member, bool parity) {
+    const std::string& shard = group.members()[member].shard;
+    return parity ? ParityNameOf(shard) : shard;
+  };
+  return {.has = [&rank_of, name](int member, bool parity) { return rank_of.contains(name(member, parity)); },
+          .read =
+              [&rank_of, name, &peers](std::span<const MemberRead> reads) {
+                std::vector<PeerFiles::Read> asked;
+                for (const MemberRead& read : reads) {
+                  const std::string file = name(read.member, read.parity);
+                  asked.push_back({rank_of.at(file), file, read.offset, read.out});
+                }
+                return peers.ReadAll(asked);
+              }};
+}
+
+}  // namespace
+
+Status LocalSteps::CheckRebuildable(const Verified& verified) const {
+  std::set<std::string> lost;
+  for (const ManifestFile& file : current_.manifest.files)
+    if (file.name != kIndexName && !verified.rank_of.contains(file.name)) lost.insert(file.name);
+  for (const std::string& shard : lost) {
+    const auto group = verified.group_of.find(shard);
+    if (group == verified.group_of.end())
+      return Corrupt("local step {}: {} is lost, and there is no parity of it", current_.step, shard);
+    if (!CanRebuild(group->second, FilesOf(group->second, verified.rank_of, peers_)))
+      return Corrupt("local step {}: {} is lost with more of its group than parity makes up for",
+                     current_.step, shard);
+  }
+  if (control_.rank() == 0)
+    Say(fmt::format("local step {}: rebuilding {}", current_.step,
+                    lost.empty() ? "nothing but small files" : fmt::format("{}", fmt::join(lost, ", "))));
+  return OkStatus();
+}
+
+// Makes the lost files that belong to this rank, in a partial directory. Where the ranks are fewer than they
+// were, each takes over those whose number it is modulo their count.
+Status LocalSteps::RebuildHere(const Verified& verified) {
+  const std::string partial = PartialDirectory(current_.step);
+  std::vector<std::function<Status()>> jobs;
+  for (const ManifestFile& file : current_.manifest.files) {
+    const auto found = verified.group_of.find(file.name);
+    if (NumberOf(file.name) % control_.size() != control_.rank() || found == verified.group_of.end())
+      continue;
+    const ParityGroup& group = found->second;
+    const int member = static_cast<int>(
+        std::ranges::find(group.members(), file.name, &ParityGroup::Member::shard) - group.members().begin());
+    const MemberFiles files = FilesOf(group, verified.rank_of, peers_);
+    if (!verified.rank_of.contains(file.name))
+      jobs.emplace_back([=, this, &group]() -> Status {
+        CAIRN_RETURN_IF_ERROR(RebuildShard(fs_, JoinPath(partial, file.name), group, member, files));
+        return VerifyShardAt(partial, file.name);
+      });
+    const std::string parity = ParityNameOf(file.name);
+    if (!verified.rank_of.contains(parity) && CanRebuild(group, files))
+      jobs.emplace_back(
+          [=, this, &group] { return WriteParity(fs_, JoinPath(partial, parity), group, member, files); });
+  }
+  if (place_.leader) {
+    const auto restore = [&](std::string_view name, const std::string& bytes) {
+      const auto here = ReadSmallFile(fs_, JoinPath(Directory(current_.step), name), bytes.size());
+      if (here.ok() && *here == bytes) return;
+      jobs.emplace_back(
+          [this, &bytes, path = JoinPath(partial, name)] { return WriteSmallFile(fs_, path, bytes); });
+    };
+    restore(kIndexName, current_.index);
+    restore(kManifestName, current_.manifest_text);
+  }
+  if (!jobs.empty()) CAIRN_RETURN_IF_ERROR(fs_.MakeDir(partial));
+  for (const auto& job : jobs) CAIRN_RETURN_IF_ERROR(job());
+  return OkStatus();
+}
+
+// Files come into a step directory that is there one by one, each whole, in place of a damaged one or of
+// none; otherwise the directory comes whole.
+Status LocalSteps::Install() const {
+  const std::string partial = PartialDirectory(current_.step), directory = Directory(current_.step);
+  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial));
+  if (!fs_.Stat(directory).ok()) return PublishStep(fs_, place_.run_dir, current_.step, nonce_);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(partial));
+  for (const std::string& name : names)
+    CAIRN_RETURN_IF_ERROR(fs_.Rename(JoinPath(partial, name), JoinPath(directory, name)));
+  CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
+  return fs_.RemoveDir(partial);
+}
+
+Status LocalSteps::SetAsideNewerThan(int64_t step) {
+  Status status;
+  const Result<std::vector<int64_t>> mine = ListSteps(fs_, place_.run_dir);
+  if (place_.leader && mine.ok())
+    for (int64_t newer : *mine)
+      if (newer > step && status.ok())
+        status = fs_.Rename(Directory(newer), JoinPath(place_.run_dir, SupersededDirName(newer, nonce_)));
+  if (place_.leader && status.ok()) status = fs_.SyncDir(place_.run_dir);
+  return Agree(control_, status, "setting local steps aside");
+}
+
+}  // namespace cairn

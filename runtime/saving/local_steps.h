@@ -1,0 +1,97 @@
+// The local steps of a training, which lie spread over the directories of all ranks (local_place.h): who
+// holds what, loading them from wherever their files are, and rebuilding what was lost from parity.
+//
+// Every member function but the getters is collective.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/manifest.h"
+#include "ckpt/run/health.h"
+#include "runtime/saving/local_place.h"
+#include "runtime/saving/peer_files.h"
+
+namespace cairn {
+
+class LocalSteps {
+ public:
+  // Reads a step through a file system that shows all its files in `directory`.
+  using Loader = std::function<Status(FileSystem& fs, const std::string& directory)>;
+
+  // `nonce`: of names that only this session writes.
+  LocalSteps(FileSystem& fs, const LocalPlace& place, std::string nonce, ControlPlane& control,
+             PeerFiles& peers)
+      : fs_(fs), place_(place), nonce_(std::move(nonce)), control_(control), peers_(peers) {}
+
+  // Asks all ranks what they hold.
+  Status Survey();
+  // Steps of which somebody has the manifest, ascending; the same on all ranks.
+  std::vector<int64_t> steps() const;
+  // What the step's manifest says; nothing where it says nothing.
+  std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
+
+  // Runs `load`; where files are lost, or some rank's `load` meets damage, everything is verified, rebuilt
+  // and published first. This rank's outcome.
+  Status Load(int64_t step, const Loader& load);
+
+  // Renames steps that are newer than this to superseded ones, so that nobody counts them among the newest.
+  Status SetAsideNewerThan(int64_t step);
+
+ private:
+  struct Holder {
+    int rank;
+    uint64_t bytes;
+  };
+  using Holders = std::map<std::string, std::vector<Holder>>;  // by file name
+  struct Known {
+    Digest manifest{};  // of its bytes
+    std::optional<Health> health;
+    Holders files;
+  };
+  // What everybody knows of the step at hand.
+  struct Current {
+    int64_t step = 0;
+    std::string manifest_text;
+    std::string index;
+    Manifest manifest;
+    StepCatalog catalog;
+  };
+  // Files that were verified.
+  struct Verified {
+    std::map<std::string, int> rank_of;           // by name
+    std::map<std::string, ParityGroup> group_of;  // by name of a shard
+  };
+
+  std::string Directory(int64_t step) const;
+  std::string PartialDirectory(int64_t step) const;
+  Result<std::vector<std::string>> ShareAll(std::string blob, std::string_view what);
+  std::string FactsOfThisRank() const;
+  std::map<std::string, PeerFiles::Offer> Offers(int64_t step) const;
+
+  Status Open(int64_t step);
+  Result<std::string> ReadCopy(const std::string& name, const Digest& digest, uint64_t bytes);
+  bool AllShardsThere() const;
+  Status LoadOnce(const Loader& load);
+
+  Status Repair();
+  Result<Verified> VerifyAll();
+  std::string VerifyHere() const;
+  Status VerifyShardAt(const std::string& directory, const std::string& name) const;
+  Status CheckRebuildable(const Verified& verified) const;
+  Status RebuildHere(const Verified& verified);
+  Status Install() const;
+
+  FileSystem& fs_;
+  const LocalPlace& place_;
+  const std::string nonce_;
+  ControlPlane& control_;
+  PeerFiles& peers_;
+  std::map<int64_t, Known> steps_;
+  Current current_;
+};
+
+}  // namespace cairn

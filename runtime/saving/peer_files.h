@@ -1,0 +1,95 @@
+// Files of other nodes, read by messages: what local checkpoints need to be loaded, and rebuilt from parity.
+//
+// A session is collective: each rank says what it offers, and works; what others ask for is served beside the
+// work by a thread of the session, which is the only one to touch the mailbox. The session ends when the work
+// of all ranks has ended.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+class Mailbox;
+
+class PeerFiles {
+ public:
+  // What this rank offers, by name: bytes in memory or a file.
+  struct Offer {
+    std::span<const std::byte> memory;
+    std::string path;  // where `memory` is empty
+  };
+  struct Read {
+    int rank;
+    std::string name;  // of its offers
+    uint64_t offset;
+    std::span<std::byte> out;
+  };
+
+  // `mailbox`: of this object alone. `timeout_seconds`: without an answer. Throws std::system_error where its
+  // thread cannot be started; no session needs another one.
+  PeerFiles(FileSystem& fs, std::shared_ptr<Mailbox> mailbox, double timeout_seconds);
+  ~PeerFiles();
+
+  int rank() const;
+  int size() const;
+
+  // Collective; returns what `work` returned, or Aborted where a rank does not answer.
+  Status Session(std::map<std::string, Offer> offers, const std::function<Status()>& work);
+  // All of them; safe from several threads. Within a session only. Errors: those of the other rank's disk.
+  Status ReadAll(std::span<const Read> reads);
+
+ private:
+  struct Waiting {  // for a reply
+    std::span<std::byte> out;
+    std::optional<Status> outcome;
+  };
+
+  void ServeSessions();
+  void Serve();
+  bool Turn();  // sends what is asked for, takes what has come; false: nothing to do
+  void Take(int from, const std::string& message);
+  void Answer(int from, uint64_t id, const std::string& name, uint64_t offset, uint64_t bytes);
+  void Resolve(uint64_t id, const Status& status, std::string_view bytes);
+  Status ReadOffer(const std::string& name, uint64_t offset, std::span<std::byte> out);
+  std::string Start(char kind) const;
+  void Post(int to, std::string message);
+
+  FileSystem& fs_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  const double timeout_seconds_;
+  uint64_t session_ = 0;
+  std::deque<std::pair<int, std::string>> early_;  // messages of the next session
+
+  // Of the session.
+  bool serving_ = false;
+  std::map<std::string, Offer> offers_;
+  std::map<std::string, std::unique_ptr<File>> files_;  // offers that were asked for
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<int, std::string>> requests_;  // to send
+  std::map<uint64_t, Waiting> waiting_;               // by id
+  uint64_t next_id_ = 0;
+  bool working_ = false;
+  Status failure_;         // of the session: no answer
+  int ranks_working_ = 0;  // rank 0 counts
+  bool told_ = false;      // rank 0 was told that this rank's work has ended
+  bool over_ = false;
+
+  bool stop_ = false;
+  std::thread server_;  // last: it uses the others
+};
+
+}  // namespace cairn

@@ -1,0 +1,401 @@
+#include "runtime/saving/resume.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/codec/cast.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/model_function.h"
+#include "ckpt/run/run_dir.h"
+#include "runtime/control/rank_message.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kWindowElements = 1 << 20;
+
+FlatRange Overlap(FlatRange a, FlatRange b) {
+  const uint64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+struct Stretch {
+  Box box;            // of the tensor
+  std::byte* target;  // of the part
+};
+
+// What a part of this rank's state has of a parameter.
+std::vector<Stretch> StretchesOf(const StateBuffers::Part& part, const LocalParameter& local) {
+  const FlatRange wanted = Overlap(part.covers, {local.flat_begin, local.flat_begin + local.box.Volume()});
+  std::vector<Stretch> stretches;
+  if (wanted.size() == 0) return stretches;
+  const FlatRange in_box{wanted.begin - local.flat_begin, wanted.end - local.flat_begin};
+  for (const Segment& segment : Decompose(local.box, in_box))
+    stretches.push_back(
+        {segment.box, part.data + (wanted.begin + segment.begin - part.covers.begin) * SizeOf(part.dtype)});
+  return stretches;
+}
+
+Status DoesNotFit(const TensorEntry& entry, const StateBuffers::Part& part, const ParameterSpec& spec,
+                  std::string_view hint) {
+  return InvalidArgument(
+      "tensor {} is {} {} in the checkpoint, {} {} in this training; check the model's flags{}",
+      DisplayName(entry), Name(entry.dtype), ToString(entry.spec.shape), Name(part.dtype),
+      ToString(spec.shape), hint);
+}
+
+bool IsOwn(const nlohmann::json& state) {
+  return state.is_object() && state.contains("nan_iterations") && state.contains("optimizer_steps");
+}
+
+std::string NameOf(int64_t local_step, const std::string& directory) {
+  return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
+}
+
+// Its weights are of the function that is trained: names and shapes do not show that.
+Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained) {
+  if (trained.empty() || model.empty()) return OkStatus();
+  if (model.contains("hugging_face") && !model.contains("function"))
+    return NotSupported(
+        "it was imported by an earlier Cairn, which did not note all that changes what a model computes; "
+        "import "
+        "it again with cairn convert --to native");
+  const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
+  if (family != own && !family.empty())
+    return NotSupported("it is a model of the family {}, this training computes {}", family, own);
+  const Status same = SameFunction(model, trained, "this training");
+  return same.ok() ? same
+                   : NotSupported(
+                         "{}; flags set the sizes, --layernorm-epsilon and "
+                         "--untie-embeddings-and-output-weights, the rest cannot be trained here",
+                         same.message());
+}
+
+// The step that `latest` names.
+std::optional<int64_t> LatestOf(FileSystem& fs, const std::string& run_dir) {
+  if (run_dir.empty()) return std::nullopt;
+  const Result<std::string> text = ReadSmallFile(fs, JoinPath(run_dir, kLatestName), 64);
+  return text.ok() ? ParseStepDirName(text->substr(0, text->find('\n'))) : std::nullopt;
+}
+
+}  // namespace
+
+TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
+  TensorEntry entry;
+  entry.spec.name = fmt::format("rng.tp{}-pp{}-dp{}.rank-{}", t.tp, t.pp, t.dp, rank);
+  entry.spec.shape = {bytes};
+  entry.role = Role::kRng;
+  entry.dtype = Dtype::kU8;
+  return entry;
+}
+
+// Steps of a run directory, newest first, and of equals the local one.
+Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
+  std::vector<int64_t> local;
+  if (places_.local != nullptr && run_dir == places_.save_dir) local = places_.local->steps();
+  std::vector<JudgedStep> judged;
+  for (const int64_t step : local) judged.push_back({step, places_.local->HealthAt(step), places_.run});
+  for (const StepFacts& fact : facts) judged.push_back({fact.step, fact.health, fact.run});
+  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
+  std::map<int64_t, std::string> of_step;  // of those that open
+  for (size_t i = local.size(); i < judged.size(); ++i) of_step[judged[i].step] = verdicts[i];
+  while (!steps.empty() || !local.empty()) {
+    if (steps.empty() || (!local.empty() && local.back() >= steps.back())) {
+      const bool drained = !steps.empty() && local.back() == steps.back();
+      candidates.push_back(
+          {.local_step = local.back(), .drained = drained, .unhealthy = verdicts[local.size() - 1]});
+      local.pop_back();
+    } else {
+      candidates.push_back(
+          {.directory = JoinPath(run_dir, StepDirName(steps.back())), .unhealthy = of_step[steps.back()]});
+      steps.pop_back();
+    }
+  }
+  return OkStatus();
+}
+
+Status Resumer::AddLoad(std::vector<Candidate>& candidates) const {
+  const size_t before = candidates.size();
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
+  if (!info.is_directory())
+    return NotSupported("{} is a file; --load takes a step or run directory", places_.load);
+  if (fs_.Stat(JoinPath(places_.load, kManifestName)).ok()) {
+    const auto step = StepReader::Open(fs_, places_.load);
+    const std::optional<Health> health = step.ok() ? HealthOf((*step)->manifest().state) : std::nullopt;
+    candidates.push_back({.directory = places_.load, .unhealthy = health ? WhyUnhealthy(*health) : ""});
+  } else {
+    CAIRN_RETURN_IF_ERROR(AddSteps(places_.load, candidates));
+  }
+  if (candidates.size() == before) return NotFound("{}: no committed step here", places_.load);
+  for (size_t i = before; i < candidates.size(); ++i) candidates[i].weights_only = places_.finetune;
+  return OkStatus();
+}
+
+// Steps to try, best first. Those of save_dir win over --load, so that the same command line continues where
+// it was when it is started again; where --load is the same directory, the first start has none.
+Result<std::vector<Resumer::Candidate>> Resumer::Candidates() {
+  std::vector<Candidate> candidates;
+  if (!places_.save_dir.empty()) CAIRN_RETURN_IF_ERROR(AddSteps(places_.save_dir, candidates));
+  const bool has_steps = std::ranges::any_of(candidates, [](const Candidate& c) { return c.local_step < 0; });
+  if (!has_steps) {
+    if (candidates.empty()) CAIRN_RETURN_IF_ERROR(StepsAreGone());
+    const bool own =
+        !places_.save_dir.empty() && CanonicalPath(places_.load) == CanonicalPath(places_.save_dir);
+    if (!places_.load.empty() && !own) CAIRN_RETURN_IF_ERROR(AddLoad(candidates));
+  }
+  CAIRN_RETURN_IF_ERROR(LeaveOutUnhealthy(candidates));
+  return candidates;
+}
+
+Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
+  if (places_.load_unhealthy) return OkStatus();
+  std::vector<Candidate> healthy;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.unhealthy.empty()) healthy.push_back(candidate);
+    if (!candidate.unhealthy.empty() && healthy.empty())
+      Say(fmt::format("skipping {}: unhealthy ({})", NameOf(candidate.local_step, candidate.directory),
+                      candidate.unhealthy));
+  }
+  if (healthy.empty() && !candidates.empty())
+    return InvalidArgument(
+        "{}: none of its steps is healthy; --load-unhealthy resumes from the newest all the same",
+        places_.save_dir.empty() ? places_.load : places_.save_dir);
+  candidates = std::move(healthy);
+  return OkStatus();
+}
+
+// An error where save_dir had steps once: to start again at iteration 0 is for the user to say.
+Status Resumer::StepsAreGone() const {
+  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
+  if (!latest || places_.start_anew) return OkStatus();
+  return NotFound(
+      "{}: 'latest' names step {}, but no step is here any more; bring it back (cairn archive restore), or "
+      "start at iteration 0 with --start-anew",
+      places_.save_dir, *latest);
+}
+
+void Resumer::SayWhatIsGone(const Resumed& resumed) const {
+  const std::optional<int64_t> latest = LatestOf(fs_, places_.save_dir);
+  if (!latest || resumed.state.iteration >= *latest) return;
+  if (fs_.Stat(JoinPath(places_.save_dir, StepDirName(*latest))).ok()) return;
+  Say(fmt::format("{}: 'latest' names step {}, which is not here any more", places_.save_dir, *latest));
+}
+
+// Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
+// directory ("F": for its weights), or nothing.
+Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
+  std::string text;
+  if (proposal.ok() && proposal->local_step >= 0)
+    text = fmt::format("{}{}", proposal->drained ? 'l' : 'L', proposal->local_step);
+  if (proposal.ok() && !proposal->directory.empty())
+    text = (proposal->weights_only ? "F" : "D") + proposal->directory;
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::string told,
+      control_.BroadcastFromRoot(EncodeOutcome(proposal.status(), text), "step to resume from"));
+  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  Candidate agreed;
+  if (text.starts_with('D') || text.starts_with('F'))
+    agreed = {.directory = text.substr(1), .weights_only = text[0] == 'F'};
+  else if (!text.empty())
+    agreed = {.local_step = std::atoll(text.c_str() + 1), .drained = text[0] == 'l'};
+  return agreed;
+}
+
+// The directory that the candidates are of: all are of save_dir, or of --load.
+std::string Resumer::PlaceOf(const std::vector<Candidate>& candidates) const {
+  const bool of_save = !places_.save_dir.empty() && std::ranges::any_of(candidates, [&](const Candidate& c) {
+    return c.directory.starts_with(places_.save_dir + "/");
+  });
+  return of_save || places_.load.empty() ? places_.save_dir : places_.load;
+}
+
+// Rank 0 proposes one step after the other; one counts only where every rank could load its part of it. Where
+// there are none but local ones, and too much of them is lost, there is nothing left to resume from.
+Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
+  const bool root = control_.rank() == 0;
+  Result<std::vector<Candidate>> found = root ? Candidates() : std::vector<Candidate>();
+  const std::vector<Candidate> candidates = found.ok() ? *found : std::vector<Candidate>();
+  Status failure = found.status();
+  const bool only_local =
+      std::ranges::all_of(candidates, [](const Candidate& c) { return c.local_step >= 0; });
+  for (size_t i = 0;; ++i) {
+    if (root && failure.ok() && only_local && i == candidates.size()) failure = StepsAreGone();
+    if (failure.ok() && !only_local && i == candidates.size())
+      failure = Corrupt(
+          "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
+          PlaceOf(candidates), candidates.size());
+    CAIRN_ASSIGN_OR_RETURN(const Candidate candidate, Agreed(!failure.ok() ? Result<Candidate>(failure)
+                                                             : i < candidates.size() ? candidates[i]
+                                                                                     : Candidate()));
+    if (candidate.local_step < 0 && candidate.directory.empty()) return std::optional<Resumed>();
+    Resumed resumed;
+    const Status agreed = Agree(control_, Load(candidate, buffers, resumed), "outcome of the load");
+    const std::string what = NameOf(candidate.local_step, candidate.directory);
+    if (agreed.ok()) {
+      if (root && !resumed.weights_only) SayWhatIsGone(resumed);
+      if (root)
+        Say(resumed.weights_only
+                ? fmt::format("starts with the weights of {}", what)
+                : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
+      if (root && !resumed.missing.empty())
+        Say(fmt::format("{}: another program's; as in a training that begins: {}", what,
+                        fmt::join(resumed.missing, ", ")));
+      return std::optional(std::move(resumed));
+    }
+    if (!IsDamage(agreed.kind())) return agreed;
+    if (root) Say("skipping a damaged step: " + agreed.message());
+  }
+}
+
+Status Resumer::Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed) {
+  resumed.weights_only = candidate.weights_only;
+  if (candidate.local_step < 0) return LoadStep(fs_, candidate.directory, buffers, resumed);
+  resumed.from_local = true;
+  resumed.durable = candidate.drained;
+  return places_.local->Load(candidate.local_step, [&](FileSystem& fs, const std::string& directory) {
+    return LoadStep(fs, directory, buffers, resumed);
+  });
+}
+
+Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers,
+                         Resumed& resumed) {
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, directory));
+  CAIRN_RETURN_IF_ERROR(CheckFunction(step->manifest().model, places_.model).WithContext(directory));
+  if (resumed.weights_only) return LoadWeights(*step, buffers).WithContext(directory);
+  // cairn train writes all of its state; what other programs do not have is no damage.
+  const nlohmann::json& state = step->manifest().state;
+  Result<TrainState> loaded =
+      IsOwn(state) ? TrainState::FromJson(state) : TrainState::FromOtherProgram(state, resumed.missing);
+  if (!loaded.ok()) return loaded.status().WithContext(directory);
+  CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
+  LoadRng(*step, buffers);
+  resumed.state = *loaded;
+  resumed.step_run = step->manifest().run;
+  resumed.save_interval = IntField(state, "save_interval");
+  resumed.continues =
+      resumed.from_local ||
+      (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
+  return OkStatus();
+}
+
+// Elements of the tensor as `dtype`, a window at a time: whole tensors of a large model are beyond a rank's
+// memory.
+Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
+                       std::byte* target) {
+  const Dtype from = step.catalog().tensors[tensor].dtype;
+  std::vector<std::byte> stored, cast;
+  for (uint64_t begin = 0; begin < box.Volume(); begin += kWindowElements)
+    for (const Segment& segment : Decompose(box, {begin, std::min(begin + kWindowElements, box.Volume())})) {
+      stored.resize(segment.box.Volume() * SizeOf(from));
+      cast.resize(segment.box.Volume() * SizeOf(dtype));
+      CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, segment.box, stored));
+      if (Cast(from, stored, dtype, cast, OnOverflow::kInfinity).overflowed > 0)
+        return InvalidArgument("tensor {} has values beyond the range of {}; train in bf16 or fp32",
+                               DisplayName(step.catalog().tensors[tensor]), Name(dtype));
+      std::byte* const to = target + (begin + segment.begin) * SizeOf(dtype);
+      on_gpu ? device_copy_(to, cast.data(), cast.size()) : (void)std::memcpy(to, cast.data(), cast.size());
+    }
+  return OkStatus();
+}
+
+// Weights and masters; both from the masters of the step where it has them, else from its weights.
+Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
+  const TensorLookup lookup(step.catalog());
+  for (const StateBuffers::Part& part : buffers.parts) {
+    if (part.role != Role::kWeight && part.role != Role::kMaster) continue;
+    for (const LocalParameter& local : buffers.layout.parameters) {
+      const ParameterSpec& spec = buffers.specs[local.index];
+      Result<uint32_t> tensor = lookup.Find(spec.name, Role::kMaster);
+      if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
+      if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
+      const TensorEntry& entry = step.catalog().tensors[*tensor];
+      if (!(entry.spec.shape == spec.shape) || !CanCast(entry.dtype, part.dtype))
+        return DoesNotFit(entry, part, spec, "");
+      for (const auto& [box, target] : StretchesOf(part, local))
+        CAIRN_RETURN_IF_ERROR(LoadAs(step, *tensor, box, part.dtype, part.on_gpu, target));
+    }
+  }
+  return OkStatus();
+}
+
+// The tensor that a part is read from. Of another program's training the fp32 masters may be all that there
+// is of weights (universal, ZeRO 3): they are the masters, and rounded the weights.
+Result<uint32_t> Resumer::TensorOf(const StepReader& step, const TensorLookup& lookup,
+                                   const ParameterSpec& spec, const StateBuffers::Part& part) const {
+  Result<uint32_t> tensor = lookup.Find(spec.name, part.role);
+  const Result<uint32_t> weight = lookup.Find(spec.name, Role::kWeight);
+  const bool masters_alone = !IsOwn(step.manifest().state) && weight.ok() &&
+                             step.catalog().tensors[*weight].dtype == Dtype::kF32 &&
+                             !lookup.Find(spec.name, Role::kMaster).ok();
+  if (masters_alone && part.role == Role::kMaster) tensor = weight;
+  if (!tensor.ok())
+    return InvalidArgument(
+        "{}; was it trained with another precision or architecture? A step of weights alone starts a "
+        "training with --finetune",
+        tensor.status().message());
+  const TensorEntry& entry = step.catalog().tensors[*tensor];
+  const bool rounds = masters_alone && part.role == Role::kWeight && CanCast(entry.dtype, part.dtype);
+  const bool same_shape = entry.spec.shape == spec.shape;
+  if (!same_shape || (entry.dtype != part.dtype && !rounds))
+    return DoesNotFit(entry, part, spec, same_shape ? ", or take its weights alone with --finetune" : "");
+  return tensor;
+}
+
+// The trainer's AdamW has two moments, and one step for all parameters.
+Status Resumer::CheckStates(const StepReader& step) const {
+  constexpr Role kOwn[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq, Role::kRng};
+  for (const TensorEntry& tensor : step.catalog().tensors)
+    if (std::ranges::find(kOwn, tensor.role) == std::end(kOwn))
+      return InvalidArgument(
+          "{}: its optimizer is not that of cairn train, which has no {}{}; take its weights alone with "
+          "--finetune",
+          DisplayName(tensor), Name(tensor.role), tensor.role == Role::kStep ? " of each parameter" : "");
+  return OkStatus();
+}
+
+Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
+  CAIRN_RETURN_IF_ERROR(CheckStates(step));
+  const TensorLookup lookup(step.catalog());
+  std::vector<ReadRequest> requests;
+  std::vector<std::byte> host;
+  for (const StateBuffers::Part& part : buffers.parts) {
+    for (const LocalParameter& local : buffers.layout.parameters) {
+      const ParameterSpec& spec = buffers.specs[local.index];
+      CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, TensorOf(step, lookup, spec, part));
+      for (const auto& [box, target] : StretchesOf(part, local)) {
+        if (step.catalog().tensors[tensor].dtype != part.dtype) {
+          CAIRN_RETURN_IF_ERROR(LoadAs(step, tensor, box, part.dtype, part.on_gpu, target));
+          continue;
+        }
+        const size_t bytes = box.Volume() * SizeOf(part.dtype);
+        if (!part.on_gpu) {
+          requests.push_back({tensor, box, {target, bytes}});
+          continue;
+        }
+        host.resize(bytes);
+        CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, box, host));
+        device_copy_(target, host.data(), bytes);
+      }
+    }
+  }
+  return step.Load(requests);
+}
+
+void Resumer::LoadRng(StepReader& step, StateBuffers& buffers) {
+  const TensorEntry wanted = RngTensor(topology_, control_.rank(), 0);
+  const Result<uint32_t> tensor = TensorLookup(step.catalog()).Find(wanted.spec.name, Role::kRng);
+  buffers.rng_state.clear();
+  if (!tensor.ok()) return;
+  const TensorEntry& entry = step.catalog().tensors[*tensor];
+  buffers.rng_state.resize(entry.bytes());
+  const auto out = std::as_writable_bytes(std::span(buffers.rng_state));
+  if (!step.ReadBox(*tensor, Box::Whole(entry.spec.shape), out).ok()) buffers.rng_state.clear();
+}
+
+}  // namespace cairn

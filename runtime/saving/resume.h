@@ -1,0 +1,90 @@
+// Loads the newest good step into a training's memory, on any topology: the newest healthy one
+// (ckpt/run/health.h) that is whole.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/step/step_reader.h"
+#include "runtime/control/control_plane.h"
+#include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/saving/local_steps.h"
+
+namespace cairn {
+
+struct ResumePlaces {
+  std::string save_dir;         // run directory of this training; empty: it saves nothing
+  std::string run;              // of the local steps
+  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;        // of `load` the weights alone
+  bool load_unhealthy = false;  // the newest step counts, healthy or not
+  bool start_anew = false;      // also where save_dir had steps and has none any more
+  LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
+  nlohmann::json model = {};    // of this training, as its manifests have it; empty: any step is its model's
+};
+
+struct Resumed {
+  TrainState state;                  // with weights_only: of a training that has not begun
+  std::vector<std::string> missing;  // of the training's state, of a step that another program saved
+  bool weights_only = false;         // --finetune
+  bool from_local = false;
+  bool durable = true;        // false: a local step that is not in save_dir
+  bool continues = false;     // the step is one of save_dir's own, or a local one of them
+  std::string step_run;       // the run that saved it
+  int64_t save_interval = 0;  // that --save-interval auto had found; 0: none
+};
+
+class Resumer {
+ public:
+  using DeviceCopy = std::function<void(void* to, const void* from, size_t bytes)>;  // host to device
+
+  Resumer(ResumePlaces places, const Topology& topology, DeviceCopy device_copy, ControlPlane& control)
+      : places_(std::move(places)),
+        topology_(topology),
+        device_copy_(std::move(device_copy)),
+        control_(control) {}
+
+  // Collective; nothing where there is no step yet. See CheckpointHooks::Resume.
+  Result<std::optional<Resumed>> Run(StateBuffers& buffers);
+
+ private:
+  struct Candidate {
+    int64_t local_step = -1;  // a local one, or
+    bool drained = false;     // (which is in save_dir, too)
+    std::string directory;
+    bool weights_only = false;  // of the directory
+    std::string unhealthy;      // why; such a one is tried only where the user insists
+  };
+
+  Result<std::vector<Candidate>> Candidates();
+  Status AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const;
+  Status AddLoad(std::vector<Candidate>& candidates) const;
+  Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
+  Status StepsAreGone() const;
+  std::string PlaceOf(const std::vector<Candidate>& candidates) const;
+  void SayWhatIsGone(const Resumed& resumed) const;
+  Result<Candidate> Agreed(const Result<Candidate>& proposal);
+  Status Load(const Candidate& candidate, StateBuffers& buffers, Resumed& resumed);
+  Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
+  Result<uint32_t> TensorOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
+                            const StateBuffers::Part& part) const;
+  Status CheckStates(const StepReader& step) const;
+  Status LoadParts(StepReader& step, StateBuffers& buffers);
+  Status LoadWeights(StepReader& step, StateBuffers& buffers);
+  Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
+                std::byte* target);
+  void LoadRng(StepReader& step, StateBuffers& buffers);
+
+  const ResumePlaces places_;
+  const Topology topology_;
+  const DeviceCopy device_copy_;
+  ControlPlane& control_;
+  FileSystem& fs_ = FileSystem::Posix();
+};
+
+// The random state of one rank: a tensor that only the same rank of the same topology loads.
+TensorEntry RngTensor(const Topology& topology, int rank, size_t bytes);
+
+}  // namespace cairn

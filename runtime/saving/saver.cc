@@ -1,0 +1,171 @@
+#include "runtime/saving/saver.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/step/packed_shard_writer.h"
+#include "ckpt/step/shard_copy.h"
+#include "ckpt/step/shard_image.h"
+#include "ckpt/step/verify.h"
+#include "runtime/control/rank_message.h"
+#include "runtime/control/watchdog.h"
+
+namespace cairn {
+namespace {
+
+std::string StagingDir(const SaverOptions& options, const Save& save) {
+  return JoinPath(options.save_dir, PartialDirName(save.info.identity.step, save.nonce));
+}
+
+constexpr double kSlowSeconds = 1;
+constexpr double kSlowTimesMedian = 4;
+
+}  // namespace
+
+void Save::Finish(Status outcome) {
+  status = std::move(outcome);
+  done = true;
+  done.notify_all();
+}
+
+Saver::Saver(SaverOptions options, std::unique_ptr<ControlPlane> control)
+    : options_(std::move(options)),
+      control_(std::move(control)),
+      codec_(options_.codec, options_.codec_threads),
+      queue_([this](const auto& save) { save->Finish(Flush(*save)); }) {}
+
+// Every step of the control plane is taken whatever became of the one before: ranks may see different
+// failures, and must be in step again for the next save.
+Status Saver::Flush(Save& save) {
+  const Result<ShardReceipt> receipt = WriteShard(save);
+  save.written_seconds = SecondsSince(save.started);
+  const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts");
+  const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
+  const Result<std::string> told = control_->BroadcastFromRoot(EncodeOutcome(committed), "commit");
+  const Status outcome = told.ok() ? DecodeOutcome(*told).status() : told.status();
+  if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
+  if (options_.retention.enabled()) Retire(save, outcome.ok() && ReadsBack(save, *receipt));
+  return outcome;
+}
+
+Result<ShardReceipt> Saver::WriteShard(const Save& save) {
+  const std::string directory = StagingDir(options_, save);
+  CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory));
+  if (!save.local_step.empty()) {
+    CAIRN_RETURN_IF_ERROR(
+        CopyShard(fs_, save.local_step, directory, save.receipt, save.info.identity, options_.direct));
+    return save.receipt;
+  }
+  Snapshot& snapshot = *save.snapshot;
+  CAIRN_ASSIGN_OR_RETURN(const bool compress, codec_.ShouldCompress([&] { return SampleCodec(snapshot); }));
+  const auto start = Save::Clock::now();
+  Result<ShardReceipt> receipt = compress || options_.split_master
+                                     ? WritePacked(directory, save, compress)
+                                     : WriteSnapshot(fs_, directory, save, options_.direct);
+  if (receipt.ok()) codec_.NoteFlush(compress, snapshot.plan().file_bytes(), SecondsSince(start));
+  return receipt;
+}
+
+Result<ShardReceipt> Saver::WritePacked(const std::string& directory, const Save& save, bool compress) {
+  Snapshot& snapshot = *save.snapshot;
+  CAIRN_RETURN_IF_ERROR(snapshot.WaitFor(snapshot.image().size()));
+  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+  return WritePackedImage(
+      fs_, directory, snapshot.plan(), snapshot.image(),
+      {.pack = {.direct = options_.direct, .threads = options_.codec_threads, .encode = compress},
+       .split_master = options_.split_master});
+}
+
+Result<ShardReceipt> WriteSnapshot(FileSystem& fs, const std::string& directory, const Save& save,
+                                   Direct direct) {
+  Snapshot& snapshot = *save.snapshot;
+  if (!snapshot.takes_digests()) snapshot.plan().Bind(save.info.identity);
+  return WriteShardImage(fs, directory, snapshot.plan(), snapshot.image(),
+                         {.direct = direct,
+                          .take_digests = !snapshot.takes_digests(),
+                          .wait_for = [&](uint64_t end) { return snapshot.WaitFor(end); }});
+}
+
+std::string EncodeWritten(const Save& save, const Result<ShardReceipt>& receipt) {
+  if (!receipt.ok()) return EncodeOutcome(receipt.status());
+  ByteWriter out;
+  out.Put(std::bit_cast<uint64_t>(save.written_seconds));
+  out.PutRaw(receipt->Encode());
+  return EncodeOutcome(OkStatus(), std::move(out).Take());
+}
+
+Result<WrittenShards> DecodeWritten(const Save& save, const std::vector<std::string>& blobs) {
+  WrittenShards written;
+  written.tensors = *save.tensors;
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    const Result<std::string> payload = DecodeOutcome(blobs[rank]);
+    if (!payload.ok()) return payload.status().WithContext(fmt::format("rank {}", rank));
+    ByteReader in(*payload);
+    written.seconds.push_back(std::bit_cast<double>(in.Get<uint64_t>()));
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(in.GetRaw(in.left())));
+    for (const TensorEntry& tensor : receipt.catalog.tensors)
+      if (tensor.role == Role::kRng) written.tensors.push_back(tensor);
+    written.receipts.push_back(std::move(receipt));
+  }
+  return written;
+}
+
+StepInfo InfoOf(const Save& save, const WrittenShards& written) {
+  StepInfo info = save.info;
+  const auto health = info.state.find("health");
+  if (health == info.state.end() || !health->is_object()) return info;
+  uint64_t nonfinite = 0;
+  for (const ShardReceipt& receipt : written.receipts) nonfinite += receipt.nonfinite;
+  (*health)["nonfinite"] = nonfinite;
+  return info;
+}
+
+Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::string>>& blobs) {
+  const std::string directory = StagingDir(options_, save);
+  const Status status = [&]() -> Status {
+    CAIRN_RETURN_IF_ERROR(blobs.status());
+    CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
+    NameSlowRank(save, written.seconds);
+    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
+    CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, directory, options_.beside, seal));
+    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory, seal));
+    CAIRN_RETURN_IF_ERROR(options_.check_place());
+    return PublishStep(fs_, options_.save_dir, save.info.identity.step, save.nonce);
+  }();
+  if (!status.ok()) AbandonPartial(fs_, directory);
+  return status;
+}
+
+// One slow disk or node holds up every commit; whoever runs the training wants to know which.
+void Saver::NameSlowRank(const Save& save, const std::vector<double>& seconds) const {
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const double median = sorted[sorted.size() / 2], slowest = sorted.back();
+  if (slowest < kSlowSeconds || slowest < kSlowTimesMedian * median) return;
+  const auto rank = static_cast<int>(std::ranges::find(seconds, slowest) - seconds.begin());
+  Say(fmt::format("checkpoint of iteration {}: {} took {:.1f} s to write its shard, the median rank {:.1f} s",
+                  save.info.identity.step, Watchdog::Describe(rank), slowest, median));
+}
+
+// What older steps are deleted for must be more than written: each rank reads its own shard back first.
+void Saver::Retire(const Save& save, bool read) {
+  const Result<bool> all_read = control_->AllTrue(read, "reading the step back");
+  if (!all_read.ok() || !*all_read || control_->rank() != 0) return;
+  const Status retired = ApplyRetention(fs_, options_.save_dir, options_.retention, save.nonce,
+                                        [this](const Status& why) { leftovers_.Add(why); });
+  if (!retired.ok()) Say("old steps not removed: " + retired.message());
+}
+
+bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
+  const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
+  VerifyReport report;
+  Status status = VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
+                              save.info.identity.run, save.info.identity.step, report);
+  if (status.ok() && !report.problems.empty()) status = Corrupt("{}", ToString(report.problems[0]));
+  if (!status.ok()) Say(fmt::format("read back after writing: {}; older steps are kept", status.message()));
+  return status.ok();
+}
+
+}  // namespace cairn

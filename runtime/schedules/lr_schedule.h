@@ -1,0 +1,29 @@
+// The learning rate as a function of the samples of the updates so far: linear warm-up, then constant, linear
+// or cosine decay.
+//
+// Counting samples, not steps, keeps the curve where the batch size ramps up or changes on resume. Formulas
+// as Megatron's OptimizerParamScheduler, and its timing: an update uses the rate at the samples before it
+// (the first one of a warm-up is taken at rate 0), a step that is skipped does not advance it, and the log
+// has the rate after the step, which is that of the next update.
+#pragma once
+
+#include "runtime/config/train_config.h"
+
+namespace cairn {
+
+class LrSchedule {
+ public:
+  // Requires a validated config. `total_samples`: of the whole training, the decay's default length.
+  LrSchedule(const TrainConfig& config, int64_t total_samples);
+
+  double At(int64_t scheduled_samples) const;  // TrainState's
+
+ private:
+  double max_lr_;
+  double min_lr_;
+  std::string style_;
+  double warmup_samples_ = 0;
+  double decay_samples_ = 0;
+};
+
+}  // namespace cairn

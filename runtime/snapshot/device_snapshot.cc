@@ -1,0 +1,84 @@
+#include "runtime/snapshot/device_snapshot.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "ckpt/io/file_system.h"
+#include "runtime/snapshot/snapshot_window.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kCudaModule = "libcairn_cuda.so";
+
+// Chunk by chunk, so that the digest finds in the cache what the copy has read.
+std::vector<Digest> CopyPiece(const SnapshotPiece& piece, std::byte* to) {
+  std::vector<Digest> digests;
+  for (uint64_t at = 0; at < piece.bytes; at += kChunkBytes) {
+    const uint64_t bytes = std::min(kChunkBytes, piece.bytes - at);
+    std::memcpy(to + at, piece.source + at, bytes);
+    digests.push_back(DigestOf({to + at, bytes}, piece.seed + at / kChunkBytes));
+  }
+  std::memset(to + piece.bytes, 0, (kPageBytes - piece.bytes % kPageBytes) % kPageBytes);
+  return digests;
+}
+
+class HostSnapshot final : public DeviceSnapshot {
+ public:
+  Status SetArena(std::span<std::byte> arena) override {
+    arena_ = arena;
+    return OkStatus();
+  }
+
+  Status Begin(std::vector<SnapshotPiece> pieces) override {
+    if (digests_) return InvalidArgument("snapshot: the one before was not waited for");
+    CAIRN_RETURN_IF_ERROR(CheckPieces(pieces, arena_.size()));
+    digests_.emplace();
+    for (const SnapshotPiece& piece : pieces)
+      digests_->push_back(CopyPiece(piece, arena_.data() + piece.offset));
+    return OkStatus();
+  }
+
+  Status FenceSources() override { return OkStatus(); }
+  void WaitFor(uint64_t) override {}
+
+  Result<SnapshotDigests> Wait() override {
+    if (!digests_) return InvalidArgument("snapshot: none was begun");
+    SnapshotDigests digests = *std::move(digests_);
+    digests_.reset();
+    return digests;
+  }
+
+ private:
+  std::span<std::byte> arena_;
+  std::optional<SnapshotDigests> digests_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceSnapshot> NewHostSnapshot() { return std::make_unique<HostSnapshot>(); }
+
+// The module stays loaded, as the CUDA driver does.
+Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options) {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCudaModule;
+  void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr)
+    return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda where nvcc is",
+                        path.string(), ::dlerror());
+  using Maker = void (*)(const CudaSnapshotOptions&, Status*, DeviceSnapshot**);
+  const auto make = reinterpret_cast<Maker>(::dlsym(module, "CairnNewCudaSnapshot"));
+  if (make == nullptr) return NotSupported("{} belongs to another build; build again", path.string());
+  Status status;
+  DeviceSnapshot* snapshot = nullptr;
+  make(options, &status, &snapshot);
+  if (!status.ok()) return status;
+  return std::unique_ptr<DeviceSnapshot>(snapshot);
+}
+
+}  // namespace cairn

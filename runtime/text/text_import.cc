@@ -1,0 +1,43 @@
+#include "runtime/text/text_import.h"
+
+#include "runtime/text/document_encoder.h"
+
+namespace cairn {
+namespace {
+
+Status Append(IndexedDatasetBuilder* builder, std::span<const int32_t> tokens) {
+  return builder == nullptr ? OkStatus() : builder->Add(tokens);
+}
+
+}  // namespace
+
+Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, bool append_eod,
+                                IndexedDatasetBuilder* builder, const ImportProgress& progress) {
+  if (append_eod && !tokenizer.eod()) {
+    return InvalidArgument("--append-eod: this SentencePiece model has no </s> to end a document with");
+  }
+  ImportCounts counts;
+  DocumentEncoder encoder(tokenizer);
+  TextChunk chunk;
+  std::vector<int32_t> tokens;
+  uint64_t document_tokens = 0;
+  for (;;) {
+    CAIRN_ASSIGN_OR_RETURN(const bool more, source.Next(&chunk));
+    if (!more) return counts;
+    CAIRN_RETURN_IF_ERROR(encoder.Add(chunk.text, chunk.ends_document, &tokens));
+    document_tokens += tokens.size();
+    const bool ends_document = chunk.ends_document && document_tokens > 0;
+    if (ends_document && append_eod) tokens.push_back(*tokenizer.eod());
+    CAIRN_RETURN_IF_ERROR(Append(builder, tokens));
+    counts.tokens += tokens.size();
+    counts.bytes_read = source.bytes_read();
+    if (ends_document) {
+      if (builder != nullptr) CAIRN_RETURN_IF_ERROR(builder->EndDocument());
+      ++counts.documents;
+      document_tokens = 0;
+    }
+    progress(counts);
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,39 @@
+#include "runtime/train/cpu_settings.h"
+
+#include <ATen/Parallel.h>
+#include <malloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+namespace cairn {
+namespace {
+
+// Ranks on this host, by the variables of mpirun, torchrun and srun; 1 where none is set.
+int RanksOnThisHost() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS"})
+    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
+  return 1;
+}
+
+int DefaultThreads() {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  const int mine = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : cores;
+  if (mine < cores) return mine;  // the launcher has bound each rank to its share already
+  return std::max(1, cores / RanksOnThisHost());
+}
+
+}  // namespace
+
+void SetThreads(int threads) { at::set_num_threads(threads > 0 ? threads : DefaultThreads()); }
+
+void KeepFreedMemory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+}  // namespace cairn

@@ -1,0 +1,68 @@
+// Micro-batches for this rank: from an indexed dataset, or from a synthetic sequence (--mock-data).
+//
+// Sample i of a split is the same tokens on every topology; which rank takes it is Sampler's arithmetic.
+// Tensor parallel ranks read the same samples, each for itself; only the first and last stage of a pipeline
+// read any.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "runtime/comm/parallel_dims.h"
+#include "runtime/config/train_config.h"
+#include "runtime/data/gpt_dataset.h"
+#include "runtime/data/sampler.h"
+
+namespace cairn {
+
+struct MicroBatch {
+  at::Tensor tokens;  // int64 [b, s]
+  at::Tensor labels;  // int64 [b, s]: the tokens that follow
+};
+
+class DataLoader {
+ public:
+  // Copies the s + 1 tokens of sample i.
+  using SampleFunction = std::function<Status(uint64_t i, std::span<int64_t> out)>;
+
+  // `source` has `total_samples` samples; micro-batches are put on `device`.
+  DataLoader(const TrainConfig& config, const ParallelDims& dims, at::Device device, SampleFunction source,
+             uint64_t total_samples);
+
+  // Micro-batch number `micro_batch` of the step that begins after `consumed_samples`. On a stage that needs
+  // no data: undefined tensors. Where the data cannot be read: tokens of 0, and status() says why from then
+  // on, as ranks that compute together must all come to the end of the step.
+  MicroBatch Get(int64_t consumed_samples, int64_t micro_batch);
+
+  // The first failure so far: of the data's files, their end, a token outside the vocabulary.
+  const Status& status() const { return status_; }
+
+ private:
+  Status Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const;
+
+  int64_t micro_batch_size_;
+  int64_t seq_length_;
+  int64_t vocab_size_;
+  at::Device device_;
+  bool needs_data_;
+  SampleFunction source_;
+  Sampler sampler_;
+  Status status_;
+};
+
+// The loaders of a training. `validation` is null where nothing is evaluated.
+struct DataLoaders {
+  std::unique_ptr<DataLoader> train;
+  std::unique_ptr<DataLoader> validation;
+  std::shared_ptr<const GptDataset> train_set;  // null: made up data, whose order depends on nothing
+};
+
+// `train_samples`: of the whole training; the order of an indexed dataset depends on it. Errors: those of the
+// dataset.
+Result<DataLoaders> OpenData(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                             int64_t train_samples, int64_t validation_samples);
+
+}  // namespace cairn

@@ -1,0 +1,59 @@
+// Everything of a training that lives on the device, and one step with it: forward and backward of a global
+// batch, reduction, clipping, update.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "runtime/model/random_streams.h"
+#include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/pipeline.h"
+
+namespace cairn {
+
+// What all ranks know after the gradients are reduced.
+struct StepOutcome {
+  double loss = 0;        // mean over the global batch
+  double grad_norm = 0;   // of the mean gradient, before clipping
+  double zeros = 0;       // elements of the gradient, when counted
+  bool overflow = false;  // a gradient is infinite or NaN: not to be applied
+  double votes = 0;       // sum of the ranks' votes
+  bool unread = false;    // some rank could not read its data: not to be applied either
+};
+
+class Engine {
+ public:
+  // Weights as the config's seed gives them. Requires a validated config; `dims` must outlive the engine.
+  Engine(const TrainConfig& config, const ParallelDims& dims, at::Device device);
+
+  // Forward, backward and reduction of `micro_batches` on each data parallel rank. `vote` is added up over
+  // the world in the collective that carries the norm, so that ranks agree on what happens next at no cost;
+  // so is whether `data_failed` on any, which is asked once all batches are read.
+  StepOutcome ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches, double loss_scale,
+                               double vote, const std::function<bool()>& data_failed);
+
+  // Clips and applies the gradients of ComputeGradients. `step` counts updates from 1.
+  void Update(const StepOutcome& outcome, double lr, int64_t step);
+
+  // Mean loss of `micro_batches` on each data parallel rank, without dropout. The same on all ranks.
+  double Evaluate(const Pipeline::Batches& batches, int64_t micro_batches);
+
+  // This rank's tensors for a checkpoint; rng_state is as of now.
+  StateBuffers Buffers() const;
+  uint64_t CountParameters() const;  // of the whole model
+  RandomStreams& streams() { return streams_; }
+  const GptStage& stage() const { return stage_; }
+
+ private:
+  const TrainConfig config_;
+  const ParallelDims& dims_;
+  FlatParameters parameters_;
+  RandomStreams streams_;
+  GptStage stage_;
+  Pipeline pipeline_;
+  Optimizer optimizer_;
+  double grad_divisor_ = 1;  // of the sums in the gradient buffer: loss scale times samples averaged over
+};
+
+}  // namespace cairn

@@ -1,0 +1,248 @@
+#include "runtime/train/trainer.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "runtime/config/arguments_block.h"
+#include "runtime/control/rank_message.h"
+#include "runtime/control/stop_signal.h"
+#include "runtime/control/watchdog.h"
+#include "runtime/data/gpt_dataset.h"
+#include "runtime/train/memory_use.h"
+
+namespace cairn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What ranks want, as numbers that are added up over the world: each vote is a digit of a base above the
+// number of ranks, so the sums do not mix. Exact in a double up to 2^17 ranks.
+struct Votes {
+  bool stop = false;
+  bool save_now = false;
+  bool busy = false;
+
+  double Encode(int world) const {
+    const double base = world + 1.0;
+    return stop + base * (save_now + base * busy);
+  }
+  static Votes Decode(double sum, int world) {
+    const double base = world + 1.0;
+    return {std::fmod(sum, base) >= 1, std::fmod(std::floor(sum / base), base) >= 1, sum >= base * base};
+  }
+};
+
+double TimeSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Batches of all evaluations of a training, in samples.
+int64_t ValidationSamples(const TrainConfig& config, int64_t total_iterations) {
+  if (config.eval_interval == 0 || config.eval_iters == 0) return 0;
+  return (total_iterations / config.eval_interval + 1) * config.eval_iters * config.global_batch_size;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                 CheckpointHooks* hooks, Clock::time_point start)
+    : config_(config),
+      dims_(dims),
+      device_(device),
+      hooks_(hooks),
+      start_(start),
+      save_now_file_(config.save_now_file),
+      schedule_(config),
+      lr_(config, schedule_.total_samples()),
+      scaler_(config),
+      engine_(config, dims, device) {
+  state_.seed = config.seed;
+  state_.training_samples = schedule_.total_samples();
+  scaler_.Start(state_);
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const ParallelDims& dims,
+                                                 at::Device device, CheckpointHooks* hooks,
+                                                 Clock::time_point start) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, dims, device, hooks, start));
+  const BatchSchedule& schedule = trainer->schedule_;
+  CAIRN_ASSIGN_OR_RETURN(trainer->data_, OpenData(config, dims, device, schedule.total_samples(),
+                                                  ValidationSamples(config, schedule.total_iterations())));
+  CAIRN_ASSIGN_OR_RETURN(trainer->log_,
+                         TrainLog::Open(config, dims.topology, dims.world_rank, schedule.total_iterations()));
+  return trainer;
+}
+
+Status Trainer::Start() {
+  DeferStopSignals();
+  CAIRN_RETURN_IF_ERROR(Resume());
+  log_->Message(ArgumentsBlock(config_, dims_.topology));
+  log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
+                            engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
+                            at::get_num_threads()));
+  if (Finished())
+    log_->Message(
+        fmt::format(" the training is complete: {} of {} iterations are done; more --train-iters (or "
+                    "--train-samples) continue it",
+                    state_.iteration, schedule_.total_iterations()));
+  return hooks_ ? hooks_->Prepare(engine_.Buffers()) : OkStatus();
+}
+
+Result<TrainingEnd> Trainer::Run() {
+  while (!Finished()) {
+    CAIRN_RETURN_IF_ERROR(Step());
+    if (unread_) {
+      CAIRN_RETURN_IF_ERROR(StopUnread());
+      return TrainingEnd::kUnread;
+    }
+    if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
+    if (data_.validation && state_.iteration % config_.eval_interval == 0) Evaluate();
+    CAIRN_RETURN_IF_ERROR(Save(Finished()));
+  }
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
+  CAIRN_RETURN_IF_ERROR(DataStatus());
+  return TrainingEnd::kDone;
+}
+
+// All ranks see the same losses, so all come here at the same iteration.
+Result<TrainingEnd> Trainer::GiveUp() {
+  std::string rest = "; nothing was to be saved";
+  if (hooks_) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string left, hooks_->GiveUp(state_));
+    rest = "; " + left;
+  }
+  if (dims_.world_rank == 0)
+    Say(fmt::format("training stops at iteration {}: {} (--max-bad-iterations {}){}", state_.iteration,
+                    WhyUnhealthy(state_.health), config_.max_bad_iterations, rest));
+  return TrainingEnd::kDiverged;
+}
+
+// A loss that is not finite judges the weights; a skipped update that the search of the loss scale does not
+// explain judges them too, or the data. Either leaves the weights as they are.
+void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
+  Health& health = state_.health;
+  health.loss = outcome.loss;
+  health.grad_norm = outcome.grad_norm;
+  health.skipped_iterations = outcome.overflow ? health.skipped_iterations + 1 : 0;
+  const bool bad = !std::isfinite(outcome.loss) || (outcome.overflow && !explained);
+  bad_in_row_ = bad ? bad_in_row_ + 1 : 0;
+  health.bad_iterations = bad ? health.bad_iterations + 1 : 0;
+  if (health.bad_iterations == 1) health.first_bad_iteration = state_.iteration;
+  if (!bad) health.first_bad_iteration = 0;
+}
+
+Status Trainer::DataStatus() const {
+  for (const DataLoader* loader : {data_.train.get(), data_.validation.get()})
+    if (loader != nullptr && !loader->status().ok())
+      return loader->status().WithContext(fmt::format("stopped after iteration {}", state_.iteration));
+  return OkStatus();
+}
+
+// What was trained until now is saved; the step whose batch is not whole never happened.
+Status Trainer::StopUnread() {
+  if (state_.iteration > 0) CAIRN_RETURN_IF_ERROR(Save(true));
+  return hooks_ ? hooks_->Finish() : OkStatus();
+}
+
+Status Trainer::Resume() {
+  if (!hooks_) return OkStatus();
+  StateBuffers buffers = engine_.Buffers();
+  buffers.rng_state.clear();
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<TrainState> resumed, hooks_->Resume(buffers));
+  if (!resumed) return OkStatus();
+  if (resumed->seed != config_.seed && resumed->seed != kUnknownSeed)
+    return InvalidArgument("--seed {} differs from the checkpoint's {}; the data order would change",
+                           config_.seed, resumed->seed);
+  if (resumed->training_samples > 0 && data_.train_set &&
+      !data_.train_set->SameOrderFor(resumed->training_samples))
+    log_->Message(
+        fmt::format(" the length of the training has changed from {} to {} samples, and the order of its "
+                    "data with it, as in "
+                    "Megatron: what is left holds samples that were seen, and lacks some that were not",
+                    resumed->training_samples, schedule_.total_samples()));
+  state_ = *resumed;
+  state_.seed = config_.seed;
+  state_.training_samples = schedule_.total_samples();
+  scaler_.Resume(state_);
+  if (buffers.rng_state.empty()) {
+    engine_.streams().Reseed(state_.iteration);
+    return OkStatus();
+  }
+  return engine_.streams().LoadState(buffers.rng_state);
+}
+
+Status Trainer::Step() {
+  const Clock::time_point begin = Clock::now();
+  Watchdog::SetStep(state_.iteration + 1);
+  const int64_t batch = schedule_.BatchAt(state_.consumed_samples);
+  const int64_t micro_batches = batch / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
+  const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
+  const double loss_scale = state_.loss_scale;
+  const std::string random = engine_.streams().SaveState();
+  const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(),
+                                                       [this] { return !DataStatus().ok(); });
+  unread_ = outcome.unread;
+  if (unread_) return engine_.streams().LoadState(random);
+  const Votes agreed = Votes::Decode(outcome.votes, dims_.topology.world());
+  stop_ = agreed.stop;
+  save_now_ = agreed.save_now;
+  saver_busy_ = agreed.busy;
+
+  ++state_.iteration;
+  state_.consumed_samples += batch;
+  state_.consumed_tokens += batch * config_.seq_length;
+  state_.skipped_iterations += outcome.overflow;
+  state_.nan_iterations += !std::isfinite(outcome.loss);
+  NoteHealth(outcome, scaler_.Explains(state_));
+  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->BeforeOptimizerStep());
+  if (!outcome.overflow) {
+    engine_.Update(outcome, lr_.At(state_.scheduled_samples), ++state_.optimizer_steps);
+    state_.scheduled_samples += batch;
+  }
+  scaler_.Update(outcome.overflow, state_);
+  if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
+  log_->Step({.state = state_,
+              .global_batch = batch,
+              .lr = lr_.At(state_.scheduled_samples),
+              .loss = outcome.loss,
+              .loss_scale = loss_scale,
+              .grad_norm = outcome.grad_norm,
+              .zeros = outcome.zeros,
+              .skipped = outcome.overflow,
+              .seconds = TimeSince(begin)});
+  if (!memory_told_ && dims_.at.dp == 0 && state_.iteration % config_.log_interval == 0) {
+    Print(MemoryLine(dims_.world_rank, state_.iteration, MemoryUseOf(device_)) + "\n");
+    memory_told_ = true;
+  }
+  return OkStatus();
+}
+
+// What this rank wants to happen after the step. Ranks see signals and clocks at different times, so the sum
+// decides.
+double Trainer::Vote() {
+  const bool out_of_time =
+      config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
+  const bool asked = dims_.world_rank == 0 && save_now_file_.Asks();
+  return Votes{.stop = StopRequested() || out_of_time, .save_now = asked, .busy = hooks_ && hooks_->Busy()}
+      .Encode(dims_.topology.world());
+}
+
+void Trainer::Evaluate() {
+  const int64_t per_batch =
+      config_.global_batch_size / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
+  const int64_t before =
+      (state_.iteration / config_.eval_interval - 1) * config_.eval_iters * config_.global_batch_size;
+  const auto batches = [&](int64_t i) { return data_.validation->Get(before, i); };
+  log_->Evaluation(state_.iteration, engine_.Evaluate(batches, config_.eval_iters * per_batch));
+}
+
+Status Trainer::Save(bool last) {
+  if (!hooks_) return OkStatus();
+  StateBuffers buffers = engine_.Buffers();
+  CAIRN_RETURN_IF_ERROR(hooks_->AfterStep(state_, buffers, last || save_now_, saver_busy_));
+  if (save_now_ && dims_.world_rank == 0) save_now_file_.Served();
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,76 @@
+// The training loop: batches, steps, logs, evaluation, and when to save and stop.
+#pragma once
+
+#include <chrono>
+
+#include "runtime/control/save_now_file.h"
+#include "runtime/log/train_log.h"
+#include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/schedules/batch_schedule.h"
+#include "runtime/schedules/grad_scaler.h"
+#include "runtime/schedules/lr_schedule.h"
+#include "runtime/train/data_loader.h"
+#include "runtime/train/engine.h"
+
+namespace cairn {
+
+enum class TrainingEnd {
+  kDone,
+  kDiverged,  // too many bad iterations in a row (ckpt/run/health.h); a line on stderr says so
+  kUnread,    // some rank could not read its data: DataStatus()
+};
+
+class Trainer {
+ public:
+  // Builds the model and opens data and logs. Requires a validated config. `hooks` may be null: nothing is
+  // saved. `start`: when the program did, for --exit-duration-in-mins. Errors: those of the data and the log
+  // files; c10::Error.
+  static Result<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const ParallelDims& dims,
+                                                 at::Device device, CheckpointHooks* hooks,
+                                                 std::chrono::steady_clock::time_point start);
+
+  // Resumes where there is something to resume from. Before Run, once.
+  Status Start();
+
+  // Trains to the end, or until it is told to stop.
+  Result<TrainingEnd> Run();
+
+  // What this rank could not read.
+  Status DataStatus() const;
+
+ private:
+  Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device device, CheckpointHooks* hooks,
+          std::chrono::steady_clock::time_point start);
+
+  Status Resume();
+  Status Step();
+  Status StopUnread();
+  void Evaluate();
+  Status Save(bool last);
+  double Vote();
+  void NoteHealth(const StepOutcome& outcome, bool explained);
+  Result<TrainingEnd> GiveUp();
+  bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
+
+  const TrainConfig config_;
+  const ParallelDims& dims_;
+  const at::Device device_;
+  CheckpointHooks* hooks_;
+  std::chrono::steady_clock::time_point start_;
+  SaveNowFile save_now_file_;
+  TrainState state_;
+  BatchSchedule schedule_;
+  LrSchedule lr_;
+  GradScaler scaler_;
+  Engine engine_;
+  DataLoaders data_;
+  std::unique_ptr<TrainLog> log_;
+  bool memory_told_ = false;  // once a start, after the first log line
+  int64_t bad_in_row_ = 0;    // iterations, of this start alone
+  bool stop_ = false;         // agreed by all ranks
+  bool unread_ = false;       // likewise: some rank could not read its data
+  bool save_now_ = false;     // agreed by all ranks
+  bool saver_busy_ = false;   // agreed by all ranks
+};
+
+}  // namespace cairn

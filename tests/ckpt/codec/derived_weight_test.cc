@@ -1,0 +1,92 @@
+#include "ckpt/codec/derived_weight.h"
+
+#include <gtest/gtest.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "ckpt/codec/cast.h"
+#include "tests/support/byte_spans.h"
+#include "tests/support/sanitized.h"
+
+namespace cairn {
+namespace {
+
+// By the processor where it can, which knows nothing of ours.
+[[gnu::target("f16c")]] void RoundByProcessor(const std::vector<uint32_t>& master,
+                                              std::vector<uint16_t>& weight) {
+  for (size_t i = 0; i < master.size(); ++i)
+    weight[i] = _cvtss_sh(std::bit_cast<float>(master[i]), _MM_FROUND_TO_NEAREST_INT);
+}
+
+void RoundDerived(const std::vector<uint32_t>& master, std::vector<uint16_t>& weight) {
+  if (__builtin_cpu_supports("f16c")) return RoundByProcessor(master, weight);
+  Cast(Dtype::kF32, In(master), Dtype::kF16, Out(weight), OnOverflow::kInfinity);
+}
+
+// Sanitizers make it slow and what they look for is the same in every part.
+constexpr uint64_t kOneDerivedIn = kSanitized ? 61 : 1;
+
+// The proof: of every fp32 pattern the derived half is the rounded one, and needs no exception.
+TEST(DerivedWeight, HoldsForEveryMaster) {
+  constexpr size_t kBatch = 1 << 20;
+  std::vector<uint32_t> master(kBatch);
+  std::vector<uint16_t> weight(kBatch), derived(kBatch);
+  std::vector<MasterException> exceptions;
+  for (uint64_t base = 0; base < uint64_t{1} << 32; base += kBatch * kOneDerivedIn) {
+    for (size_t i = 0; i < kBatch; ++i) master[i] = static_cast<uint32_t>(base + i);
+    RoundDerived(master, weight);
+    ASSERT_TRUE(FindUnderived(In(master), In(weight), 0, exceptions)) << base;
+    DeriveWeight(In(master), {}, Out(derived));
+    ASSERT_EQ(std::memcmp(weight.data(), derived.data(), kBatch * 2), 0) << base;
+  }
+}
+
+// Any two arrays come back, rounded or not, as long as the list is allowed to grow.
+TEST(DerivedWeight, IsLosslessWhateverTheWeight) {
+  std::mt19937_64 random(1);
+  for (const size_t count : {0u, 1u, 5u, 4096u, 10'007u}) {
+    std::vector<uint32_t> master(count);
+    std::vector<uint16_t> weight(count), derived(count);
+    for (uint32_t& m : master) m = static_cast<uint32_t>(random());
+    for (uint16_t& w : weight) w = static_cast<uint16_t>(random());
+    std::vector<MasterException> exceptions = {{7, 7}};
+    ASSERT_TRUE(FindUnderived(In(master), In(weight), count, exceptions));
+    EXPECT_TRUE(std::ranges::is_sorted(exceptions, {}, &MasterException::index));
+    DeriveWeight(In(master), exceptions, Out(derived));
+    EXPECT_EQ(weight, derived);
+    EXPECT_EQ(FindUnderived(In(master), In(weight), count / 2, exceptions), count == 0);
+  }
+}
+
+TEST(DerivedWeight, ListsExactlyWhatIsNotRounded) {
+  std::mt19937_64 random(1);
+  std::vector<uint32_t> master(10'007);
+  for (uint32_t& m : master) m = static_cast<uint32_t>(random());
+  std::vector<uint16_t> weight(master.size()), derived(master.size());
+  RoundDerived(master, weight);
+  std::vector<MasterException> expected, exceptions;
+  for (const uint32_t index : {0u, 4095u, 4096u, 9000u, 10'006u}) {
+    weight[index] ^= 1 << random() % 16;
+    expected.push_back({index, weight[index]});
+  }
+  ASSERT_TRUE(FindUnderived(In(master), In(weight), expected.size(), exceptions));
+  EXPECT_EQ(exceptions, expected);
+  DeriveWeight(In(master), exceptions, Out(derived));
+  EXPECT_EQ(weight, derived);
+  EXPECT_FALSE(FindUnderived(In(master), In(weight), expected.size() - 1, exceptions));
+}
+
+TEST(DerivedWeight, ExceptionsBeyondTheArrayAreIgnored) {
+  const std::vector<uint32_t> master(3, 0x3f800000);
+  std::vector<uint16_t> weight(3);
+  const std::vector<MasterException> exceptions = {{2, 0x1234}, {3, 1}, {UINT32_MAX, 1}};
+  DeriveWeight(In(master), exceptions, Out(weight));
+  EXPECT_EQ(weight, (std::vector<uint16_t>{0x3c00, 0x3c00, 0x1234}));
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,122 @@
+#include "ckpt/model/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ckpt/model/catalog.h"
+
+namespace cairn {
+namespace {
+
+ParameterSpec Spec(std::string name, Dims shape, int tp_dim, int layer, uint64_t unit = 1) {
+  ParameterSpec spec;
+  spec.name = std::move(name);
+  spec.shape = shape;
+  spec.tp_dim = tp_dim;
+  spec.tp_unit = unit;
+  spec.layer = layer;
+  return spec;
+}
+
+std::vector<ParameterSpec> Model(int layers, uint64_t hidden, uint64_t vocabulary, uint64_t head) {
+  std::vector<ParameterSpec> specs{Spec("embedding", {vocabulary, hidden}, 0, kBeforeLayers)};
+  specs[0].pad_multiple = 8;
+  specs[0].tied_to_last = true;
+  for (int i = 0; i < layers; ++i) {
+    const std::string layer = fmt::format("layers.{}.", i);
+    specs.push_back(Spec(layer + "norm", {hidden}, kReplicated, i));
+    specs.push_back(Spec(layer + "query", {hidden, hidden}, 0, i, head));
+    specs.push_back(Spec(layer + "output", {hidden, hidden}, 1, i, head));
+  }
+  specs.push_back(Spec("final_norm", {hidden}, kReplicated, kAfterLayers));
+  return specs;
+}
+
+// What all ranks write together, as a catalog.
+Result<Catalog> WrittenShards(const std::vector<ParameterSpec>& specs, const Topology& topology) {
+  Catalog catalog;
+  for (const ParameterSpec& spec : specs) catalog.tensors.push_back({spec, Role::kWeight, Dtype::kF32});
+  for (int rank = 0; rank < topology.world(); ++rank) {
+    const Coordinates at = topology.At(rank);
+    EXPECT_EQ(topology.RankOf(at), rank);
+    CAIRN_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(specs, topology, at.tp, at.pp));
+    catalog.files.push_back(fmt::format("shard-{}", rank));
+    for (const PlacedPiece& placed : PiecesOf(layout, at.dp)) {
+      Piece piece{.tensor = placed.index,
+                  .file = static_cast<uint32_t>(rank),
+                  .box = placed.box,
+                  .range = placed.range,
+                  .chunks = {}};
+      piece.stored_bytes = placed.range.size() * 4;
+      catalog.pieces.push_back(piece);
+    }
+  }
+  catalog.SortPieces();
+  return catalog;
+}
+
+TEST(PlacementTest, AllRanksTogetherWriteEveryElementExactlyOnce) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const int tp = 1 << (random() % 3), layers = 1 + random() % 5;
+    const uint64_t head = 1 + random() % 3, hidden = head * tp * (1 + random() % 3);
+    const Topology topology{tp, 1 + static_cast<int>(random() % layers), 1 + static_cast<int>(random() % 5),
+                            1};
+    const auto catalog = WrittenShards(Model(layers, hidden, 1 + random() % 40, head), topology);
+    ASSERT_TRUE(catalog.ok()) << catalog.status().message();
+    const Status covered = CheckCoverage(*catalog);
+    EXPECT_TRUE(covered.ok()) << ToString(topology) << ": " << covered.message();
+  }
+}
+
+TEST(PlacementTest, PiecesLieContiguouslyInTheirPartition) {
+  const auto specs = Model(3, 12, 17, 3);
+  const auto layout = LayoutOf(specs, {2, 1, 3, 1}, 1, 0);
+  ASSERT_TRUE(layout.ok());
+  for (int dp = 0; dp < 3; ++dp) {
+    uint64_t end = layout->Partition(dp).begin;
+    for (const PlacedPiece& piece : PiecesOf(*layout, dp)) {
+      EXPECT_GE(piece.flat_begin, end);
+      end = piece.flat_begin + piece.range.size();
+      EXPECT_LE(end, layout->Partition(dp).end);
+    }
+  }
+}
+
+TEST(PlacementTest, TiedEmbeddingIsHeldByFirstAndLastStageAndWrittenByTheFirst) {
+  const auto specs = Model(4, 8, 17, 2);
+  const Topology topology{1, 2, 1, 0};
+  const auto first = LayoutOf(specs, topology, 0, 0), last = LayoutOf(specs, topology, 0, 1);
+  ASSERT_TRUE(first.ok() && last.ok());
+  EXPECT_EQ(first->parameters.front().index, 0u);
+  EXPECT_TRUE(first->parameters.front().writes);
+  EXPECT_EQ(last->parameters.front().index, 0u);
+  EXPECT_FALSE(last->parameters.front().writes);
+}
+
+TEST(PlacementTest, TpThatDoesNotDivideTheHeadsIsRefusedByName) {
+  const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0, 0);  // 3 heads of 4
+  ASSERT_FALSE(layout.ok());
+  EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(
+      layout.status().message().find("layers.0.query: 3 units of 4 in dimension 0 do not divide by TP=2"),
+      std::string::npos)
+      << layout.status().message();
+}
+
+TEST(PlacementTest, MoreStagesThanLayersAreRefused) {
+  const auto layout = LayoutOf(Model(2, 8, 17, 2), {1, 3, 1, 0}, 0, 0);
+  ASSERT_FALSE(layout.ok());
+  EXPECT_NE(layout.status().message().find("PP=3 is more than the model's 2 layers"), std::string::npos);
+}
+
+TEST(PlacementTest, UnevenLayersGoToTheFirstStages) {
+  EXPECT_EQ(LayersPerStage(7, 3), (std::vector<int>{3, 2, 2}));
+  EXPECT_EQ(StageOf(2, {3, 2, 2}), 0);
+  EXPECT_EQ(StageOf(3, {3, 2, 2}), 1);
+  EXPECT_EQ(StageOf(kAfterLayers, {3, 2, 2}), 2);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,264 @@
+// The table of refusals: each row spoils one thing, and nothing is removed.
+#include "ckpt/run/deletion.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/health.h"
+#include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_hold.h"
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class ProofThat final : public DeletionProof {
+ public:
+  explicit ProofThat(bool holds) : holds_(holds) {}
+  Status Check(FileSystem&) const override { return holds_ ? OkStatus() : NotFound("the copy is gone"); }
+  std::string Text() const override { return "a copy"; }
+
+ private:
+  bool holds_;
+};
+
+void Touch(const std::string& path) { std::ofstream(path) << "mine"; }
+
+std::vector<std::string> Everything(const std::string& directory) {
+  std::vector<std::string> paths;
+  for (const auto& entry : stdfs::recursive_directory_iterator(directory))
+    if (entry.path().filename() != kDeletionLockName) paths.push_back(entry.path());
+  std::ranges::sort(paths);
+  return paths;
+}
+
+class DeletionTest : public testing::Test {
+ protected:
+  DeletionTest() {
+    for (const int64_t step : {10, 20, 30}) Save(step);
+  }
+  void Save(int64_t step, bool bad = false, uint64_t seed = 1) {
+    StepRecipe recipe = RecipeOf({.layers = 1, .hidden = 16}, {});
+    recipe.step = step;
+    recipe.seed = seed;
+    recipe.state["iteration"] = step;
+    if (bad)
+      recipe.state["health"] =
+          ToJson(Health{.loss = 1e30, .bad_iterations = 3, .first_bad_iteration = step - 2});
+    ASSERT_TRUE(MakeStep(fs_, run_, recipe).ok());
+  }
+  std::string Path(int64_t step) const { return JoinPath(run_, StepDirName(step)); }
+  StepDeletion Deletion(int64_t step) {
+    const auto text = ReadSmallFile(fs_, JoinPath(Path(step), kManifestName), kMaxManifestBytes);
+    return {.run_dir = run_, .name = StepDirName(step), .manifest = DigestOf(*text), .nonce = "1a"};
+  }
+
+  const TempDir temp_{TempDir::Place::kMemory};
+  const std::string run_ = temp_ / "gpt";
+  FileSystem& fs_ = FileSystem::Posix();
+};
+
+TEST_F(DeletionTest, WhatIsProvenGoesWholeAndAlone) {
+  ASSERT_TRUE(DeleteStep(fs_, Deletion(20), ProofThat(true)).ok());
+  EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{10, 30}));
+  for (const std::string& path : Everything(run_)) EXPECT_EQ(path.find("deleting"), path.npos) << path;
+}
+
+TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) {
+  struct Row {
+    const char* what;
+    DeletionRefusal refusal;
+    int64_t step;
+    std::function<void(StepDeletion&)> spoil;
+  };
+  const std::string elsewhere = temp_ / "elsewhere";
+  const std::vector<Row> rows = {
+      {"the step is a link", DeletionRefusal::kLink, 20,
+       [&](StepDeletion&) {
+         stdfs::rename(Path(20), elsewhere);
+         stdfs::create_directory_symlink(elsewhere, Path(20));
+       }},
+      {"a link in it", DeletionRefusal::kForeign, 20,
+       [&](StepDeletion&) {
+         stdfs::rename(Path(20) + "/index.h5", temp_ / "index.h5");
+         stdfs::create_symlink(temp_ / "index.h5", Path(20) + "/index.h5");
+       }},
+      {"saved again", DeletionRefusal::kIdentity, 20, [&](StepDeletion&) { Save(20, false, 2); }},
+      {"another step under its name", DeletionRefusal::kIdentity, 20,
+       [&](StepDeletion& deletion) {
+         stdfs::remove_all(Path(20));
+         stdfs::copy(Path(10), Path(20));
+         deletion = Deletion(20);
+       }},
+      {"no manifest", DeletionRefusal::kIdentity, 20,
+       [&](StepDeletion&) { stdfs::remove(Path(20) + "/manifest.json"); }},
+      {"a file of somebody", DeletionRefusal::kForeign, 20,
+       [&](StepDeletion&) { Touch(Path(20) + "/notes.txt"); }},
+      {"a directory of somebody", DeletionRefusal::kForeign, 20,
+       [&](StepDeletion&) { stdfs::create_directory(Path(20) + "/eval"); }},
+      {"the newest", DeletionRefusal::kNewest, 30, [](StepDeletion&) {}},
+      {"the newest healthy one", DeletionRefusal::kNewest, 30,
+       [&](StepDeletion&) { Save(40, /*bad=*/true); }},
+      {"the newest that opens", DeletionRefusal::kNewest, 30,
+       [&](StepDeletion&) {
+         Save(40);
+         stdfs::remove(Path(40) + "/index.h5");
+       }},
+      {"a virtual step uses it", DeletionRefusal::kHeld, 20,
+       [&](StepDeletion&) { ASSERT_TRUE(HoldStep(fs_, Path(20), temp_ / "other/step-00000020").ok()); }},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.what);
+    stdfs::remove_all(run_);
+    stdfs::remove_all(elsewhere);
+    for (const int64_t step : {10, 20, 30}) Save(step);
+    StepDeletion deletion = Deletion(row.step);
+    row.spoil(deletion);
+    const std::vector<std::string> before = Everything(temp_.path());
+    const auto refused = WhyNotDelete(fs_, deletion, ProofThat(true));
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(Name(refused->refusal), Name(row.refusal)) << refused->status.message();
+    EXPECT_FALSE(DeleteStep(fs_, deletion, ProofThat(true)).ok());
+    EXPECT_EQ(Everything(temp_.path()), before);
+  }
+}
+
+TEST_F(DeletionTest, AProofThatNoLongerHoldsIsARefusal) {
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(20), ProofThat(false))->refusal, DeletionRefusal::kProof);
+  EXPECT_FALSE(DeleteStep(fs_, Deletion(20), ProofThat(false)).ok());
+  EXPECT_TRUE(stdfs::exists(Path(20)));
+}
+
+TEST_F(DeletionTest, OneWhoInsistsRemovesTheNewest) {
+  StepDeletion deletion = Deletion(30);
+  deletion.newest_too = true;
+  EXPECT_TRUE(DeleteStep(fs_, deletion, ProofThat(true)).ok());
+}
+
+TEST_F(DeletionTest, AnUnhealthyNewestStepMayGo) {
+  Save(40, /*bad=*/true);
+  EXPECT_TRUE(DeleteStep(fs_, Deletion(40), ProofThat(true)).ok());
+}
+
+TEST_F(DeletionTest, OnlyAHealthySuccessorIsAProof) {
+  EXPECT_TRUE(HealthySuccessor::Find(fs_, run_, 30).ok());
+  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, 31).status().kind(), StatusKind::kNotFound);
+  Save(40, /*bad=*/true);
+  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, 31).status().kind(), StatusKind::kNotFound);
+  const auto successor = HealthySuccessor::Find(fs_, run_, 20);
+  ASSERT_TRUE(successor.ok());
+  stdfs::remove(Path(30) + "/manifest.json");
+  EXPECT_FALSE(successor->Check(fs_).ok());
+}
+
+TEST_F(DeletionTest, AKilledDeletionIsFinishedButForWhatIsNotOurs) {
+  const std::string aside = JoinPath(run_, DeletingDirName(20, "1a"));
+  stdfs::rename(Path(20), aside);
+  Touch(aside + "/notes.txt");
+  EXPECT_FALSE(FinishDeletion(fs_, aside).ok());
+  EXPECT_TRUE(stdfs::exists(aside + "/notes.txt"));
+  stdfs::remove(aside + "/notes.txt");
+  EXPECT_TRUE(FinishDeletion(fs_, aside).ok());
+  EXPECT_FALSE(stdfs::exists(aside));
+  stdfs::create_directory_symlink(Path(10), aside);
+  EXPECT_FALSE(FinishDeletion(fs_, aside).ok());
+  EXPECT_TRUE(stdfs::exists(Path(10) + "/manifest.json"));
+}
+
+TEST_F(DeletionTest, CleanUpLeavesWhatIsNotOursAndSaysSoOnce) {
+  stdfs::create_directory(run_ + "/step-00000040.partial-1a");
+  Touch(run_ + "/step-00000040.partial-1a/shard-00000.h5");
+  stdfs::create_directory(run_ + "/step-00000040.partial-backup");  // no nonce
+  Touch(run_ + "/step-00000040.partial-backup/shard-00000.h5");
+  stdfs::create_directory_symlink(Path(10), run_ + "/step-00000010.deleting-1a");
+  Touch(run_ + "/latest.txt");
+  Touch(run_ + "/latest.1a2b");
+  std::vector<std::string> left;
+  ASSERT_TRUE(CleanLeftovers(fs_, run_, [&](const Status& why) { left.push_back(why.message()); }).ok());
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_NE(left[0].find("step-00000010.deleting-1a"), std::string::npos);
+  EXPECT_FALSE(stdfs::exists(run_ + "/step-00000040.partial-1a"));
+  EXPECT_FALSE(stdfs::exists(run_ + "/latest.1a2b"));
+  for (const char* stays : {"/step-00000040.partial-backup/shard-00000.h5", "/latest.txt",
+                            "/step-00000010/manifest.json", "/step-00000010.deleting-1a"})
+    EXPECT_TRUE(stdfs::exists(run_ + stays)) << stays;
+}
+
+class TreeDeletionTest : public testing::Test {
+ protected:
+  TreeDeletionTest() {
+    stdfs::create_directories(tree_ + "/sub/empty");
+    Touch(tree_ + "/a");
+    Touch(tree_ + "/sub/b");
+  }
+  TreeDeletion Deletion(std::vector<std::string> more_files = {}, std::vector<std::string> more_dirs = {}) {
+    TreeDeletion d{
+        .directory = tree_, .files = {"a", "sub/b"}, .directories = {"sub", "sub/empty"}, .same = [] {
+          return OkStatus();
+        }};
+    d.files.insert(d.files.end(), more_files.begin(), more_files.end());
+    d.directories.insert(d.directories.end(), more_dirs.begin(), more_dirs.end());
+    return d;
+  }
+
+  const TempDir temp_{TempDir::Place::kMemory};
+  const std::string tree_ = temp_ / "tree";
+  FileSystem& fs_ = FileSystem::Posix();
+};
+
+TEST_F(TreeDeletionTest, ATreeThatIsTheSameGoes) {
+  ASSERT_TRUE(DeleteTree(fs_, Deletion(), ProofThat(true)).ok());
+  EXPECT_TRUE(Everything(temp_.path()).empty());
+}
+
+TEST_F(TreeDeletionTest, WhatCameMeanwhileStays) {
+  TreeDeletion d = Deletion();
+  Touch(tree_ + "/sub/late");
+  EXPECT_FALSE(DeleteTree(fs_, d, ProofThat(true)).ok());
+  EXPECT_TRUE(stdfs::exists(tree_ + std::string(kTreeDeletingSuffix) + "/sub/late"));
+}
+
+TEST_F(TreeDeletionTest, Refusals) {
+  TreeDeletion other = Deletion();
+  other.same = [] { return Corrupt("other content"); };
+  EXPECT_EQ(WhyNotDelete(fs_, other, ProofThat(true))->refusal, DeletionRefusal::kIdentity);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(false))->refusal, DeletionRefusal::kProof);
+  stdfs::create_directories(tree_ + "/gpt/step-00000010");
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/.run"}, {"gpt"}), ProofThat(true))->refusal,
+            DeletionRefusal::kNewest);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion({"gpt/step-00000010/manifest.json"}, {"gpt", "gpt/step-00000010"}),
+                         ProofThat(true))
+                ->refusal,
+            DeletionRefusal::kNewest);
+  stdfs::remove_all(tree_ + "/gpt");
+  // A training that began after the tree was listed.
+  const int lock = ::open((tree_ + "/sub/.lock").c_str(), O_CREAT | O_RDWR, 0600);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kAlive);
+  ::close(lock);
+  EXPECT_FALSE(WhyNotDelete(fs_, Deletion(), ProofThat(true)).has_value());
+  stdfs::create_directory(temp_ / "elsewhere");
+  Touch(temp_ / "elsewhere/c");
+  stdfs::create_directory_symlink(temp_ / "elsewhere", tree_ + "/linked");
+  for (const TreeDeletion& through : {Deletion({"linked/c"}), Deletion({"linked/c"}, {"linked"})})
+    EXPECT_EQ(WhyNotDelete(fs_, through, ProofThat(true))->refusal, DeletionRefusal::kLink);
+  EXPECT_TRUE(stdfs::exists(temp_ / "elsewhere/c"));
+  stdfs::remove(tree_ + "/linked");
+  stdfs::rename(tree_, temp_ / "real");
+  stdfs::create_directory_symlink(temp_ / "real", tree_);
+  EXPECT_EQ(WhyNotDelete(fs_, Deletion(), ProofThat(true))->refusal, DeletionRefusal::kLink);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,103 @@
+#include "ckpt/run/run_dir.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "ckpt/model/layout.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
+  std::vector<StepFacts> steps;
+  for (int64_t step = 10; step <= 100; step += 10) steps.push_back({step, step * 100});
+  EXPECT_EQ(StepsToRetire(steps, {}), std::vector<int64_t>{});
+  EXPECT_EQ(StepsToRetire(steps, {.keep_last = 8}), (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(StepsToRetire(steps, {.keep_last = 1, .keep_every = 30}),
+            (std::vector<int64_t>{10, 20, 40, 50, 70, 80}));
+  EXPECT_EQ(StepsToRetire(steps, {.keep_every = 1000}),
+            (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80}));
+  // Token milestones at 2500, 5000, 7500, 10000: the first steps at or after them are 30, 50, 80, 100.
+  EXPECT_EQ(StepsToRetire(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
+}
+
+struct RetentionCase {
+  const char* name;
+  std::vector<int64_t> steps;
+  std::vector<int64_t> unhealthy;
+  RetentionPolicy policy;
+  std::vector<int64_t> retired;
+};
+
+class HealthyRetentionTest : public testing::TestWithParam<RetentionCase> {};
+
+TEST_P(HealthyRetentionTest, Retires) {
+  const RetentionCase& c = GetParam();
+  std::vector<StepFacts> steps;
+  for (const int64_t step : c.steps)
+    steps.push_back({step, step * 100, std::ranges::count(c.unhealthy, step) > 0 ? "bad" : ""});
+  EXPECT_EQ(StepsToRetire(steps, c.policy), c.retired);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, HealthyRetentionTest,
+    testing::Values(
+        RetentionCase{"none", {}, {}, {.keep_last = 1}, {}},
+        RetentionCase{"only_one", {2}, {}, {.keep_last = 1}, {}},
+        RetentionCase{
+            "the_one_before_the_newest_stays_until_it_is_confirmed", {2, 4, 6}, {}, {.keep_last = 1}, {2}},
+        RetentionCase{"confirmed_by_a_later_step", {2, 4, 6, 8}, {8}, {.keep_last = 1}, {2, 4}},
+        RetentionCase{"unhealthy_steps_push_nothing_out", {2, 4, 6, 8}, {6, 8}, {.keep_last = 2}, {}},
+        RetentionCase{"evidence_stays", {2, 4, 6, 8, 10}, {6, 8, 10}, {.keep_last = 1}, {2}},
+        RetentionCase{
+            "evidence_goes_with_a_newer_healthy_step", {2, 4, 6, 8, 10}, {4, 6}, {.keep_last = 2}, {2, 4, 6}},
+        RetentionCase{"no_healthy_step", {2, 4, 6, 8}, {2, 4, 6, 8}, {.keep_last = 1}, {}},
+        RetentionCase{"keep_every_counts_healthy_ones", {2, 4, 6, 8, 10}, {4}, {.keep_every = 4}, {2, 4, 6}},
+        RetentionCase{"a_milestone_passes_on_to_the_next_healthy_step",
+                      {10, 30, 40, 60, 70},
+                      {30},
+                      {.keep_tokens = 2500},
+                      {10, 30}},
+        RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {
+  EXPECT_EQ(StepDirName(1000), "step-00001000");
+  EXPECT_EQ(ParseStepDirName("step-00001000"), 1000);
+  EXPECT_EQ(ParseStepDirName(StepDirName(1234567890123)), 1234567890123);
+  for (const char* name :
+       {"step-1000", "step-00001000.partial-ab", "step--0000001", "step-", "latest", "step-0000100x"})
+    EXPECT_EQ(ParseStepDirName(name), std::nullopt) << name;
+  EXPECT_EQ(ParseMarkedDirName(PartialDirName(3, "ab")), "partial");
+  EXPECT_EQ(ParseMarkedDirName(DeletingDirName(3, "ab")), "deleting");
+  EXPECT_EQ(ParseMarkedDirName("step-00000003"), std::nullopt);
+  EXPECT_EQ(ParseMarkedDirName("notes.partial-x"), std::nullopt);
+}
+
+TEST(LayoutTest, PieceNamesTellBoxAndRange) {
+  TensorEntry tensor;
+  tensor.spec.name = "w";
+  EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {0, 6}), "/weight/w@4,0");
+  EXPECT_EQ(PiecePath(tensor, {{4, 0}, {2, 3}}, {2, 6}), "/weight/w@4,0+2");
+}
+
+TEST(RunLockTest, ARunDirectoryThatAnotherTookTheNameOfIsNoticed) {
+  const TempDir temp(TempDir::Place::kMemory);
+  std::filesystem::create_directory(temp / "a");
+  const auto lock = RunLock::Take(temp / "a");
+  ASSERT_TRUE(lock.ok());
+  EXPECT_TRUE(lock->CheckPlace().ok());
+  std::filesystem::rename(temp / "a", temp / "b");
+  EXPECT_FALSE(lock->CheckPlace().ok());
+  std::filesystem::create_directory(temp / "a");
+  const auto second = RunLock::Take(temp / "a");
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(lock->CheckPlace().ok());
+  EXPECT_TRUE(second->CheckPlace().ok());
+}
+
+}  // namespace
+}  // namespace cairn

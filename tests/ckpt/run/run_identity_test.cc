@@ -1,0 +1,110 @@
+// A rename keeps a run's identity, a copy never does.
+#include "ckpt/run/run_identity.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/model/layout.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+class RunIdentityTest : public testing::Test {
+ protected:
+  std::string Make(const std::string& name) {
+    stdfs::create_directory(dir_ / name);
+    return dir_ / name;
+  }
+  std::string Own(const std::string& path) {
+    const auto owned = OwnRun(fs_, path);
+    EXPECT_TRUE(owned.ok()) << owned.status().message();
+    return owned.ok() ? owned->run : "";
+  }
+  Ownership OwnershipOf(const std::string& path) {
+    const auto identity = IdentifyRun(fs_, path);
+    EXPECT_TRUE(identity.ok()) << identity.status().message();
+    return identity.ok() ? identity->ownership : Ownership::kNone;
+  }
+  void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+  TempDir dir_;
+  FileSystem& fs_ = FileSystem::Posix();
+};
+
+TEST_F(RunIdentityTest, ANewDirectoryTakesAnIdentityAndKeepsIt) {
+  const std::string a = Make("a");
+  EXPECT_EQ(OwnershipOf(a), Ownership::kNone);
+  const std::string run = Own(a);
+  EXPECT_TRUE(IsRunId(run));
+  EXPECT_EQ(OwnershipOf(a), Ownership::kOwned);
+  EXPECT_EQ(Own(a), run);
+  EXPECT_NE(Own(Make("b")), run);
+}
+
+TEST_F(RunIdentityTest, ARenamedDirectoryStaysItself) {
+  const std::string run = Own(Make("a"));
+  stdfs::rename(dir_ / "a", dir_ / "b");
+  EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kRenamed);
+  EXPECT_EQ(Own(dir_ / "b"), run);
+  EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kOwned);
+  // Also where another run took the old name meanwhile.
+  Own(Make("a"));
+  stdfs::rename(dir_ / "b", dir_ / "c");
+  EXPECT_EQ(Own(dir_ / "c"), run);
+}
+
+TEST_F(RunIdentityTest, ACopyBecomesARunOfItsOwn) {
+  const std::string run = Own(Make("a"));
+  stdfs::copy(dir_ / "a", dir_ / "b", stdfs::copy_options::recursive);
+  EXPECT_EQ(OwnershipOf(dir_ / "b"), Ownership::kCopied);
+  EXPECT_EQ(IdentifyRun(fs_, dir_ / "b")->owner, CanonicalPath(dir_ / "a"));
+  const std::string copy = Own(dir_ / "b");
+  EXPECT_NE(copy, run);
+  EXPECT_EQ(Own(dir_ / "b"), copy);
+  EXPECT_EQ(Own(dir_ / "a"), run);
+}
+
+TEST_F(RunIdentityTest, ACopyThatTakesTheNameOfTheOriginalIsStillACopy) {
+  const std::string run = Own(Make("a"));
+  stdfs::copy(dir_ / "a", dir_ / "b", stdfs::copy_options::recursive);
+  stdfs::rename(dir_ / "a", dir_ / "old");
+  stdfs::rename(dir_ / "b", dir_ / "a");
+  EXPECT_EQ(OwnershipOf(dir_ / "a"), Ownership::kCopied);
+  EXPECT_EQ(OwnershipOf(dir_ / "old"), Ownership::kRenamed);
+  EXPECT_NE(Own(dir_ / "a"), run);
+  EXPECT_EQ(Own(dir_ / "old"), run);
+}
+
+TEST_F(RunIdentityTest, AnIdentityWithoutAnOwnerCountsForNothing) {
+  const std::string a = Make("a"), run(32, 'a');
+  Write(JoinPath(a, kRunName), run + "\n");
+  EXPECT_EQ(OwnershipOf(a), Ownership::kNone);
+  EXPECT_NE(Own(a), run);
+}
+
+TEST_F(RunIdentityTest, WhatIsNoIdentityIsAnError) {
+  const std::string a = Make("a");
+  for (const char* text :
+       {"", "{}", "[1]", "0123\n", "{\"run\": \"x\", \"directory\": \"/a\", \"inode\": 1}",
+        "{\"run\": 3, \"directory\": \"/a\", \"inode\": -1, \"born_unix_nanoseconds\": 0}"}) {
+    Write(JoinPath(a, kRunName), text);
+    EXPECT_EQ(IdentifyRun(fs_, a).status().kind(), StatusKind::kCorrupt) << text;
+    EXPECT_EQ(OwnRun(fs_, a).status().kind(), StatusKind::kCorrupt) << text;
+  }
+}
+
+TEST_F(RunIdentityTest, ALinkToTheDirectoryIsTheDirectory) {
+  const std::string run = Own(Make("a"));
+  stdfs::create_directory_symlink(dir_ / "a", dir_ / "link");
+  EXPECT_EQ(OwnershipOf(dir_ / "link"), Ownership::kOwned);
+  EXPECT_EQ(Own(dir_ / "link"), run);
+}
+
+}  // namespace
+}  // namespace cairn

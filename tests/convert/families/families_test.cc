@@ -1,0 +1,318 @@
+#include "convert/families/families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "convert/families/expand.h"
+#include "convert/families/hugging_face_config.h"
+#include "convert/foreign/stored_model.h"
+#include "tests/support/make_step.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// StableLM, as convert/ADDING-AN-ARCHITECTURE.md adds it.
+Architecture StableLm() {
+  const std::string layer = "model.layers.{}.";
+  return {
+      .name = "stablelm",
+      .class_name = "StableLmForCausalLM",
+      .base_prefix = "model.",
+      .modules =
+          {
+              {"model.embed_tokens", {"embedding.word"}},
+              {layer + "self_attn.q_proj", {"attention.query"}, "query_key_value_bias"},
+              {layer + "self_attn.k_proj", {"attention.key"}, "query_key_value_bias"},
+              {layer + "self_attn.v_proj", {"attention.value"}, "query_key_value_bias"},
+              {layer + "self_attn.o_proj", {"attention.output"}},
+              {layer + "mlp.gate_proj", {"mlp.gate"}},
+              {layer + "mlp.up_proj", {"mlp.up"}},
+              {layer + "mlp.down_proj", {"mlp.down"}},
+              {layer + "input_layernorm", {"input_norm"}, kAlways},
+              {.name = layer + "post_attention_layernorm",
+               .canonical = {"post_attention_norm"},
+               .bias = kAlways,
+               .when = "!parallel_residual"},
+              {"model.norm", {"final_norm"}, kAlways},
+              {.name = "lm_head", .canonical = {"output"}, .when = "!tied_embeddings"},
+          },
+      .fields =
+          {
+              {"num_layers", {"num_hidden_layers"}},
+              {"hidden_size", {"hidden_size"}},
+              {"num_attention_heads", {"num_attention_heads"}},
+              {"num_key_value_heads", {"num_key_value_heads"}},
+              {"ffn_hidden_size", {"intermediate_size"}},
+              {"vocab_size", {"vocab_size"}},
+              {"max_position_embeddings", {"max_position_embeddings"}},
+              {"tied_embeddings", {"tie_word_embeddings"}, false},
+              {"layernorm_epsilon", {"layer_norm_eps"}, 1e-5},
+              {"activation", {"hidden_act"}, "silu"},
+              {"query_key_value_bias", {"use_qkv_bias"}, false},
+              {"parallel_residual", {"use_parallel_residual"}, false},
+          },
+      .refusals = {{"qk_layernorm", false}},
+      .model = {{"position_embedding", "rope"}, {"rotary_base", 10000}, {"rotary_percent", 0.25}},
+      .rope = true,
+  };
+}
+
+std::vector<Architecture> AllAndOneMore() {
+  const auto all = Architectures();
+  std::vector<Architecture> architectures(all.begin(), all.end());
+  architectures.push_back(StableLm());
+  return architectures;
+}
+
+// A configuration of awkward sizes, with every switch of the table somewhere.
+json RandomConfig(const Architecture& architecture, std::mt19937_64& rng) {
+  const auto upto = [&](uint64_t n) { return 1 + rng() % n; };
+  const uint64_t groups = upto(3), heads = groups * upto(3), head = upto(5);
+  const std::map<std::string, uint64_t> sizes = {
+      {"num_layers", upto(4)},        {"hidden_size", heads * head},
+      {"num_attention_heads", heads}, {"num_key_value_heads", groups},
+      {"head_dim", upto(9)},          {"ffn_hidden_size", upto(40)},
+      {"vocab_size", upto(50)},       {"max_position_embeddings", upto(20)}};
+  json config = {{"model_type", architecture.name}, {"unknown_field", {{"kept", {1, 2}}}}};
+  for (const Field& field : architecture.fields) {
+    if (sizes.contains(field.model))
+      config[field.config[0]] = sizes.at(field.model);
+    else if (field.fallback.is_boolean())
+      config[field.config[0]] = rng() % 2 == 0;
+    else if (!field.fallback.is_null())
+      config[field.config[0]] = field.fallback;
+  }
+  if (architecture.rope) config["rope_parameters"] = {{"rope_theta", 1e6}, {"rope_type", "default"}};
+  return config;
+}
+
+// Boxes of tensors as a catalog, whose own check finds holes and overlaps.
+class Cover {
+ public:
+  void AddTensor(const std::string& name, const Dims& shape) {
+    index_[name] = static_cast<uint32_t>(catalog_.tensors.size());
+    catalog_.tensors.push_back({{.name = name, .shape = shape}, Role::kWeight, Dtype::kF16});
+  }
+  void AddBox(const std::string& name, const Box& box) {
+    catalog_.pieces.push_back({.tensor = index_.at(name),
+                               .box = box,
+                               .range = {0, box.Volume()},
+                               .stored_bytes = box.Volume() * 2});
+  }
+  Status Check() {
+    catalog_.files = {"file"};
+    catalog_.SortPieces();
+    return CheckCoverage(catalog_);
+  }
+
+ private:
+  std::map<std::string, uint32_t> index_;
+  Catalog catalog_;
+};
+
+class ArchitectureTest : public testing::TestWithParam<Architecture> {
+ protected:
+  json RandomModel() {
+    const auto model = ModelOfConfig(GetParam(), RandomConfig(GetParam(), rng_));
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return *model;
+  }
+  std::mt19937_64 rng_{20261121};
+};
+
+TEST_P(ArchitectureTest, EveryElementIsStoredOnceAndUsedOnce) {
+  for (int round = 0; round < 100; ++round) {
+    const auto expanded = Expand(GetParam(), RandomModel());
+    ASSERT_TRUE(expanded.ok()) << expanded.status().message();
+    Cover stored, used;
+    for (const ParameterSpec& spec : expanded->parameters) used.AddTensor(spec.name, spec.shape);
+    for (const ForeignTensor& tensor : expanded->tensors) {
+      stored.AddTensor(tensor.name, tensor.shape);
+      for (const ForeignPart& part : tensor.parts) {
+        stored.AddBox(tensor.name, part.box);
+        used.AddBox(part.parameter, part.source);
+      }
+    }
+    ASSERT_TRUE(stored.Check().ok()) << stored.Check().message();
+    ASSERT_TRUE(used.Check().ok()) << used.Check().message();
+    const Status fits = CheckAgainst({expanded->tensors, {}}, expanded->parameters);
+    ASSERT_TRUE(fits.ok()) << fits.message();
+  }
+}
+
+TEST_P(ArchitectureTest, CutsFallBetweenHeads) {
+  for (int round = 0; round < 30; ++round) {
+    json model = RandomModel();
+    model["ffn_hidden_size"] = 42;  // any divisor of the heads divides it
+    const ModelSizes sizes = *ReadSizes(model);
+    const auto specs = Expand(GetParam(), model)->parameters;
+    for (int tp = 1; tp <= 3; ++tp) {
+      const bool fits = sizes.key_value_heads % tp == 0 && sizes.heads % tp == 0;
+      for (int rank = 0; rank < tp; ++rank) {
+        const auto layout = LayoutOf(specs, {.tp = tp, .pp = static_cast<int>(sizes.layers)}, rank, 0);
+        ASSERT_EQ(layout.ok(), fits) << layout.status().message();
+        for (size_t i = 0; fits && i < layout->parameters.size(); ++i) {
+          const Box& box = layout->parameters[i].box;
+          const std::string& name = specs[layout->parameters[i].index].name;
+          if (name.find("attention.query.") == std::string::npos) continue;
+          EXPECT_EQ(box.extent[0], sizes.heads / tp * sizes.head);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ArchitectureTest, ConfigurationsComeBack) {
+  for (int round = 0; round < 30; ++round) {
+    const json config = RandomConfig(GetParam(), rng_);
+    json model = *ModelOfConfig(GetParam(), config);
+    model["hugging_face"] = {{"config", config}};
+    const auto back = ConfigOfModel(GetParam(), model, Dtype::kBF16);
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    for (const auto& [key, value] : config.items())
+      EXPECT_EQ(back->value(key, json("missing")), value) << key;
+    EXPECT_EQ((*back)["torch_dtype"], "bfloat16");
+
+    // Without the file the model alone says the same, but for what has no field.
+    EXPECT_TRUE(model["other"].contains("config.unknown_field"));
+    model.erase("hugging_face");
+    model.erase("other");
+    json again = *ModelOfConfig(GetParam(), *ConfigOfModel(GetParam(), model, Dtype::kBF16));
+    EXPECT_EQ(again, model);
+  }
+}
+
+TEST_P(ArchitectureTest, WhatTheModelSaysNowWins) {
+  const json config = RandomConfig(GetParam(), rng_);
+  json model = *ModelOfConfig(GetParam(), config);
+  model["hugging_face"] = {{"config", config}};
+  model["vocab_size"] = 1234;
+  EXPECT_EQ((*ConfigOfModel(GetParam(), model, Dtype::kF32))["vocab_size"], 1234);
+}
+
+TEST_P(ArchitectureTest, ListedTensorsBecomeParameters) {
+  const json model = RandomModel();
+  const auto expanded = Expand(GetParam(), model);
+  std::vector<ListedTensor> listed;
+  uint64_t at = 0;
+  for (const ForeignTensor& tensor : expanded->tensors) {
+    std::string name = tensor.name;
+    if (name.starts_with(GetParam().base_prefix)) name = name.substr(GetParam().base_prefix.size());
+    listed.push_back({name, "F16", Dtype::kF16, tensor.shape, {{{0, tensor.shape.Volume()}, 0, at}}});
+    at += tensor.shape.Volume() * 2;
+  }
+  std::ranges::shuffle(listed, rng_);
+  const auto mapped = MapToParameters(GetParam(), model, listed, {"file"}, {});
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  EXPECT_EQ(mapped->catalog.Parameters(), expanded->parameters);
+
+  const ListedTensor last = listed.back();
+  listed.pop_back();
+  const auto missing = MapToParameters(GetParam(), model, listed, {"file"}, {});
+  EXPECT_EQ(missing.status().kind(), StatusKind::kNotFound);
+  EXPECT_THAT(missing.status().message(), HasSubstr(last.name));
+  listed.push_back(last);
+  listed.push_back({"adapter.weight", "F16", Dtype::kF16, {1}, {{{0, 1}, 0, 0}}});
+  const auto unknown = MapToParameters(GetParam(), model, listed, {"file"}, {});
+  EXPECT_THAT(unknown.status().message(), HasSubstr("adapter.weight"));
+  EXPECT_EQ(MapToParameters(GetParam(), model, listed, {"file"}, {"adapter.*"})->left_out,
+            std::vector<std::string>{"adapter.weight"});
+  listed.back() = last;
+  EXPECT_EQ(MapToParameters(GetParam(), model, listed, {"file"}, {}).status().kind(), StatusKind::kCorrupt);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ArchitectureTest, testing::ValuesIn(AllAndOneMore()),
+                         [](const auto& family) { return family.param.name; });
+
+TEST(ArchitecturesTest, EveryModuleIsCanonicalAndEveryConditionAField) {
+  for (const Architecture& architecture : AllAndOneMore()) {
+    std::set<std::string> fields = {kAlways, kNever};
+    for (const Field& field : architecture.fields) fields.insert(field.model);
+    for (const Module& module : architecture.modules) {
+      for (const std::string& name : module.canonical)
+        EXPECT_NE(FindCanonicalModule(name), nullptr) << architecture.name << " " << name;
+      for (std::string condition : {module.bias, module.when, module.weight}) {
+        if (condition.starts_with('!')) condition = condition.substr(1);
+        EXPECT_TRUE(fields.contains(condition)) << architecture.name << " " << condition;
+      }
+    }
+  }
+}
+
+TEST(ArchitecturesTest, Gpt2IsWhatTheTrainerTrains) {
+  for (const bool tied : {true, false}) {
+    const TinyGpt tiny{.layers = 3, .vocab = 41, .tied = tied, .pad_multiple = 128};
+    EXPECT_EQ(Expand(*FindArchitecture("gpt2"), ModelJson(tiny))->parameters, SpecsOf(tiny));
+  }
+}
+
+TEST(ArchitecturesTest, SizesThatCannotBeAreNamed) {
+  const json good = ModelJson({});
+  for (const auto& [field, value] :
+       {std::pair("num_layers", json(1 << 20)), std::pair("num_attention_heads", json(3)),
+        std::pair("hidden_size", json(1ull << 63)), std::pair("vocab_size", json(-1)),
+        std::pair("num_key_value_heads", json(3)), std::pair("ffn_hidden_size", json("64")),
+        std::pair("head_dim", json(0))}) {
+    json model = good;
+    model[field] = value;
+    EXPECT_EQ(ReadSizes(model).status().kind(), StatusKind::kInvalidArgument) << field;
+  }
+  EXPECT_TRUE(ReadSizes(good).ok());
+}
+
+TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {
+  const Architecture llama = *FindArchitecture("llama");
+  std::mt19937_64 rng(1);
+  json config = RandomConfig(llama, rng);
+  config["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 4.0}};
+  json old = config;
+  old.erase("rope_parameters");
+  old["rope_theta"] = 5e5;
+  old["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(*ModelOfConfig(llama, config), *ModelOfConfig(llama, old));
+  json model = *ModelOfConfig(llama, old);
+  model["hugging_face"] = {{"config", old}};
+  const json written = *ConfigOfModel(llama, model, Dtype::kF32);
+  EXPECT_EQ(written["rope_scaling"], old["rope_scaling"]);
+  EXPECT_EQ(written["rope_parameters"], config["rope_parameters"]);
+  model["rotary_base"] = 7;
+  EXPECT_EQ((*ConfigOfModel(llama, model, Dtype::kF32))["rope_theta"], 7);
+}
+
+TEST(ArchitecturesTest, WhatNoTableKnowsIsRefused) {
+  std::mt19937_64 rng(1);
+  const Architecture opt = *FindArchitecture("opt");
+  json config = RandomConfig(opt, rng);
+  config["word_embed_proj_dim"] = config["hidden_size"];
+  EXPECT_TRUE(ModelOfConfig(opt, config).ok());
+  config["word_embed_proj_dim"] = 512;
+  EXPECT_THAT(ModelOfConfig(opt, config).status().message(), HasSubstr("word_embed_proj_dim"));
+  config["word_embed_proj_dim"] = nullptr;
+  config["do_layer_norm_before"] = false;
+  EXPECT_EQ(ModelOfConfig(opt, config).status().kind(), StatusKind::kNotSupported);
+}
+
+TEST(CheckAgainstTest, PartsThatDoNotFitAreNamed) {
+  const auto expanded = Expand(*FindArchitecture("bloom"), ModelJson({}));
+  const ForeignModel good{expanded->tensors, {}};
+  ForeignModel twice = good;
+  twice.tensors.push_back(good.tensors.back());
+  ForeignModel outside = good;
+  outside.tensors[5].parts[0].source.offset[0] = 1000;
+  ForeignModel unknown = good;
+  unknown.tensors[0].parts[0].parameter = "nobody";
+  ForeignModel missing = good;
+  missing.tensors.pop_back();
+  EXPECT_TRUE(CheckAgainst(good, expanded->parameters).ok());
+  for (const ForeignModel& bad : {twice, outside, unknown, missing})
+    EXPECT_EQ(CheckAgainst(bad, expanded->parameters).kind(), StatusKind::kCorrupt);
+}
+
+}  // namespace
+}  // namespace cairn

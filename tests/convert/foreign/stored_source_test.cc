@@ -1,0 +1,149 @@
+#include "convert/foreign/stored_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+// A checkpoint of arrays of random bytes in one file, and what its tensors must read as.
+struct Sample {
+  TempDir dir;
+  StoredCatalog catalog;
+  std::vector<std::vector<uint16_t>> expected;  // of each tensor
+  std::vector<uint16_t> file{0, 0, 0};          // an odd place to start from
+
+  uint32_t AddTensor(const std::string& name, const Dims& shape) {
+    catalog.tensors.push_back({{.name = name, .shape = shape}, Role::kWeight, Dtype::kBF16});
+    expected.emplace_back(shape.Volume());
+    return static_cast<uint32_t>(expected.size() - 1);
+  }
+
+  // Stores `shape` elements in `cuts` stretches with holes between them.
+  uint32_t AddArray(std::mt19937_64& rng, const Dims& shape, int cuts, std::vector<uint16_t>& values) {
+    StoredArray array{.name = "array", .dtype = Dtype::kBF16, .shape = shape, .extents = {}};
+    const uint64_t volume = shape.Volume();
+    values.resize(volume);
+    for (uint16_t& value : values) value = static_cast<uint16_t>(rng());
+    for (uint64_t begin = 0, i = 1; begin < volume; ++i) {
+      const uint64_t end = static_cast<int>(i) >= cuts ? volume : begin + 1 + rng() % (volume - begin);
+      array.extents.push_back({{begin, end}, 0, file.size() * 2});
+      file.insert(file.end(), values.begin() + begin, values.begin() + end);
+      file.resize(file.size() + rng() % 7);
+      begin = end;
+    }
+    catalog.arrays.push_back(array);
+    return static_cast<uint32_t>(catalog.arrays.size() - 1);
+  }
+
+  // `box` of a matrix is a box at (row, column) of a larger array, transposed or not.
+  void AddPart(std::mt19937_64& rng, uint32_t tensor, const Box& box, bool transpose) {
+    const Dims shape = catalog.tensors[tensor].spec.shape;
+    const uint64_t rows = box.extent[transpose], columns = box.extent[!transpose];
+    const Dims array{rows + rng() % 3, columns + rng() % 3};
+    const Box in{{rng() % (array[0] - rows + 1), rng() % (array[1] - columns + 1)}, {rows, columns}};
+    std::vector<uint16_t> values;
+    const uint32_t index = AddArray(rng, array, 1 + static_cast<int>(rng() % 3), values);
+    catalog.parts.push_back({tensor, box, index, in, transpose});
+    for (uint64_t r = 0; r < rows; ++r)
+      for (uint64_t c = 0; c < columns; ++c)
+        expected[tensor][(box.offset[0] + (transpose ? c : r)) * shape[1] + box.offset[1] +
+                         (transpose ? r : c)] = values[(in.offset[0] + r) * array[1] + in.offset[1] + c];
+  }
+
+  Result<std::unique_ptr<StoredSource>> Open(size_t bytes_cut = 0) {
+    catalog.files = {"data.bin"};
+    FileSystem& fs = FileSystem::Posix();
+    const std::string path = JoinPath(dir.path(), "data.bin");
+    (void)fs.RemoveFile(path);
+    EXPECT_TRUE(WriteSmallFile(
+                    fs, path,
+                    std::string_view(reinterpret_cast<const char*>(file.data()), file.size() * 2 - bytes_cut))
+                    .ok());
+    return StoredSource::Make(fs, dir.path(), {}, catalog);
+  }
+};
+
+void CutAndAdd(std::mt19937_64& rng, Sample& sample, uint32_t tensor, const Box& box) {
+  const int dim = static_cast<int>(rng() % 2);
+  if (box.extent[dim] < 2 || rng() % 3 == 0) return sample.AddPart(rng, tensor, box, rng() % 2);
+  Box low = box, high = box;
+  low.extent[dim] = 1 + rng() % (box.extent[dim] - 1);
+  high.offset[dim] += low.extent[dim];
+  high.extent[dim] -= low.extent[dim];
+  CutAndAdd(rng, sample, tensor, low);
+  CutAndAdd(rng, sample, tensor, high);
+}
+
+TEST(StoredSource, ReadsAnyBoxOfAnyParts) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::mt19937_64 rng(seed);
+    Sample sample;
+    const Dims shape{1 + rng() % 40, 1 + rng() % 40};
+    const uint32_t tensor = sample.AddTensor("w", shape);
+    CutAndAdd(rng, sample, tensor, Box::Whole(shape));
+    auto source = sample.Open();
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    for (int i = 0; i < 10; ++i) {
+      Box box = Box::Whole(shape);
+      for (int d = 0; d < 2; ++d) {
+        box.offset[d] = rng() % shape[d];
+        box.extent[d] = 1 + rng() % (shape[d] - box.offset[d]);
+      }
+      std::vector<uint16_t> found(box.Volume()), wanted(box.Volume());
+      ForEachRun(box, Box::Whole(shape), box, [&](uint64_t from, uint64_t to, uint64_t count) {
+        std::memcpy(&wanted[to], &sample.expected[tensor][from], count * 2);
+      });
+      ASSERT_TRUE((*source)->ReadBox(tensor, box, std::as_writable_bytes(std::span(found))).ok());
+      ASSERT_EQ(found, wanted) << "seed " << seed << " box " << ToString(box);
+    }
+  }
+}
+
+TEST(StoredSource, ReadsEachByteOfAWholeMatrixOnce) {
+  std::mt19937_64 rng(1);
+  Sample sample;
+  const uint32_t tensor = sample.AddTensor("w", {64, 48});
+  for (uint64_t i = 0; i < 4; ++i) {  // columns, as row-parallel layers are cut
+    std::vector<uint16_t> values;
+    const uint32_t array = sample.AddArray(rng, {64, 12}, 1, values);
+    sample.catalog.parts.push_back({tensor, {{0, 12 * i}, {64, 12}}, array, {{0, 0}, {64, 12}}});
+  }
+  auto source = sample.Open();
+  ASSERT_TRUE(source.ok());
+  std::vector<std::byte> bytes(64 * 48 * 2);
+  ASSERT_TRUE((*source)->ReadBox(tensor, Box::Whole({64, 48}), bytes).ok());
+  EXPECT_LE((*source)->bytes_read(), sample.file.size() * 2);
+}
+
+TEST(StoredSource, RefusesWhatCannotBe) {
+  const auto make = [](const std::function<void(Sample&)>& spoil, size_t cut = 0) {
+    std::mt19937_64 rng(2);
+    Sample sample;
+    const uint32_t tensor = sample.AddTensor("w", {8, 6});
+    sample.AddPart(rng, tensor, {{0, 0}, {8, 2}}, false);
+    sample.AddPart(rng, tensor, {{0, 2}, {8, 4}}, true);
+    spoil(sample);
+    return sample.Open(cut).status().message();
+  };
+  EXPECT_EQ(make([](Sample&) {}), "");
+  EXPECT_THAT(make([](Sample& s) { s.catalog.parts.pop_back(); }), testing::HasSubstr("w"));
+  EXPECT_NE(make([](Sample& s) { s.catalog.parts.push_back(s.catalog.parts[0]); }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.parts[0].array = 99; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.parts[1].in_array.offset[0] = 99; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.parts[1].transpose = false; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].dtype = Dtype::kF16; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.back().file = 7; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.back().file_offset = UINT64_MAX - 1; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.back().range.end += 1; }), "");
+  EXPECT_NE(make([](Sample& s) { s.catalog.arrays[0].extents.clear(); }), "");
+  EXPECT_THAT(make([](Sample&) {}, 30), testing::HasSubstr("data.bin"));
+}
+
+}  // namespace
+}  // namespace cairn

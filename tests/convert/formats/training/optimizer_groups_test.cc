@@ -1,0 +1,214 @@
+// What of an optimizer a target writes, refuses by name, or leaves out where that is allowed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/formats/deepspeed/zero_writer.h"
+#include "convert/formats/targets.h"
+#include "convert/formats/training/group_members.h"
+#include "convert/formats/training/training_state.h"
+#include "tests/support/make_step.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A checkpoint of which nothing but the plan is looked at.
+class Source final : public CheckpointSource {
+ public:
+  Source(const std::vector<ParameterSpec>& specs, json state) {
+    manifest_.state = std::move(state);
+    for (const ParameterSpec& spec : specs)
+      for (const Role role : {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
+        catalog_.tensors.push_back({spec, role, role == Role::kWeight ? Dtype::kBF16 : Dtype::kF32});
+  }
+  void Add(const ParameterSpec& spec, Role role) { catalog_.tensors.push_back({spec, role, Dtype::kF32}); }
+  Manifest& facts() { return manifest_; }
+  const Manifest& manifest() const override { return manifest_; }
+  const TensorTable& catalog() const override { return catalog_; }
+  const std::string& directory() const override { return directory_; }
+  Status ReadBox(uint32_t, const Box&, std::span<std::byte>) override { return OkStatus(); }
+  void SetCacheBytes(uint64_t) override {}
+  uint64_t bytes_read() const override { return 0; }
+
+ private:
+  Manifest manifest_;
+  TensorTable catalog_;
+  std::string directory_ = "source";
+};
+
+// Four parameters under names of their own; timm's order: vectors without weight decay first.
+std::vector<ParameterSpec> PlainSpecs() {
+  return {{.name = "a.weight", .shape = {6, 5}},
+          {.name = "a.bias", .shape = {6}},
+          {.name = "b.weight", .shape = {5, 6}},
+          {.name = "b.bias", .shape = {5}}};
+}
+
+json VectorsThenMatrices() {
+  return {{"iteration", 3},
+          {"optimizer_step", 3},
+          {"param_groups",
+           {{{"lr", 0.5}, {"weight_decay", 0.0}, {"params", {"b.bias", "a.bias"}}},
+            {{"lr", 0.5}, {"weight_decay", 0.25}, {"params", {"a.weight", "b.weight"}}}}}};
+}
+
+Result<TargetPlanned> Plan(const char* format, const Source& source, TargetOptions options = {}) {
+  return FindTargetFormat(format)->plan(source, options);
+}
+
+std::string Refusal(const char* format, const Source& source, TargetOptions options = {}) {
+  const auto planned = Plan(format, source, options);
+  EXPECT_FALSE(planned.ok()) << format;
+  return planned.status().message();
+}
+
+TrainingTensors TensorsOf(const Source& source) {
+  return ChooseTrainingTensors(source.catalog(), std::nullopt).value();
+}
+
+TEST(OptimizerGroupsTest, AreThoseThatTheSourceSays) {
+  const Source source(PlainSpecs(), VectorsThenMatrices());
+  const auto groups = GroupsOfSource(source.manifest().state["param_groups"], TensorsOf(source));
+  ASSERT_TRUE(groups.ok()) << groups.status().message();
+  EXPECT_THAT(groups->MembersOf(0), ElementsAre("b.bias", "a.bias"));
+  EXPECT_THAT(groups->MembersOf(1), ElementsAre("a.weight", "b.weight"));
+  EXPECT_EQ(groups->hyper[1], json({{"lr", 0.5}, {"weight_decay", 0.25}}));
+}
+
+TEST(OptimizerGroupsTest, SilentPairsAreMatricesThenVectorsAndUnknownOnesARefusal) {
+  Source source(PlainSpecs(), {{"iteration", 3}, {"param_groups", {{{"lr", 1}}, {{"lr", 2}}}}});
+  const auto groups = GroupsOfSource(source.manifest().state["param_groups"], TensorsOf(source));
+  EXPECT_THAT(groups->MembersOf(1), ElementsAre("a.bias", "b.bias"));
+  for (auto& group : source.facts().state["param_groups"]) group["params"] = nullptr;
+  for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
+    EXPECT_THAT(Refusal(format, source), HasSubstr("nothing says which are where"));
+  source.facts().state["param_groups"][0]["params"] = {"a.weight", "b.weight"};
+  EXPECT_THAT(Refusal("dcp", source), HasSubstr("a.bias has an optimizer's state and is in none"));
+}
+
+TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
+  const Source source(PlainSpecs(), VectorsThenMatrices());
+  const TrainingTensors tensors = TensorsOf(source);
+  const auto groups = GroupsOfSource(source.manifest().state["param_groups"], tensors).value();
+  std::vector<std::string> differing;
+  const auto parted = PartBy(groups, tensors, 2, MatricesThenVectors, false, differing);
+  ASSERT_TRUE(parted.ok()) << parted.status().message();
+  EXPECT_THAT(parted->MembersOf(0), ElementsAre("a.weight", "b.weight"));
+  EXPECT_EQ(parted->hyper[0]["weight_decay"], 0.25);
+  EXPECT_EQ(parted->hyper[1]["weight_decay"], 0.0);
+  const auto one = [](const ParameterSpec&) { return size_t{0}; };
+  const auto refused = PartBy(groups, tensors, 1, one, false, differing);
+  EXPECT_THAT(refused.status().message(), HasSubstr("a.weight and a.bias have another weight_decay"));
+  EXPECT_TRUE(differing.empty());
+  EXPECT_EQ(PartBy(groups, tensors, 1, one, true, differing)->hyper[0]["weight_decay"], 0.25);
+  EXPECT_THAT(differing, ElementsAre("weight_decay of a.bias", "weight_decay of b.bias"));
+  EXPECT_THAT(Refusal("megatron-deepspeed", source, {.param_groups = 1}), HasSubstr("--allow optimizer"));
+  const auto planned = Plan("megatron-deepspeed", source, {.param_groups = 1, .allow_optimizer = true});
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const nlohmann::json history = HistoryWith(source.manifest(), "megatron-deepspeed", planned->notes);
+  ASSERT_EQ(history.size(), 1U);
+  EXPECT_THAT(history[0].get<std::string>(),
+              AllOf(HasSubstr("not the weight_decay of a.bias"), HasSubstr("(--allow optimizer)")));
+}
+
+TEST(OptimizerGroupsTest, DeepSpeedsOrderIsTheSourcesOrThatOfRoundRobin) {
+  const Source source(PlainSpecs(), VectorsThenMatrices());
+  const TrainingTensors tensors = TensorsOf(source);
+  TrainingState state = TrainingStateOf(source);
+  state.groups = GroupsOfSource(state.param_groups, tensors).value();
+  std::vector<LocalTensor> held;
+  for (size_t i = 0; i < 4; ++i)
+    held.push_back({.name = "", .shape = {}, .parts = {{i, Box{}, Box{}}}, .file_name = {}});
+  ZeroJob job{.tensors = tensors, .state = state, .topology = {}, .directory = "", .source_order = true};
+  EXPECT_THAT(GroupsOf(job, held), ElementsAre(ElementsAre(3, 1), ElementsAre(0, 2)));
+  EXPECT_THAT(RoundRobin({0, 1, 2, 3, 4}, 2), ElementsAre(0, 2, 4, 1, 3));
+  EXPECT_THAT(WithoutRoundRobin({"0", "2", "4", "1", "3"}, 2), ElementsAre("0", "1", "2", "3", "4"));
+}
+
+TEST(OptimizerStatesTest, StepsOfEachParameterHaveAPlaceOrAreRefused) {
+  Source source(PlainSpecs(), VectorsThenMatrices());
+  for (ParameterSpec spec : PlainSpecs()) {
+    spec.shape = {};
+    source.Add(spec, Role::kStep);
+  }
+  EXPECT_TRUE(Plan("dcp", source).ok());
+  EXPECT_TRUE(Plan("universal", source).ok());
+  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("steps that differ between parameters"));
+  const auto allowed = Plan("megatron-deepspeed", source, {.allow_optimizer = true});
+  ASSERT_TRUE(allowed.ok()) << allowed.status().message();
+  EXPECT_THAT(allowed->notes, testing::Contains(HasSubstr("all parameters get step 3")));
+}
+
+TEST(OptimizerStatesTest, OtherOptimizersAreHeldByNameOrRefused) {
+  Source source(PlainSpecs(), VectorsThenMatrices());
+  source.Add(PlainSpecs()[0], Role::kMaxExpAvgSq);
+  EXPECT_TRUE(Plan("dcp", source).ok());
+  for (const char* format : {"megatron-deepspeed", "universal"}) {
+    EXPECT_THAT(Refusal(format, source), HasSubstr("a.weight: the format has no place for the optimizer's "
+                                                   "max_exp_avg_sq"));
+    EXPECT_TRUE(Plan(format, source, {.allow_optimizer = true}).ok());
+  }
+}
+
+TEST(OptimizerStatesTest, AStepThatNobodySaysIsNotZero) {
+  json state = VectorsThenMatrices();
+  state.erase("iteration");
+  state.erase("optimizer_step");
+  const Source source(PlainSpecs(), state);
+  for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
+    EXPECT_THAT(Refusal(format, source), HasSubstr("how many updates"));
+  EXPECT_TRUE(Plan("dcp", source, {.allow_optimizer = true}).ok());
+}
+
+TEST(OptimizerStatesTest, DefaultsAreNotWrittenSilently) {
+  const Source source(PlainSpecs(), {{"iteration", 3}});
+  for (const char* format : {"dcp", "megatron-deepspeed", "universal"})
+    EXPECT_THAT(Plan(format, source)->notes, testing::Contains(HasSubstr("lr 0.001, betas 0.9 and 0.999")));
+}
+
+json Decays(double matrices, double vectors) {
+  return json::array({json({{"weight_decay", matrices}}), json({{"weight_decay", vectors}})});
+}
+
+class MegatronGroupsTest : public testing::Test {
+ protected:
+  Source Gpt(json groups) {
+    Source source(SpecsOf({}),
+                  {{"iteration", 3}, {"optimizer_step", 3}, {"param_groups", std::move(groups)}});
+    source.facts().model = RecipeOf({}, {}).model;
+    return source;
+  }
+};
+
+TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
+  EXPECT_TRUE(Plan("megatron", Gpt(Decays(0.1, 0.0))).ok());
+  EXPECT_THAT(Refusal("megatron", Gpt(Decays(0.0, 0.1))),
+              HasSubstr("weight decay 0.1 for vectors and 0 for matrices"));
+  json by_part = {{{"lr", 1}, {"params", json::array({"embedding.word.weight"})}},
+                  {{"lr", 2}, {"params", json::array()}}};
+  for (const ParameterSpec& spec : SpecsOf({}))
+    if (spec.name != "embedding.word.weight") by_part[1]["params"].push_back(spec.name);
+  for (const char* format : {"megatron", "torch-dist"})
+    EXPECT_THAT(Refusal(format, Gpt(by_part)),
+                HasSubstr("embedding.word.weight and embedding.position.weight have another lr"));
+}
+
+TEST_F(MegatronGroupsTest, MembersFollowFromWhatMegatronWritesIntoThem) {
+  json groups = {{{"wd_mult", 1.0}, {"default_config", true}},
+                 {{"wd_mult", 1.0}, {"default_config", false}, {"max_lr", 0.3}},
+                 {{"wd_mult", 0.0}, {"default_config", true}}};
+  const Source source = Gpt(groups);
+  PutMembersByMegatronsRule(source.catalog(), groups);
+  EXPECT_EQ(groups[1]["params"], json::array({"embedding.word.weight"}));
+  EXPECT_THAT(groups[0]["params"], testing::Contains("embedding.position.weight"));
+  EXPECT_THAT(groups[2]["params"], testing::Contains("final_norm.bias"));
+  json same = {{{"wd_mult", 1.0}}, {{"wd_mult", 1.0}}, {{"wd_mult", 0.0}}};
+  PutMembersByMegatronsRule(source.catalog(), same);
+  EXPECT_TRUE(same[0]["params"].is_null());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,224 @@
+#include "convert/verbs/export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "ckpt/step/step_reader.h"
+#include "convert/families/expand.h"
+#include "convert/families/families.h"
+#include "convert/formats/formats.h"
+#include "convert/formats/targets.h"
+#include "convert/stream/fingerprint.h"
+#include "convert/verbs/reshape.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+std::unique_ptr<CheckpointSource> OpenStep(const std::string& run) {
+  auto reader = StepReader::Open(Fs(), run + "/step-00000100");
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  return std::move(reader).value();
+}
+
+std::string FingerprintText(CheckpointSource& source) {
+  const auto found = FingerprintOf(source);
+  EXPECT_TRUE(found.ok()) << found.status().message();
+  return ToHex(found->overall);
+}
+
+// A LLaMA of the same sizes: gated, two query heads a key and value head, no biases.
+StepRecipe LlamaRecipe(const TinyGpt& m) {
+  StepRecipe recipe;
+  recipe.model = {{"architecture", "llama"},
+                  {"num_layers", m.layers},
+                  {"hidden_size", m.hidden},
+                  {"num_attention_heads", 2 * m.heads},
+                  {"num_key_value_heads", m.heads},
+                  {"head_dim", 4},
+                  {"ffn_hidden_size", 24},
+                  {"vocab_size", m.vocab},
+                  {"max_position_embeddings", m.positions},
+                  {"tied_embeddings", m.tied},
+                  {"layernorm_epsilon", 1e-6},
+                  {"normalization", "RMSNorm"},
+                  {"gated_mlp", true},
+                  {"activation", "silu"},
+                  {"position_embedding", "rope"},
+                  {"rotary_base", 10000},
+                  {"attention_bias", false},
+                  {"mlp_bias", false}};
+  auto expanded = Expand(*FindArchitecture("llama"), recipe.model);
+  EXPECT_TRUE(expanded.ok()) << expanded.status().message();
+  recipe.specs = std::move(expanded->parameters);
+  return recipe;
+}
+
+// 16-bit weights are their masters rounded, as a trainer leaves them.
+void MakeTrained(const std::string& run, const TinyGpt& model, Dtype weights, uint64_t seed) {
+  StepRecipe recipe = seed % 2 == 0 ? RecipeOf(model, {}) : LlamaRecipe(model);
+  recipe.weights = weights;
+  recipe.seed = seed;
+  recipe.packed = recipe.split_master = weights != Dtype::kF32;
+  ASSERT_TRUE(MakeStep(Fs(), run, recipe).ok());
+}
+
+struct Target {
+  const char* format;
+  Dtype weights;  // universal checkpoints have fp32 values only
+};
+
+class ExportTest : public testing::TestWithParam<Target> {
+ protected:
+  Topology RandomTopology(int layers, std::mt19937& random) const {
+    Topology t{.tp = 1 << random() % 3, .pp = 1, .dp = 1 + static_cast<int>(random() % 4)};
+    const std::string_view format = GetParam().format;
+    const bool deepspeed = format == "megatron-deepspeed";
+    // Of 16-bit weights ZeRO 3 stores the masters alone.
+    t.zero = deepspeed ? static_cast<int>(random() % (GetParam().weights == Dtype::kF32 ? 4 : 3)) : 0;
+    const bool core = format == "torch-dist" || format == "megatron";
+    if (core && GetParam().weights != Dtype::kF32) t.zero = static_cast<int>(random() % 2);
+    if (t.zero < 2) t.pp = 1 + static_cast<int>(random() % layers);
+    if (t.pp > 1 && random() % 3 == 0) {  // uneven
+      t.layers_per_stage.assign(t.pp, 1);
+      for (int left = layers - t.pp; left > 0; --left) ++t.layers_per_stage[random() % t.pp];
+    }
+    return t;
+  }
+
+  TempDir dir_{TempDir::Place::kMemory};
+};
+
+TEST_P(ExportTest, ThereAndBackAtRandomTopologies) {
+  const TargetFormat* format = FindTargetFormat(GetParam().format);
+  ASSERT_NE(format, nullptr);
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    const TinyGpt model{.layers = 1 + static_cast<int>(random() % 4),
+                        .vocab = 30 + random() % 40,
+                        .tied = random() % 2 == 0,
+                        .pad_multiple = 1 + random() % 8};
+    const std::string run = dir_ / fmt::format("run{}", round), out = dir_ / fmt::format("out{}", round);
+    MakeTrained(run, model, GetParam().weights, round);
+    const auto source = OpenStep(run);
+    const Topology topology = RandomTopology(model.layers, random);
+    SCOPED_TRACE(ToString(topology));
+    const auto result = Export(Fs(), *source, *format, out,
+                               {.target = {.topology = topology, .dtype = {}, .local_spec = round % 2 == 0},
+                                .writer = {},
+                                .progress = {}});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_TRUE(Fs().Stat(out + "/cairn.json").ok());
+    auto written = OpenForeign(Fs(), out);  // recognised from its files
+    ASSERT_TRUE(written.ok()) << written.status().message();
+    ASSERT_EQ(FingerprintText(**written), FingerprintText(*source));
+    EXPECT_EQ((*written)->manifest().step, 100);
+    EXPECT_EQ(IntField((*written)->manifest().state, "consumed_samples"), 800);
+    const Topology other{
+        .tp = 1 << random() % 3, .pp = 1 + static_cast<int>(random() % model.layers), .dp = 2};
+    const auto back = Reshape(Fs(), **written, dir_ / fmt::format("back{}", round),
+                              {.target = other, .writer = {}, .progress = {}});
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    ASSERT_EQ(ToHex(back->fingerprints.overall), FingerprintText(*source));
+    std::filesystem::remove_all(run);
+    std::filesystem::remove_all(out);
+    std::filesystem::remove_all(dir_ / fmt::format("back{}", round));
+  }
+}
+
+TEST_P(ExportTest, AFailureAtAnyOperationLeavesNothing) {
+  MakeTrained(dir_ / "run", {.layers = 1}, GetParam().weights, 1);
+  FaultyFileSystem faulty(Fs());
+  const auto attempt = [&](int64_t budget) {
+    const std::string out = dir_ / fmt::format("out{}", budget);
+    faulty.SetBudget(budget);
+    const auto result =
+        Export(faulty, *OpenStep(dir_ / "run"), *FindTargetFormat(GetParam().format), out,
+               {.target = {.topology = {.tp = 2}, .dtype = {}}, .writer = {}, .progress = {}});
+    EXPECT_EQ(Fs().Stat(out).ok(), result.ok()) << budget;
+    return result.ok();
+  };
+  ASSERT_TRUE(attempt(-1));
+  const int64_t operations = faulty.operations();
+  int failed = 0;
+  // The last operation syncs the directory that the whole result was renamed into.
+  for (int64_t budget = 0; budget < operations - 1; budget += 1 + operations / 40)
+    failed += !attempt(faulty.operations() + budget);
+  EXPECT_GT(failed, 30);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, ExportTest,
+    testing::Values(Target{"dcp", Dtype::kBF16}, Target{"dcp", Dtype::kF16}, Target{"megatron", Dtype::kBF16},
+                    Target{"megatron-deepspeed", Dtype::kBF16}, Target{"megatron-deepspeed", Dtype::kF32},
+                    Target{"torch-dist", Dtype::kBF16}, Target{"torch-dist", Dtype::kF32},
+                    Target{"universal", Dtype::kF32}),
+    [](const auto& info) {
+      std::string name = fmt::format("{}_{}", info.param.format, Name(info.param.weights));
+      std::ranges::replace(name, '-', '_');
+      return name;
+    });
+
+class RefusalTest : public testing::Test {
+ protected:
+  std::string Refusal(const char* format, const TargetOptions& options,
+                      StepRecipe recipe = RecipeOf({}, {})) {
+    const std::string run = dir_ / fmt::format("run{}", runs_++);
+    EXPECT_TRUE(MakeStep(Fs(), run, recipe).ok());
+    const auto result = Export(Fs(), *OpenStep(run), *FindTargetFormat(format), dir_ / "out",
+                               {.target = options, .writer = {}, .progress = {}});
+    EXPECT_FALSE(Fs().Stat(dir_ / "out").ok());
+    return result.status().message();
+  }
+  TempDir dir_{TempDir::Place::kMemory};
+  int runs_ = 0;
+};
+
+TEST_F(RefusalTest, WhatAFormatCannotHold) {
+  using testing::HasSubstr;
+  const TargetOptions plain{.topology = {}, .dtype = {}};
+  EXPECT_THAT(Refusal("megatron", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
+  EXPECT_THAT(Refusal("megatron", {.topology = {.pp = 3}, .dtype = {}}), HasSubstr("layers"));
+  EXPECT_THAT(Refusal("megatron", {.topology = {.zero = 2}, .dtype = {}}), HasSubstr("no ZeRO 2"));
+  EXPECT_THAT(Refusal("megatron-deepspeed", {.topology = {.pp = 2, .zero = 3}, .dtype = {}}),
+              HasSubstr("no pipeline with ZeRO 3"));
+  StepRecipe unknown = RecipeOf({}, {});
+  unknown.specs.push_back({.name = "layers.0.router.weight", .shape = {4}, .layer = 0});
+  EXPECT_THAT(Refusal("megatron", plain, unknown),
+              HasSubstr("layers.0.router.weight has no place in Megatron's GPT"));
+  StepRecipe bare = RecipeOf({}, {});
+  bare.model = nlohmann::json::object();
+  EXPECT_THAT(Refusal("megatron", plain, bare), HasSubstr("does not say what model it is"));
+  EXPECT_THAT(Refusal("megatron-deepspeed", {.topology = {.tp = 2}, .dtype = {}}, bare),
+              HasSubstr("--tp 1 --pp 1"));
+  StepRecipe wide = RecipeOf({}, {});
+  wide.weights = Dtype::kF32;
+  EXPECT_THAT(Refusal("megatron", plain, wide), HasSubstr("--dtype bf16"));
+}
+
+TEST_F(RefusalTest, WhatMegatronCoresDistributedCheckpointCannotHold) {
+  using testing::HasSubstr;
+  const TargetOptions plain{.topology = {}, .dtype = {}};
+  const TargetOptions distributed{.topology = {.zero = 1}, .dtype = {}};
+  EXPECT_THAT(Refusal("torch-dist", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
+  EXPECT_THAT(Refusal("torch-dist", {.topology = {.zero = 3}, .dtype = {}}),
+              HasSubstr("no ZeRO 3; choose --zero 1"));
+  StepRecipe wide = RecipeOf({}, {});
+  wide.weights = Dtype::kF32;
+  EXPECT_THAT(Refusal("torch-dist", distributed, wide), HasSubstr("choose --dtype bf16 or --zero 0"));
+  StepRecipe normed = RecipeOf({}, {});
+  normed.specs.push_back({.name = "embedding.norm.weight", .shape = {16}, .layer = kBeforeLayers});
+  EXPECT_THAT(Refusal("torch-dist", plain, normed), HasSubstr("no place in Megatron-Core's GPT"));
+  StepRecipe uneven = RecipeOf({.layers = 2}, {});
+  std::erase_if(uneven.specs, [](const ParameterSpec& s) { return s.name == "layers.1.mlp.down.bias"; });
+  EXPECT_THAT(Refusal("torch-dist", plain, uneven), HasSubstr("1 of 2 layers have"));
+}
+
+}  // namespace
+}  // namespace cairn

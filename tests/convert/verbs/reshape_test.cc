@@ -1,0 +1,433 @@
+#include "convert/verbs/reshape.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "ckpt/step/verify.h"
+#include "convert/families/expand.h"
+#include "convert/families/families.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+Result<ReshapeResult> ReshapeDir(const std::string& source, const std::string& target,
+                                 const Topology& topology, uint64_t max_memory = kDefaultMaxMemory) {
+  return Reshape(Fs(), *Open(source), target, {.target = topology, .writer = {.max_memory = max_memory}});
+}
+
+using Files = std::map<std::string, std::string>;
+Files FilesOf(const std::string& run_dir) {
+  Files files;
+  const std::string step = JoinPath(run_dir, "step-00000100");
+  const std::vector<std::string> names = *Fs().List(step);
+  for (const std::string& name : names) {
+    std::ifstream in(JoinPath(step, name), std::ios::binary);
+    files[name] = std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  return files;
+}
+
+// Names of the files that differ, for a readable failure.
+std::vector<std::string> Differences(const Files& a, const Files& b) {
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : a)
+    if (!b.contains(name) || b.at(name) != bytes) names.push_back(name);
+  for (const auto& [name, bytes] : b)
+    if (!a.contains(name)) names.push_back(name);
+  return names;
+}
+
+struct RandomModel {
+  nlohmann::json model;  // the manifest's
+  std::vector<ParameterSpec> specs;
+  int layers;
+  uint64_t key_value_heads;  // divides all that tensor parallelism cuts
+  uint64_t vocab_multiple;
+};
+
+void SetVocabMultiple(std::vector<ParameterSpec>& specs, uint64_t multiple) {
+  for (ParameterSpec& spec : specs)
+    if (spec.pad_multiple > 0) spec.pad_multiple = multiple;
+}
+
+// Awkward sizes, and every switch of the family's table somewhere.
+RandomModel MakeRandomModel(const Architecture& architecture, std::mt19937& random) {
+  const auto upto = [&](uint64_t n) { return 1 + random() % n; };
+  const uint64_t groups = std::array<uint64_t, 5>{1, 2, 4, 6, 12}[random() % 5], heads = groups * upto(2);
+  const std::map<std::string, uint64_t> sizes = {
+      {"num_layers", upto(5)},        {"hidden_size", heads * upto(4)},
+      {"num_attention_heads", heads}, {"num_key_value_heads", groups},
+      {"head_dim", upto(5)},          {"ffn_hidden_size", heads * upto(4)},
+      {"vocab_size", 4 + upto(60)},   {"max_position_embeddings", upto(20)}};
+  nlohmann::json model = architecture.model;
+  model["architecture"] = architecture.name;
+  for (const Field& field : architecture.fields) {
+    if (sizes.contains(field.model))
+      model[field.model] = sizes.at(field.model);
+    else if (field.fallback.is_boolean())
+      model[field.model] = random() % 2 == 0;
+    else if (!field.fallback.is_null())
+      model[field.model] = field.fallback;
+  }
+  const uint64_t multiple = std::array<uint64_t, 3>{1, 4, 16}[random() % 3];
+  Result<ExpandedModel> expanded = Expand(architecture, model);
+  EXPECT_TRUE(expanded.ok()) << expanded.status().message();
+  SetVocabMultiple(expanded->parameters, multiple);
+  const bool grouped = model.contains("num_key_value_heads");
+  return {std::move(model), std::move(expanded->parameters), static_cast<int>(sizes.at("num_layers")),
+          grouped ? groups : heads, multiple};
+}
+
+Topology RandomTopology(std::mt19937& random, const RandomModel& model) {
+  std::vector<int> divisors;
+  for (int tp = 1; tp <= 4; ++tp)
+    if (model.key_value_heads % tp == 0) divisors.push_back(tp);
+  Topology topology{.tp = divisors[random() % divisors.size()],
+                    .pp = 1 + static_cast<int>(random() % model.layers),
+                    .dp = 1 + static_cast<int>(random() % 3),
+                    .zero = static_cast<int>(random() % 4)};
+  if (random() % 3 == 0)
+    topology.virtual_stages = 1 + static_cast<int>(random() % (model.layers / topology.pp));
+  if (random() % 3 == 0) {
+    topology.layers_per_stage.resize(topology.pp * topology.virtual_stages);
+    for (int i = 0; i < model.layers; ++i)
+      ++topology.layers_per_stage[random() % topology.layers_per_stage.size()];
+  }
+  return topology;
+}
+
+// Of each family; CAIRN_LONG=1 asks for all that were promised.
+int Rounds() {
+  if (kSanitized) return 5;
+  return std::getenv("CAIRN_LONG") != nullptr ? 1000 : 20;
+}
+
+class ReshapeTest : public testing::TestWithParam<Architecture> {};
+
+TEST_P(ReshapeTest, ThereAndBackIsIdenticalAndThereIsWhatTrainingWouldWrite) {
+  for (int round = 0; round < Rounds(); ++round) {
+    std::mt19937 random(round);
+    const RandomModel model = MakeRandomModel(GetParam(), random);
+    const Topology a = RandomTopology(random, model), b = RandomTopology(random, model);
+    SCOPED_TRACE(fmt::format("round {}: {} -> {}", round, ToString(a), ToString(b)));
+    StepRecipe recipe{.specs = model.specs, .topology = a, .model = model.model};
+    recipe.weights = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
+    recipe.optimizer = random() % 4 != 0;
+    const uint64_t window = random() % 2 == 0 ? kDefaultMaxMemory : 256 << (random() % 12);
+
+    const uint64_t multiple = random() % 2 == 0 ? model.vocab_multiple : 1 + random() % 9;
+    const auto reshape = [&](const std::string& from, const std::string& to, const Topology& topology,
+                             uint64_t vocab_multiple) {
+      return Reshape(Fs(), *Open(from), to,
+                     {.target = topology,
+                      .writer = {.max_memory = window},
+                      .vocab_multiple = vocab_multiple,
+                      .unit_bytes = 1 + random() % 65536});
+    };
+
+    TempDir dir(round % 10 == 0 ? TempDir::Place::kDisk : TempDir::Place::kMemory);
+    ASSERT_TRUE(MakeStep(Fs(), dir / "a", recipe).ok());
+    const auto there = reshape(dir / "a", dir / "b", b, multiple);
+    ASSERT_TRUE(there.ok()) << there.status().message();
+    const auto back = reshape(dir / "b", dir / "back", a, model.vocab_multiple);
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(there->fingerprints, back->fingerprints);
+    EXPECT_EQ(Differences(FilesOf(dir / "a"), FilesOf(dir / "back")), std::vector<std::string>{});
+
+    recipe.topology = b;
+    recipe.rng_topology = a;
+    SetVocabMultiple(recipe.specs, multiple);
+    ASSERT_TRUE(MakeStep(Fs(), dir / "direct", recipe).ok());
+    EXPECT_EQ(Differences(FilesOf(dir / "direct"), FilesOf(dir / "b")), std::vector<std::string>{});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ReshapeTest, testing::ValuesIn(Architectures()),
+                         [](const auto& info) { return info.param.name; });
+
+class ReshapeErrorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", RecipeOf({.layers = 3, .heads = 4}, {.tp = 2, .dp = 2})).ok());
+  }
+  // Names in the temporary directory: what a failure left behind.
+  std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
+  TempDir dir_;
+  const std::vector<std::string> only_source_ = {"a"};
+};
+
+TEST_F(ReshapeErrorTest, TpThatDoesNotDivideTheHeadsIsNamed) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 3});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("TP=3 does not divide the model's 4 attention heads"),
+            std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, MoreStagesThanLayersIsNamed) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.pp = 4});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(result.status().message().find("PP=4 is more than the model's 3 layers"), std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, AnExistingStepIsNeverOverwritten) {
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "a", {.tp = 1});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(Open(dir_ / "a")->manifest().topology.tp, 2);
+}
+
+TEST_F(ReshapeErrorTest, ADamagedSourceLeavesNothing) {
+  const auto source = Open(dir_ / "a");
+  const Piece piece = source->catalog().pieces.back();
+  const std::string path = JoinPath(dir_ / "a/step-00000100", source->catalog().files[piece.file]);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(piece.file_offset));
+  const char byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(piece.file_offset));
+  file.put(static_cast<char>(byte ^ 8));
+  file.close();
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "new/deep/b", {.tp = 1, .pp = 3});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kCorrupt);
+  EXPECT_NE(result.status().message().find(path), std::string::npos);
+  EXPECT_EQ(Left(), only_source_);
+}
+
+TEST_F(ReshapeErrorTest, ADirectoryThatATrainingWritesIntoIsRefused) {
+  ASSERT_TRUE(Fs().MakeDir(dir_ / "b").ok());
+  const auto lock = RunLock::Take(dir_ / "b");
+  ASSERT_TRUE(lock.ok());
+  const auto result = ReshapeDir(dir_ / "a", dir_ / "b", {.tp = 1});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_TRUE(ListSteps(Fs(), dir_ / "b")->empty());
+}
+
+class NearlyFullFileSystem final : public UnsyncedFileSystem {
+ public:
+  Result<uint64_t> FreeBytes(const std::string&) override { return 12345; }
+};
+
+TEST_F(ReshapeErrorTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+  NearlyFullFileSystem full;
+  const auto result =
+      Reshape(full, *Open(dir_ / "a"), dir_ / "b", {.target = {}, .writer = {}, .progress = {}});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().kind(), StatusKind::kNoSpace);
+  EXPECT_NE(result.status().message().find("12345 are free"), std::string::npos) << result.status().message();
+  EXPECT_EQ(Left(), only_source_);
+}
+
+// Whatever fails, and when: no step, or the whole step.
+TEST_F(ReshapeErrorTest, AFailureAtAnyOperationNeverLeavesHalfAStep) {
+  const Topology target{.tp = 1, .pp = 2, .dp = 1};
+  FaultyFileSystem faulty(Fs());
+  const auto attempt = [&](int64_t budget) {
+    const std::string run = dir_ / fmt::format("b{}", budget);
+    faulty.SetBudget(budget);
+    const bool ok =
+        Reshape(faulty, *Open(dir_ / "a"), run, {.target = target, .writer = {}, .progress = {}}).ok();
+    const auto steps = ListSteps(Fs(), run);
+    EXPECT_TRUE(steps.ok());
+    EXPECT_LE(ok, !steps->empty());
+    if (steps->empty()) return;
+    EXPECT_TRUE(VerifyHash(Fs(), *Open(run)).problems.empty()) << "after " << budget;
+  };
+  attempt(-1);
+  const int64_t operations = faulty.operations();
+  ASSERT_GT(operations, 100);
+  for (int64_t budget = 0; budget < operations; budget += 1 + operations / 60)
+    attempt(faulty.operations() + budget);
+}
+
+TEST(ReshapeResultTest, TheResultVerifiesAndIsTheNewestStep) {
+  TempDir dir;
+  ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.layers = 3}, {.tp = 2, .dp = 2})).ok());
+  const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 1, .pp = 3, .dp = 1, .zero = 1});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const auto reader = Open(dir / "b");
+  EXPECT_EQ(reader->manifest().topology, (Topology{1, 3, 1, 1}));
+  EXPECT_TRUE(VerifyHash(Fs(), *reader).problems.empty());
+  EXPECT_TRUE(VerifyStructure(*reader).problems.empty());
+  EXPECT_EQ(result->files, 3u + 2u);
+}
+
+TEST(ReshapeResultTest, TheEstimateIsNearAndNeverBelow) {
+  TempDir dir;
+  ASSERT_TRUE(
+      MakeStep(Fs(), dir / "a", RecipeOf({.layers = 4, .hidden = 64, .ffn = 256}, {.tp = 2, .dp = 2})).ok());
+  const ReshapeOptions options{.target = {.tp = 1, .pp = 2, .dp = 4}, .writer = {}, .progress = {}};
+  const auto source = Open(dir / "a");
+  const auto cost = EstimateReshape(*source, options);
+  ASSERT_TRUE(cost.ok());
+  const auto result = Reshape(Fs(), *source, dir / "b", options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(cost->files, result->files);
+  EXPECT_GE(cost->file_bytes, result->bytes_written);
+  EXPECT_LE(cost->file_bytes, result->bytes_written * 11 / 10);
+}
+
+TEST(ReshapeResultTest, EachSourceByteIsReadOnce) {
+  TempDir dir;
+  ASSERT_TRUE(MakeStep(Fs(), dir / "a", RecipeOf({.hidden = 64, .ffn = 256}, {.tp = 4, .dp = 2})).ok());
+  const auto result = ReshapeDir(dir / "a", dir / "b", {.tp = 2, .pp = 2}, 1 << 20);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->bytes_read, Open(dir / "a")->catalog().bytes());
+}
+
+class ReshapeResumeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const StepRecipe recipe = RecipeOf({.layers = 4, .hidden = 32, .ffn = 128}, {.tp = 2, .dp = 2});
+    ASSERT_TRUE(MakeStep(Fs(), dir_ / "a", recipe).ok());
+    ASSERT_TRUE(Attempt(Fs(), "whole").ok());
+    expected_ = FilesOf(dir_ / "whole");
+  }
+  Result<ReshapeResult> Attempt(FileSystem& fs, const std::string& run, bool resume = false) {
+    return Reshape(fs, *Open(dir_ / "a"), dir_ / run,
+                   {.target = {.tp = 4, .pp = 2}, .resume = resume, .unit_bytes = 20000});
+  }
+  TempDir dir_;
+  Files expected_;
+};
+
+TEST_F(ReshapeResumeTest, WhatAKilledRunLeftIsGoneOnWithAndTheBytesAreTheSame) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  const int64_t operations = faulty.operations();
+  uint64_t resumed = 0;
+  for (int round = 0; round < 12; ++round) {
+    const std::string run = fmt::format("b{}", round);
+    faulty.SetBudget(faulty.operations() + operations * round / 12);
+    ASSERT_FALSE(Attempt(faulty, run).ok());
+    EXPECT_TRUE(ListSteps(Fs(), dir_ / run)->empty());
+    const auto result = Attempt(Fs(), run, /*resume=*/true);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(Differences(expected_, FilesOf(dir_ / run)), std::vector<std::string>{});
+    resumed += result->bytes_resumed;
+  }
+  EXPECT_GT(resumed, 0u);
+}
+
+TEST_F(ReshapeResumeTest, WhatIsNoLongerRightIsDoneAgain) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  faulty.SetBudget(faulty.operations() + faulty.operations() * 3 / 4);
+  ASSERT_FALSE(Attempt(faulty, "b").ok());
+  std::string partial;
+  const std::vector<std::string> names = *Fs().List(dir_ / "b");
+  for (const std::string& name : names)
+    if (ParseMarkedDirName(name)) partial = JoinPath(dir_ / "b", name);
+  ASSERT_FALSE(partial.empty());
+  const std::vector<std::string> files = *Fs().List(partial);
+  for (const std::string& name : files) {
+    if (!name.starts_with("shard-")) continue;
+    const auto file = Fs().OpenForWrite(JoinPath(partial, name), Direct::kOff);
+    ASSERT_TRUE(file.ok());
+    std::vector<std::byte> zeros(Fs().Stat(JoinPath(partial, name))->bytes);
+    ASSERT_TRUE((*file)->WriteAt(0, zeros).ok());
+  }
+  const auto result = Attempt(Fs(), "b", /*resume=*/true);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->bytes_resumed, 0u);
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+}
+
+TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
+  FaultyFileSystem faulty(Fs());
+  ASSERT_TRUE(Attempt(faulty, "count").ok());
+  faulty.SetBudget(faulty.operations() + faulty.operations() / 2);
+  ASSERT_FALSE(Attempt(faulty, "b").ok());
+  const auto result = Attempt(Fs(), "b");
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->bytes_resumed, 0u);
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+  EXPECT_EQ(*Fs().List(dir_ / "b"), (std::vector<std::string>{".lock", "latest", "step-00000100"}));
+}
+
+// Each rank as its process would run it.
+std::vector<Status> RunTeam(int size, const std::function<Status(const RankTeam&)>& run) {
+  std::vector<Status> outcomes(size);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.emplace_back([&, rank] { outcomes[rank] = run({.rank = rank, .size = size, .launch = "test"}); });
+  for (std::thread& rank : ranks) rank.join();
+  return outcomes;
+}
+
+TEST_F(ReshapeResumeTest, ATeamOfRanksWritesTheSameBytesAndReadsEachOnce) {
+  ReshapeResult result;
+  const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
+    const auto mine =
+        Reshape(Fs(), *Open(dir_ / "a"), dir_ / "b",
+                {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}});
+    if (mine.ok() && team.leads()) result = *mine;
+    return mine.status();
+  });
+  for (const Status& status : outcomes) EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
+  EXPECT_EQ(result.bytes_read, Open(dir_ / "a")->catalog().bytes());
+}
+
+// Takes some data and no more.
+class FullDisk final : public UnsyncedFileSystem {
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kWrite && call.bytes.size() >= kPageBytes && writes_++ > 20)
+      return NoSpace("{}: disk full", call.path);
+    return UnsyncedFileSystem::Do(call, run);
+  }
+
+ private:
+  std::atomic<int> writes_ = 0;
+};
+
+TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
+  for (int failing : {0, 2}) {
+    FullDisk full;
+    const auto outcomes = RunTeam(3, [&](const RankTeam& team) {
+      FileSystem& fs = team.rank == failing ? static_cast<FileSystem&>(full) : Fs();
+      return Reshape(fs, *Open(dir_ / "a"), dir_ / "b",
+                     {.target = {.tp = 4, .pp = 2}, .unit_bytes = 20000, .team = team, .progress = {}})
+          .status();
+    });
+    for (const Status& status : outcomes) EXPECT_FALSE(status.ok());
+    EXPECT_EQ(outcomes[failing].kind(), StatusKind::kNoSpace) << outcomes[failing].message();
+    EXPECT_FALSE(Fs().Stat(dir_ / "b").ok());
+  }
+}
+
+TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
+  const auto team = [](std::map<std::string, std::string> env) {
+    return RankTeam::FromEnvironment([env = std::move(env)](const char* name) -> const char* {
+      const auto found = env.find(name);
+      return found == env.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_TRUE(team({}).alone());
+  EXPECT_EQ(team({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).rank, 2);
+  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}}).size, 3);
+  EXPECT_EQ(team({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).rank, 1);
+  // A batch script that starts the command by itself is one process, however many tasks its job has.
+  EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
+  EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
+}
+
+}  // namespace
+}  // namespace cairn

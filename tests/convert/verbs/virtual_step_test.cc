@@ -1,0 +1,135 @@
+#include "convert/verbs/virtual_step.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/run/run_dir.h"
+#include "ckpt/run/step_hold.h"
+#include "convert/stream/fingerprint.h"
+#include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+std::string HexOf(StepReader& step) {
+  const auto sums = FingerprintOf(step);
+  EXPECT_TRUE(sums.ok()) << sums.status().message();
+  return sums.ok() ? ToHex(sums->overall) : "";
+}
+
+class VirtualStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeStep(Fs(), temp_ / "run", RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1})).ok());
+  }
+  Result<VirtualResult> Reshape(const std::string& source, const std::string& target,
+                                const Topology& topology) {
+    return ReshapeVirtually(Fs(), *Open(temp_ / source), temp_ / target, {.target = topology});
+  }
+  TempDir temp_;
+};
+
+TEST_F(VirtualStepTest, IsAStepOfTheNewTopologyWithTheSameValues) {
+  const auto result = Reshape("run", "new", {.tp = 1, .pp = 2, .dp = 1});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(Fs().List(result->directory)->size(), 2);  // index and manifest
+  const auto step = Open(temp_ / "new");
+  EXPECT_EQ(step->manifest().topology, (Topology{.tp = 1, .pp = 2, .dp = 1}));
+  EXPECT_EQ(HexOf(*step), HexOf(*Open(temp_ / "run")));
+}
+
+TEST_F(VirtualStepTest, OfAVirtualStepNamesTheRealShards) {
+  ASSERT_TRUE(Reshape("run", "new", {.tp = 4}).ok());
+  ASSERT_TRUE(Reshape("new", "newer", {.pp = 2}).ok());
+  std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
+  EXPECT_EQ(HexOf(*Open(temp_ / "newer")), HexOf(*Open(temp_ / "run")));
+}
+
+TEST_F(VirtualStepTest, SaysWhereTheShardsWereWhenTheyAreGone) {
+  const auto result = Reshape("run", "new", {.tp = 4});
+  std::filesystem::remove_all(std::filesystem::path(temp_ / "run"));
+  const auto step = StepReader::Open(Fs(), result->directory);
+  EXPECT_EQ(step.status().kind(), StatusKind::kNotFound);
+  EXPECT_NE(step.status().message().find("run/step-00000100/shard-00000.h5"), std::string::npos)
+      << step.status().message();
+}
+
+TEST_F(VirtualStepTest, KeepsItsShardsFromRetention) {
+  StepRecipe newer = RecipeOf({}, {.tp = 2, .dp = 2, .zero = 1});
+  for (newer.step = 200; newer.step <= 300; newer.step += 100)  // the newest two always stay
+    ASSERT_TRUE(MakeStep(Fs(), temp_ / "run", newer).ok());
+  const std::string old = JoinPath(temp_ / "run", StepDirName(100));
+  const auto result = ReshapeVirtually(Fs(), *Open(old), temp_ / "new", {.target = {.tp = 1}});
+  ASSERT_TRUE(result.ok() && result->held.ok()) << result.status().message();
+  EXPECT_EQ(*HolderOf(Fs(), temp_ / "run", 100), result->directory);
+  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
+  EXPECT_TRUE(StepReader::Open(Fs(), result->directory).ok());
+
+  std::filesystem::remove_all(std::filesystem::path(temp_ / "new"));
+  const std::filesystem::path holds = temp_ / "run/held";
+  for (const auto& hold : std::filesystem::directory_iterator(holds))
+    std::filesystem::last_write_time(hold,
+                                     std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  ASSERT_TRUE(ApplyRetention(Fs(), temp_ / "run", {.keep_last = 1}, "1a").ok());
+  EXPECT_FALSE(Fs().Stat(old).ok());
+}
+
+TEST_F(VirtualStepTest, RefusesWhatDoesNotFitAndLeavesNothing) {
+  EXPECT_EQ(Reshape("run", "new", {.tp = 3}).status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_FALSE(Fs().Stat(temp_ / "new").ok());
+  EXPECT_EQ(Reshape("run", "run", {.tp = 1}).status().kind(), StatusKind::kAlreadyExists);
+}
+
+// 2.4 TB of 512 ranks, in files without a single block.
+TEST_F(VirtualStepTest, CostsMetadataOnly) {
+  const StepRecipe recipe =
+      RecipeOf({.layers = 8, .hidden = 42240, .heads = 96, .ffn = 168960, .vocab = 250880},
+               {.tp = 8, .pp = 8, .dp = 8, .zero = 1});
+  const auto plan = TargetPlan::Make(TensorsOf(recipe), recipe.model, recipe.topology);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  Catalog catalog;
+  catalog.tensors = plan->tensors();
+  std::vector<ManifestFile> files;
+  const std::string step = JoinPath(temp_ / "big", StepDirName(100));
+  ASSERT_TRUE(MakeDirs(Fs(), step).ok());
+  uint64_t bytes = 0;
+  for (int stage = 0; stage < recipe.topology.pp; ++stage)
+    for (const PlannedShard& shard : plan->Stage(stage)) {
+      uint64_t end = kPageBytes;
+      for (Piece piece : shard.pieces) {
+        piece.file = static_cast<uint32_t>(files.size());
+        piece.file_offset = end;
+        piece.stored_bytes = piece.range.size() * SizeOf(catalog.tensors[piece.tensor].dtype);
+        piece.chunks.resize((piece.stored_bytes + kChunkBytes - 1) / kChunkBytes);
+        end = PageUp(end + piece.stored_bytes);
+        catalog.pieces.push_back(std::move(piece));
+      }
+      files.push_back({ShardName(shard.rank), end, {}});
+      const std::string path = JoinPath(step, files.back().name);
+      std::ofstream(path).close();
+      std::filesystem::resize_file(path, end);
+      bytes += end;
+    }
+  EXPECT_GT(bytes, 2'400'000'000'000);
+  for (const ManifestFile& file : files) catalog.files.push_back(file.name);
+  catalog.SortPieces();
+  const auto seal =
+      SealCatalog({{recipe.run, 100}, recipe.topology, recipe.model, recipe.state}, catalog, files);
+  ASSERT_TRUE(seal.ok()) << seal.status().message();
+  ASSERT_TRUE(WriteSeal(Fs(), step, *seal).ok());
+
+  const auto source = Open(step);
+  const auto result =
+      ReshapeVirtually(Fs(), *source, temp_ / "new", {.target = {.tp = 4, .pp = 4, .dp = 32, .zero = 1}});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_LT(result->bytes_written, 32 << 20);
+  EXPECT_EQ(source->bytes_read(), 0);
+  EXPECT_EQ(Open(temp_ / "new")->catalog().bytes(), source->catalog().bytes());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,129 @@
+#include "runtime/config/train_config.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace cairn {
+namespace {
+
+Result<ParsedCommandLine> Parse(std::vector<const char*> args) {
+  args.insert(args.begin(), "cairn-train");
+  return ParseCommandLine(static_cast<int>(args.size()), args.data());
+}
+
+TrainConfig Small() {
+  TrainConfig config;
+  config.num_layers = 4;
+  config.hidden_size = 64;
+  config.num_attention_heads = 4;
+  config.vocab_size = 1000;
+  config.seq_length = 32;
+  config.micro_batch_size = 2;
+  config.global_batch_size = 8;
+  config.train_iters = 10;
+  config.mock_data = true;
+  return config;
+}
+
+std::string ErrorOf(TrainConfig config, int world) {
+  auto result = Validate(config, world);
+  return result.ok() ? "" : result.status().message();
+}
+
+TEST(TrainConfigTest, FlagsFillTheirFields) {
+  auto parsed = Parse({"--num-layers", "3", "--bf16", "--lr", "6e-4", "--rampup-batch-size", "4", "4", "100",
+                       "--data-path", "a/b", "--lr-decay-style", "cosine"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->config.num_layers, 3);
+  EXPECT_TRUE(parsed->config.bf16);
+  EXPECT_EQ(parsed->config.lr, 6e-4);
+  EXPECT_EQ(parsed->config.rampup_batch_size, (std::vector<int64_t>{4, 4, 100}));
+  EXPECT_EQ(parsed->config.data_path, std::vector<std::string>{"a/b"});
+  EXPECT_EQ(parsed->config.lr_decay_style, "cosine");
+}
+
+TEST(TrainConfigTest, EveryFlagIsInTheHelpOnce) {
+  auto parsed = Parse({"--help"});
+  ASSERT_TRUE(parsed.ok());
+  for (const Flag& flag : TrainFlags())
+    EXPECT_NE(parsed->text.find(fmt::format("--{} ", flag.name)), std::string::npos) << flag.name;
+}
+
+TEST(TrainConfigTest, UnknownFlagIsNamed) {
+  auto parsed = Parse({"--num-layer", "3"});
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().message().find("--num-layer"), std::string::npos);
+}
+
+TEST(TrainConfigTest, CommandLineWinsOverFile) {
+  const std::string path = testing::TempDir() + "/cairn_config_test.toml";
+  std::ofstream(path)
+      << "seq_length = 16\n[model]\nnum-layers = 7\nhidden_size = 96\n[data]\ndata-path = 'x'\n";
+  auto parsed = Parse({"--config", path.c_str(), "--num-layers", "5"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->config.num_layers, 5);
+  EXPECT_EQ(parsed->config.hidden_size, 96);
+  EXPECT_EQ(parsed->config.seq_length, 16);
+  EXPECT_EQ(parsed->config.data_path, std::vector<std::string>{"x"});
+}
+
+TEST(TrainConfigTest, TomlErrorsNameFileAndLine) {
+  TrainConfig config;
+  EXPECT_EQ(ApplyToml("\nnum-layers = 'four'\n", "t.toml", {}, config).message(),
+            "t.toml:2: the value of 'num-layers' has the wrong type");
+  EXPECT_EQ(ApplyToml("layers = 4\n", "t.toml", {}, config).message(),
+            "t.toml:1: unknown key 'layers'; keys are the flags of --help");
+  EXPECT_EQ(ApplyToml("bf16 = \n", "t.toml", {}, config).kind(), StatusKind::kInvalidArgument);
+}
+
+TEST(TrainConfigTest, MissingFileIsNotFound) {
+  EXPECT_EQ(Parse({"--config", "/nowhere/x.toml"}).status().kind(), StatusKind::kNotFound);
+}
+
+TEST(ValidateTest, DataParallelSizeIsWhatIsLeft) {
+  TrainConfig config = Small();
+  config.tensor_model_parallel_size = 2;
+  config.pipeline_model_parallel_size = 2;
+  auto topology = Validate(config, 8);
+  ASSERT_TRUE(topology.ok()) << topology.status().message();
+  EXPECT_EQ(topology->dp, 2);
+}
+
+TEST(ValidateTest, NumbersThatDoNotFitAreNamed) {
+  TrainConfig config = Small();
+  config.tensor_model_parallel_size = 2;
+  EXPECT_EQ(ErrorOf(config, 3), "3 ranks do not divide by TP*PP = 2*1; start a multiple of 2 ranks");
+  config.tensor_model_parallel_size = 3;
+  EXPECT_EQ(ErrorOf(config, 3),
+            "4 attention heads do not divide by TP=3; choose another --tensor-model-parallel-size");
+  config = Small();
+  config.pipeline_model_parallel_size = 5;
+  EXPECT_EQ(ErrorOf(config, 5),
+            "4 layers are fewer than PP=5 stages; choose a smaller --pipeline-model-parallel-size");
+  config = Small();
+  EXPECT_EQ(ErrorOf(config, 3), "--global-batch-size 8 is not a multiple of --micro-batch-size 2 * DP=3");
+  config.max_position_embeddings = 16;
+  EXPECT_EQ(ErrorOf(config, 1), "--seq-length 32 is more than --max-position-embeddings 16");
+}
+
+TEST(ValidateTest, TrainingNeedsOneLengthAndOneSource) {
+  TrainConfig config = Small();
+  config.train_samples = 80;
+  EXPECT_EQ(ErrorOf(config, 1), "give one of --train-iters and --train-samples");
+  config = Small();
+  config.data_path = {"x"};
+  EXPECT_EQ(ErrorOf(config, 1), "give one of --data-path and --mock-data");
+}
+
+TEST(ValidateTest, RampupMustMeetTheBatch) {
+  TrainConfig config = Small();
+  config.rampup_batch_size = {2, 4, 100};
+  EXPECT_NE(ErrorOf(config, 1).find("never meets"), std::string::npos);
+  config.rampup_batch_size = {2, 2, 100};
+  EXPECT_EQ(ErrorOf(config, 1), "");
+  EXPECT_NE(ErrorOf(config, 2).find("multiples of"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,232 @@
+// The model against a reference: the same weights through libtorch's own operators and autograd, tensor by
+// tensor.
+#include "runtime/model/gpt.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "runtime/config/model_spec.h"
+#include "runtime/model/gemm.h"
+#include "runtime/model/initialize.h"
+#include "runtime/model/layer_norm.h"
+#include "runtime/train/optimizer.h"
+#include "tests/support/reference_gpt.h"
+
+namespace cairn {
+namespace {
+
+using at::Tensor;
+
+constexpr double kTolerance = 2e-5;  // fp32, sums of up to 128 products; relative to the largest element
+
+TrainConfig Small() {
+  TrainConfig config;
+  config.num_layers = 2;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.vocab_size = 101;  // padded to 128
+  config.seq_length = 16;
+  config.max_position_embeddings = 20;
+  config.hidden_dropout = 0;
+  config.attention_dropout = 0;
+  config.init_method_std = 0.2;
+  return config;
+}
+
+// A whole model on one rank.
+struct Model {
+  explicit Model(const TrainConfig& config)
+      : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(), at::kCPU),
+        streams(at::kCPU, config.seed, {}),
+        stage(config, dims, parameters, streams) {
+    InitialValues(config, parameters, [&](const LocalParameter& local, const Tensor& values) {
+      parameters.weights().narrow(0, local.flat_begin, values.numel()).copy_(values);
+    });
+  }
+
+  double Run(const Tensor& tokens, const Tensor& labels) {
+    const Tensor loss = stage.Loss(stage.forward(tokens, true), labels);
+    torch::autograd::backward({loss}, {torch::ones_like(loss)});
+    return loss.item<double>();
+  }
+
+  ParallelDims dims;
+  FlatParameters parameters;
+  RandomStreams streams;
+  GptStage stage;
+};
+
+Leaves MakeLeaves(const Model& model) {
+  Leaves leaves;
+  for (const ParameterSpec& spec : model.parameters.specs())
+    leaves[spec.name] =
+        model.parameters.View(spec.name).value.detach().to(at::kFloat).clone().requires_grad_();
+  return leaves;
+}
+
+struct Batch {
+  Tensor tokens;
+  Tensor labels;
+};
+
+Batch RandomBatch(const TrainConfig& config) {
+  at::manual_seed(5);
+  const Tensor ids = at::randint(config.vocab_size, {3, config.seq_length + 1}, at::kLong);
+  return {ids.narrow(1, 0, config.seq_length).contiguous(), ids.narrow(1, 1, config.seq_length).contiguous()};
+}
+
+void ExpectEqualToReference(const TrainConfig& config, double tolerance) {
+  Model model(config);
+  const Batch batch = RandomBatch(config);
+  const double loss = model.Run(batch.tokens, batch.labels);
+  const Leaves leaves = MakeLeaves(model);
+  const Tensor expected = ReferenceLoss(config, leaves, batch.tokens, batch.labels);
+  expected.backward();
+  EXPECT_NEAR(loss, expected.item<double>(), tolerance * expected.item<double>());
+  for (const auto& [name, leaf] : leaves) {
+    const Tensor grad = model.parameters.View(name).grad;
+    const double scale =
+        leaf.grad().abs().max().item<double>() + 1e-2;  // key biases have no gradient but noise
+    EXPECT_LE((grad - leaf.grad()).abs().max().item<double>(), tolerance * scale) << name;
+  }
+}
+
+TEST(GptTest, LossAndGradientsEqualPlainAutograd) { ExpectEqualToReference(Small(), kTolerance); }
+
+TEST(GptTest, UntiedOutputLayerHasItsOwnGradient) {
+  TrainConfig config = Small();
+  config.untie_embeddings_and_output_weights = true;
+  ExpectEqualToReference(config, kTolerance);
+}
+
+TEST(GptTest, Bf16FollowsTheFp32ReferenceWithinItsPrecision) {
+  TrainConfig config = Small();
+  config.bf16 = true;
+  ExpectEqualToReference(config, 0.06);
+}
+
+TEST(GptTest, Fp16FollowsTheFp32ReferenceWithinItsPrecision) {
+  TrainConfig config = Small();
+  config.fp16 = true;
+  ExpectEqualToReference(config, 0.02);
+}
+
+// The gradients of the weights, by fp64 from the same 16-bit factors; rounding any of them to 16 bits costs
+// 2e-3.
+TEST(GradientTest, OfWeightsAreNeverRoundedTo16Bits) {
+  constexpr int64_t n = 96, in = 40, out = 24;
+  at::manual_seed(3);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const Tensor x = at::randn({n, in}).to(type), dy = at::randn({n, out}).to(type);
+    const Tensor grad = at::ones({out, in});
+    AddLinearWeightGrad(grad, dy, x);
+    const Tensor wanted = 1 + at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    EXPECT_LT((grad - wanted).abs().max().item<double>(), 2e-5) << type;
+
+    Parameter weight{at::randn({in}).to(type), at::ones({in})},
+        bias{at::randn({in}).to(type), at::ones({in})};
+    const LayerNorm norm(weight, bias, 1e-5);
+    const Tensor leaf = x.detach().clone().requires_grad_();
+    const Tensor down = at::randn({n, in}).to(type);
+    torch::autograd::backward({norm.forward(leaf)}, {down});
+    const Tensor wide = x.to(at::kDouble), wide_down = down.to(at::kDouble);
+    const Tensor variance = wide.var({1}, /*unbiased=*/false, /*keepdim=*/true);
+    const Tensor normal = (wide - wide.mean({1}, true)) / (variance + 1e-5).sqrt();
+    EXPECT_LT((weight.grad - 1 - (wide_down * normal).sum(0)).abs().max().item<double>(), 5e-5) << type;
+    EXPECT_LT((bias.grad - 1 - wide_down.sum(0)).abs().max().item<double>(), 2e-5) << type;
+  }
+}
+
+// fp32 sums of 2^20 squares are 2e-5 too low.
+TEST(OptimizerTest, TheNormOfALongGradientIsExact) {
+  TrainConfig config = Small();
+  config.vocab_size = 65536;  // times 32: 2^21 elements
+  const ParallelDims dims;
+  const FlatParameters parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, Dtype::kF32,
+                                  at::kCPU);
+  at::manual_seed(4);
+  Tensor(parameters.grads()).normal_();
+  const double wanted = parameters.grads().to(at::kDouble).square().sum().item<double>();
+  EXPECT_NEAR(Optimizer(config, parameters, dims).SquareSum() / wanted, 1, 1e-12);
+}
+
+TEST(GptTest, PaddingRowsGetNoGradient) {
+  const TrainConfig config = Small();
+  Model model(config);
+  const Batch batch = RandomBatch(config);
+  model.Run(batch.tokens, batch.labels);
+  const LocalParameter& word = model.parameters.Local("embedding.word.weight");
+  const Tensor padding = model.parameters.grads().view({-1}).narrow(
+      0, word.flat_begin + word.box.Volume(), word.local_shape.Volume() - word.box.Volume());
+  EXPECT_GT(padding.numel(), 0);
+  EXPECT_EQ(padding.abs().max().item<float>(), 0);
+}
+
+TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
+  TrainConfig config = Small();
+  config.hidden_dropout = 0.2;
+  config.attention_dropout = 0.1;
+  const Batch batch = RandomBatch(config);
+  Model plain(config);
+  const double loss = plain.Run(batch.tokens, batch.labels);
+  const std::string after = plain.streams.SaveState();
+  config.checkpoint_activations = true;
+  Model recomputed(config);
+  EXPECT_EQ(recomputed.Run(batch.tokens, batch.labels), loss);
+  EXPECT_TRUE(at::equal(plain.parameters.grads(), recomputed.parameters.grads()));
+  EXPECT_EQ(recomputed.streams.SaveState(), after);
+}
+
+TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
+  RandomStreams streams(at::kCPU, 1, {});
+  const std::string state = streams.SaveState();
+  const Tensor shared = at::rand({4});
+  Tensor own;
+  {
+    const RandomStreams::ParallelRegion region(streams);
+    own = at::rand({4});
+  }
+  EXPECT_FALSE(at::equal(shared, own));
+  ASSERT_TRUE(streams.LoadState(state).ok());
+  EXPECT_TRUE(at::equal(at::rand({4}), shared));
+  const RandomStreams::ParallelRegion region(streams);
+  EXPECT_TRUE(at::equal(at::rand({4}), own));
+}
+
+TEST(RandomStreamsTest, OtherBytesAreCorrupt) {
+  RandomStreams streams(at::kCPU, 1, {});
+  EXPECT_EQ(streams.LoadState("x").kind(), StatusKind::kCorrupt);
+}
+
+TEST(InitializeTest, ValuesDoNotDependOnTheTopology) {
+  const TrainConfig config = Small();
+  const auto specs = GptSpecs(config);
+  Model whole(config);
+  const Topology topology{.tp = 2};
+  for (int tp = 0; tp < 2; ++tp) {
+    FlatParameters part(specs, *LayoutOf(specs, topology, tp, 0), 1, Dtype::kF32, at::kCPU);
+    InitialValues(config, part, [&](const LocalParameter& local, const Tensor& values) {
+      Tensor expected = whole.parameters.View(part.SpecOf(local).name).value;
+      for (int d = 0; d < local.box.rank(); ++d)
+        expected = expected.narrow(d, static_cast<int64_t>(local.box.offset[d]),
+                                   static_cast<int64_t>(local.box.extent[d]));
+      const Tensor mine = values.narrow(0, 0, static_cast<int64_t>(local.box.Volume()));
+      EXPECT_TRUE(at::equal(mine, expected.reshape({-1}))) << part.SpecOf(local).name;
+    });
+  }
+}
+
+TEST(InitializeTest, NumbersAreStandardNormal) {
+  double sum = 0, squares = 0;
+  constexpr int kCount = 100000;
+  for (int i = 0; i < kCount; ++i) {
+    const double x = NormalAt(7, i);
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / kCount, 0, 0.015);
+  EXPECT_NEAR(squares / kCount, 1, 0.02);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,243 @@
+#include "runtime/saving/checkpointer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "ckpt/step/step_reader.h"
+#include "ckpt/step/verify.h"
+#include "tests/support/make_step.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/thread_world.h"
+
+namespace cairn {
+namespace {
+
+constexpr Role kRoles[] = {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq};
+
+// What the optimizer's step makes of an element: any bits, the same on every topology.
+uint32_t Updated(uint32_t bits) { return (bits * 1664525 + 1013904223) & 0xbfffffff; }  // finite
+
+std::vector<std::byte> AfterSteps(std::vector<std::byte> values, int64_t steps) {
+  for (size_t i = 0; i < values.size(); i += 4) {
+    uint32_t bits;
+    std::memcpy(&bits, values.data() + i, 4);
+    for (int64_t step = 0; step < steps; ++step) bits = Updated(bits);
+    std::memcpy(values.data() + i, &bits, 4);
+  }
+  return values;
+}
+
+// The whole tensor of that role after so many steps.
+std::vector<std::byte> Expected(const ParameterSpec& spec, Role role, int64_t steps, Dtype weights) {
+  const Role stored = role == Role::kWeight ? Role::kMaster : role;
+  auto values = AfterSteps(ValuesOf({spec, stored, Dtype::kF32}, 1), steps);
+  return role == Role::kWeight ? Rounded(values, weights) : values;
+}
+
+// A rank's state: 16-bit weights, and this data parallel rank's partition of masters and moments.
+class RankState {
+ public:
+  RankState(const std::vector<ParameterSpec>& specs, const Topology& topology, int rank, Dtype dtype)
+      : specs_(specs), topology_(topology), rank_(rank), dtype_(dtype) {
+    const Coordinates at = topology.At(rank);
+    auto layout = LayoutOf(specs, topology, at.tp, at.pp);
+    EXPECT_TRUE(layout.ok());
+    layout_ = *std::move(layout);
+    const uint64_t all = layout_.partition_size * topology.dp;
+    weights_.resize(all * 2);
+    states_.assign(3, std::vector<std::byte>(layout_.partition_size * 4));
+    buffers_.emplace(specs_, layout_);
+    buffers_->parts.push_back({Role::kWeight, dtype_, weights_.data(), {0, all}});
+    for (size_t i = 0; i < states_.size(); ++i)
+      buffers_->parts.push_back({kRoles[i], Dtype::kF32, states_[i].data(), layout_.Partition(at.dp)});
+    buffers_->rng_state = std::string(40, static_cast<char>('a' + rank));
+  }
+
+  StateBuffers& buffers() { return *buffers_; }
+
+  // As it is after so many steps of the training.
+  void Fill(int64_t steps) {
+    Visit([&](Role role, const LocalParameter& p, std::span<std::byte> to, uint64_t skip) {
+      const ParameterSpec& spec = specs_[p.index];
+      const Piece piece{.tensor = 0, .file = 0, .box = p.box, .range = {0, p.box.Volume()}, .chunks = {}};
+      const Dtype dtype = role == Role::kWeight ? dtype_ : Dtype::kF32;
+      const auto bytes = GatherPiece(piece, {spec, role, dtype}, Expected(spec, role, steps, dtype_));
+      std::memcpy(to.data(), bytes.data() + skip, to.size());
+    });
+  }
+
+  // Whether it is that, bit for bit.
+  bool Is(int64_t steps) {
+    RankState other(specs_, topology_, rank_, dtype_);
+    other.Fill(steps);
+    return states_ == other.states_ && weights_ == other.weights_;
+  }
+
+ private:
+  // Calls back for what each part has of each parameter: where it lies, and how many of its bytes are before.
+  template <typename Visitor>
+  void Visit(const Visitor& visit) {
+    for (const StateBuffers::Part& part : buffers_->parts)
+      for (const LocalParameter& p : layout_.parameters) {
+        const uint64_t size = SizeOf(part.dtype);
+        const uint64_t begin = std::max(p.flat_begin, part.covers.begin);
+        const uint64_t end = std::min(p.flat_begin + p.box.Volume(), part.covers.end);
+        if (begin < end)
+          visit(part.role, p, std::span(part.data + (begin - part.covers.begin) * size, (end - begin) * size),
+                (begin - p.flat_begin) * size);
+      }
+  }
+
+  const std::vector<ParameterSpec>& specs_;
+  const Topology topology_;
+  const int rank_;
+  const Dtype dtype_;
+  RankLayout layout_;
+  std::vector<std::byte> weights_;
+  std::vector<std::vector<std::byte>> states_;
+  std::optional<StateBuffers> buffers_;
+};
+
+class CheckpointerTest : public testing::Test {
+ protected:
+  // Trains on `topology` from the newest step (which is to be `from`; 0: none) to `to`.
+  void Train(const Topology& topology, int64_t from, int64_t to, CheckpointerOptions options = {}) {
+    options.save_dir = run_;
+    options.topology = topology;
+    options.model = ModelJson({});
+    if (options.save_interval == 0) options.save_interval = 2;
+    ThreadWorld world(topology.world());
+    world.Run([&](const std::shared_ptr<Mailbox>& mailbox) {
+      ControlPlane votes(mailbox->Duplicate("votes"), kTimeout);
+      RankState state(specs_, topology, mailbox->rank(), weights_);
+      auto made = Checkpointer::Create(options, std::make_unique<ControlPlane>(mailbox, kTimeout));
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      Checkpointer& checkpointer = **made;
+      auto resumed = checkpointer.Resume(state.buffers());
+      ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+      TrainState train = resumed->value_or(TrainState{.seed = 1});
+      ASSERT_EQ(train.iteration, from);
+      if (from == 0) state.Fill(0);
+      EXPECT_TRUE(state.Is(from)) << "rank " << mailbox->rank();
+      ASSERT_TRUE(checkpointer.Prepare(state.buffers()).ok());
+      while (train.iteration < to) {
+        const auto idle = votes.AllTrue(!checkpointer.Busy(), "busy");
+        ASSERT_TRUE(checkpointer.BeforeOptimizerStep().ok());
+        state.Fill(++train.iteration);
+        ASSERT_TRUE(
+            checkpointer.AfterStep(train, state.buffers(), train.iteration == to, idle.ok() && !*idle).ok());
+      }
+      const Status finished = checkpointer.Finish();
+      EXPECT_TRUE(finished.ok()) << finished.message();
+      EXPECT_EQ(checkpointer.failed_saves(), 0);
+    });
+  }
+
+  // Everything in the step of the run directory, read as the tools do.
+  void ExpectStep(int64_t step) {
+    const std::string directory = JoinPath(run_, StepDirName(step));
+    const auto reader = StepReader::Open(FileSystem::Posix(), directory);
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    for (uint32_t t = 0; t < (*reader)->catalog().tensors.size(); ++t) {
+      const TensorEntry& tensor = (*reader)->catalog().tensors[t];
+      if (tensor.role == Role::kRng) continue;
+      std::vector<std::byte> bytes(tensor.bytes());
+      ASSERT_TRUE((*reader)->ReadBox(t, Box::Whole(tensor.spec.shape), bytes).ok());
+      EXPECT_EQ(bytes, Expected(tensor.spec, tensor.role, step, weights_)) << DisplayName(tensor);
+    }
+  }
+
+  static constexpr double kTimeout = 120;
+  Dtype weights_ = Dtype::kBF16;
+  const std::vector<ParameterSpec> specs_ = SpecsOf({});
+  const TempDir dir_;
+  const std::string run_ = dir_ / "run";
+};
+
+// Copies under the next step, writes beside it, and a step that overlaps: on each topology from what another
+// one left.
+TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
+  Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 5);
+  ExpectStep(4);
+  ExpectStep(5);
+  Train({.tp = 1, .pp = 2, .dp = 1}, 5, 9, {.overlap = SaveOverlap::kDouble});
+  Train({.tp = 1, .pp = 1, .dp = 3, .zero = 1}, 9, 11, {.lazy = false});
+  ExpectStep(11);
+}
+
+TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
+  Train({.tp = 2, .pp = 2, .dp = 1}, 0, 30, {.save_interval = 1, .overlap = SaveOverlap::kSkip});
+  ExpectStep(30);
+}
+
+// Saved at 10 and 20, decided at 30 on all ranks alike; a failure "every 0.1 ms" makes that every iteration,
+// and "never" none. A resumed training does not measure again.
+TEST_F(CheckpointerTest, TheIntervalIsFoundAndKept) {
+  const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
+  const auto steps = [&] { return *ListSteps(FileSystem::Posix(), run_); };
+  Train(topology, 0, 33, {.save_interval = -1, .node_failure_seconds = 1e-4});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{10, 20, 30, 31, 32, 33}));
+  Train({.tp = 2}, 33, 35, {.save_interval = -1, .node_failure_seconds = 1e12});
+  EXPECT_EQ(steps().back(), 35);
+  EXPECT_EQ(steps().size(), 8u);
+  const auto step = StepReader::Open(FileSystem::Posix(), JoinPath(run_, StepDirName(35)));
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(IntField((*step)->manifest().state, "save_interval"), 1);
+}
+
+TEST_F(CheckpointerTest, CompressedAndSplitWhileTheTrainingGoesOn) {
+  const Topology topology{.tp = 1, .pp = 1, .dp = 2, .zero = 1};
+  Train(topology, 0, 6, {.codec = CodecMode::kZstd, .split_master = true});
+  ExpectStep(6);
+  Train(topology, 6, 12, {.codec = CodecMode::kAuto});
+  ExpectStep(12);
+}
+
+TEST_F(CheckpointerTest, HalvesDerivedFromTheirMasters) {
+  weights_ = Dtype::kF16;
+  Train({.tp = 2, .pp = 1, .dp = 2, .zero = 1}, 0, 4, {.split_master = true});
+  ExpectStep(4);
+  Train({.tp = 1, .pp = 1, .dp = 1}, 4, 6, {.split_master = true});
+  ExpectStep(6);
+}
+
+TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
+  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 10, {.retention = {.keep_last = 2}});
+  const auto steps = ListSteps(FileSystem::Posix(), run_);
+  ASSERT_TRUE(steps.ok());
+  EXPECT_EQ(*steps, (std::vector<int64_t>{8, 10}));
+}
+
+// A rank loses its local directory, and the run directory its newest steps.
+TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
+  const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
+  const CheckpointerOptions options{
+      .save_interval = 4, .local = {dir_ / "local-{rank}", {4, 1}}, .local_interval = 1};
+  Train(topology, 0, 6, options);
+  for (const char* step : {"step-00000004", "step-00000006"})
+    std::filesystem::remove_all(JoinPath(run_, step));
+  std::filesystem::remove_all(dir_ / "local-2");
+  Train(topology, 6, 8, options);
+  ExpectStep(6);
+  ExpectStep(8);
+}
+
+TEST(LocalRetentionTest, CountsHealthySteps) {
+  const auto steps = [](const std::vector<int64_t>& numbers, const std::vector<int64_t>& bad) {
+    std::vector<StepFacts> facts;
+    for (const int64_t step : numbers)
+      facts.push_back({.step = step, .unhealthy = std::ranges::count(bad, step) > 0 ? "bad" : ""});
+    return facts;
+  };
+  using Steps = std::vector<int64_t>;
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6}, {}), 2), Steps({2}));
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6, 8}), 2), Steps());
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8}, {6}), 2), Steps({2, 6}));
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4}, {2, 4}), 1), Steps());
+  EXPECT_EQ(LocalStepsToRetire(steps({2, 4, 6, 8, 10}, {4, 10}), 1), Steps({2, 4, 6}));
+  EXPECT_EQ(LocalStepsToRetire({}, 1), Steps());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,110 @@
+#include "runtime/saving/peer_files.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/thread_world.h"
+
+namespace cairn {
+namespace {
+
+// Runs `body(peers)` as every rank.
+template <typename Body>
+void RunPeers(ThreadWorld& world, double timeout_seconds, const Body& body) {
+  world.Run([&](std::shared_ptr<Mailbox> mailbox) {
+    PeerFiles peers(FileSystem::Posix(), std::move(mailbox), timeout_seconds);
+    body(peers);
+  });
+}
+
+std::string Content(int rank, int round) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += static_cast<char>(i * 7 + rank * 31 + round);
+  return text;
+}
+
+// Everybody reads from everybody, several threads at once, in many sessions one behind the other: a rank that
+// is done with one meets messages of the next.
+TEST(PeerFiles, EveryRankReadsFromEvery) {
+  constexpr int kRanks = 4, kRounds = 30;
+  TempDir dir;
+  ThreadWorld world(kRanks);
+  std::atomic<int> reads = 0;
+  RunPeers(world, 60, [&](PeerFiles& peers) {
+    for (int round = 0; round < kRounds; ++round) {
+      const std::string own = Content(peers.rank(), round);
+      const std::string path = dir / fmt::format("{}-{}", peers.rank(), round);
+      if (!WriteSmallFile(FileSystem::Posix(), path, own).ok()) ADD_FAILURE() << path;
+      const auto work = [&]() -> Status {
+        const auto read_all = [&](uint64_t offset) {
+          std::vector<std::string> got(kRanks, std::string(1000, '\0'));
+          std::vector<PeerFiles::Read> asked;
+          for (int rank = 0; rank < kRanks; ++rank)
+            asked.push_back({rank, (rank + round) % 2 ? "file" : "memory", offset,
+                             std::as_writable_bytes(std::span(got[rank]))});
+          const Status status = peers.ReadAll(asked);
+          EXPECT_TRUE(status.ok()) << status.message();
+          for (int rank = 0; rank < kRanks; ++rank)
+            EXPECT_TRUE(got[rank] == Content(rank, round).substr(offset, 1000)) << rank;
+          reads += kRanks;
+        };
+        std::thread other([&] { read_all(2000); });
+        read_all(peers.rank() * 300);
+        other.join();
+        return OkStatus();
+      };
+      const Status status =
+          peers.Session({{"memory", {std::as_bytes(std::span(own)), ""}}, {"file", {{}, path}}}, work);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  });
+  EXPECT_EQ(reads, kRanks * kRanks * kRounds * 2);
+}
+
+TEST(PeerFiles, WhatIsNotThereIsAnErrorOfTheReaderAlone) {
+  ThreadWorld world(2);
+  RunPeers(world, 60, [&](PeerFiles& peers) {
+    std::string got(10, '\0');
+    const auto read = [&](const std::string& name, uint64_t offset) {
+      const PeerFiles::Read one{1 - peers.rank(), name, offset, std::as_writable_bytes(std::span(got))};
+      return peers.ReadAll({&one, 1});
+    };
+    const std::string own(100, 'x');
+    const Status status =
+        peers.Session({{"memory", {std::as_bytes(std::span(own)), ""}}, {"gone", {{}, "/nonexistent/file"}}},
+                      [&]() -> Status {
+                        if (peers.rank() == 1) return OkStatus();
+                        EXPECT_EQ(read("other", 0).kind(), StatusKind::kNotFound);
+                        EXPECT_EQ(read("gone", 0).kind(), StatusKind::kNotFound);
+                        EXPECT_EQ(read("memory", 91).kind(), StatusKind::kCorrupt);
+                        EXPECT_EQ(read("memory", UINT64_MAX).kind(), StatusKind::kCorrupt);
+                        EXPECT_NE(read("gone", 0).message().find("rank 1"), std::string::npos);
+                        EXPECT_TRUE(read("memory", 90).ok());
+                        return NotFound("of rank 0");
+                      });
+    EXPECT_EQ(status.message(), peers.rank() == 0 ? "of rank 0" : "");
+  });
+}
+
+TEST(PeerFiles, ARankThatDoesNotAnswerEndsTheSession) {
+  ThreadWorld world(2);
+  RunPeers(world, 0.2, [&](PeerFiles& peers) {
+    if (peers.rank() == 1) return;  // never comes
+    std::string got(10, '\0');
+    const PeerFiles::Read one{1, "file", 0, std::as_writable_bytes(std::span(got))};
+    Status later;
+    const Status status = peers.Session({}, [&] {
+      Status first = peers.ReadAll({&one, 1});
+      later = peers.ReadAll({&one, 1});
+      return first;
+    });
+    EXPECT_EQ(status.kind(), StatusKind::kAborted) << status.message();
+    EXPECT_EQ(later.kind(), StatusKind::kAborted) << later.message();
+  });
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,100 @@
+#include "tools/archive/schedule/team.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+Result<RankTeam> TeamOf(const std::map<std::string, std::string>& variables) {
+  return ArchiveTeam([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(ArchiveTeamTest, RanksAndTasksMultiply) {
+  EXPECT_TRUE(TeamOf({})->alone());
+  std::map<std::string, std::string> array = {{"SLURM_ARRAY_JOB_ID", "7"},
+                                              {"SLURM_ARRAY_TASK_COUNT", "3"},
+                                              {"SLURM_ARRAY_TASK_MIN", "2"},
+                                              {"SLURM_ARRAY_TASK_STEP", "4"},
+                                              {"SLURM_ARRAY_TASK_ID", "10"}};
+  EXPECT_EQ(TeamOf(array)->rank, 2);
+  EXPECT_EQ(TeamOf(array)->size, 3);
+  array.insert({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "9"}});
+  EXPECT_EQ(TeamOf(array)->rank, 5);
+  EXPECT_EQ(TeamOf(array)->size, 6);
+  EXPECT_EQ(TeamOf(array)->launch, "SLURM_ARRAY_JOB_ID=7");
+  array["SLURM_ARRAY_TASK_ID"] = "11";
+  EXPECT_EQ(TeamOf(array).status().kind(), StatusKind::kInvalidArgument);
+}
+
+TEST(ArchiveTeamTest, ALaunchWithoutANameIsRefused) {
+  EXPECT_EQ(TeamOf({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).status().kind(), StatusKind::kInvalidArgument);
+}
+
+class TeamStoreTest : public testing::Test {
+ protected:
+  Result<TeamStore> Join(int rank, std::string launch = "job 1") {
+    return TeamStore::Join(fs_, dir_.path(), {.rank = rank, .size = 2, .launch = std::move(launch)}, [&] {
+      ++prepared_;
+      return OkStatus();
+    });
+  }
+  ShareResult Work() {
+    ++worked_;
+    return {.stored_bytes = 5, .stored_members = 1, .failures = {}};
+  }
+
+  FileSystem& fs_ = FileSystem::Posix();
+  TempDir dir_;
+  int prepared_ = 0, worked_ = 0;
+};
+
+TEST_F(TeamStoreTest, EachSourceIsTakenOnceAndTheLastTellsOfAll) {
+  Result<TeamStore> a = Join(0), b = Join(1);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(prepared_, 1);
+  EXPECT_EQ(a->Order(5), (std::vector<size_t>{0, 2, 4, 1, 3}));
+  EXPECT_EQ(b->Order(5), (std::vector<size_t>{1, 3, 0, 2, 4}));
+  EXPECT_TRUE(*a->Share("x", [&] {
+    EXPECT_FALSE(*b->Share("x", [&] { return Work(); }));  // it is taken
+    EXPECT_TRUE(*b->Share("y", [&] { return Work(); }));
+    return Work();
+  }));
+  EXPECT_FALSE(*b->Share("x", [&] { return Work(); }));  // it is done
+  EXPECT_EQ(worked_, 2);
+  EXPECT_FALSE(*a->IsLast());
+  EXPECT_TRUE(*b->IsLast());
+  EXPECT_EQ(b->Collect()->size(), 2U);
+}
+
+TEST_F(TeamStoreTest, ATaskThatComesLaterKnowsWhatWasDone) {
+  {
+    Result<TeamStore> a = Join(0);
+    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));  // and leaves without a word
+  }
+  Result<TeamStore> b = Join(1);
+  EXPECT_FALSE(*b->Share("x", [&] { return Work(); }));
+  EXPECT_TRUE(*b->IsLast());
+  EXPECT_EQ(b->Collect()->front().stored_bytes, 5U);
+}
+
+TEST_F(TeamStoreTest, AnotherLaunchWaitsForTheEndAndStartsAnew) {
+  {
+    Result<TeamStore> a = Join(0);
+    EXPECT_TRUE(*a->Share("x", [&] { return Work(); }));
+    EXPECT_EQ(Join(0, "job 2").status().kind(), StatusKind::kAlreadyExists);
+  }
+  Result<TeamStore> other = Join(0, "job 2");
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_TRUE(*other->Share("x", [&] { return Work(); }));
+  EXPECT_EQ(worked_, 2);
+}
+
+}  // namespace
+}  // namespace cairn

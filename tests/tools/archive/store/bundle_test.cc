@@ -1,0 +1,355 @@
+#include "tools/archive/store/bundle.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/step/step_reader.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/make_step.h"
+#include "tests/support/stopping_file_system.h"
+#include "tests/support/temp_dir.h"
+#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/bundle/bundler.h"
+#include "tools/archive/bundle/scrub.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/store/restore.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+std::vector<std::string> FilesIn(const std::string& path) { return FileSystem::Posix().List(path).value(); }
+
+// Two steps of one run and a tree of files, archived.
+class BundleTest : public testing::Test {
+ protected:
+  BundleTest() {
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    for (const int64_t step : {10, 20}) Save(step);
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), dir_ / "notes/deep").ok());
+    std::ofstream(dir_ / "notes/deep/a.txt") << std::string(100000, 'a');
+    EXPECT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}).ok());
+  }
+
+  void Save(int64_t number) {
+    StepRecipe recipe = RecipeOf({.layers = 1}, {});
+    recipe.step = number;
+    recipe.seed = static_cast<uint64_t>(number);
+    EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
+    const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(number));
+    EXPECT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}).ok());
+  }
+
+  std::string SourceOf(int64_t number) const { return dir_ / ("gpt/" + StepDirName(number)); }
+
+  Status Bundle(FileSystem& fs, double parity = 0) {
+    const uint64_t large = uint64_t{1} << 40;
+    const auto problems = MakeBundles(
+        fs, store_,
+        {.sizes = {.least = large, .target = large, .most = large}, .parity = parity, .all = true});
+    problems_ = problems.ok() ? *problems : std::vector<std::string>{};
+    return problems.status();
+  }
+
+  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
+  std::string OnlyBundle() {
+    const auto names = ListBundles(FileSystem::Posix(), store_).value();
+    EXPECT_EQ(names.size(), 1u);
+    return names.empty() ? "" : names[0];
+  }
+  // What is wrong with any member.
+  std::vector<std::string> Problems() {
+    std::vector<std::string> problems;
+    for (const ArchiveMember& m : Members())
+      for (const Problem& problem : VerifyMember(FileSystem::Posix(), store_, m).problems)
+        problems.push_back(ToString(problem));
+    return problems;
+  }
+
+  TempDir dir_{TempDir::Place::kMemory};
+  const std::string store_ = dir_ / "store";
+  std::vector<std::string> problems_;
+};
+
+TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
+  std::vector<std::string> before;
+  for (const ArchiveMember& m : Members()) before.push_back(m.tar);
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  EXPECT_TRUE(problems_.empty());
+  const std::string name = OnlyBundle();
+  EXPECT_EQ(FilesIn(store_), (std::vector{name, name + ".json"}));
+  EXPECT_EQ(ParseBundleName(name)->run, "runs");
+  EXPECT_EQ(ParseBundleName(name)->last_step, 20);
+  const auto members = Members();
+  ASSERT_EQ(members.size(), before.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    EXPECT_EQ(members[i].tar, before[i]);
+    EXPECT_EQ(members[i].state, MemberState::kVerified);
+    EXPECT_EQ(members[i].file(), name);
+    EXPECT_GT(members[i].record->verified_unix_seconds, 0);
+  }
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // nothing is left to do
+  EXPECT_EQ(OnlyBundle(), name);
+}
+
+TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@20");
+  ASSERT_TRUE(member.ok());
+  const auto view = OpenMember(FileSystem::Posix(), store_, member->tar);
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  for (const std::string& name : FilesIn(SourceOf(20)))
+    EXPECT_EQ(ReadSmallFile(**view, JoinPath((*view)->root(), name), 1 << 30).value(),
+              BytesOf(JoinPath(SourceOf(20), name)));
+  const std::string back = dir_ / "back/step-00000020";
+  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, member->tar, back, {}).ok());
+  EXPECT_EQ(BytesOf(back + "/shard-00000.h5"), BytesOf(SourceOf(20) + "/shard-00000.h5"));
+  const auto notes = FindMember(FileSystem::Posix(), store_, "notes");
+  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, notes->tar, dir_ / "notes-back", {}).ok());
+  EXPECT_EQ(BytesOf(dir_ / "notes-back/deep/a.txt"), std::string(100000, 'a'));
+  const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(20));
+  EXPECT_EQ(FindStored(FileSystem::Posix(), store_, DescribeSource(**step)).value()->bundle, OnlyBundle());
+}
+
+TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string path = JoinPath(store_, OnlyBundle());
+  const auto members = Members();
+  for (const ArchiveMember& damaged : members) {
+    for (const ArchivedFile& file : damaged.record->files) {
+      FlipByte(path, file.offset + file.stored_bytes / 2);
+      for (const ArchiveMember& m : members)
+        EXPECT_EQ(VerifyMember(FileSystem::Posix(), store_, m).problems.empty(), m.tar != damaged.tar)
+            << file.name;
+      FlipByte(path, file.offset + file.stored_bytes / 2);
+    }
+    FlipByte(path, damaged.record->bundle_offset + 3);  // a name in a header
+    EXPECT_FALSE(VerifyMember(FileSystem::Posix(), store_, damaged).problems.empty());
+    FlipByte(path, damaged.record->bundle_offset + 3);
+  }
+  FlipByte(path, members[0].record->files.back().offset + 1);
+  EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, members[0].tar, dir_ / "back/step-00000010", {}).ok());
+  EXPECT_FALSE(stdfs::exists(dir_ / "back/step-00000010"));
+  stdfs::resize_file(path, stdfs::file_size(path) - 4096);
+  EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
+}
+
+TEST_F(BundleTest, ADamagedTarIsLeftOutAndSaid) {
+  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@10");
+  FlipByte(JoinPath(store_, member->tar), member->record->files.back().offset + 100);
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  ASSERT_EQ(problems_.size(), 1u);
+  EXPECT_NE(problems_[0].find(member->tar), std::string::npos) << problems_[0];
+  EXPECT_TRUE(stdfs::exists(JoinPath(store_, member->tar)));
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 2u);
+}
+
+TEST_F(BundleTest, ASmallBundleIsFilledUp) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  Save(30);
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+  EXPECT_EQ(FilesIn(store_).size(), 2u);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+}
+
+// Stops after every change in turn: every member is proven somewhere, and the next run ends the work.
+TEST_F(BundleTest, NothingIsLostWhereverItStops) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // a bundle is among what is bundled
+  Save(30);
+  const std::string template_store = dir_ / "template";
+  stdfs::copy(store_, template_store);
+  bool done = false;
+  int changes = 0;
+  for (; !done; ++changes) {
+    StoppingFileSystem stopping(changes);
+    done = Bundle(stopping, 0.03).ok();
+    size_t proven = 0;
+    for (const ArchiveMember& m : Members())
+      proven +=
+          m.state == MemberState::kVerified && VerifyMember(FileSystem::Posix(), store_, m).problems.empty();
+    ASSERT_EQ(proven, 4u) << "after change " << changes;
+    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
+    ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.03).ok()) << "after change " << changes;
+    EXPECT_EQ(problems_, std::vector<std::string>{}) << "after change " << changes;
+    ASSERT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+    EXPECT_EQ(Problems(), std::vector<std::string>{});
+    for (const std::string& name : FilesIn(store_))
+      EXPECT_TRUE(name.starts_with(OnlyBundle())) << name << " after change " << changes;
+    stdfs::remove_all(store_);
+    stdfs::copy(template_store, store_);
+  }
+  EXPECT_GT(changes, 10);
+}
+
+TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string name = OnlyBundle();
+  const auto before = Members();
+  ASSERT_TRUE(FileSystem::Posix().RemoveFile(JoinPath(store_, name + ".json")).ok());
+  ASSERT_EQ(Members().size(), 1u);  // the bundle stands for what nobody knows of
+  EXPECT_EQ(Members()[0].state, MemberState::kStored);
+  EXPECT_EQ(Members()[0].tar, name);
+  EXPECT_FALSE(Problems().empty());
+  const auto rebuilt = RebuildBundle(FileSystem::Posix(), store_, name);
+  ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
+  EXPECT_TRUE(rebuilt->problems.empty());
+  const auto after = Members();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].record->files, before[i].record->files);
+  FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
+  EXPECT_EQ(RebuildBundle(FileSystem::Posix(), store_, name)->problems.size(), 1u);
+  ASSERT_EQ(Members().size(), before.size());  // none is forgotten
+  EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
+  EXPECT_EQ(Members()[1].state, MemberState::kVerified);
+  FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
+  EXPECT_TRUE(RebuildBundle(FileSystem::Posix(), store_, name)->problems.empty());
+  EXPECT_EQ(Members()[0].state, MemberState::kVerified);
+}
+
+TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.05).ok());
+  const std::string path = JoinPath(store_, OnlyBundle()), good = BytesOf(path);
+  stdfs::rename(dir_ / "gpt", dir_ / "gone");
+  for (const ArchiveMember& m : Members()) FlipByte(path, m.record->files.back().offset + 7);
+  const auto how = RepairMember(FileSystem::Posix(), store_, Members()[0]);
+  ASSERT_TRUE(how.ok()) << how.status().message();
+  EXPECT_TRUE(BytesOf(path) == good);
+}
+
+TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string name = OnlyBundle();
+  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@10");
+  FlipByte(JoinPath(store_, name), member->record->files.back().offset + 7);
+  ASSERT_TRUE(RepairMember(FileSystem::Posix(), store_, *member).ok());
+  EXPECT_EQ(FindMember(FileSystem::Posix(), store_, "gpt@10")->file(), member->tar);
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, name)->members.size(), 2u);
+  EXPECT_EQ(Problems(), std::vector<std::string>{});
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // and goes back into one
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 3u);
+}
+
+TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
+  const auto member = *FindMember(FileSystem::Posix(), store_, "gpt@10");
+  const std::string tar = JoinPath(store_, member.tar);
+  for (const char* suffix : {"", ".json"}) stdfs::copy(tar + suffix, dir_ / (std::string("kept") + suffix));
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string bundle = OnlyBundle();
+  const auto bundled = *FindMember(FileSystem::Posix(), store_, "gpt@10");
+  for (const bool damaged : {true, false}) {
+    for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), tar + suffix);
+    if (damaged) FlipByte(JoinPath(store_, bundle), bundled.record->files.back().offset + 7);
+    const auto settled = SettleBundles(FileSystem::Posix(), store_);
+    ASSERT_TRUE(settled.ok()) << settled.status().message();
+    EXPECT_EQ(settled->problems.size(), damaged ? 1u : 0u);
+    EXPECT_EQ(stdfs::exists(tar), damaged);
+    EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), damaged ? 2u : 3u);
+    EXPECT_EQ(Problems(), std::vector<std::string>{});
+    if (damaged) {
+      ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+    }
+  }
+}
+
+TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string small = OnlyBundle();
+  const std::string path = JoinPath(store_, small);
+  for (const char* suffix : {"", ".json"}) stdfs::copy(path + suffix, dir_ / (std::string("kept") + suffix));
+  Save(30);
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), path + suffix);
+  cairn::Bundle record = *ReadBundle(FileSystem::Posix(), store_, small);
+  record.members[0].verified_unix_seconds = 0;  // as a rebuild leaves it
+  ASSERT_TRUE(WriteBundleRecord(FileSystem::Posix(), store_, record).ok());
+  ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
+  EXPECT_TRUE(stdfs::exists(path));
+  record.members[0].verified_unix_seconds = 1;
+  ASSERT_TRUE(WriteBundleRecord(FileSystem::Posix(), store_, record).ok());
+  ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
+  EXPECT_FALSE(stdfs::exists(path));
+  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+}
+
+TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
+  const auto listed = [&] {
+    auto ledger = Ledger::Open(store_);
+    EXPECT_TRUE(ledger->Sync(FileSystem::Posix()).ok());
+    return ledger->Members().value();
+  };
+  EXPECT_EQ(listed().size(), 3u);
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  ASSERT_EQ(listed().size(), 3u);
+  for (const LedgerMember& entry : listed()) {
+    EXPECT_EQ(entry.member.file(), OnlyBundle());
+    EXPECT_EQ(entry.member.state, MemberState::kVerified);
+  }
+  const std::string kept = listed()[0].member.tar, dropped = listed()[2].member.tar;
+  ASSERT_TRUE(Ledger::Open(store_)->SetScrub(kept, {77, "a bit"}).ok());
+  ASSERT_TRUE(DropFromBundle(FileSystem::Posix(), store_, OnlyBundle(), dropped).ok());
+  ASSERT_EQ(listed().size(), 2u);
+  EXPECT_EQ(listed()[0].scrub.unix_seconds, 77);
+  stdfs::remove(dir_ / "store/ledger.sqlite");
+  EXPECT_EQ(listed().size(), 2u);
+  ASSERT_TRUE(RemoveMember(FileSystem::Posix(), store_, OnlyBundle()).ok());
+  EXPECT_TRUE(listed().empty());
+}
+
+// Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
+TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
+  struct Journal final : WrappedFileSystem {
+    using WrappedFileSystem::WrappedFileSystem;
+    std::vector<std::string> calls;
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      const bool removes = call.kind == FsCall::Kind::kRemoveFile;
+      if (removes) calls.push_back(stdfs::path(call.path).extension());
+      if (call.kind == FsCall::Kind::kSyncDir) calls.push_back("sync");
+      return run();
+    }
+  };
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  Journal journal(FileSystem::Posix());
+  ASSERT_TRUE(RemoveMember(journal, store_, OnlyBundle()).ok());
+  EXPECT_EQ(journal.calls,
+            (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
+}
+
+TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
+  ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
+  const std::string name = OnlyBundle();
+  const std::string text = BytesOf(JoinPath(store_, name + ".json"));
+  ASSERT_TRUE(DecodeBundle(text, name).ok());
+  for (size_t i = 0; i < text.size(); i += 7) {
+    std::string damaged = text;
+    damaged[i] ^= 1;
+    EXPECT_FALSE(DecodeBundle(damaged, name).ok()) << i;
+  }
+  EXPECT_FALSE(DecodeBundle(text, "x-bundle-1-2.aaaaaaaa.tar").ok());
+  // One that tells of bytes outside of the bundle, or of another directory's place, though its digest fits.
+  cairn::Bundle lying = *DecodeBundle(text, name);
+  lying.members[0].files[0].offset = lying.tar_bytes + 1;
+  EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);
+  lying = *DecodeBundle(text, name);
+  lying.members[1].directory = lying.members[0].directory;
+  EXPECT_EQ(DecodeBundle(EncodeBundle(lying), name).status().kind(), StatusKind::kCorrupt);
+}
+
+TEST(BundleNameTest, IsNoTarOfOneMember) {
+  EXPECT_EQ(ParseTarName("gpt-bundle-00000010-00000020.aaaaaaaa.tar"), std::nullopt);
+  EXPECT_EQ(ParseBundleName("gpt-bundle-00000010-00000020.aaaaaaaa.tar")->first_step, 10);
+  for (const char* name : {"gpt-step-00000010.aaaaaaaa.tar", "gpt-bundle-1-2-step-00000010.aaaaaaaa.tar",
+                           "-bundle-1-2.aaaaaaaa.tar", "gpt-bundle-1.aaaaaaaa.tar", "gpt-bundle-1-2.tar",
+                           "../gpt-bundle-1-2.aaaaaaaa.tar", "gpt-bundle-1--2.aaaaaaaa.tar"})
+    EXPECT_FALSE(ParseBundleName(name)) << name;
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,242 @@
+#include "tools/archive/store/store_member.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ckpt/model/layout.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/make_step.h"
+#include "tests/support/stopping_file_system.h"
+#include "tests/support/temp_dir.h"
+#include "tools/archive/store/delete.h"
+#include "tools/archive/store/restore.h"
+#include "tools/archive/tar/tar_file_system.h"
+
+namespace cairn {
+namespace {
+
+// Does something to the source while it is read: calls `prank` before read number `at`.
+class PrankFileSystem final : public ReadOnlyFileSystem {
+ public:
+  PrankFileSystem(int at, std::function<void()> prank) : left_(at), prank_(std::move(prank)) {}
+  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override {
+    if (left_-- == 0) prank_();
+    return FileSystem::Posix().OpenForRead(path, direct);
+  }
+  Result<std::unique_ptr<File>> Create(const std::string& p, Direct d) override {
+    return FileSystem::Posix().Create(p, d);
+  }
+  Result<FileInfo> Stat(const std::string& path) override { return FileSystem::Posix().Stat(path); }
+  Result<FileInfo> LinkStat(const std::string& path) override { return FileSystem::Posix().LinkStat(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override {
+    return FileSystem::Posix().List(path);
+  }
+  Status Rename(const std::string& a, const std::string& b) override {
+    return FileSystem::Posix().Rename(a, b);
+  }
+  Status RemoveFile(const std::string& path) override { return FileSystem::Posix().RemoveFile(path); }
+  Status SyncDir(const std::string& path) override { return FileSystem::Posix().SyncDir(path); }
+  Result<uint64_t> FreeBytes(const std::string& path) override { return FileSystem::Posix().FreeBytes(path); }
+
+ private:
+  int left_;
+  std::function<void()> prank_;
+};
+
+class ArchiveRunTest : public testing::Test {
+ protected:
+  ArchiveRunTest() { Make(); }
+
+  void Make() {
+    ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 2})).ok());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+  }
+
+  Result<ProvenCopy> Store(FileSystem& fs) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
+    return StoreStep(fs, *step, store_, {});
+  }
+
+  std::vector<std::string> StoreFiles() { return FileSystem::Posix().List(store_).value(); }
+
+  TempDir dir_;
+  const std::string source_ = dir_ / "gpt/step-00000100";
+  const std::string store_ = dir_ / "store";
+};
+
+TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
+  const auto copy = Store(FileSystem::Posix());
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  const std::string tar = TarName(copy->record());
+  EXPECT_EQ(StoreFiles(), (std::vector{tar, tar + ".json"}));
+  const auto members = ListStore(FileSystem::Posix(), store_);
+  ASSERT_EQ(members->size(), 1u);
+  EXPECT_EQ(members->front().run, "gpt");
+  EXPECT_EQ(members->front().step, 100);
+  EXPECT_EQ(members->front().state, MemberState::kVerified);
+  EXPECT_EQ(members->front().record->tokens, 102400);
+  EXPECT_TRUE(VerifyMember(FileSystem::Posix(), store_, members->front()).problems.empty());
+}
+
+TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
+  const auto first = ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30);
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
+  EXPECT_EQ(*first, *ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30));
+}
+
+TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
+  const auto copy = Store(FileSystem::Posix());
+  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  const auto view = TarFileSystem::Open(FileSystem::Posix(), tar, /*past_cache=*/true);
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  const std::vector<std::string> names = *FileSystem::Posix().List(source_);
+  for (const std::string& name : names)
+    EXPECT_EQ(*ReadSmallFile(**view, JoinPath(tar, name), 1 << 30),
+              *ReadSmallFile(FileSystem::Posix(), JoinPath(source_, name), 1 << 30));
+  EXPECT_EQ((*view)->OpenForRead(JoinPath(tar, "../x"), Direct::kOff).status().kind(), StatusKind::kNotFound);
+}
+
+TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
+  const auto copy = Store(FileSystem::Posix());
+  const auto member = ListStore(FileSystem::Posix(), store_)->front();
+  const std::string tar = JoinPath(store_, member.tar);
+  for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
+    FlipByte(tar, at);
+    const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, member);
+    FlipByte(tar, at);
+    // What fills a file up to whole blocks is nobody's data.
+    if (report.problems.empty()) {
+      const auto index = ReadTarIndex(FileSystem::Posix(), PlaceOfTar(tar));
+      for (const TarEntry& entry : index->entries)
+        EXPECT_FALSE(at >= entry.offset && at < entry.offset + entry.bytes)
+            << entry.name << " at byte " << at;
+    }
+  }
+}
+
+TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
+  FlipByte(source_ + "/shard-00001.h5", 5000);
+  EXPECT_EQ(Store(FileSystem::Posix()).status().kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, ASourceThatChangesWhileItIsReadIsNotStored) {
+  for (int at = 0; at < 3; ++at) {
+    PrankFileSystem fs(at, [&] { FlipByte(source_ + "/index.h5", 100); });
+    const auto copy = Store(fs);
+    EXPECT_EQ(copy.status().kind(), StatusKind::kCorrupt) << at;
+    EXPECT_TRUE(StoreFiles().empty());
+    FlipByte(source_ + "/index.h5", 100);
+  }
+}
+
+TEST_F(ArchiveRunTest, ASourceThatIsRewrittenBehindTheReaderIsNotStored) {
+  PrankFileSystem fs(2, [&] {  // shard 0 has been read; its bytes are as before, its time is not
+    std::filesystem::last_write_time(source_ + "/shard-00000.h5",
+                                     std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  });
+  const auto copy = Store(fs);
+  EXPECT_NE(copy.status().message().find("changed while they were read"), std::string::npos)
+      << copy.status().message();
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
+  PrankFileSystem fs(1, [&] { std::filesystem::remove_all(source_); });
+  EXPECT_EQ(Store(fs).status().kind(), StatusKind::kNotFound);
+  EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
+  const auto copy = Store(FileSystem::Posix());
+  std::ofstream(source_ + "/notes.txt") << "mine";
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+            StatusKind::kInvalidArgument);
+  std::filesystem::remove(source_ + "/notes.txt");
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
+  {
+    const auto training = RunLock::Take(dir_ / "gpt");
+    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+  }
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(),
+            StatusKind::kInvalidArgument);  // the newest
+  {
+    std::filesystem::rename(source_, dir_ / "elsewhere");
+    std::filesystem::create_directory_symlink(dir_ / "elsewhere", source_);
+    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+              StatusKind::kInvalidArgument);
+    std::filesystem::remove(source_);
+    std::filesystem::rename(dir_ / "elsewhere", source_);
+  }
+  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  std::filesystem::rename(tar, dir_ / "tar");
+  EXPECT_FALSE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());  // the proof is gone
+  std::filesystem::rename(dir_ / "tar", tar);
+  EXPECT_TRUE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());
+  EXPECT_FALSE(std::filesystem::exists(source_));
+}
+
+TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
+  const auto copy = Store(FileSystem::Posix());
+  std::filesystem::remove_all(source_);
+  StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
+  recipe.seed = 2;
+  ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
+  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
+}
+
+// Stops after every change in turn: there is always a whole copy, and the next run ends the work.
+TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
+  const auto archive = [&](FileSystem& fs) -> Status {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep(fs, *step, store_, {}));
+    return DeleteSource(fs, source_, store_, copy, /*newest_too=*/true);
+  };
+  bool done = false;
+  for (int changes = 0; !done; ++changes) {
+    StoppingFileSystem stopping(changes);
+    done = archive(stopping).ok();
+    const auto source = StepReader::Open(FileSystem::Posix(), source_);
+    const bool source_whole = source.ok() && VerifyHash(FileSystem::Posix(), **source).problems.empty();
+    const auto members = *ListStore(FileSystem::Posix(), store_);
+    const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
+                             VerifyMember(FileSystem::Posix(), store_, members[0]).problems.empty();
+    ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;
+    if (!source_whole) {
+      std::filesystem::remove_all(dir_ / "gpt");
+      Make();
+    }
+    ASSERT_TRUE(Store(FileSystem::Posix()).ok()) << "after change " << changes;
+    std::filesystem::remove_all(store_);
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+  }
+}
+
+TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
+  const auto copy = Store(FileSystem::Posix());
+  const std::string tar = TarName(copy->record());
+  const std::string destination = dir_ / "back/step-00000100";
+  for (int changes = 0;; ++changes) {
+    StoppingFileSystem stopping(changes);
+    if (RestoreTar(stopping, store_, tar, destination, {}).ok()) break;
+    if (const auto step = StepReader::Open(FileSystem::Posix(), destination);
+        step.ok())  // only its name was not synced
+      EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
+    else
+      EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
+    std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
+  }
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, destination, {}).kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "back/step-00000007", {}).kind(),
+            StatusKind::kInvalidArgument);
+  FlipByte(JoinPath(store_, tar), 100000);
+  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,95 @@
+#include "tools/archive/store/store_names.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/temp_dir.h"
+#include "tools/archive/store/archiver.h"
+
+namespace cairn {
+namespace {
+
+struct Case {
+  std::string_view name;
+  Leftover leftover;
+  FileKind kind = FileKind::kFile;
+};
+
+constexpr Case kCases[] = {
+    {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kPartial},
+    {"gpt-step-00000040.fp16.9f8e7d6c.tar.partial", Leftover::kPartial},
+    {"gpt-step-00000040.9f8e7d6c.tar.2.partial", Leftover::kPartial},
+    {"gpt-step-00000040.9f8e7d6c.tar.json.partial", Leftover::kPartial},
+    {"gpt-step-00000040.9f8e7d6c.tar.parity.partial", Leftover::kPartial},
+    {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.partial", Leftover::kPartial},
+    {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.json.partial", Leftover::kPartial},
+    {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.parity.partial", Leftover::kPartial},
+    {"README.txt.partial", Leftover::kPartial},
+    {"unpack.py.partial", Leftover::kPartial},
+    {".team.partial", Leftover::kPartial},
+    {"status.json.1a2b3c4d", Leftover::kPartial},
+    {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kRemoval},
+    {"gpt-bundle-00000010-00000020.aaaaaaaa.tar.deleting", Leftover::kRemoval},
+    {".staging-1a2b3c4d", Leftover::kStaging, FileKind::kDirectory},
+    // Somebody's, though they look alike.
+    {"x.tar.gz.partial", Leftover::kNone},
+    {"other.tar.7f3a.partial", Leftover::kNone},
+    {"gpt-step-00000040.9f8e7d6c.tar.7f3a.partial", Leftover::kNone},
+    {"gpt-step-00000040.weightss.tar.partial", Leftover::kNone},
+    {"gpt-step-40.9f8e7d6c.tar.partial", Leftover::kNone},
+    {"gpt-step-00000040.9f8e7d6c.tar.gz.partial", Leftover::kNone},
+    {"notes.deleting", Leftover::kNone},
+    {"x.tar.deleting", Leftover::kNone},
+    {"gpt-step-00000040.9f8e7d6c.tar.2.deleting", Leftover::kNone},
+    {".staging-mine", Leftover::kNone, FileKind::kDirectory},
+    {".staging-1a2b3c4d5", Leftover::kNone, FileKind::kDirectory},
+    {".staging-1a2b3c4d", Leftover::kNone},
+    {"status.json.old", Leftover::kNone},
+    {"status.json.partial", Leftover::kNone},
+    // Under a name of Cairn's, but nothing that Cairn makes.
+    {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kLink},
+    {"gpt-step-00000040.9f8e7d6c.tar.partial", Leftover::kNone, FileKind::kDirectory},
+    {"gpt-step-00000040.9f8e7d6c.tar.deleting", Leftover::kNone, FileKind::kOther},
+    {".staging-1a2b3c4d", Leftover::kNone, FileKind::kLink},
+};
+
+TEST(StoreNamesTest, OnlyWholeNamesOfCairnsMakingAreLeftovers) {
+  for (const Case& c : kCases) {
+    EXPECT_EQ(LeftoverOf(c.name, c.kind), c.leftover) << c.name;
+    EXPECT_TRUE(LooksLikeLeftover(c.name)) << c.name;
+  }
+  for (const char* name :
+       {"gpt-step-00000040.9f8e7d6c.tar", "status.json", "ledger.sqlite", ".lock", "partial"})
+    EXPECT_FALSE(LooksLikeLeftover(name)) << name;
+}
+
+TEST(StoreNamesTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir, outside;
+  ASSERT_TRUE(WriteSmallFile(fs, outside / "kept", "k").ok());
+  std::vector<std::string> others;
+  for (const Case& c : kCases) {
+    const std::string path = dir / std::string(c.name);
+    if (fs.LinkStat(path).ok() || c.kind == FileKind::kOther) continue;
+    if (c.kind == FileKind::kDirectory) {
+      ASSERT_TRUE(fs.MakeDir(path).ok());
+      ASSERT_TRUE(WriteSmallFile(fs, path + "/inside", "i").ok());
+    } else {
+      ASSERT_TRUE(WriteSmallFile(fs, path, "x").ok());
+    }
+    if (c.leftover == Leftover::kNone) others.emplace_back(c.name);
+  }
+  std::filesystem::create_symlink(outside.path(), dir / ".staging-0a0a0a0a");
+  std::filesystem::create_symlink(outside / "kept", dir / "gpt-step-00000050.9f8e7d6c.tar.partial");
+  others.insert(others.end(), {".staging-0a0a0a0a", "gpt-step-00000050.9f8e7d6c.tar.partial"});
+  std::ranges::sort(others);
+  std::vector<std::string> left_alone;
+  ASSERT_TRUE(CleanStore(fs, dir.path(), &left_alone).ok());
+  EXPECT_EQ(left_alone, others);
+  EXPECT_EQ(fs.List(dir.path()).value(), others);
+  EXPECT_TRUE(fs.Stat(outside / "kept").ok());
+}
+
+}  // namespace
+}  // namespace cairn

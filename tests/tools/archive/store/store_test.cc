@@ -1,0 +1,154 @@
+#include "tools/archive/store/store.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+ArchiveRecord Record(std::string name, int64_t step, char digit = 'a') {
+  return {.name = std::move(name),
+          .run = "0123456789abcdef0123456789abcdef",
+          .step = step,
+          .directory = "gpt/step-00000040",
+          .tokens = 7,
+          .manifest_digest = std::string(32, digit),
+          .source = "/scratch/gpt",
+          .tar_bytes = 3,
+          .verified_unix_seconds = 1,
+          .files = {{"manifest.json", 5, std::string(64, '0')}}};
+}
+
+TEST(ArchiveRecordTest, RoundTrips) {
+  const ArchiveRecord record = Record("gpt", 40);
+  const auto decoded = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, record);
+}
+
+TEST(ArchiveRecordTest, EveryFlippedByteIsFound) {
+  const std::string text = EncodeRecord(Record("gpt", 40));
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] ^= 1;
+    EXPECT_FALSE(DecodeRecord(damaged).ok()) << i;
+  }
+  EXPECT_EQ(DecodeRecord("{}").status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(DecodeRecord(R"({"format": "cairn-archive", "version": 9})").status().kind(),
+            StatusKind::kNotSupported);
+}
+
+TEST(ArchiveRecordTest, TarNamesTellRunAndStep) {
+  EXPECT_EQ(TarName(Record("gpt-step-2", 40)), "gpt-step-2-step-00000040.aaaaaaaa.tar");
+  EXPECT_EQ(ParseTarName("gpt-step-2-step-00000040.aaaaaaaa.tar"),
+            (TarNameParts{"gpt-step-2", 40, Form::kFull}));
+  ArchiveRecord weights = Record("gpt", 40);
+  weights.form = Form::kWeights;
+  EXPECT_EQ(ParseTarName(TarName(weights)), (TarNameParts{"gpt", 40, Form::kWeights}));
+  for (const char* name :
+       {"x.tar", "gpt-step-40.aaaaaaaa.tar", "gpt-step-00000040.tar", "-step-00000040.aaaaaaaa.tar",
+        "gpt-step-00000040.aaaaaaaa.tar.json", "gpt-step-00000040.aaaaaaaa.tar.partial"})
+    EXPECT_EQ(ParseTarName(name), std::nullopt) << name;
+}
+
+class ArchiveStoreTest : public testing::Test {
+ protected:
+  void Put(const ArchiveRecord& record) {
+    const std::string tar = dir_ / TarName(record);
+    ASSERT_TRUE(WriteSmallFile(fs_, tar, "tar").ok());
+    ASSERT_TRUE(WriteSmallFile(fs_, tar + ".json", EncodeRecord(record)).ok());
+  }
+  Result<ArchiveMember> Find(const std::string& selector) { return FindMember(fs_, dir_.path(), selector); }
+
+  FileSystem& fs_ = FileSystem::Posix();
+  TempDir dir_;
+};
+
+TEST_F(ArchiveStoreTest, SelectorsNameRunAndStep) {
+  EXPECT_EQ(Find("").status().kind(), StatusKind::kNotFound);
+  Put(Record("gpt", 20));
+  Put(Record("gpt", 40));
+  EXPECT_EQ(Find("")->step, 40);
+  EXPECT_EQ(Find("gpt")->step, 40);
+  EXPECT_EQ(Find("gpt@20")->step, 20);
+  EXPECT_EQ(Find(TarName(Record("gpt", 20)))->step, 20);
+  EXPECT_EQ(Find("gpt@30").status().kind(), StatusKind::kNotFound);
+  EXPECT_EQ(Find("gpt@x").status().kind(), StatusKind::kInvalidArgument);
+  ArchiveRecord other = Record("other", 60);
+  other.run = std::string(32, 'f');
+  Put(other);
+  EXPECT_EQ(Find("").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find("other@60")->step, 60);
+}
+
+TEST_F(ArchiveStoreTest, RunsOfOneNameAreToldApartByTheirIdentities) {
+  ArchiveRecord other = Record("gpt", 20, 'b');
+  other.run = "0123ffff" + std::string(24, '0');
+  other.source = "/elsewhere/gpt";
+  Put(Record("gpt", 20));
+  Put(other);
+  Put(Record("gpt", 40));
+  const auto several = Find("gpt@20");
+  EXPECT_EQ(several.status().kind(), StatusKind::kInvalidArgument);
+  for (const char* part : {"several runs", "gpt~01234@20", "gpt~0123f@20", "from /elsewhere/gpt"})
+    EXPECT_NE(several.status().message().find(part), std::string::npos) << several.status().message();
+  EXPECT_EQ(Find("gpt").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find("gpt~0123f@20")->record->source, "/elsewhere/gpt");
+  EXPECT_EQ(Find("0123f")->record->source, "/elsewhere/gpt");
+  EXPECT_EQ(Find("gpt~01234")->step, 40);
+  EXPECT_EQ(Find("gpt~0123").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find("gpt~ffff@20").status().kind(), StatusKind::kNotFound);
+  Put(Record("renamed", 60));  // of the same identity as gpt~01234
+  EXPECT_EQ(Find("01234")->step, 60);
+}
+
+TEST_F(ArchiveStoreTest, ClaimsAndHealthComeBackFromSidecars) {
+  ArchiveRecord record = Record("gpt", 20);
+  const std::string plain = EncodeRecord(record);
+  EXPECT_NE(plain.find("\"version\": 2"), std::string::npos) << plain;  // as older programs read it
+  record.claims = {"daily", "weekly"};
+  record.healthy = false;
+  const auto decoded = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, record);
+}
+
+TEST_F(ArchiveStoreTest, TwoSavesOfOneStepAreToldApartByTar) {
+  Put(Record("gpt", 20, 'a'));
+  Put(Record("gpt", 20, 'b'));
+  EXPECT_EQ(Find("gpt@20").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(Find(TarName(Record("gpt", 20, 'b')))->tar, TarName(Record("gpt", 20, 'b')));
+}
+
+TEST_F(ArchiveStoreTest, StatesFollowFromLedgerAndTar) {
+  const ArchiveRecord record = Record("gpt", 20);
+  const std::string tar = dir_ / TarName(record);
+  const auto state = [&] { return ListStore(fs_, dir_.path())->front().state; };
+  Put(record);
+  EXPECT_EQ(state(), MemberState::kVerified);
+  ASSERT_TRUE(fs_.RemoveFile(tar + ".json").ok());
+  EXPECT_EQ(state(), MemberState::kStored);
+  ASSERT_TRUE(fs_.RemoveFile(tar).ok());
+  ASSERT_TRUE(WriteSmallFile(fs_, tar + ".json", EncodeRecord(record)).ok());
+  EXPECT_EQ(state(), MemberState::kDamaged);
+  ASSERT_TRUE(WriteSmallFile(fs_, tar, "cut and longer").ok());
+  EXPECT_EQ(state(), MemberState::kDamaged);
+}
+
+TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
+  const auto lock = LockStore(dir_.path());
+  ASSERT_TRUE(lock.ok());
+  EXPECT_EQ(LockStore(dir_.path()).status().kind(), StatusKind::kAlreadyExists);
+}
+
+TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {
+  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").store, "/store");
+  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").selector, "gpt@20");
+  EXPECT_EQ(SplitMemberName(fs_, "/store").selector, "");
+  ASSERT_TRUE(fs_.MakeDir(dir_ / "a:b").ok());
+  EXPECT_EQ(SplitMemberName(fs_, dir_ / "a:b").store, dir_ / "a:b");
+}
+
+}  // namespace
+}  // namespace cairn

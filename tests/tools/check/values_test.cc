@@ -1,0 +1,62 @@
+#include <gtest/gtest.h>
+
+#include "convert/stream/decode_values.h"
+#include "tools/check/value_stats.h"
+
+namespace cairn {
+namespace {
+
+double Decode(Dtype dtype, uint64_t bits) {
+  double decoded = 0;
+  VisitValues(dtype, std::as_bytes(std::span(&bits, 1)).first(SizeOf(dtype)),
+              [&](size_t, double v) { decoded = v; });
+  return decoded;
+}
+
+TEST(DecodeValuesTest, EveryHalfIsWhatTheCompilerSays) {
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const auto expected = static_cast<double>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+    const double decoded = Decode(Dtype::kF16, bits);
+    if (std::isnan(expected))
+      EXPECT_TRUE(std::isnan(decoded)) << bits;
+    else
+      EXPECT_EQ(decoded, expected) << bits;
+  }
+}
+
+TEST(DecodeValuesTest, EightBitFloatsFollowTheirFormats) {
+  EXPECT_EQ(Decode(Dtype::kF8E4M3, 0x7e), 448);  // the largest
+  EXPECT_EQ(Decode(Dtype::kF8E4M3, 0x01), std::ldexp(1, -9));
+  EXPECT_EQ(Decode(Dtype::kF8E4M3, 0xb8), -1);
+  EXPECT_TRUE(std::isnan(Decode(Dtype::kF8E4M3, 0x7f)));
+  EXPECT_EQ(Decode(Dtype::kF8E5M2, 0x7b), 57344);
+  EXPECT_EQ(Decode(Dtype::kF8E5M2, 0x01), std::ldexp(1, -16));
+  EXPECT_EQ(Decode(Dtype::kF8E5M2, 0xfc), -INFINITY);
+  EXPECT_TRUE(std::isnan(Decode(Dtype::kF8E5M2, 0x7d)));
+}
+
+TEST(DecodeValuesTest, IntegersAndWideFloats) {
+  EXPECT_EQ(Decode(Dtype::kI8, 0xff), -1);
+  EXPECT_EQ(Decode(Dtype::kU8, 0xff), 255);
+  EXPECT_EQ(Decode(Dtype::kI64, static_cast<uint64_t>(-5)), -5);
+  EXPECT_EQ(Decode(Dtype::kBF16, 0x3f80), 1);
+  EXPECT_EQ(Decode(Dtype::kF64, std::bit_cast<uint64_t>(0.1)), 0.1);
+}
+
+TEST(ValueStatsTest, CountsWhatIsNotFiniteApart) {
+  ValueStats stats;
+  const float first[] = {NAN, -INFINITY, 3};
+  const float second[] = {-4, 0, -0.0f};
+  stats.Add(Dtype::kF32, std::as_bytes(std::span(first)));
+  stats.Add(Dtype::kF32, std::as_bytes(std::span(second)));
+  EXPECT_EQ(stats.count, 6u);
+  EXPECT_EQ(stats.nan, 1u);
+  EXPECT_EQ(stats.infinite, 1u);
+  EXPECT_EQ(stats.zeros, 2u);
+  EXPECT_EQ(stats.min, -4);
+  EXPECT_EQ(stats.max, 3);
+  EXPECT_EQ(stats.norm(), 5);
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,149 @@
+#include "tools/archive/bundle/bundle_settle.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "ckpt/model/layout.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/tar/recall.h"
+
+namespace cairn {
+namespace {
+
+// A file of the store and the members that it holds.
+struct Home {
+  std::string file;
+  bool bundle = false;
+  std::vector<ArchiveRecord> members;  // those that were proven
+  bool whole = true;                   // it has no others
+};
+
+Result<std::vector<Home>> HomesOf(FileSystem& fs, const std::string& store) {
+  std::vector<Home> homes;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  for (const std::string& tar : tars)
+    if (const ArchiveMember m = DescribeTar(fs, store, tar); m.state == MemberState::kVerified)
+      homes.push_back({tar, false, {*m.record}});
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) {
+    Home home{name, true, {}};
+    for (const ArchiveMember& m : DescribeBundle(fs, store, name)) {
+      if (m.state == MemberState::kVerified) home.members.push_back(*m.record);
+      home.whole = home.whole && m.state == MemberState::kVerified;
+    }
+    if (!home.members.empty()) homes.push_back(std::move(home));
+  }
+  return homes;
+}
+
+// Where all that `home` holds lies in `other` too, and `other` is what is to stay.
+bool Supersedes(const Home& other, const Home& home) {
+  if (!other.bundle || other.file == home.file || !home.whole) return false;
+  if (home.bundle && home.members.size() >= other.members.size()) return false;
+  return std::ranges::all_of(home.members, [&](const ArchiveRecord& member) {
+    return std::ranges::any_of(other.members,
+                               [&](const ArchiveRecord& m) { return TarName(m) == TarName(member); });
+  });
+}
+
+// Sidecars and parity of bundles that never got their tar, where every member is proven elsewhere.
+Status RemoveUnborn(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> unborn;
+  for (const std::string& name : names) {
+    const std::string tar = name.substr(0, name.rfind('.'));
+    if ((name.ends_with(kRecordSuffix) || name.ends_with(kParitySuffix)) && ParseBundleName(tar) &&
+        fs.Stat(JoinPath(store, tar)).status().kind() == StatusKind::kNotFound)
+      unborn.insert(tar);
+  }
+  if (unborn.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  for (const ArchiveMember& m : members)
+    if (m.state != MemberState::kVerified) unborn.erase(m.file());
+  for (const std::string& name : unborn)
+    for (const std::string& path : {JoinPath(store, name + ".json"), JoinPath(store, name) + ".parity"})
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
+  return fs.SyncDir(store);
+}
+
+// `home` goes, or `other` gives up what is damaged in it.
+Status Settle(FileSystem& fs, const std::string& store, const Home& home, const Home& other,
+              SettledBundles& settled) {
+  // Neither proves nor refutes anything; both stay until it is back from tape.
+  if (IsStub(JoinPath(store, other.file))) {
+    settled.files.insert({home.file, other.file});
+    return OkStatus();
+  }
+  bool whole = true;
+  for (const ArchiveRecord& member : home.members) {
+    const auto same = std::ranges::find(other.members, TarName(member), TarName);
+    const Status proof = ProveAt(fs, PlaceOf(store, *same), *same);
+    if (proof.ok()) continue;
+    whole = false;
+    settled.problems.push_back(proof.message());
+    if (ProveAt(fs, PlaceOf(store, member), member).ok())
+      CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, other.file, TarName(member)));
+    else
+      settled.files.insert({home.file, other.file});
+  }
+  if (!whole) return OkStatus();
+  settled.files.insert(home.file);
+  return RemoveMember(fs, store, home.file);
+}
+
+}  // namespace
+
+Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
+               const ByteProgress& progress) {
+  return VerifyTarAt(fs, place, &record, progress).status();
+}
+
+Result<SettledBundles> SettleBundles(FileSystem& fs, const std::string& store) {
+  SettledBundles settled;
+  CAIRN_RETURN_IF_ERROR(RemoveUnborn(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(fs, store));
+  for (const Home& home : homes) {
+    const auto other = std::ranges::find_if(homes, [&](const Home& candidate) {
+      return !settled.files.contains(candidate.file) && Supersedes(candidate, home);
+    });
+    if (other != homes.end()) CAIRN_RETURN_IF_ERROR(Settle(fs, store, home, *other, settled));
+  }
+  return settled;
+}
+
+Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const std::string path = JoinPath(store, name);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
+  if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
+    return Corrupt("{}: its last entry '{}' is no index of a bundle's members", path, entry.name);
+  std::string text(entry.bytes, '\0');
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
+  CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
+  Result<Bundle> index = DecodeBundle(text, name);
+  if (!index.ok()) return index.status().WithContext(path);
+  RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
+  rebuilt.bundle.tar_bytes = info.bytes;
+  for (ArchiveRecord& member : rebuilt.bundle.members) {
+    const Status whole = ProveAt(fs, PlaceOf(store, member), member);
+    if (!whole.ok()) rebuilt.problems.push_back(whole.message());
+    member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
+    member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
+  }
+  if (rebuilt.problems.size() == rebuilt.bundle.members.size())
+    return Corrupt("{}: none of its members is whole", path);
+  const std::string parity = name + std::string(kParitySuffix);
+  if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
+    rebuilt.bundle.parity = {parity, there->bytes};
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, rebuilt.bundle));
+  return rebuilt;
+}
+
+Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
+                      const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
+  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord(fs, store, bundle);
+}
+
+}  // namespace cairn

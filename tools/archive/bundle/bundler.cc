@@ -1,0 +1,190 @@
+#include "tools/archive/bundle/bundler.h"
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/step/partial_dir.h"
+#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/tar/tar_parity.h"
+#include "tools/archive/tar/tar_writer.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kCopyBytes = 4 << 20;  // one read
+
+// Counts over several members.
+class Tally {
+ public:
+  explicit Tally(const ByteProgress& progress) : progress_(progress) {}
+  void Add(uint64_t bytes) { Tell(done_ += bytes); }
+  ByteProgress OfMember() {
+    return [this](uint64_t bytes) { Tell(done_ + bytes); };
+  }
+
+ private:
+  void Tell(uint64_t bytes) const {
+    if (progress_) progress_(bytes);
+  }
+  const ByteProgress& progress_;
+  uint64_t done_ = 0;
+};
+
+// Writes the entries of the draft's members behind each other. `bundle` gets their new records.
+class BundleWriter {
+ public:
+  BundleWriter(FileSystem& fs, const std::string& store, TarWriter& tar, Tally& tally)
+      : fs_(fs), store_(store), tar_(tar), tally_(tally) {}
+
+  Status Write(const BundleDraft& draft, Bundle& bundle) {
+    int64_t newest = 0;
+    for (const ArchiveRecord& member : draft.members) {
+      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord moved, Copy(member, draft.name));
+      newest = std::max(newest, moved.saved_unix_seconds);
+      bundle.members.push_back(std::move(moved));
+    }
+    bundle.tar_bytes = tar_.offset();  // what the members take
+    const std::string index = EncodeBundle(bundle);
+    CAIRN_RETURN_IF_ERROR(tar_.Begin(BundleIndexName(bundle.name), index.size(), newest));
+    CAIRN_RETURN_IF_ERROR(tar_.Write(std::as_bytes(std::span(index))));
+    CAIRN_ASSIGN_OR_RETURN(bundle.tar_bytes, tar_.Finish());
+    return OkStatus();
+  }
+
+ private:
+  // The headers are read rather than believed: the entries must be those that the record tells of.
+  Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
+    const TarPlace place = PlaceOf(store_, member);
+    CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(fs_, place));
+    const uint64_t bytes = index.end - place.begin;
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(place.file));
+    ArchiveRecord moved = member;
+    moved.bundle = bundle;
+    moved.bundle_offset = tar_.offset();
+    moved.tar_bytes = bytes;
+    moved.parity = {};
+    for (ArchivedFile& f : moved.files) f.offset = f.offset - place.begin + moved.bundle_offset;
+    for (uint64_t at = 0; at < bytes; at += buffer_.size()) {
+      const std::span part = std::span(buffer_).first(std::min<uint64_t>(buffer_.size(), bytes - at));
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(place.begin + at, part));
+      CAIRN_RETURN_IF_ERROR(tar_.Append(part));
+      tally_.Add(part.size());
+    }
+    return moved;
+  }
+
+  FileSystem& fs_;
+  const std::string& store_;
+  TarWriter& tar_;
+  Tally& tally_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
+};
+
+// Everything in `file` is what `bundle` says, read from the disk.
+Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& file, Bundle& bundle,
+                   Tally& tally) {
+  for (ArchiveRecord& member : bundle.members) {
+    TarPlace place = PlaceOf(store, member);
+    place.file = file;
+    CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, member, tally.OfMember()));
+    tally.Add(member.tar_bytes);
+    member.verified_unix_seconds = std::time(nullptr);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(fs, file));
+  if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
+  return OkStatus();
+}
+
+// The bundle of `draft`, proven and with its sidecar; what it replaces is still there.
+Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const BundleDraft& draft, double parity,
+                          const ByteProgress& progress) {
+  const std::string path = JoinPath(store, draft.name), partial = path + std::string(kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(
+      CheckFreeSpace(fs, store, static_cast<uint64_t>(static_cast<double>(draft.bytes) * (1 + parity))));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
+  Bundle bundle{.name = draft.name};
+  Tally tally(progress);
+  const auto write = [&]() -> Status {
+    WriteRing ring(fs);
+    CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
+    CAIRN_RETURN_IF_ERROR(BundleWriter(fs, store, *tar, tally).Write(draft, bundle));
+    return ProveBundle(fs, store, partial, bundle, tally);
+  };
+  if (const Status status = write(); !status.ok()) {
+    (void)fs.RemoveFile(partial);
+    return status;
+  }
+  if (parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, PlaceOfTar(partial)));
+  }
+  // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
+  // would.
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, bundle));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  return bundle;
+}
+
+// Which of the draft's members are damaged where they lie.
+std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, const BundleDraft& draft,
+                                   std::set<std::string>& files) {
+  std::vector<std::string> lines;
+  for (const ArchiveRecord& member : draft.members) {
+    const Status whole = ProveAt(fs, PlaceOf(store, member), member);
+    if (whole.ok()) continue;
+    files.insert(FileOf(member));
+    lines.push_back(
+        fmt::format("{}; it was put into no bundle, mend it with archive verify --repair", whole.message()));
+  }
+  return lines;
+}
+
+// Makes a bundle and takes away what it replaces. Damaged members are in the way of that; `settled` gets to
+// know them.
+Status MakeOne(FileSystem& fs, const std::string& store, BundleDraft draft, const BundleJob& job,
+               SettledBundles& settled) {
+  // Never over what is there, least of all over what it is made of.
+  for (int attempt = 1;
+       fs.Stat(JoinPath(store, draft.name)).ok() || fs.Stat(JoinPath(store, draft.name + ".json")).ok();
+       ++attempt)
+    draft.name = BundleName(draft.members, attempt);
+  const Result<Bundle> bundle =
+      MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
+  if (!bundle.ok()) {
+    const std::vector<std::string> lines = DamagedOf(fs, store, draft, settled.files);
+    if (!fs.List(store).ok()) return bundle.status();  // a disk that fails altogether is no damage
+    settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
+    return lines.empty() ? bundle.status() : OkStatus();
+  }
+  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
+  if (job.made) job.made(draft, *bundle);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job) {
+  CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(fs, store));
+  const auto pass_over = [&](const std::string& file) {
+    return settled.files.contains(file) || (job.pass_over && job.pass_over(file));
+  };
+  for (;;) {  // one after the other, so that each starts from what there is
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+    const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
+    if (plan.bundles.empty()) return std::move(settled.problems);
+    CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, plan.bundles.front(), job, settled));
+  }
+}
+
+Result<std::vector<std::string>> RewriteBundles(FileSystem& fs, const std::string& store,
+                                                const std::vector<BundleDraft>& drafts,
+                                                const BundleJob& job) {
+  SettledBundles settled;
+  for (const BundleDraft& draft : drafts) CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, draft, job, settled));
+  return std::move(settled.problems);
+}
+
+}  // namespace cairn

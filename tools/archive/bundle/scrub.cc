@@ -1,0 +1,164 @@
+#include "tools/archive/bundle/scrub.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "ckpt/model/layout.h"
+#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/source.h"
+#include "tools/archive/store/store_member.h"
+#include "tools/archive/tar/tar_parity.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+int64_t LastLook(const LedgerMember& entry) {
+  const int64_t stored = entry.member.record ? entry.member.record->verified_unix_seconds : 0;
+  return std::max(stored, entry.scrub.unix_seconds);
+}
+
+// What lies in the member's file: itself, or all members of its bundle.
+Result<std::vector<ArchiveRecord>> RecordsBeside(FileSystem& fs, const std::string& store,
+                                                 const ArchiveRecord& record) {
+  if (record.bundle.empty())
+    return record.parity.name.empty() ? Result<std::vector<ArchiveRecord>>(NotFound("it has no parity"))
+                                      : std::vector<ArchiveRecord>{record};
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, record.bundle));
+  if (bundle.parity.name.empty()) return NotFound("its bundle has no parity");
+  return std::move(bundle.members);
+}
+
+// All members of a bundle that was just read back.
+Status NoteProven(FileSystem& fs, const std::string& store, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  for (ArchiveRecord& member : bundle.members) member.verified_unix_seconds = std::time(nullptr);
+  return WriteBundleRecord(fs, store, bundle);
+}
+
+// The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
+Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
+  const TarPlace damaged = PlaceOf(store, record);
+  TarPlace repaired = damaged;
+  repaired.file += kPartialSuffix;
+  CAIRN_RETURN_IF_ERROR(RepairTar(fs, damaged, repaired).status());
+  for (const ArchiveRecord& inside : records) {
+    TarPlace place = PlaceOf(store, inside);
+    place.file = repaired.file;
+    const Status proof = ProveAt(fs, place, inside);
+    if (proof.ok()) continue;
+    for (const std::string& file : FilesOf(repaired)) (void)fs.RemoveFile(file);
+    return Corrupt("what its parity gives is damaged too: {}", proof.message());
+  }
+  const std::vector<std::string> from = FilesOf(repaired), to = FilesOf(damaged);
+  for (size_t i = 0; i < from.size(); ++i) CAIRN_RETURN_IF_ERROR(fs.Rename(from[i], to[i]));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
+}
+
+constexpr double kMaxParity = 0.45;  // that ShapeFor takes
+
+// As the damaged member was stored.
+StoreOptions OptionsOf(const ArchiveRecord& record) {
+  StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
+  options.claims = record.claims;
+  if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
+  if (!record.parity.name.empty() && record.tar_bytes > 0)
+    options.parity = std::min(
+        kMaxParity, static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes));
+  return options;
+}
+
+// The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
+Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const ArchiveRecord& weights) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  for (const ArchiveMember& m : members)
+    if (m.state == MemberState::kVerified && m.form == Form::kFull &&
+        m.record->manifest_digest == weights.derived_from)
+      return *m.record;
+  return NotFound("the store has no full copy of its step");
+}
+
+// Strips the step again, which gives the same bytes. Where it does not, the program having changed, they are
+// a member of their own, and the damaged one is not repaired.
+Result<std::string> StripAgain(FileSystem& fs, StepReader& step, const std::string& from, ArchiveRecord whole,
+                               const std::string& store, const ArchiveRecord& record) {
+  whole.saved_unix_seconds = record.saved_unix_seconds;
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreWeights(fs, step, whole, store, {}, OptionsOf(record)));
+  if (TarName(copy.record()) == TarName(record)) return from;
+  return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
+                 TarName(copy.record()));
+}
+
+Result<std::string> WeightsAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  const Status source = [&] {
+    CAIRN_RETURN_IF_ERROR(fs.Stat(record.source).status());
+    return CheckManifestUnchanged(fs, record.source, record.derived_from);
+  }();
+  if (source.ok()) {
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
+    return StripAgain(fs, *step, record.source, DescribeSource(*step), store, record);
+  }
+  Result<ArchiveRecord> full = FullCopyOf(fs, store, record);
+  if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
+  const TarPlace place = PlaceOf(store, *full);
+  CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/false, *full));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
+  return StripAgain(fs, *step, TarName(*full), *full, store, record);
+}
+
+// The source anew, where its content is what was archived. Returns what it was taken from.
+Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  if (record.form == Form::kWeights) return WeightsAgain(fs, store, record);
+  if (record.source.empty() || !fs.Stat(record.source).ok())
+    return NotFound("its source {} is gone", record.source);
+  if (record.form == Form::kFiles) {
+    CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
+    const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                           StoreTree(fs, record.source, store, {}, OptionsOf(record), links));
+    if (TarName(copy.record()) != TarName(record))
+      return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
+                     TarName(copy.record()));
+    return record.source;
+  }
+  CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
+  CAIRN_RETURN_IF_ERROR(StoreStep(fs, *step, store, {}, OptionsOf(record)).status());
+  return record.source;
+}
+
+}  // namespace
+
+std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes) {
+  uint64_t all = 0;
+  for (const LedgerMember& entry : members) all += entry.member.bytes;
+  uint64_t budget = bytes > 0 ? bytes : UINT64_MAX;
+  if (fraction > 0) budget = std::min(budget, static_cast<uint64_t>(static_cast<double>(all) * fraction));
+  std::ranges::stable_sort(members, {}, LastLook);
+  std::vector<LedgerMember> chosen;
+  for (LedgerMember& entry : members) {
+    if (!chosen.empty() && entry.member.bytes > budget) break;
+    budget -= std::min(budget, entry.member.bytes);
+    chosen.push_back(std::move(entry));
+  }
+  return chosen;
+}
+
+Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member) {
+  Result<ArchiveRecord> record = ReadRecord(fs, store, member.tar);
+  if (!record.ok()) return record.status();
+  const Status parity = RepairFromParity(fs, store, *record);
+  if (parity.ok()) return std::string("repaired from its parity");
+  const Result<std::string> source = StoreAgain(fs, store, *record);
+  if (source.ok() && !record->bundle.empty())
+    CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, record->bundle, member.tar));
+  if (source.ok()) return fmt::format("stored again from {}", *source);
+  return Corrupt("{}: cannot be repaired: {}; {}", PlaceOf(store, *record).root, parity.message(),
+                 source.status().message());
+}
+
+}  // namespace cairn

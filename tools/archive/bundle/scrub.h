@@ -1,0 +1,22 @@
+// Reads members back on a budget, those first that were looked at longest ago, and repairs what is damaged.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/store/verify.h"
+
+namespace cairn {
+
+// The members to look at: oldest look first, until the budget is used up; at least one. `fraction` of the
+// store's bytes and `bytes`, whichever is less; 0: no limit. Pure.
+std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, double fraction, uint64_t bytes);
+
+// Makes a damaged member whole: from its parity, else from its source where that is still the same step.
+// What is put in its place was proven first. Requires the lock. Says how. Errors: Corrupt where nothing
+// helps.
+Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member);
+
+}  // namespace cairn

@@ -1,0 +1,398 @@
+#include "tools/archive/policy/policy.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/io/file_system.h"
+#include "ckpt/step/partial_dir.h"
+#include "tools/archive/policy/directory_pattern.h"
+#include "tools/archive/store/claims.h"
+#include "tools/cli/edit_distance.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxPolicyBytes = 1 << 20;
+constexpr uint64_t kBundleMin = 512'000'000, kBundleMax = 500'000'000'000;
+
+using Taker = std::function<bool(const toml::node&)>;
+
+template <typename T>
+Taker Into(T& out) {
+  return [&out](const toml::node& node) {
+    const std::optional<T> value = node.value_exact<T>();
+    if (value) out = *value;
+    return value.has_value();
+  };
+}
+
+Taker Count(int64_t& out) {
+  return [&out](const toml::node& node) {
+    const auto value = node.value_exact<int64_t>();
+    if (value) out = *value;
+    return value && *value > 0;
+  };
+}
+
+template <typename T>
+Taker List(std::vector<T>& out) {
+  return [&out](const toml::node& node) {
+    if (!node.as_array()) return false;
+    for (const toml::node& element : *node.as_array()) {
+      const auto value = element.value_exact<T>();
+      if (!value) return false;
+      out.push_back(*value);
+    }
+    return true;
+  };
+}
+
+template <typename T>
+Taker Size(T& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    const auto size = text ? ParseSize(*text) : node.value<double>();
+    if (size) out = static_cast<T>(*size);
+    return size && *size > 0;
+  };
+}
+
+Taker Percent(double& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    const auto fraction = text ? ParsePercent(*text) : std::nullopt;
+    if (fraction) out = *fraction;
+    return fraction.has_value();
+  };
+}
+
+// Where a key's value goes.
+struct Target {
+  Policy& policy;
+  KeepClass& keep;  // of a [[class]]
+};
+
+struct Row {
+  PolicyKey key;
+  Taker (*into)(const Target&);
+};
+
+Taker FormInto(Form& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    if (!text || (*text != Name(Form::kFull) && *text != Name(Form::kWeights))) return false;
+    out = *text == Name(Form::kFull) ? Form::kFull : Form::kWeights;
+    return true;
+  };
+}
+
+Taker Days(double& out) {
+  return [&out](const toml::node& node) { return (out = node.value<double>().value_or(-1)) >= 0; };
+}
+
+// A label in sidecars and messages; the others that claim members have a space or a colon in theirs.
+Taker Tag(std::string& out) {
+  return [&out](const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    if (text) out = *text;
+    return text && !text->empty() && *text != kUnknownClaim &&
+           text->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+               text->npos;
+  };
+}
+
+// The only list of keys there is.
+const std::vector<Row>& Rows() {
+  using T = const Target&;
+  static const std::vector<Row> kRows = {
+      {{"", "store", "\"/tape/me/store\"", "directory that keeps the tar files; required"},
+       [](T t) { return Into(t.policy.store); }},
+      {{"", "runs", "[\"runs/*\"]", "run directories; globs"}, [](T t) { return List(t.policy.runs); }},
+      {{"", "trees", "[\"tokenizer\"]", "other directories, stored as they are; globs"},
+       [](T t) { return List(t.policy.trees); }},
+      {{"", "tag", "\"weekly\"",
+        "the policy's name in the store, one for each policy: what it claims there, no other policy prunes; "
+        "left out: the path of its file"},
+       [](T t) { return Tag(t.policy.tag); }},
+      {{"", "purge_days", "30", "scratch deletes what was not accessed for so long (default 30)"},
+       [](T t) { return Count(t.policy.purge_days); }},
+      {{"", "margin_days", "5", "and this much earlier it must be proven (default 5)"},
+       [](T t) { return Days(t.policy.margin_days); }},
+      {{"", "bandwidth", "\"400MB/s\"", "of archiving, proof included; left out: as the last run measured"},
+       [](T t) { return Size(t.policy.bandwidth); }},
+      {{"", "pack", "true", "store shards in fewer bytes (default false)"},
+       [](T t) { return Into(t.policy.pack); }},
+      {{"", "parity", "\"3%\"", "blocks that repair so much damage; left out: none"},
+       [](T t) { return Percent(t.policy.parity); }},
+      {{"", "bundle", "\"100GB\"", "put smaller members together once they make so much; left out: never"},
+       [](T t) { return Size(t.policy.bundle); }},
+      {{"", "bundle_min", "\"512MB\"", "a smaller bundle is filled up again when more comes (default 512MB)"},
+       [](T t) { return Size(t.policy.bundle_min); }},
+      {{"", "bundle_max", "\"500GB\"",
+        "no file is larger: more goes into another (default 500GB with bundle, else no limit)"},
+       [](T t) { return Size(t.policy.bundle_max); }},
+      {{"", "status", "\"archive.json\"", "what happened, for monitoring (default STORE/status.json)"},
+       [](T t) { return Into(t.policy.status); }},
+      {{"", "metrics", "\"cairn.prom\"", "the same as Prometheus text; left out: none"},
+       [](T t) { return Into(t.policy.metrics); }},
+      {{"", "on_failure", "\"mail -s cairn me < $CAIRN_STATUS\"",
+        "command that runs where anything failed; $CAIRN_FAILURE is the first line"},
+       [](T t) { return Into(t.policy.on_failure); }},
+      {{"class", "keep", "\"full\" or \"weights-fp16\"", "in which form (default full)"},
+       [](T t) { return FormInto(t.keep.keep); }},
+      {{"class", "every", "5000", "steps that it divides"}, [](T t) { return Count(t.keep.every); }},
+      {{"class", "last", "2", "the newest so many"}, [](T t) { return Count(t.keep.last); }},
+      {{"class", "tokens", "100000000000", "the first step at or after each multiple of consumed tokens"},
+       [](T t) { return Count(t.keep.tokens); }},
+      {{"class", "steps", "[143000]", "by number"}, [](T t) { return List(t.keep.steps); }},
+      {{"class", "daily", "7", "the newest of each of the last so many days that have one"},
+       [](T t) { return Count(t.keep.daily); }},
+      {{"class", "weekly", "4", "weeks alike"}, [](T t) { return Count(t.keep.weekly); }},
+      {{"class", "monthly", "12", "months alike"}, [](T t) { return Count(t.keep.monthly); }},
+      {{"quota", "bytes", "\"200TB\"",
+        "what the store's directory may take; a member beyond it is not stored"},
+       [](T t) { return Size(t.policy.quota_bytes); }},
+      {{"quota", "inodes", "100000", "files and directories in it"},
+       [](T t) { return Size(t.policy.quota_inodes); }},
+      {{"delete", "source", "true",
+        "remove a step, once every form that is asked for was proven anew; never the newest (default false)"},
+       [](T t) { return Into(t.policy.delete_source); }},
+      {{"delete", "weights_suffice", "true", "also where only its weights are asked for (default false)"},
+       [](T t) { return Into(t.policy.weights_suffice); }},
+      {{"delete", "stored", "true",
+        "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
+       [](T t) { return Into(t.policy.delete_stored); }},
+      {{"delete", "rewrite", "\"50%\"",
+        "prune: write a bundle anew of which no class asks for so much; it is brought back from tape for it "
+        "(default: never)"},
+       [](T t) { return Percent(t.policy.rewrite); }},
+      {{"verify", "sample", "\"2%\"",
+        "archive verify --policy: so much of the store a night, those first that were read back longest ago"},
+       [](T t) { return Percent(t.policy.verify_sample); }},
+      {{"verify", "per_night", "\"200GB\"", "the same as a size"},
+       [](T t) { return Size(t.policy.verify_per_night); }},
+      {{"recall", "stat", "\"hsm_pos {path}\"",
+        "command that prints what sorts files into the order of the tape"},
+       [](T t) { return Into(t.policy.recall_stat); }},
+      {{"recall", "recall", "\"dmget {paths}\"", "command that brings files back from tape"},
+       [](T t) { return Into(t.policy.recall); }},
+  };
+  return kRows;
+}
+
+constexpr std::string_view kTables[] = {"class", "quota", "delete", "verify", "recall"};
+
+// "; did you mean 'every'?", or what may stand there.
+std::string Suggestion(std::string_view table, std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const PolicyKey& known : PolicyKeys())
+    if (known.table == table) names.push_back(known.name);
+  if (table.empty()) names.insert(names.end(), std::begin(kTables), std::end(kTables));
+  const std::string_view nearest =
+      std::ranges::min(names, {}, [&](std::string_view name) { return EditDistance(name, key); });
+  if (EditDistance(nearest, key) <= std::max<size_t>(2, key.size() / 3))
+    return fmt::format("; did you mean '{}'?", nearest);
+  return "; cairn archive plan --help lists all keys";
+}
+
+// One table of the file: its own keys, those of [quota] and so on.
+Status Take(const toml::table& table, std::string_view name, const std::string& origin,
+            const Target& target) {
+  for (const auto& [key, node] : table) {
+    if (name.empty() && std::ranges::find(kTables, key.str()) != std::end(kTables)) continue;
+    const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+    const auto row = std::ranges::find_if(
+        Rows(), [&](const Row& r) { return r.key.table == name && r.key.name == key.str(); });
+    if (row == Rows().end())
+      return InvalidArgument("{}: unknown key '{}'{}", where, key.str(), Suggestion(name, key.str()));
+    if (!row->into(target)(node))
+      return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", where,
+                             key.str(), key.str(), row->key.value);
+  }
+  return OkStatus();
+}
+
+Status TakeTable(const toml::node& node, std::string_view name, const std::string& origin, Policy& policy) {
+  const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, name);
+  if (node.as_table()->empty())
+    return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, name);
+  KeepClass none;
+  return Take(*node.as_table(), name, origin, {policy, none});
+}
+
+Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin, Policy& policy) {
+  KeepClass keep;
+  const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  if (!node.as_table()) return InvalidArgument("{}: write [[class]] tables", where);
+  CAIRN_RETURN_IF_ERROR(Take(*node.as_table(), "class", origin, {policy, keep}));
+  if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
+      keep.steps.empty())
+    return InvalidArgument(
+        "{}: a class that keeps nothing; give it every, last, tokens, steps, daily, weekly or monthly",
+        where);
+  return keep;
+}
+
+Status TakeAll(const toml::table& root, const std::string& origin, Policy& policy) {
+  KeepClass none;
+  CAIRN_RETURN_IF_ERROR(Take(root, "", origin, {policy, none}));
+  for (const std::string_view name : kTables) {
+    const toml::node* node = root.get(name);
+    if (node == nullptr) continue;
+    if (name != "class") {
+      CAIRN_RETURN_IF_ERROR(TakeTable(*node, name, origin, policy));
+      continue;
+    }
+    if (!node->as_array())
+      return InvalidArgument("{}:{}: write [[class]] tables", origin, node->source().begin.line);
+    for (const toml::node& element : *node->as_array()) {
+      CAIRN_ASSIGN_OR_RETURN(KeepClass keep, TakeClass(element, origin, policy));
+      policy.classes.push_back(std::move(keep));
+    }
+  }
+  return OkStatus();
+}
+
+// A path of the policy as one that means the same in every working directory.
+Status Resolve(const std::string& origin, const std::string& directory, bool pattern, std::string& path) {
+  const auto below = [&](const std::string& base, const std::string& rest) {
+    return JoinPath(pattern ? LiteralPattern(base) : base, rest);
+  };
+  if (path.starts_with('~')) {
+    const char* home = std::getenv("HOME");
+    if (path.size() > 1 && path[1] != '/')
+      return InvalidArgument("{}: '{}' means another user's home; write the path in full", origin, path);
+    if (home == nullptr || *home != '/')
+      return InvalidArgument("{}: '{}' means $HOME, which is not set; write the path in full", origin, path);
+    path = path.size() <= 2 ? (pattern ? LiteralPattern(home) : home) : below(home, path.substr(2));
+  } else if (!directory.empty() && !path.empty() && !path.starts_with('/')) {
+    path = below(directory, path);
+  }
+  return OkStatus();
+}
+
+Status ResolveAll(const std::string& origin, const std::string& directory, Policy& p) {
+  for (std::string* path : {&p.store, &p.status, &p.metrics})
+    CAIRN_RETURN_IF_ERROR(Resolve(origin, directory, /*pattern=*/false, *path));
+  for (std::vector<std::string>* patterns : {&p.runs, &p.trees})
+    for (std::string& pattern : *patterns) {
+      if (pattern.empty()) return InvalidArgument("{}: an empty path", origin);
+      CAIRN_RETURN_IF_ERROR(Resolve(origin, directory, /*pattern=*/true, pattern));
+    }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> Policy::labels() const {
+  std::vector<std::string> labels;
+  if (!tag.empty()) labels.push_back(tag);
+  if (!path.empty()) labels.push_back(fmt::format("{}{}", kPolicyClaim, path));
+  return labels;
+}
+
+bool Policy::Claims(std::string_view claim) const {
+  const std::vector<std::string> own = labels();
+  return std::ranges::find(own, claim) != own.end();
+}
+
+const std::vector<PolicyKey>& PolicyKeys() {
+  static const std::vector<PolicyKey> kKeys = [] {
+    std::vector<PolicyKey> keys;
+    for (const Row& row : Rows()) keys.push_back(row.key);
+    return keys;
+  }();
+  return kKeys;
+}
+
+std::string PolicyKeysText() {
+  std::string text, table;
+  for (const PolicyKey& key : PolicyKeys()) {
+    if (key.table != table) {
+      table = key.table;
+      text += table == "class" ? "  [[class]]\n" : fmt::format("  [{}]\n", table);
+    }
+    text += fmt::format("  {:<16}{}\n", key.name, key.meaning);
+    text += fmt::format("  {:<16}  {} = {}\n", "", key.name, key.value);
+  }
+  return text;
+}
+
+std::optional<double> ParseSize(std::string_view text) {
+  if (text.ends_with("/s")) text.remove_suffix(2);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 0) return std::nullopt;
+  std::string_view unit = text.substr(end - text.data());
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  static const std::map<std::string_view, double> kUnits = {
+      {"", 1},         {"B", 1},           {"kB", 1e3},           {"KB", 1e3},
+      {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12},          {"PB", 1e15},
+      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+  const auto found = kUnits.find(unit);
+  if (found == kUnits.end()) return std::nullopt;
+  return value * found->second;
+}
+
+std::optional<double> ParsePercent(std::string_view text) {
+  if (!text.ends_with('%')) return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size() - 1, value);
+  if (error != std::errc() || end != text.data() + text.size() - 1 || !(value > 0) || value > 100)
+    return std::nullopt;
+  return value / 100;
+}
+
+namespace {
+
+// Sizes that are left out follow from `bundle`.
+Status CompleteBundle(Policy& p, const std::string& origin) {
+  if (p.bundle == 0) {
+    if (p.bundle_min > 0)
+      return InvalidArgument("{}: bundle_min means nothing without bundle = \"100GB\"", origin);
+    return OkStatus();
+  }
+  if (p.bundle_min == 0) p.bundle_min = std::min(kBundleMin, p.bundle);
+  if (p.bundle_max == 0) p.bundle_max = std::max(kBundleMax, p.bundle);
+  if (p.bundle_min > p.bundle || p.bundle > p.bundle_max)
+    return InvalidArgument("{}: bundle lies between bundle_min and bundle_max", origin);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, const std::string& directory) {
+  Policy policy;
+  try {
+    const toml::table root = toml::parse(text);
+    CAIRN_RETURN_IF_ERROR(TakeAll(root, origin, policy));
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument("{}:{}: {}", origin, error.source().begin.line, error.description());
+  }
+  if (policy.store.empty()) return InvalidArgument("{}: store = \"DIR\" is missing", origin);
+  if (policy.runs.empty() && policy.trees.empty())
+    return InvalidArgument("{}: neither runs = [...] nor trees = [...]; nothing would be archived", origin);
+  if (!policy.runs.empty() && policy.classes.empty())
+    return InvalidArgument("{}: no [[class]] says which steps of the runs to keep", origin);
+  CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
+  CAIRN_RETURN_IF_ERROR(ResolveAll(origin, directory, policy));
+  if (policy.status.empty()) policy.status = JoinPath(policy.store, "status.json");
+  return policy;
+}
+
+Result<Policy> ReadPolicy(const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(FileSystem::Posix(), path, kMaxPolicyBytes));
+  const std::string canonical = CanonicalPath(path);
+  CAIRN_ASSIGN_OR_RETURN(Policy policy, ParsePolicy(text, path, ParentDir(canonical)));
+  policy.path = canonical;
+  return policy;
+}
+
+}  // namespace cairn

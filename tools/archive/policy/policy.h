@@ -1,0 +1,82 @@
+// What an archive keeps, as one TOML file says it.
+//
+//   store = "/tape/me/store"
+//   runs = ["/scratch/me/runs/*"]        # a relative path begins at the policy's own directory
+//   [[class]]                            # a step is kept in the forms that any class asks for
+//   keep = "full"
+//   every = 5000
+//
+// All keys, what they mean and what they are where they are left out: PolicyKeys(), which is also what the
+// parser takes; `cairn archive plan --help` prints it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/status.h"
+#include "tools/archive/tar/record.h"
+
+namespace cairn {
+
+struct KeepClass {
+  Form keep = Form::kFull;  // or kWeights
+  int64_t every = 0;
+  int64_t last = 0;
+  int64_t tokens = 0;
+  std::vector<int64_t> steps;
+  int64_t daily = 0, weekly = 0, monthly = 0;
+};
+
+struct Policy {
+  std::string path;  // of its file, absolute and without links; empty: it has none
+  std::string tag;   // its name in the store; empty: its path is
+  std::string store;
+  std::vector<std::string> runs;
+  std::vector<std::string> trees;
+  int64_t purge_days = 30;
+  double margin_days = 5;
+  double bandwidth = 0;  // bytes a second; 0: not said
+  bool pack = false;
+  double parity = 0;                                    // fraction
+  uint64_t bundle = 0, bundle_min = 0, bundle_max = 0;  // bytes; 0: no bundles, no limit
+  std::string status, metrics, on_failure;
+  std::vector<KeepClass> classes;
+  uint64_t quota_bytes = 0;   // 0: none
+  uint64_t quota_inodes = 0;  // 0: none
+  bool delete_source = false;
+  bool weights_suffice = false;
+  bool delete_stored = false;
+  double rewrite = 0;               // fraction of a bundle; 0: never
+  double verify_sample = 0;         // fraction of the store; 0: no limit
+  uint64_t verify_per_night = 0;    // bytes; 0: no limit
+  std::string recall_stat, recall;  // commands
+
+  // Its claims on members of the store (claims.h): the one that it makes first, then what it was called
+  // before it had a tag.
+  std::vector<std::string> labels() const;
+  bool Claims(std::string_view claim) const;
+};
+
+struct PolicyKey {
+  std::string_view table;  // empty: the file's own
+  std::string_view name;
+  std::string_view value;  // an example, or what may stand there
+  std::string_view meaning;
+};
+const std::vector<PolicyKey>& PolicyKeys();
+// A table of them, for people.
+std::string PolicyKeysText();
+
+// `origin` is the file's name, for messages. Relative paths begin at `directory`; "~/" at $HOME. Errors:
+// InvalidArgument "FILE:LINE: ...".
+Result<Policy> ParsePolicy(std::string_view text, const std::string& origin,
+                           const std::string& directory = "");
+Result<Policy> ReadPolicy(const std::string& path);
+
+// "400MB", "2.5 GiB", "100000", "1TB/s". Nothing where it is no size.
+std::optional<double> ParseSize(std::string_view text);
+// "3%" -> 0.03
+std::optional<double> ParsePercent(std::string_view text);
+
+}  // namespace cairn

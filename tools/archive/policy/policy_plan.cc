@@ -1,0 +1,268 @@
+#include "tools/archive/policy/policy_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "tools/archive/policy/bundle_policy.h"
+#include "tools/archive/policy/directory_pattern.h"
+#include "tools/archive/policy/run_timeline.h"
+#include "tools/archive/policy/store_usage.h"
+#include "tools/archive/store/claims.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/store/member_title.h"
+#include "tools/archive/tar/tar_writer.h"
+
+namespace cairn {
+namespace {
+
+constexpr double kDaySeconds = 86400;
+// Bounds for a quota.
+constexpr uint64_t kTarEndBytes = 16 << 10, kSidecarBytes = 4 << 10, kSidecarBytesAFile = 512;
+constexpr uint64_t kParityHeadBytes = 64 << 10;
+constexpr uint64_t kStagedFiles = 8;  // of a step with weights alone, directories included
+
+class Planner {
+ public:
+  Planner(FileSystem& fs, const Policy& policy, int64_t now) : fs_(fs), policy_(policy), now_(now) {}
+
+  Status ReadStore() {
+    if (!fs_.Stat(policy_.store).ok()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(members_, ListSound(fs_, policy_.store));
+    CAIRN_ASSIGN_OR_RETURN(usage_, UsageOf(fs_, policy_.store));
+    return OkStatus();
+  }
+
+  void AddRuns() {
+    PolicyRuns runs = LookAtRuns(fs_, policy_, members_);
+    Append(runs.failures, plan_.failures);
+    Append(runs.notes, plan_.notes);
+    for (const ScratchRun& run : runs.runs) AddRun(run);
+  }
+
+  void AddTrees() {
+    for (const std::string& pattern : policy_.trees) {
+      const DirectoryMatches matches = MatchDirectories(pattern);
+      Append(matches.problems, plan_.failures);
+      PolicyRuns none;
+      if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members_, none);
+      Append(none.failures, plan_.failures);
+      Append(none.notes, plan_.notes);
+      for (const std::string& path : matches.paths)
+        if (const Status status = AddTree(path); !status.ok()) plan_.failures.push_back(status.message());
+    }
+  }
+
+  Status AddTree(const std::string& directory) {
+    NoteMount(directory);
+    const Result<std::vector<TreeFile>> files = ListTree(fs_, directory);
+    if (!files.ok()) return files.status();
+    const ArchiveRecord record = NameTree(directory);
+    CAIRN_ASSIGN_OR_RETURN(const auto stored, FindTree(fs_, members_, directory, Links::kRefuse));
+    PlanEntry entry{.run = record.name,
+                    .id = stored ? stored->run : "",
+                    .step = record.step,
+                    .title = {},
+                    .source = {.path = directory, .native = false},
+                    .why = {}};
+    int64_t accessed = std::numeric_limits<int64_t>::max();
+    std::vector<uint64_t> entries;
+    for (const TreeFile& file : *files) {
+      if (file.kind != EntryKind::kFile) continue;
+      entry.bytes += file.info.bytes;
+      entries.push_back(file.info.bytes);
+      accessed = std::min(accessed, file.info.accessed_unix_seconds);
+    }
+    entry.purge_days = DaysUntilPurge(accessed, now_, static_cast<int>(policy_.purge_days));
+    entry.store_full = !stored;
+    entry.why = entry.store_full ? "a tree that the policy names" : "stored and verified already";
+    if (entry.store_full) entry.inodes = CountTarPieces(entries, policy_.bundle_max);
+    entry.full_at_most = AtMost(entries);
+    if (!entry.store_full) entry.bytes = 0;
+    if (stored) entry.why += Claim(stored->manifest_digest, Form::kFiles);
+    plan_.entries.push_back(std::move(entry));
+    return OkStatus();
+  }
+
+  Plan Finish(double measured) && {
+    std::ranges::stable_sort(plan_.entries, {},
+                             [](const PlanEntry& e) { return std::tuple(!e.stores(), e.purge_days); });
+    plan_.bandwidth = policy_.bandwidth > 0 ? policy_.bandwidth : measured;
+    plan_.nearest_purge_days = std::numeric_limits<double>::infinity();
+    NameEntries();
+    for (PlanEntry& entry : plan_.entries) Schedule(entry);
+    CheckQuota();
+    return std::move(plan_);
+  }
+
+ private:
+  void NoteMount(const std::string& path) {
+    const Result<AccessTimes> times = AccessTimesAt(path);
+    if (!times.ok() || Caveat(*times).empty()) return;
+    Append({fmt::format("{}: {}", path, Caveat(*times))}, plan_.caveats);
+  }
+
+  // A tar of entries of these sizes with its sidecar and parity.
+  StoreUsage AtMost(const std::vector<uint64_t>& entries) const {
+    uint64_t tar = kTarEndBytes, sidecar = kSidecarBytes;
+    for (const uint64_t bytes : entries) {
+      tar += TarEntryBytes(bytes);
+      sidecar += kSidecarBytesAFile;
+    }
+    StoreUsage usage{.bytes = tar + sidecar, .files = CountTarPieces(entries, policy_.bundle_max) + 1};
+    if (policy_.parity > 0) {
+      usage.bytes += static_cast<uint64_t>(static_cast<double>(tar) * policy_.parity) + kParityHeadBytes;
+      ++usage.files;
+    }
+    return usage;
+  }
+
+  static void Append(const std::vector<std::string>& lines, std::vector<std::string>& all) {
+    for (const std::string& line : lines)
+      if (std::ranges::find(all, line) == all.end()) all.push_back(line);
+  }
+
+  void NameEntries() {
+    MemberTitles titles(members_);
+    for (const PlanEntry& e : plan_.entries) titles.Add(e.run, e.id, e.step, !e.source.native);
+    std::set<std::string> seen;
+    for (PlanEntry& e : plan_.entries) {
+      e.title = titles.Of(e.run, e.id, e.step, !e.source.native);
+      plan_.ambiguous |= e.title.find('~') != std::string::npos || !seen.insert(e.title).second;
+    }
+  }
+
+  // Notes that the policy asks for a member that is stored; says who else does.
+  std::string Claim(const std::string& digest, Form form) {
+    std::string text;
+    for (const ArchiveMember& m : members_) {
+      if (m.state != MemberState::kVerified || m.form != form || ContentOf(*m.record) != digest) continue;
+      std::vector<std::string> others = ClaimsOf(*m.record);
+      if (std::erase_if(others, [&](const std::string& c) { return policy_.Claims(c); }) == 0)
+        plan_.unclaimed.push_back(m.tar);
+      if (!others.empty() && text.empty()) text = fmt::format(", claimed by {}, too", ClaimsText(others));
+    }
+    return text;
+  }
+
+  void AddRun(const ScratchRun& run) {
+    NoteMount(run.path);
+    const auto wanted = WantedSteps(run, members_, policy_.classes, /*all=*/false);
+    for (const ScratchStep& step : run.steps) Add(run, step, wanted.at(step.step));
+    const bool asked = std::ranges::any_of(wanted, [](const auto& w) { return !w.second.reasons.empty(); });
+    if (asked) return;
+    std::vector<TimelineStep> timeline;
+    for (const ScratchStep& step : run.steps) timeline.push_back({step.step, step.tokens, step.saved});
+    if (MayAskLater(timeline, policy_.classes))
+      plan_.notes.push_back(fmt::format("{}: no class asks for a step of it yet", run.path));
+    else
+      plan_.failures.push_back(
+          fmt::format("{}: no class asks for any of its {} steps, nor ever will for a later one", run.path,
+                      run.steps.size()));
+  }
+
+  void Add(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted) {
+    PlanEntry entry{.run = run.name,
+                    .id = run.IdOf(step),
+                    .step = step.step,
+                    .title = {},
+                    .source = {.path = step.path},
+                    .why = {}};
+    entry.purge_days = DaysUntilPurge(step.accessed, now_, static_cast<int>(policy_.purge_days));
+    entry.keeps_full = wanted.full;
+    if (!step.healthy) {
+      entry.why = "not healthy: no class counts it";
+    } else if (!wanted.full && !wanted.weights) {
+      entry.why = "no class asks for it";
+    } else if (!step.trouble.empty() && (!wanted.full || HoldsStep(members_, run, step, Form::kFull)) &&
+               (!wanted.weights || HoldsStep(members_, run, step, Form::kWeights))) {
+      entry.why = "stored and verified; no longer whole on scratch";
+    } else if (!step.trouble.empty()) {
+      entry.trouble = true;
+      entry.why = "asked for, but cannot be read: " + step.trouble;
+    } else {
+      Ask(run, step, wanted, entry);
+    }
+    plan_.entries.push_back(std::move(entry));
+  }
+
+  // For the forms of a good step that are not stored.
+  void Ask(const ScratchRun& run, const ScratchStep& step, const WantedForms& wanted, PlanEntry& entry) {
+    entry.store_full = wanted.full && !HoldsContent(members_, step.digest, Form::kFull);
+    entry.store_weights = wanted.weights && !HoldsContent(members_, step.digest, Form::kWeights);
+    entry.bytes = (entry.store_full ? step.bytes : 0) + (entry.store_weights ? step.weight_bytes : 0);
+    entry.weight_bytes = entry.store_weights ? step.weight_bytes : 0;
+    if (entry.store_full) entry.inodes += CountTarPieces(step.entries, policy_.bundle_max);
+    if (entry.store_weights)
+      entry.inodes += policy_.bundle_max > 0 ? 1 + step.weight_bytes / policy_.bundle_max : 1;
+    entry.full_at_most = AtMost(step.entries);
+    entry.weights_at_most = AtMost({step.weight_at_most});
+    entry.weights_at_most.bytes += step.weight_at_most;  // stripped first, then put into a tar
+    entry.weights_at_most.files += kStagedFiles;
+    entry.why = entry.stores() ? "" : "stored and verified already: ";
+    for (const std::string& reason : wanted.reasons)
+      entry.why += (reason == wanted.reasons.front() ? "" : ", ") + reason;
+    if (wanted.full && !entry.store_full) entry.why += Claim(step.digest, Form::kFull);
+    if (wanted.weights && !entry.store_weights) entry.why += Claim(step.digest, Form::kWeights);
+    const bool enough = wanted.full || policy_.weights_suffice;
+    const bool superseded = step.step < run.NewestHealthy() && step.step != run.steps.back().step;
+    entry.delete_source = policy_.delete_source && enough && superseded;
+  }
+
+  void Schedule(PlanEntry& entry) {
+    const std::string& name = entry.title;
+    if (entry.trouble) plan_.failures.push_back(fmt::format("{} is {}", name, entry.why));
+    if (!entry.stores()) return;
+    entry.inodes += (entry.store_full + entry.store_weights) * (policy_.parity > 0 ? 2 : 1);
+    plan_.bytes += entry.bytes;
+    plan_.inodes += entry.inodes;
+    plan_.nearest_purge_days = std::min(plan_.nearest_purge_days, entry.purge_days);
+    if (plan_.bandwidth > 0)
+      entry.finish_days = static_cast<double>(plan_.bytes) / plan_.bandwidth / kDaySeconds;
+    const double deadline = entry.purge_days - policy_.margin_days;
+    entry.late = std::max(0.0, entry.finish_days) > deadline;
+    if (!entry.late) return;
+    if (entry.purge_days <= 0)
+      plan_.failures.push_back(fmt::format("{} is overdue: the purge may take it any time", name));
+    else if (deadline <= 0 || entry.finish_days < 0)
+      plan_.failures.push_back(fmt::format("{} goes in {:.1f} days, less than the margin of {:g}", name,
+                                           entry.purge_days, policy_.margin_days));
+    else
+      plan_.failures.push_back(
+          fmt::format("{} must be proven in {:.1f} days; at {:.0f} MB/s that takes {:.1f}", name, deadline,
+                      plan_.bandwidth / 1e6, entry.finish_days));
+  }
+
+  void CheckQuota() {
+    if (policy_.quota_bytes > 0 && usage_.bytes + plan_.bytes > policy_.quota_bytes)
+      plan_.failures.push_back(fmt::format("the store would hold {:.1f} GB, the quota is {:.1f} GB",
+                                           static_cast<double>(usage_.bytes + plan_.bytes) / 1e9,
+                                           static_cast<double>(policy_.quota_bytes) / 1e9));
+    if (policy_.quota_inodes > 0 && usage_.files + plan_.inodes > policy_.quota_inodes)
+      plan_.failures.push_back(fmt::format("the store would hold {} files, the quota is {}",
+                                           usage_.files + plan_.inodes, policy_.quota_inodes));
+  }
+
+  FileSystem& fs_;
+  const Policy& policy_;
+  const int64_t now_;
+  std::vector<ArchiveMember> members_;
+  StoreUsage usage_;
+  Plan plan_;
+};
+
+}  // namespace
+
+Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds) {
+  Planner planner(fs, policy, now_unix_seconds);
+  CAIRN_RETURN_IF_ERROR(planner.ReadStore());
+  planner.AddRuns();
+  planner.AddTrees();
+  Plan plan = std::move(planner).Finish(measured);
+  if (policy.bundle > 0 && fs.Stat(policy.store).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(plan.bundling, PlanBundlesBy(fs, policy, /*all=*/false));
+  }
+  return plan;
+}
+
+}  // namespace cairn

@@ -1,0 +1,58 @@
+// What a policy asks for now: what to store, why, and by when; and whether that can be met. Writes nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "tools/archive/bundle/bundle_plan.h"
+#include "tools/archive/policy/policy.h"
+#include "tools/archive/policy/purge_clock.h"
+#include "tools/archive/policy/store_usage.h"
+#include "tools/archive/store/source.h"
+
+namespace cairn {
+
+struct PlanEntry {
+  std::string run;  // its name
+  std::string id;   // its identity; empty where it cannot be read
+  int64_t step = 0;
+  std::string title;  // RUN@STEP, or RUN~ID@STEP (member_title.h)
+  ArchiveSource source;
+  bool store_full = false;  // of a tree: as it is
+  bool store_weights = false;
+  bool keeps_full = false;  // a class asks for all of it
+  bool delete_source = false;
+  bool trouble = false;  // what is asked for cannot be had; `why` says so
+  std::string why;
+  uint64_t bytes = 0;          // to store, about; before packing
+  uint64_t weight_bytes = 0;   // of those, the weights
+  uint64_t inodes = 0;         // to store
+  StoreUsage full_at_most;     // that storing either form takes of a quota
+  StoreUsage weights_at_most;  // with what lies there on the way
+  double purge_days = 0;       // until the purge takes the file that was accessed longest ago
+  double finish_days = -1;     // until it is proven at the bandwidth, all before it included; -1: unknown
+  bool late = false;           // after the purge less the margin
+
+  bool stores() const { return store_full || store_weights; }
+};
+
+struct Plan {
+  std::vector<PlanEntry> entries;  // what is to be stored first, the most urgent first
+  uint64_t bytes = 0;
+  uint64_t inodes = 0;
+  double bandwidth = 0;                // bytes a second that was reckoned with; 0: not known
+  std::vector<std::string> failures;   // why the policy cannot be met
+  std::vector<std::string> notes;      // what is worth knowing
+  std::vector<std::string> caveats;    // of mounts
+  std::vector<std::string> unclaimed;  // tars that are asked for and stored, not by this policy so far
+  bool ambiguous = false;              // several runs have one name
+  BundlePlan bundling;                 // of what is stored already
+  double nearest_purge_days = 0;       // of what is not stored yet; infinite where all is
+};
+
+// `measured`: bytes a second of the last run, 0 where there was none. What the policy names and is not there,
+// or cannot be read, is one of the plan's failures.
+Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int64_t now_unix_seconds);
+
+}  // namespace cairn

@@ -1,0 +1,230 @@
+// For each member: who claims it, which of the policy's runs it is of, and whether a class asks for that step
+// there. What cannot be told keeps the member. Then files are looked at as a whole, for a bundle goes only
+// so.
+#include "tools/archive/policy/prune.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tools/archive/policy/run_timeline.h"
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/store/claims.h"
+#include "tools/archive/store/member_title.h"
+#include "tools/archive/store/removal.h"
+
+namespace cairn {
+namespace {
+
+// What is to be done with a file of the store.
+struct SharedFile {
+  size_t members = 0, kept = 0;
+  uint64_t bytes = 0, unwanted_bytes = 0;
+  bool proven = true;  // all of them
+
+  // Whether what is unwanted is worth it, and the rest can be moved: all was proven, and the bundle has no
+  // members besides, other copies of which are what counts.
+  bool Rewrites(FileSystem& fs, const Policy& policy, const std::string& file) const {
+    if (policy.rewrite <= 0 || !proven ||
+        static_cast<double>(unwanted_bytes) < policy.rewrite * static_cast<double>(bytes))
+      return false;
+    const Result<Bundle> bundle = ReadBundle(fs, policy.store, file);
+    return bundle.ok() && bundle->members.size() == members;
+  }
+};
+
+// A bundle goes only as a whole, or is written anew.
+void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntry>& entries) {
+  std::map<std::string, SharedFile> files;
+  for (const PruneEntry& entry : entries) {
+    SharedFile& file = files[entry.file];
+    ++file.members;
+    file.kept += !entry.remove;
+    file.bytes += entry.bytes;
+    if (entry.remove) file.unwanted_bytes += entry.bytes;
+    file.proven = file.proven && entry.proven;
+  }
+  std::map<std::string, bool> rewritten;
+  for (const auto& [name, file] : files)
+    rewritten[name] = file.kept > 0 && file.kept < file.members && file.Rewrites(fs, policy, name);
+  for (PruneEntry& entry : entries) {
+    const size_t kept = files[entry.file].kept;
+    if (!entry.remove || kept == 0) continue;
+    entry.rewrite = rewritten[entry.file];
+    entry.remove = entry.rewrite;
+    entry.why += entry.rewrite ? fmt::format("; its bundle {} is written anew without it", entry.file)
+                               : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
+                                             kept == 1 ? "is" : "are");
+  }
+}
+
+class Pruner {
+ public:
+  Pruner(const Policy& policy, const std::vector<std::string>& adopted,
+         const std::vector<ArchiveMember>& members, PolicyRuns runs)
+      : policy_(policy), adopted_(adopted), members_(members), runs_(std::move(runs)) {
+    for (const ScratchRun& run : runs_.runs)
+      wanted_.push_back(WantedSteps(run, members, policy.classes, /*all=*/true));
+    for (const ArchiveMember& m : members) NoteNewest(m);
+  }
+
+  void Decide(const ArchiveMember& m, PruneEntry& entry) const {
+    if (const std::string why = WhyNotTouched(m); !why.empty()) {
+      entry.why = why;
+      return;
+    }
+    const std::vector<std::string> others = OtherClaims(*m.record);
+    const WantedForms wanted = WantedOf(m);
+    entry.why = WhyKept(m, wanted);
+    if (!entry.why.empty()) {
+      if (!others.empty()) entry.why += fmt::format(", claimed by {}, too", ClaimsText(others));
+      return;
+    }
+    entry.why = "no class asks for it";
+    entry.remove = others.empty();
+    entry.drop_claim = !others.empty();
+    if (!others.empty()) entry.why += fmt::format("; it stays, claimed by {}, too", ClaimsText(others));
+  }
+
+ private:
+  // The newest healthy copy of each run, by number and by time: a training may have gone back.
+  struct Newest {
+    const ArchiveMember *by_step = nullptr, *by_time = nullptr;
+  };
+
+  static bool Later(const ArchiveMember& a, const ArchiveMember* b, bool by_time) {
+    if (b == nullptr) return true;
+    const auto rank = [by_time](const ArchiveMember& m) {
+      return std::tuple(m.record->healthy, m.form == Form::kFull,
+                        by_time ? m.record->saved_unix_seconds : m.step, m.step);
+    };
+    return rank(a) >= rank(*b);
+  }
+
+  void NoteNewest(const ArchiveMember& m) {
+    if (m.state != MemberState::kVerified || m.form == Form::kFiles) return;
+    Newest& newest = newest_[m.record->run];
+    if (Later(m, newest.by_step, false)) newest.by_step = &m;
+    if (Later(m, newest.by_time, true)) newest.by_time = &m;
+  }
+
+  bool Ours(const std::string& claim) const {
+    return policy_.Claims(claim) || std::ranges::find(adopted_, claim) != adopted_.end();
+  }
+
+  std::vector<std::string> OtherClaims(const ArchiveRecord& record) const {
+    std::vector<std::string> claims = ClaimsOf(record);
+    std::erase_if(claims, [this](const std::string& claim) { return Ours(claim); });
+    return claims;
+  }
+
+  // What comes before any class; empty: the classes decide.
+  std::string WhyNotTouched(const ArchiveMember& m) const {
+    if (m.form == Form::kFiles) return "a tree; no class is about those";
+    if (m.state != MemberState::kVerified) return fmt::format("{}; look at it first", Name(m.state));
+    const std::vector<std::string> claims = ClaimsOf(*m.record);
+    if (std::ranges::none_of(claims, [this](const std::string& claim) { return Ours(claim); }))
+      return claims.front() == kUnknownClaim && claims.size() == 1
+                 ? "nobody is known to have asked for it"
+                 : fmt::format("claimed by {}, not by this policy", ClaimsText(claims));
+    const auto same = std::ranges::count(runs_.runs, m.record->run, &ScratchRun::id);
+    if (same == 0) return "of a run that is not on scratch, or not of this policy";
+    if (same > 1) return "of a run that several directories are copies of";
+    return {};
+  }
+
+  // By the run that it is of and its copies, and by those that have the same step on scratch.
+  WantedForms WantedOf(const ArchiveMember& m) const {
+    WantedForms all;
+    const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {
+      const auto found = wanted.find(step);
+      if (found == wanted.end()) return;
+      all.full |= found->second.full;
+      all.weights |= found->second.weights;
+      for (const std::string& reason : found->second.reasons)
+        if (std::ranges::find(all.reasons, reason) == all.reasons.end()) all.reasons.push_back(reason);
+    };
+    for (size_t i = 0; i < runs_.runs.size(); ++i) {
+      const ScratchRun& run = runs_.runs[i];
+      if (run.id == m.record->run || run.origin == m.record->run) add(wanted_[i], m.step);
+      for (const ScratchStep& step : run.steps)
+        if (step.digest == ContentOf(*m.record)) add(wanted_[i], step.step);
+    }
+    return all;
+  }
+
+  std::string WhyKept(const ArchiveMember& m, const WantedForms& wanted) const {
+    if (m.form == Form::kFull ? wanted.full : wanted.weights) {
+      std::string why;
+      for (const std::string& reason : wanted.reasons) why += (why.empty() ? "" : ", ") + reason;
+      return why;
+    }
+    if (m.form == Form::kFull && wanted.weights &&
+        !HoldsContent(members_, m.record->manifest_digest, Form::kWeights))
+      return "its weights are asked for and stored nowhere else";
+    const Newest& newest = newest_.at(m.record->run);
+    if (newest.by_step != &m && newest.by_time != &m) return {};
+    return m.form == Form::kFull ? "the newest full copy of its run" : "the newest copy of its run";
+  }
+
+  const Policy& policy_;
+  const std::vector<std::string>& adopted_;
+  const std::vector<ArchiveMember>& members_;
+  const PolicyRuns runs_;
+  std::vector<std::map<int64_t, WantedForms>> wanted_;  // of each of them
+  std::map<std::string, Newest> newest_;                // by identity
+};
+
+}  // namespace
+
+Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
+                                          const std::vector<std::string>& adopted) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  const Pruner pruner(policy, adopted, members, LookAtRuns(fs, policy, members));
+  const MemberTitles titles(members);
+  std::vector<PruneEntry> entries;
+  for (const ArchiveMember& m : members) {
+    PruneEntry entry{m.tar, m.file(), m.run, m.step, m.bytes, m.state == MemberState::kVerified};
+    entry.title = titles.Of(m);
+    if (m.record) entry.source = m.record->source;
+    pruner.Decide(m, entry);
+    entries.push_back(std::move(entry));
+  }
+  KeepSharedFiles(fs, policy, entries);
+  return entries;
+}
+
+Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<PruneEntry>& entries) {
+  std::vector<std::string> dropped;
+  for (const PruneEntry& entry : entries)
+    if (entry.drop_claim) dropped.push_back(entry.tar);
+  CAIRN_RETURN_IF_ERROR(DropClaims(fs, policy.store, dropped, policy.labels()));
+  std::set<std::string> files;
+  for (const PruneEntry& entry : entries)
+    if (entry.remove && !entry.rewrite && files.insert(entry.file).second)
+      CAIRN_RETURN_IF_ERROR(RemoveMember(fs, policy.store, entry.file));
+  return OkStatus();
+}
+
+Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  std::map<std::string, size_t> orphans;
+  for (const ArchiveMember& m : members) {
+    if (!m.record) continue;
+    for (const std::string& claim : ClaimsOf(*m.record)) {
+      const bool gone = claim.starts_with(kPolicyClaim) &&
+                        fs.Stat(claim.substr(kPolicyClaim.size())).status().kind() == StatusKind::kNotFound;
+      if (claim == kUnknownClaim || (gone && !policy.Claims(claim))) ++orphans[claim];
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [claim, count] : orphans)
+    lines.push_back(fmt::format("{} member{} {} kept for {}; archive prune --adopt '{}' takes {} over", count,
+                                count == 1 ? "" : "s", count == 1 ? "is" : "are",
+                                claim == kUnknownClaim ? "somebody unknown, as older versions noted nobody"
+                                                       : claim + ", a file that is gone",
+                                claim, count == 1 ? "it" : "them"));
+  return lines;
+}
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+#include "tools/archive/policy/purge_clock.h"
+
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace cairn {
+
+Result<AccessTimes> AccessTimesAt(const std::string& path) {
+  struct statvfs st;
+  if (::statvfs(path.c_str(), &st) != 0) return IoError("statvfs {}: {}", path, strerror(errno));
+  if ((st.f_flag & (ST_NOATIME | ST_RDONLY)) != 0) return AccessTimes::kFrozen;
+  return (st.f_flag & ST_RELATIME) != 0 ? AccessTimes::kRelative : AccessTimes::kExact;
+}
+
+std::string_view Name(AccessTimes times) {
+  constexpr std::string_view kNames[] = {"strictatime", "relatime", "noatime"};
+  return kNames[static_cast<int>(times)];
+}
+
+std::string_view Caveat(AccessTimes times) {
+  switch (times) {
+    case AccessTimes::kExact:
+      return "";
+    case AccessTimes::kRelative:
+      return "mounted relatime: a read moves the access time at most once a day, so the purge may come up to "
+             "a day "
+             "sooner than the last read suggests";
+    case AccessTimes::kFrozen:
+      return "mounted noatime or read-only: reading a file does not move its access time here, so reading "
+             "does not "
+             "put the purge off";
+  }
+  return "";
+}
+
+double DaysUntilPurge(int64_t accessed_unix_seconds, int64_t now_unix_seconds, int purge_days) {
+  return purge_days - static_cast<double>(now_unix_seconds - accessed_unix_seconds) / 86400;
+}
+
+}  // namespace cairn

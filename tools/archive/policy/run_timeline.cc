@@ -1,0 +1,258 @@
+#include "tools/archive/policy/run_timeline.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "ckpt/run/run_health.h"
+#include "ckpt/run/run_identity.h"
+#include "tools/archive/policy/directory_pattern.h"
+#include "tools/archive/store/source.h"
+#include "tools/archive/store/store_member.h"
+
+namespace cairn {
+namespace {
+
+// Reads what the manifest says, which is all that names the content, before anything else of the step.
+Status TakeManifest(FileSystem& fs, ScratchStep& step) {
+  CAIRN_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(fs, step.path));
+  const ArchiveRecord record = RecordOf(manifest, "run");
+  step.run = record.run;
+  step.digest = record.manifest_digest;
+  step.tokens = record.tokens;
+  step.healthy = record.healthy;
+  step.entries = TarEntries(manifest);
+  return OkStatus();
+}
+
+ScratchStep LookAt(FileSystem& fs, const std::string& path, int64_t number) {
+  ScratchStep step{.path = path, .step = number};
+  step.accessed = std::numeric_limits<int64_t>::max();
+  const auto names = fs.List(path);
+  for (size_t i = 0; names.ok() && i < names->size(); ++i)
+    if (const auto info = fs.Stat(JoinPath(path, (*names)[i])); info.ok()) {
+      step.accessed = std::min(step.accessed, info->accessed_unix_seconds);
+      step.bytes += info->bytes;
+      if ((*names)[i] == kManifestName) step.saved = info->modified_unix_seconds;
+    }
+  if (const Status manifest = TakeManifest(fs, step); !manifest.ok()) {
+    step.trouble = names.ok() ? manifest.message() : names.status().message();
+    return step;
+  }
+  const auto reader = StepReader::Open(fs, path);
+  if (!reader.ok()) {
+    step.trouble = reader.status().message();
+    return step;
+  }
+  for (const ManifestFile& file : (*reader)->manifest().files)
+    if (file.name == kIndexName) step.weight_at_most = file.bytes + step.entries.front();
+  for (const TensorEntry& tensor : (*reader)->catalog().tensors) {
+    if (tensor.role != Role::kWeight) continue;
+    const uint64_t bytes = tensor.spec.shape.Volume() * 2;
+    step.weight_bytes += bytes;
+    step.weight_at_most += PageUp(bytes) + kPageBytes;
+  }
+  return step;
+}
+
+// The identity that is the directory's own; a copy has none before its next save. Of a directory that nobody
+// has owned yet, by an older version or a reshape, it is that of its newest step.
+Status Identify(FileSystem& fs, ScratchRun& run) {
+  CAIRN_ASSIGN_OR_RETURN(const RunIdentity identity, IdentifyRun(fs, run.path));
+  if (identity.owns()) run.id = identity.run;
+  if (identity.ownership == Ownership::kCopied) run.origin = identity.run;
+  if (!identity.run.empty()) return OkStatus();
+  const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
+                                           [](const ScratchStep& step) { return !step.run.empty(); });
+  if (newest != run.steps.rend()) run.id = newest->run;
+  return OkStatus();
+}
+
+// A run in which nothing was saved yet, rather than any directory.
+bool LooksLikeRun(FileSystem& fs, const std::string& path) {
+  const Result<std::vector<std::string>> names = fs.List(path);
+  return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
+           return name == kRunName || name == kLockName || ParseMarkedDirName(name);
+         });
+}
+
+void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
+  const Result<std::vector<std::string>> names = fs.List(path);
+  const auto numbers = names.ok() ? ListSteps(fs, path) : Result<std::vector<int64_t>>(names.status());
+  if (!numbers.ok()) {
+    runs.failures.push_back(
+        fmt::format("{}: its steps cannot be listed: {}", path, numbers.status().message()));
+    return;
+  }
+  if (numbers->empty()) {
+    if (!LooksLikeRun(fs, path))
+      runs.failures.push_back(
+          fmt::format("{}: the policy takes it for a run, but it is none: no step lies in it", path));
+    return;
+  }
+  ScratchRun run{.path = path, .name = NameTree(path).name, .id = {}, .origin = {}, .steps = {}};
+  for (const int64_t number : *numbers)
+    run.steps.push_back(LookAt(fs, JoinPath(path, StepDirName(number)), number));
+  // What came after a step says more of it than it knew itself.
+  if (const auto facts = ReadStepFacts(fs, path); facts.ok())
+    for (const StepFacts& fact : *facts)
+      for (ScratchStep& step : run.steps)
+        if (step.step == fact.step) step.healthy = fact.unhealthy.empty();
+  if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
+  runs.runs.push_back(std::move(run));
+}
+
+// Whether a member was stored from a directory that the pattern means. Where it came from says only what to
+// call the pattern; nothing is stored, kept or removed by it.
+bool CameFrom(const std::string& pattern, const ArchiveMember& member) {
+  if (!member.record || member.record->source.empty()) return false;
+  const std::string& source = member.record->source;
+  const std::string parent = std::filesystem::path(source).parent_path().string();
+  return MeansPath(pattern, source) || MeansPath(pattern, parent);
+}
+
+void MarkShared(PolicyRuns& runs) {
+  std::map<std::string, std::vector<ScratchRun*>> by_id;
+  for (ScratchRun& run : runs.runs)
+    if (!run.id.empty()) by_id[run.id].push_back(&run);
+  for (const auto& [id, same] : by_id) {
+    if (same.size() < 2) continue;
+    std::string paths;
+    for (ScratchRun* run : same) {
+      run->shared = true;
+      paths += (paths.empty() ? "" : ", ") + run->path;
+    }
+    runs.notes.push_back(
+        fmt::format("{}: copies of one run, {}; none of its members is pruned", paths, id.substr(0, 8)));
+  }
+}
+
+bool Proven(const ArchiveMember& m) {
+  return m.state == MemberState::kVerified && m.record && m.form != Form::kFiles;
+}
+
+// Steps by number, of which each is there once.
+std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vector<ArchiveMember>& members,
+                                         bool all) {
+  const auto newest = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
+                                           [](const ScratchStep& s) { return s.trouble.empty(); });
+  const auto beyond = [&](const ArchiveMember& m) {
+    return newest != run.steps.rend() && m.step > newest->step;
+  };
+  const auto counts = [&](const ArchiveMember& m) {
+    if (!Proven(m) || m.record->run.empty()) return false;
+    if (m.record->run == run.origin) return !beyond(m);
+    const bool left_behind = beyond(m) && m.record->saved_unix_seconds < newest->saved;
+    return m.record->run == run.id && (all || (!run.shared && !left_behind));
+  };
+  std::map<int64_t, TimelineStep> steps;
+  for (const ArchiveMember& m : members)
+    if (counts(m))
+      steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy};
+  for (const ScratchStep& step : run.steps)
+    if (!step.digest.empty() || !steps.contains(step.step))
+      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy};
+  return steps;
+}
+
+void Merge(std::map<int64_t, WantedForms> from, std::map<int64_t, WantedForms>& into) {
+  for (auto& [step, forms] : from) {
+    WantedForms& there = into[step];
+    there.full |= forms.full;
+    there.weights |= forms.weights;
+    for (std::string& reason : forms.reasons)
+      if (std::ranges::find(there.reasons, reason) == there.reasons.end())
+        there.reasons.push_back(std::move(reason));
+  }
+}
+
+std::vector<TimelineStep> Values(const std::map<int64_t, TimelineStep>& steps) {
+  std::vector<TimelineStep> values;
+  for (const auto& [number, step] : steps) values.push_back(step);
+  return values;
+}
+
+}  // namespace
+
+std::string ScratchRun::IdOf(const ScratchStep& step) const {
+  if (!step.run.empty()) return step.run;
+  // What comes before a step of an ancestor is the ancestor's too.
+  for (const ScratchStep& other : steps)
+    if (other.step > step.step && !other.run.empty()) return other.run;
+  return id;
+}
+
+int64_t ScratchRun::NewestHealthy() const {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (step->trouble.empty() && step->healthy) return step->step;
+  return -1;
+}
+
+void NoteNoMatch(const std::string& pattern, const std::vector<ArchiveMember>& members, PolicyRuns& runs) {
+  const size_t stored =
+      std::ranges::count_if(members, [&](const ArchiveMember& m) { return CameFrom(pattern, m); });
+  if (stored > 0)
+    runs.notes.push_back(fmt::format("{}: nothing is there any more; the store has {} member{} from there",
+                                     pattern, stored, stored == 1 ? "" : "s"));
+  else
+    runs.failures.push_back(
+        fmt::format("{}: the policy names it, but no such directory is there, and the store has nothing from "
+                    "there",
+                    pattern));
+}
+
+PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<ArchiveMember>& members) {
+  PolicyRuns runs;
+  std::set<std::string> seen;
+  for (const std::string& pattern : policy.runs) {
+    const DirectoryMatches matches = MatchDirectories(pattern);
+    runs.failures.insert(runs.failures.end(), matches.problems.begin(), matches.problems.end());
+    if (matches.paths.empty() && matches.problems.empty()) NoteNoMatch(pattern, members, runs);
+    for (const std::string& path : matches.paths)
+      if (seen.insert(CanonicalPath(path)).second) AddRun(fs, path, runs);
+  }
+  MarkShared(runs);
+  return runs;
+}
+
+std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
+                                           const std::vector<KeepClass>& classes, bool all) {
+  std::map<int64_t, TimelineStep> steps = Timeline(run, members, false);
+  std::map<int64_t, WantedForms> wanted = SelectSteps(Values(steps), classes);
+  // A step that cannot be read takes nobody's place.
+  bool unreadable = false;
+  for (const ScratchStep& step : run.steps)
+    if (!step.trouble.empty() && !HoldsStep(members, run, step, Form::kFull) &&
+        !HoldsStep(members, run, step, Form::kWeights)) {
+      steps[step.step].healthy = false;
+      unreadable = true;
+    }
+  if (unreadable) Merge(SelectSteps(Values(steps), classes), wanted);
+  if (all) Merge(SelectSteps(Values(Timeline(run, members, true)), classes), wanted);
+  return wanted;
+}
+
+const std::string& ContentOf(const ArchiveRecord& record) {
+  return record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
+}
+
+bool HoldsStep(const std::vector<ArchiveMember>& members, const ScratchRun& run, const ScratchStep& step,
+               Form form) {
+  if (!step.digest.empty()) return HoldsContent(members, step.digest, form);
+  const std::string id = run.IdOf(step);
+  return !id.empty() && std::ranges::any_of(members, [&](const ArchiveMember& m) {
+    return m.state == MemberState::kVerified && m.form == form && m.record->run == id && m.step == step.step;
+  });
+}
+
+bool HoldsContent(const std::vector<ArchiveMember>& members, const std::string& manifest_digest, Form form) {
+  return !manifest_digest.empty() && std::ranges::any_of(members, [&](const ArchiveMember& m) {
+    return m.state == MemberState::kVerified && m.form == form && ContentOf(*m.record) == manifest_digest;
+  });
+}
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+#include "tools/archive/policy/store_usage.h"
+
+namespace cairn {
+namespace {
+
+std::string GigaText(uint64_t bytes) { return fmt::format("{:.3f} GB", static_cast<double>(bytes) / 1e9); }
+
+}  // namespace
+
+Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store) {
+  StoreUsage usage;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(store, name);
+    const Result<FileInfo> info = fs.LinkStat(path);
+    if (info.status().kind() == StatusKind::kNotFound) continue;  // gone meanwhile
+    CAIRN_RETURN_IF_ERROR(info.status());
+    ++usage.files;
+    if (!info->is_directory()) {
+      usage.bytes += info->bytes;
+      continue;
+    }
+    const Result<StoreUsage> below = UsageOf(fs, path);
+    if (below.status().kind() == StatusKind::kNotFound) continue;
+    CAIRN_RETURN_IF_ERROR(below.status());
+    usage.bytes += below->bytes;
+    usage.files += below->files;
+  }
+  return usage;
+}
+
+Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more) {
+  if (policy.quota_bytes > 0 && there.bytes + more.bytes > policy.quota_bytes)
+    return NoSpace("the store takes {}, this takes up to {} more, the quota is {}", GigaText(there.bytes),
+                   GigaText(more.bytes), GigaText(policy.quota_bytes));
+  if (policy.quota_inodes > 0 && there.files + more.files > policy.quota_inodes)
+    return NoSpace("the store has {} files, this takes up to {} more, the quota is {}", there.files,
+                   more.files, policy.quota_inodes);
+  return OkStatus();
+}
+
+}  // namespace cairn

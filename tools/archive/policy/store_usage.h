@@ -1,0 +1,23 @@
+// What a store takes of its quota: all that lies in its directory, whoever put it there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ckpt/io/file_system.h"
+#include "tools/archive/policy/policy.h"
+
+namespace cairn {
+
+struct StoreUsage {
+  uint64_t bytes = 0;
+  uint64_t files = 0;  // directories too
+};
+
+// Below `store`; links are counted and not followed. Errors: those of the disk.
+Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store);
+
+// Whether `more` has room beside what is there. Errors: NoSpace with what stands against it.
+Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more);
+
+}  // namespace cairn

@@ -1,0 +1,294 @@
+// Every text has its own quoting, because every reader has its own: Slurm of #SBATCH lines and of file names
+// with %, bash, systemd of command lines and of bare values, cron of % and sh of the rest.
+#include "tools/archive/schedule/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/digest.h"
+#include "tools/process/shell_word.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kChainPrefix = "cairn-archive-";
+constexpr std::string_view kMadeBy = "# Made by `cairn archive schedule`";
+constexpr std::string_view kMadeBefore = "#SBATCH --job-name=cairn-archive\n";  // of scripts without kMadeBy
+constexpr size_t kMaxLabel = 32;
+constexpr size_t kMaxCronCommand = 998;  // cron's MAX_COMMAND, less its ends
+constexpr int kHoursOfWeek = 24 * 7;
+
+std::string IdOf(const std::string& policy) { return ToHex(DigestOf(policy)).substr(0, 8); }
+
+// A minute of the hour, another for every policy, so that those of one store or site do not start at once.
+int MinuteOf(const std::string& policy) { return std::stoi(IdOf(policy).substr(0, 4), nullptr, 16) % 60; }
+
+bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+bool IsUtf8(const std::string& text) {
+  try {
+    return !nlohmann::json(text).dump().empty();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+// As a value of an #SBATCH line: "...", and a double quote as '"'. sbatch has no other way: it drops a
+// backslash and the space after it ends the value.
+std::string SbatchWord(const std::string& text) {
+  if (ShellWord(text) == text) return text;
+  std::string word = "\"";
+  for (const char c : text) word += c == '"' ? "\"'\"'\"" : std::string(1, c);
+  return word + '"';
+}
+
+std::string Doubled(const std::string& text, char mark) {
+  std::string doubled;
+  for (const char c : text) doubled.append(c == mark ? 2 : 1, c);
+  return doubled;
+}
+
+// "..." of systemd, whose % is doubled. Bytes beyond ASCII are escaped: its files are UTF-8, our paths any
+// bytes.
+std::string UnitString(const std::string& text) {
+  std::string word = "\"";
+  for (const char c : Doubled(text, '%')) {
+    if (c == '"' || c == '\\') word += '\\';
+    if (static_cast<unsigned char>(c) < 0x80)
+      word += c;
+    else
+      word += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return word + '"';
+}
+
+// An argument of ExecStart; of the program itself systemd does not expand $.
+std::string UnitArgument(const std::string& text) { return UnitString(Doubled(text, '$')); }
+
+std::string RunLine(const ScheduleOptions& o) {
+  return fmt::format("{} archive run --policy {}", ShellWord(o.cairn), ShellWord(o.policy));
+}
+
+Status CheckText(std::string_view option, const std::string& text) {
+  if (std::none_of(text.begin(), text.end(), IsControl)) return OkStatus();
+  return InvalidArgument("{}: {} has a newline or another control character; no scheduler can be given that",
+                         option,
+                         nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+}
+
+Status CheckSystemd(const ScheduleOptions& o) {
+  if (o.cairn.find_first_of("\"'\\") != o.cairn.npos)
+    return InvalidArgument(
+        "{}: systemd starts no program whose path has a quote or a backslash; name a link to it with "
+        "--program",
+        o.cairn);
+  if (o.log.ends_with(' ') || o.log.ends_with('\\') || !IsUtf8(o.log))
+    return InvalidArgument(
+        "--log {}: systemd takes no path that ends in a space or a backslash, or that is not UTF-8", o.log);
+  return OkStatus();
+}
+
+Status CheckSlurm(const ScheduleOptions& o) {
+  for (const auto& [option, text] : {std::pair{"--log", o.log}, std::pair{"--partition", o.partition},
+                                     std::pair{"--account", o.account}, std::pair{"--time", o.time_limit}})
+    if (text.find('\\') != text.npos)
+      return InvalidArgument("{} {}: sbatch drops a backslash; give another", option, text);
+  return OkStatus();
+}
+
+Status CheckInterval(const ScheduleOptions& o, Scheduler scheduler) {
+  if (o.every_hours >= 1 && o.every_hours <= kHoursOfWeek &&
+      (scheduler == Scheduler::kSlurm || 24 % o.every_hours == 0 || o.every_hours == kHoursOfWeek))
+    return OkStatus();
+  if (scheduler == Scheduler::kSlurm)
+    return InvalidArgument("--every-hours {}: give 1 to {}", o.every_hours, kHoursOfWeek);
+  return InvalidArgument(
+      "--every-hours {}: {} can say 1, 2, 3, 4, 6, 8, 12, 24 (daily) and 168 (weekly) hours exactly; give "
+      "one of "
+      "these, or use --slurm, which takes any",
+      o.every_hours, Name(scheduler));
+}
+
+}  // namespace
+
+std::string_view Name(Scheduler scheduler) {
+  constexpr std::array<std::string_view, 3> kNames = {"slurm", "systemd", "cron"};
+  return kNames[static_cast<size_t>(scheduler)];
+}
+
+std::string ChainName(const ScheduleOptions& o) {
+  std::string label = o.tag.empty() ? std::filesystem::path(o.policy).stem().string() : o.tag;
+  label.resize(std::min(label.size(), kMaxLabel));
+  for (char& c : label)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_') c = '-';
+  return fmt::format("{}{}-{}", kChainPrefix, label, IdOf(o.policy));
+}
+
+bool IsOfChain(std::string_view name, const std::string& policy) {
+  return name.starts_with(kChainPrefix) && name.ends_with("-" + IdOf(policy)) && name.find(' ') == name.npos;
+}
+
+Status CheckSchedule(const ScheduleOptions& o, Scheduler scheduler) {
+  CAIRN_RETURN_IF_ERROR(CheckText("the policy's path", o.policy));
+  CAIRN_RETURN_IF_ERROR(CheckText("the program's path", o.cairn));
+  CAIRN_RETURN_IF_ERROR(CheckText("--log", o.log));
+  CAIRN_RETURN_IF_ERROR(CheckText("--script", o.script));
+  CAIRN_RETURN_IF_ERROR(CheckText("--partition", o.partition));
+  CAIRN_RETURN_IF_ERROR(CheckText("--account", o.account));
+  CAIRN_RETURN_IF_ERROR(CheckText("--time", o.time_limit));
+  CAIRN_RETURN_IF_ERROR(CheckText("PATH", o.search_path));
+  CAIRN_RETURN_IF_ERROR(CheckInterval(o, scheduler));
+  if (scheduler == Scheduler::kSlurm) return CheckSlurm(o);
+  if (scheduler == Scheduler::kSystemd) return CheckSystemd(o);
+  const size_t length = CrontabLine(o).size();
+  if (length <= kMaxCronCommand) return OkStatus();
+  return InvalidArgument(
+      "the crontab's line would have {} characters, and cron takes {}: shorten PATH or the policy's path",
+      length, kMaxCronCommand);
+}
+
+std::string SlurmScript(const ScheduleOptions& o) {
+  std::string site;
+  if (!o.partition.empty()) site += fmt::format("#SBATCH --partition={}\n", SbatchWord(o.partition));
+  if (!o.account.empty()) site += fmt::format("#SBATCH --account={}\n", SbatchWord(o.account));
+  return fmt::format(
+      R"bash(#!/bin/bash
+{made_by}: --install makes it anew, --uninstall ends its chain.
+# Runs a policy. Before that, and again at its end, it sees to it that one job of this chain waits for the next
+# time: no failure, time limit, requeue or scancel of a run ends the chain; scancel of the waiting job while no
+# other runs does, and so does removing this file. `sbatch` of it by hand runs the policy at once and adds no
+# second chain.
+#SBATCH --job-name={name}
+#SBATCH --ntasks=1
+#SBATCH --time={time}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={log}
+{site}
+chain={name}
+script={script}
+policy={policy}
+# What would change the answers of squeue and the options above.
+unset "${{!SQUEUE_@}}" SBATCH_JOB_NAME SBATCH_TIMELIMIT SBATCH_NO_REQUEUE SBATCH_OPEN_MODE SBATCH_OUTPUT \
+  SBATCH_ARRAY_INX SBATCH_WAIT
+
+# True where another job of this chain has yet to begin.
+another_waits() {{
+  local jobs=$1 job state name
+  while read -r job state name; do
+    case $name in {prefix}*-{id}) ;; *) continue ;; esac
+    case $state in RUNNING | COMPLETING | SUSPENDED | STOPPED) continue ;; esac
+    [ "$job" = "$SLURM_JOB_ID" ] || return 0
+  done <<< "$jobs"
+  return 1
+}}
+
+# submit_next TRIES: a job that waits for its time, and of the chain runs alone (singleton).
+submit_next() {{
+  local tries jobs file
+  for ((tries = $1; tries > 0; --tries)); do
+    if [ ! -e "$script" ] && [ -e "$policy" ]; then
+      echo "$chain: $script is gone, so this is the last run; 'cairn archive schedule ... --install' begins again"
+      return 0
+    fi
+    if jobs=$(squeue -h -u "$(id -u)" -o '%i %T %j'); then
+      another_waits "$jobs" && return 0
+      file=$script
+      [ -r "$file" ] || file=$0
+      sbatch --begin=now+{hours}hours --dependency=singleton "$file" && return 0
+    fi
+    ((tries == 1)) || sleep 20
+  done
+  echo "$chain: cannot submit the next run" >&2
+  return 1
+}}
+
+submit_next 3
+{run}
+status=$?
+if ! submit_next 30; then
+  echo "$chain: the chain ends here; begin it again by 'cairn archive schedule ... --install'" >&2
+  [ "$status" != 0 ] || status=2
+fi
+exit "$status"
+)bash",
+      fmt::arg("made_by", kMadeBy), fmt::arg("name", ChainName(o)),
+      fmt::arg("time", SbatchWord(o.time_limit)), fmt::arg("log", SbatchWord(Doubled(o.log, '%'))),
+      fmt::arg("site", site), fmt::arg("script", ShellWord(o.script)),
+      fmt::arg("policy", ShellWord(o.policy)), fmt::arg("prefix", kChainPrefix),
+      fmt::arg("id", IdOf(o.policy)), fmt::arg("hours", o.every_hours), fmt::arg("run", RunLine(o)));
+}
+
+std::string SystemdService(const ScheduleOptions& o) {
+  std::string service = fmt::format(
+      R"({}: --install makes it anew, --uninstall removes it.
+[Unit]
+Description={}: archives checkpoints by policy
+
+[Service]
+Type=oneshot
+StandardOutput=append:{}
+StandardError=inherit
+Nice=10
+IOSchedulingClass=idle
+)",
+      kMadeBy, ChainName(o), Doubled(o.log, '%'));
+  if (!o.search_path.empty()) service += fmt::format("Environment={}\n", UnitString("PATH=" + o.search_path));
+  return service +
+         fmt::format("ExecStart={} archive run --policy {}\n", UnitString(o.cairn), UnitArgument(o.policy));
+}
+
+std::string SystemdTimer(const ScheduleOptions& o) {
+  const std::string minute = fmt::format(":{:02}:00", MinuteOf(o.policy));
+  const std::string when = o.every_hours == kHoursOfWeek ? "Sun *-*-* 03" + minute
+                           : o.every_hours == 24         ? "*-*-* 03" + minute
+                                                 : fmt::format("*-*-* 00/{}{}", o.every_hours, minute);
+  return fmt::format(
+      R"({}: --install makes it anew, --uninstall removes it.
+[Unit]
+Description={}: archives checkpoints every {} hours
+
+[Timer]
+OnCalendar={}
+# A run that was missed while the machine was off starts after the boot.
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+)",
+      kMadeBy, ChainName(o), o.every_hours, when);
+}
+
+std::string CrontabLine(const ScheduleOptions& o) {
+  const std::string when = o.every_hours == kHoursOfWeek ? "3 * * 0"
+                           : o.every_hours == 24         ? "3 * * *"
+                                                         : fmt::format("*/{} * * *", o.every_hours);
+  std::string command = o.search_path.empty() ? "" : fmt::format("PATH={} ", ShellWord(o.search_path));
+  // What is printed here cron mails: only that a run has failed.
+  command += fmt::format("{} >> {} 2>&1 || echo {}", RunLine(o), ShellWord(o.log),
+                         ShellWord(fmt::format("{} failed: see {}", ChainName(o), o.log)));
+  for (size_t at = 0; (at = command.find('%', at)) != command.npos; at += 2) command.insert(at, 1, '\\');
+  return fmt::format("{} {} {} # {}\n", MinuteOf(o.policy), when, command, ChainName(o));
+}
+
+bool IsScheduleText(std::string_view text) {
+  return text.find(kMadeBy) != text.npos || text.find(kMadeBefore) != text.npos;
+}
+
+std::string CrontabWithout(std::string_view crontab, const std::string& policy) {
+  std::string kept;
+  while (!crontab.empty()) {
+    const size_t end = std::min(crontab.find('\n'), crontab.size() - 1) + 1;
+    const std::string_view whole = crontab.substr(0, end);
+    const std::string_view line = whole.substr(0, whole.size() - (whole.ends_with('\n') ? 1 : 0));
+    const size_t mark = line.rfind("# ");
+    if (mark == line.npos || !IsOfChain(line.substr(mark + 2), policy)) kept += whole;
+    crontab.remove_prefix(end);
+  }
+  return kept;
+}
+
+}  // namespace cairn

@@ -1,0 +1,326 @@
+#include "tools/archive/schedule/schedule_install.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "ckpt/io/file_system.h"
+#include "tools/process/child.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxTextBytes = 1 << 20;
+
+ScheduleStep Step(const std::string& would, const std::string& done, const std::string& what,
+                  std::function<Result<std::string>()> act) {
+  return {would + " " + what, done + " " + what, std::move(act)};
+}
+
+// A step that is one command, and has nothing to add.
+ScheduleStep CommandStep(const std::string& would, const std::string& done, const std::string& what,
+                         std::vector<std::string> words) {
+  return Step(would, done, what, [words = std::move(words)]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(ChildOutput(words).status());
+    return std::string();
+  });
+}
+
+// Errors: AlreadyExists where a file is there that Cairn did not make.
+Result<bool> IsThereAndOurs(const std::string& path) {
+  FileSystem& fs = FileSystem::Posix();
+  const Result<FileInfo> info = fs.Stat(path);
+  if (!info.ok() && info.status().kind() == StatusKind::kNotFound) return false;
+  if (!info.ok()) return info.status();
+  const Result<std::string> text = ReadSmallFile(fs, path, kMaxTextBytes);
+  if (text.ok() && IsScheduleText(*text)) return true;
+  return AlreadyExists("{} is not a file of 'cairn archive schedule'; move it away, or name another", path);
+}
+
+// Puts a text in its place; what is there is replaced whole.
+Status Replace(const std::string& path, const std::string& text) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, std::filesystem::path(path).parent_path().string()));
+  const std::string next = path + ".cairn-partial";
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
+  return fs.Rename(next, path);
+}
+
+Result<ScheduleStep> WriteStep(const std::string& path, const std::string& text) {
+  CAIRN_RETURN_IF_ERROR(IsThereAndOurs(path).status());
+  return Step("write", "wrote", path, [path, text]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(Replace(path, text));
+    return std::string();
+  });
+}
+
+ScheduleStep RemoveStep(const std::string& path) {
+  return Step("remove", "removed", path, [path]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(FileSystem::Posix().RemoveFile(path));
+    return std::string();
+  });
+}
+
+// A log in no directory loses every message, Slurm's own too.
+Status CheckLog(const ScheduleOptions& o) {
+  const std::string folder = std::filesystem::path(o.log).parent_path().string();
+  const Result<FileInfo> info = FileSystem::Posix().Stat(folder);
+  if (info.ok() && info->is_directory()) return OkStatus();
+  return NotFound("--log {}: there is no directory {}", o.log, folder);
+}
+
+// ---- Slurm
+
+// What would change the answers of squeue and the options of the script.
+constexpr const char* kSlurmVariables[] = {
+    "SQUEUE_STATES",     "SQUEUE_NAMES",     "SQUEUE_PARTITION", "SQUEUE_ACCOUNT",  "SQUEUE_QOS",
+    "SQUEUE_USERS",      "SQUEUE_SORT",      "SBATCH_JOB_NAME",  "SBATCH_WAIT",     "SBATCH_TIMELIMIT",
+    "SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT",    "SBATCH_ARRAY_INX"};
+
+std::vector<std::string> SlurmWords(std::vector<std::string> words) {
+  std::vector<std::string> all = {"env"};
+  for (const char* variable : kSlurmVariables) all.insert(all.end(), {"-u", variable});
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+Result<std::string> SlurmOutput(const std::vector<std::string>& words) {
+  CAIRN_ASSIGN_OR_RETURN(ChildOutcome outcome, RunChild(SlurmWords(words)));
+  if (outcome.exit == 0) return std::move(outcome.out);
+  if (outcome.exit == 127) return NotFound("there is no Slurm here ({} is not in PATH)", words[0]);
+  return IoError("{} failed: {}", words[0], outcome.err);
+}
+
+struct Job {
+  std::string id, state, name;
+  bool has_begun() const {
+    return state == "RUNNING" || state == "COMPLETING" || state == "SUSPENDED" || state == "STOPPED";
+  }
+};
+
+Result<std::vector<Job>> JobsOfChain(const std::string& policy) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         SlurmOutput({"squeue", "-h", "-u", std::to_string(::getuid()), "-o", "%i %T %j"}));
+  std::vector<Job> jobs;
+  std::istringstream lines(text);
+  for (Job job; lines >> job.id >> job.state && std::getline(lines >> std::ws, job.name);)
+    if (IsOfChain(job.name, policy)) jobs.push_back(job);
+  return jobs;
+}
+
+// Those that wait are cancelled, those that run are noted.
+Status EndWaitingJobs(const std::string& policy, SchedulePlan& plan) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Job> jobs, JobsOfChain(policy));
+  for (const Job& job : jobs) {
+    if (job.has_begun())
+      plan.notes.push_back(
+          fmt::format("job {} has begun and is left to end; 'scancel {}' ends it", job.id, job.id));
+    else
+      plan.steps.push_back(CommandStep("cancel", "cancelled", fmt::format("job {}, which waits", job.id),
+                                       {"scancel", job.id}));
+  }
+  return OkStatus();
+}
+
+// The old chain goes last, and its script comes back where sbatch refuses the new one: a mistake in an option
+// must not end a chain that works.
+Result<std::string> Submit(const std::string& script, const std::optional<std::string>& before) {
+  const Result<std::string> out = SlurmOutput({"sbatch", "--parsable", "--dependency=singleton", script});
+  if (out.ok()) return "job " + out->substr(0, out->find_first_of(";\n"));
+  CAIRN_RETURN_IF_ERROR(before ? Replace(script, *before) : FileSystem::Posix().RemoveFile(script));
+  return out.status();
+}
+
+Result<SchedulePlan> InstallSlurm(const ScheduleOptions& o) {
+  SchedulePlan plan, older;
+  CAIRN_ASSIGN_OR_RETURN(const bool there, IsThereAndOurs(o.script));
+  std::optional<std::string> before;
+  if (there) {
+    CAIRN_ASSIGN_OR_RETURN(before, ReadSmallFile(FileSystem::Posix(), o.script, kMaxTextBytes));
+  }
+  CAIRN_RETURN_IF_ERROR(EndWaitingJobs(o.policy, older));
+  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write, WriteStep(o.script, SlurmScript(o)));
+  plan.steps.push_back(std::move(write));
+  plan.steps.push_back(
+      Step("submit", "submitted", o.script, [script = o.script, before] { return Submit(script, before); }));
+  for (ScheduleStep& step : older.steps) plan.steps.push_back(std::move(step));
+  plan.notes = std::move(older.notes);
+  return plan;
+}
+
+// The script goes first: a run that ends meanwhile submits no successor without it.
+Result<SchedulePlan> UninstallSlurm(const ScheduleOptions& o) {
+  SchedulePlan plan;
+  CAIRN_ASSIGN_OR_RETURN(const bool script, IsThereAndOurs(o.script));
+  if (script) plan.steps.push_back(RemoveStep(o.script));
+  CAIRN_RETURN_IF_ERROR(EndWaitingJobs(o.policy, plan));
+  return plan;
+}
+
+// ---- systemd
+
+Result<std::string> UnitFolder() {
+  const char* home = std::getenv("HOME");
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config != 0) return std::string(config) + "/systemd/user";
+  if (home == nullptr) return InvalidArgument("neither XDG_CONFIG_HOME nor HOME is set");
+  return std::string(home) + "/.config/systemd/user";
+}
+
+std::vector<std::string> Systemctl(const std::vector<std::string>& words) {
+  std::vector<std::string> all = {"systemctl", "--user", "--quiet"};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+// Names of the chain's files, also under an older label.
+Result<std::vector<std::string>> UnitsOfChain(const std::string& folder, const std::string& policy) {
+  FileSystem& fs = FileSystem::Posix();
+  std::vector<std::string> units;
+  const Result<std::vector<std::string>> names = fs.List(folder);
+  if (!names.ok() && names.status().kind() == StatusKind::kNotFound) return units;
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    const std::filesystem::path path(name);
+    const std::string kind = path.extension().string();
+    if ((kind == ".service" || kind == ".timer") && IsOfChain(path.stem().string(), policy))
+      units.push_back(name);
+  }
+  return units;
+}
+
+// Without the user's manager there is nothing to enable a timer in.
+Status CheckManager() {
+  const Result<ChildOutcome> outcome = RunChild({"systemctl", "--user", "show-environment"});
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->exit == 0) return OkStatus();
+  return NotFound("there is no systemd of this user here (log in anew, or use --cron or --slurm): {}",
+                  outcome->err);
+}
+
+Status RemoveUnits(const std::string& folder, const std::vector<std::string>& units, SchedulePlan& plan) {
+  for (const std::string& unit : units)
+    if (unit.ends_with(".timer"))
+      plan.steps.push_back(CommandStep("disable", "disabled", unit, Systemctl({"disable", "--now", unit})));
+  for (const std::string& unit : units) {
+    const std::string path = JoinPath(folder, unit);
+    CAIRN_RETURN_IF_ERROR(IsThereAndOurs(path).status());
+    plan.steps.push_back(RemoveStep(path));
+  }
+  if (!units.empty())
+    plan.steps.push_back(CommandStep("reload", "reloaded", "systemd's units", Systemctl({"daemon-reload"})));
+  return OkStatus();
+}
+
+// Without it the user's timers stop when the last session ends.
+ScheduleStep LingerStep() {
+  return Step(
+      "enable", "checked", "lingering (timers of a user who has not logged in)", []() -> Result<std::string> {
+        const auto shown = RunChild({"loginctl", "show-user", std::to_string(::getuid()), "-p", "Linger"});
+        if (shown.ok() && shown->exit == 0 && shown->out == "Linger=yes\n") return std::string("on");
+        const auto enabled = RunChild({"loginctl", "--no-ask-password", "enable-linger"});
+        if (enabled.ok() && enabled->exit == 0) return std::string("now on");
+        return fmt::format(
+            "OFF: the timer stops when you log out; ask an administrator for 'loginctl enable-linger {}'",
+            ::getuid());
+      });
+}
+
+Result<SchedulePlan> InstallSystemd(const ScheduleOptions& o) {
+  SchedulePlan plan;
+  CAIRN_RETURN_IF_ERROR(CheckManager());
+  CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> older, UnitsOfChain(folder, o.policy));
+  const std::string service = ChainName(o) + ".service", timer = ChainName(o) + ".timer";
+  std::erase(older, service);
+  std::erase(older, timer);
+  CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, older, plan));  // of another label
+  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write, WriteStep(JoinPath(folder, service), SystemdService(o)));
+  plan.steps.push_back(std::move(write));
+  CAIRN_ASSIGN_OR_RETURN(ScheduleStep write_timer, WriteStep(JoinPath(folder, timer), SystemdTimer(o)));
+  plan.steps.push_back(std::move(write_timer));
+  plan.steps.push_back(CommandStep("reload", "reloaded", "systemd's units", Systemctl({"daemon-reload"})));
+  plan.steps.push_back(CommandStep("enable", "enabled", timer, Systemctl({"enable", timer})));
+  plan.steps.push_back(CommandStep("start", "started", timer, Systemctl({"restart", timer})));
+  plan.steps.push_back(LingerStep());
+  return plan;
+}
+
+Result<SchedulePlan> UninstallSystemd(const ScheduleOptions& o) {
+  SchedulePlan plan;
+  CAIRN_ASSIGN_OR_RETURN(const std::string folder, UnitFolder());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> units, UnitsOfChain(folder, o.policy));
+  if (units.empty()) return plan;
+  CAIRN_RETURN_IF_ERROR(CheckManager());
+  CAIRN_RETURN_IF_ERROR(RemoveUnits(folder, units, plan));
+  plan.notes.push_back("a run that has begun is left to end, and lingering is left as it is");
+  return plan;
+}
+
+// ---- cron
+
+// Any failure but "there is none" stops: what is not read would be lost by the write that follows.
+Result<std::string> ReadCrontab() {
+  Result<ChildOutcome> outcome = RunChild({"crontab", "-l"});
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->exit == 0) return std::move(outcome->out);
+  if (outcome->err.find("no crontab for") != std::string::npos) return std::string();
+  return IoError("'crontab -l' failed, and a crontab that cannot be read is not changed: {}", outcome->err);
+}
+
+Status WriteCrontab(const std::string& text) {
+  return ChildOutput(text.empty() ? std::vector<std::string>{"crontab", "-r"}
+                                  : std::vector<std::string>{"crontab", "-"},
+                     text)
+      .status();
+}
+
+// The step reads again: somebody may have edited the crontab since it was planned.
+ScheduleStep CrontabStep(const std::string& would, const std::string& done, const std::string& what,
+                         const std::string& policy, const std::string& line) {
+  return Step(would, done, what, [policy, line]() -> Result<std::string> {
+    CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
+    std::string next = CrontabWithout(crontab, policy);
+    if (!next.empty() && !next.ends_with('\n')) next += '\n';
+    next += line;
+    if (next != crontab) CAIRN_RETURN_IF_ERROR(WriteCrontab(next));
+    return std::string();
+  });
+}
+
+Result<SchedulePlan> InstallCron(const ScheduleOptions& o) {
+  SchedulePlan plan;
+  CAIRN_RETURN_IF_ERROR(ReadCrontab().status());
+  const std::string line = CrontabLine(o);
+  plan.steps.push_back(
+      CrontabStep("put", "put", "into the crontab: " + line.substr(0, line.size() - 1), o.policy, line));
+  return plan;
+}
+
+Result<SchedulePlan> UninstallCron(const ScheduleOptions& o) {
+  SchedulePlan plan;
+  CAIRN_ASSIGN_OR_RETURN(const std::string crontab, ReadCrontab());
+  if (CrontabWithout(crontab, o.policy) != crontab)
+    plan.steps.push_back(
+        CrontabStep("remove", "removed", "the line of " + ChainName(o) + " from the crontab", o.policy, ""));
+  return plan;
+}
+
+}  // namespace
+
+Result<SchedulePlan> PlanInstall(Scheduler scheduler, const ScheduleOptions& o) {
+  CAIRN_RETURN_IF_ERROR(CheckLog(o));
+  if (scheduler == Scheduler::kSlurm) return InstallSlurm(o);
+  return scheduler == Scheduler::kSystemd ? InstallSystemd(o) : InstallCron(o);
+}
+
+Result<SchedulePlan> PlanUninstall(Scheduler scheduler, const ScheduleOptions& o) {
+  if (scheduler == Scheduler::kSlurm) return UninstallSlurm(o);
+  return scheduler == Scheduler::kSystemd ? UninstallSystemd(o) : UninstallCron(o);
+}
+
+}  // namespace cairn

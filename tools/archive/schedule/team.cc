@@ -1,0 +1,277 @@
+#include "tools/archive/schedule/team.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/model/layout.h"
+#include "tools/archive/tar/record.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kClaimsName = ".claims";                   // directory of what is taken
+constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks among the claims; say nothing
+constexpr std::string_view kTeamName = ".team";  // the launch, and what its processes have done
+constexpr uint64_t kMaxTeamBytes = 256 << 20;
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kJoinDeadline = std::chrono::minutes(2);      // of a peer that prepares the store
+constexpr auto kStrangerDeadline = std::chrono::seconds(2);  // of a peer that has not said so yet
+
+int64_t Now() { return std::time(nullptr); }
+
+std::optional<int> NumberOf(const char* text) {
+  if (text == nullptr) return std::nullopt;
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+json ShareToJson(const ShareResult& r) {
+  return {{"stored_bytes", r.stored_bytes},
+          {"stored_members", r.stored_members},
+          {"started", r.started_unix_seconds},
+          {"finished", r.finished_unix_seconds},
+          {"failures", r.failures}};
+}
+
+std::optional<ShareResult> ShareFromJson(const json& j) {
+  try {
+    return ShareResult{j.at("stored_bytes"), j.at("stored_members"), j.at("started"), j.at("finished"),
+                       j.at("failures")};
+  } catch (const json::exception&) {  // of a process that was killed while it wrote
+    return std::nullopt;
+  }
+}
+
+// {"launch": ..., "done": {claim: result}}; nothing where it is another launch's.
+std::optional<json> TeamOf(FileSystem& fs, const std::string& store, const std::string& launch) {
+  const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
+  json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
+  const bool ours = team.is_object() && team.contains("launch") && team["launch"] == launch &&
+                    team.contains("done") && team["done"].is_object();
+  return ours ? std::optional(std::move(team)) : std::nullopt;
+}
+
+json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launch) {
+  return TeamOf(fs, store, launch).value_or(json{{"launch", launch}, {"done", json::object()}});
+}
+
+Status WriteTeam(FileSystem& fs, const std::string& store, const json& team) {
+  const std::string path = JoinPath(store, kTeamName), next = path + std::string(kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, team.dump(-1, ' ', false, json::error_handler_t::replace)));
+  return fs.Rename(next, path);
+}
+
+Status RemoveClaims(FileSystem& fs, const std::string& store) {
+  const std::string claims = JoinPath(store, kClaimsName);
+  if (!fs.Stat(claims).ok()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
+  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(claims, name)));
+  return fs.RemoveDir(claims);
+}
+
+// What the processes of `launch` said in the claims, added to what is known of it.
+Result<json> Gather(FileSystem& fs, const std::string& store, const std::string& launch) {
+  json team = ReadTeam(fs, store, launch);
+  const std::string claims = JoinPath(store, kClaimsName);
+  if (!fs.Stat(claims).ok()) return team;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
+  for (const std::string& name : names) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, JoinPath(claims, name), kMaxTeamBytes));
+    json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (ShareFromJson(result)) team["done"][name] = std::move(result);
+  }
+  return team;
+}
+
+// What the launch did, from before nobody held the lock for a while; or all anew.
+Status StartTeam(FileSystem& fs, const std::string& store, const RankTeam& team) {
+  const std::string path = JoinPath(store, kTeamName);
+  if (team.alone() || !TeamOf(fs, store, team.launch)) {
+    CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
+    CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
+    if (team.alone()) return OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const json known, Gather(fs, store, team.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(fs, store, known));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
+  return fs.MakeDir(JoinPath(store, kClaimsName));
+}
+
+Status Refused(const std::string& store) {
+  return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done", store);
+}
+
+// Errors: IoError. False: somebody else holds it.
+Result<bool> TryLock(int fd, int how, const std::string& path) {
+  if (::flock(fd, how | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  return IoError("lock {}: {}", path, strerror(errno));
+}
+
+Status WaitForLock(int fd, int how, const std::string& path) {
+  if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
+  while (::flock(fd, how) != 0)
+    if (errno != EINTR) return IoError("lock {}: {}", path, strerror(errno));
+  return OkStatus();
+}
+
+class OpenFd {
+ public:
+  explicit OpenFd(int fd) : fd_(fd) {}
+  ~OpenFd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFd(const OpenFd&) = delete;
+  OpenFd& operator=(const OpenFd&) = delete;
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env) {
+  RankTeam team = RankTeam::FromEnvironment(get_env);
+  const auto count = NumberOf(get_env("SLURM_ARRAY_TASK_COUNT"));
+  const auto task = NumberOf(get_env("SLURM_ARRAY_TASK_ID"));
+  if (count && task && *count > 1) {
+    const int first = NumberOf(get_env("SLURM_ARRAY_TASK_MIN")).value_or(0);
+    const int step = std::max(1, NumberOf(get_env("SLURM_ARRAY_TASK_STEP")).value_or(1));
+    const int index = (*task - first) / step;
+    if (*task < first || (*task - first) % step != 0 || index >= *count)
+      return InvalidArgument(
+          "task {} of a Slurm array of {} is in no plain range; submit it with --array=0-{}", *task, *count,
+          *count - 1);
+    const char* job = get_env("SLURM_ARRAY_JOB_ID");
+    team.rank += index * team.size;
+    team.size *= *count;
+    // Not the name of the ranks' own step: each task has another one.
+    team.launch = job == nullptr ? "" : fmt::format("SLURM_ARRAY_JOB_ID={}", job);
+  }
+  if (!team.alone() && team.launch.empty())
+    return InvalidArgument(
+        "the launcher does not name its job, so that this launch cannot be told from another; run one "
+        "process, or "
+        "use a Slurm array");
+  return team;
+}
+
+Result<TeamStore> TeamStore::Join(FileSystem& fs, const std::string& store, const RankTeam& team,
+                                  const std::function<Status()>& prepare) {
+  const std::string path = JoinPath(store, kLockName);
+  OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
+  for (const auto start = std::chrono::steady_clock::now();;) {
+    CAIRN_ASSIGN_OR_RETURN(const bool alone, TryLock(fd.get(), LOCK_EX, path));
+    if (alone) {
+      CAIRN_RETURN_IF_ERROR(StartTeam(fs, store, team));
+      CAIRN_RETURN_IF_ERROR(prepare());
+    } else if (team.alone()) {
+      return Refused(store);
+    }
+    if (team.alone()) return TeamStore(fs, store, team, fd.Release());
+    CAIRN_ASSIGN_OR_RETURN(const bool shared, TryLock(fd.get(), LOCK_SH, path));
+    const bool ours = TeamOf(fs, store, team.launch).has_value();
+    if (shared && ours) return TeamStore(fs, store, team, fd.Release());
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
+      return Refused(store);
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+TeamStore::TeamStore(TeamStore&& other) noexcept
+    : fs_(other.fs_), store_(other.store_), team_(other.team_), fd_(std::exchange(other.fd_, -1)) {}
+
+TeamStore::~TeamStore() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::vector<size_t> TeamStore::Order(size_t count) const {
+  std::vector<size_t> order, others;
+  for (size_t i = 0; i < count; ++i)
+    (i % team_.size == static_cast<size_t>(team_.rank) ? order : others).push_back(i);
+  order.insert(order.end(), others.begin(), others.end());
+  return order;
+}
+
+std::string TeamStore::ClaimPath(const std::string& key) const {
+  return JoinPath(JoinPath(store_, kClaimsName), ToHex(DigestOf(key)));
+}
+
+Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareResult()>& work) {
+  if (team_.alone()) {
+    (void)work();
+    return true;
+  }
+  const std::string path = ClaimPath(key);
+  const json team = ReadTeam(fs_, store_, team_.launch);  // before this process came
+  if (team["done"].contains(ToHex(DigestOf(key)))) return false;
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
+  CAIRN_ASSIGN_OR_RETURN(const bool locked, TryLock(fd.get(), LOCK_EX, path));
+  if (!locked) return false;
+  const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
+  if (said.ok() && ShareFromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
+  const int64_t started = Now();
+  ShareResult result = work();
+  result.started_unix_seconds = started;
+  result.finished_unix_seconds = Now();
+  const std::string text = ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return IoError("write {}: {}", path, strerror(errno));
+  return true;
+}
+
+Status TeamStore::Alone(const std::function<Status()>& work) {
+  if (team_.alone()) return work();
+  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kAloneName);
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  return work();
+}
+
+Status TeamStore::TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work) {
+  if (team_.alone()) return work();
+  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kRoomName);
+  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_SH, path));
+  if (!all_fit()) CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  return work();
+}
+
+Result<bool> TeamStore::IsLast() {
+  if (team_.alone()) return true;
+  return TryLock(fd_, LOCK_EX, JoinPath(store_, kLockName));
+}
+
+Result<std::vector<ShareResult>> TeamStore::Collect() {
+  std::vector<ShareResult> results;
+  if (team_.alone()) return results;
+  CAIRN_ASSIGN_OR_RETURN(const json team, Gather(fs_, store_, team_.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(fs_, store_, team));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs_, store_));
+  for (const auto& [name, said] : team["done"].items())
+    if (const auto result = ShareFromJson(said)) results.push_back(*result);
+  return results;
+}
+
+}  // namespace cairn

@@ -1,0 +1,78 @@
+// The processes of one launch that share an archive run: ranks of mpirun or srun, tasks of a Slurm array, or
+// both.
+//
+// They hold the store's lock together; a run of another launch is refused. Each takes the next source that
+// nobody of the launch has taken, its own share first, so that a slow or killed process delays nobody: what
+// it left is taken by another. A taken source is a locked file in STORE/.claims, whose text, once it is done,
+// says how it went. Tasks of an array need not run at the same time.
+//
+// Only who holds the lock alone, the first to come and the last to leave, cleans the store, writes the ledger
+// (SQLite's WAL must not be shared between hosts), prunes and reports.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "convert/stream/rank_team.h"
+
+namespace cairn {
+
+// Of SLURM_ARRAY_* and of RankTeam's variables. Errors: InvalidArgument for an array that is no plain range,
+// or a launcher that does not name its job.
+Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env);
+
+// How one source went.
+struct ShareResult {
+  uint64_t stored_bytes = 0;  // of the source
+  uint64_t stored_members = 0;
+  int64_t started_unix_seconds = 0;
+  int64_t finished_unix_seconds = 0;
+  std::vector<std::string> failures;
+};
+
+class TeamStore {
+ public:
+  // Takes the store's lock together with the others; `prepare` runs first where nobody else holds it. A team
+  // of one holds it alone. Errors: AlreadyExists where another launch, or a verb that works alone, holds it;
+  // those of `prepare`.
+  static Result<TeamStore> Join(FileSystem& fs, const std::string& store, const RankTeam& team,
+                                const std::function<Status()>& prepare);
+  TeamStore(TeamStore&& other) noexcept;
+  TeamStore& operator=(TeamStore&&) = delete;
+  ~TeamStore();
+
+  // The order in which this process looks at `count` sources.
+  std::vector<size_t> Order(size_t count) const;
+
+  // Does `work` for the source `key` unless another process of the launch does or has done it. Returns
+  // whether it was done here. Errors: those of the disk, not those of the work.
+  Result<bool> Share(const std::string& key, const std::function<ShareResult()>& work);
+
+  // Does `work` while no other process of the launch does such: what changes a file of all.
+  Status Alone(const std::function<Status()>& work);
+
+  // Does `work`, which takes room in the store: at the same time as others of the launch where `all_fit` says
+  // that what all of them may take at once has room, else once no other does any.
+  Status TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work);
+  size_t size() const { return static_cast<size_t>(team_.size); }
+
+  // True where all others have left: then this process holds the lock alone until the end.
+  Result<bool> IsLast();
+  // Of all processes, once IsLast(). By source. Puts them into one file, for tasks that are still to come.
+  Result<std::vector<ShareResult>> Collect();
+
+ private:
+  TeamStore(FileSystem& fs, std::string store, RankTeam team, int fd)
+      : fs_(fs), store_(std::move(store)), team_(std::move(team)), fd_(fd) {}
+  std::string ClaimPath(const std::string& key) const;
+
+  FileSystem& fs_;
+  const std::string store_;
+  const RankTeam team_;
+  int fd_ = -1;
+};
+
+}  // namespace cairn

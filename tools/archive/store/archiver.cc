@@ -1,0 +1,157 @@
+#include "tools/archive/store/archiver.h"
+
+#include <chrono>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/tokenizer_files.h"
+#include "ckpt/step/partial_dir.h"
+#include "convert/verbs/strip.h"
+#include "tools/archive/store/delete.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/store/store_names.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+// The member that holds the weights of the step with this manifest.
+Result<std::optional<ArchiveRecord>> FindStoredWeights(FileSystem& fs, const std::string& store,
+                                                       const std::string& manifest_digest) {
+  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  for (const ArchiveMember& member : members)
+    if (member.state == MemberState::kVerified && member.record->derived_from == manifest_digest)
+      return member.record;
+  return std::optional<ArchiveRecord>();
+}
+
+struct Opened {
+  std::unique_ptr<StepReader> step;  // null of a tree
+  ArchiveRecord record;
+};
+
+Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
+  Opened opened;
+  const std::string& path = request.source.path;
+  if (!request.source.native) {
+    if (request.weights)
+      return InvalidArgument("{}: weights are taken from native steps only; convert it first", path);
+    CAIRN_RETURN_IF_ERROR(ListTree(fs, path, request.source.links).status());
+    opened.record = NameTree(path);  // the rest is told by its bytes
+    return opened;
+  }
+  CAIRN_ASSIGN_OR_RETURN(opened.step, StepReader::Open(fs, path));
+  opened.record = DescribeSource(*opened.step);
+  return opened;
+}
+
+Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
+                                          const ArchiveRequest& request, const ArchiveRecord& record) {
+  if (request.weights) return FindStoredWeights(fs, store, record.manifest_digest);
+  if (request.source.native) return FindStored(fs, store, record);
+  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  return FindTree(fs, members, request.source.path, request.source.links);
+}
+
+Result<ProvenCopy> Store(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                         const Opened& opened, const StoreOptions& options, const ByteProgress& progress) {
+  if (request.weights) return StoreWeights(fs, *opened.step, opened.record, store, progress, options);
+  if (opened.step) return StoreStep(fs, *opened.step, store, progress, options);
+  return StoreTree(fs, request.source.path, store, progress, options, request.source.links);
+}
+
+// The ledger forgets that a member was damaged, where it knows of it.
+void NoteProven(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return;
+  if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
+    (void)ledger->SetScrub(TarName(record), {record.verified_unix_seconds, ""});
+}
+
+}  // namespace
+
+Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
+                                const std::string& store, const ByteProgress& progress,
+                                const StoreOptions& options) {
+  const PartialDir staging =  // gone again in any case
+      PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
+  StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
+  strip.command = "cairn archive run";
+  CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
+  CAIRN_ASSIGN_OR_RETURN(const StripResult stripped, Strip(fs, step, staging.path(), strip));
+  if (stripped.overflowed)
+    return Corrupt("{}: weights beyond the range of fp16; keep this step in full", step.directory());
+  CAIRN_ASSIGN_OR_RETURN(const auto weights, StepReader::Open(fs, stripped.path));
+  ArchiveRecord record = RecordOf(weights->manifest(), whole.name);
+  record.form = Form::kWeights;
+  record.run = whole.run;
+  record.healthy = whole.healthy;
+  record.derived_from = whole.manifest_digest;
+  record.source = whole.source;
+  record.saved_unix_seconds = whole.saved_unix_seconds;
+  if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
+    record.saved_unix_seconds = manifest->modified_unix_seconds;
+  return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
+}
+
+Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request) {
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
+}
+
+Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                               const StoreOptions& options, const ByteProgress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
+  if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
+  if (!stored || request.delete_source) {
+    // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
+    // that.
+    for (const std::string& file : stored ? FilesOf(PlaceOf(store, *stored)) : std::vector<std::string>())
+      if (IsStub(file)) return NeedsRecall(file);
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
+                                                      ? ProveMember(fs, store, *stored, progress)
+                                                      : Store(fs, store, request, opened, options, progress));
+    outcome.record = copy.record();
+    NoteProven(fs, store, copy.record());
+    if (request.delete_source) {
+      outcome.removed = CanonicalPath(request.source.path);
+      CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy, request.delete_newest));
+    }
+    outcome.deleted = request.delete_source;
+  }
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  for (const std::string& name : names) {
+    if (!LooksLikeLeftover(name)) continue;
+    const std::string path = JoinPath(store, name);
+    const Result<FileInfo> info = fs.LinkStat(path);
+    if (info.status().kind() == StatusKind::kNotFound) continue;
+    CAIRN_RETURN_IF_ERROR(info.status());
+    switch (LeftoverOf(name, info->kind)) {
+      case Leftover::kPartial:
+        CAIRN_RETURN_IF_ERROR(fs.RemoveFile(path));
+        break;
+      case Leftover::kStaging:
+        CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
+        break;
+      case Leftover::kRemoval:  // of a killed RemoveMember
+        CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name.substr(0, name.size() - kDeletingSuffix.size())));
+        break;
+      case Leftover::kNone:
+        if (left_alone != nullptr) left_alone->push_back(name);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,51 @@
+// Puts one source into a store in one form, whatever it takes: nothing where it is there already, a strip on
+// the way, a proof before its source goes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/archive/store/source.h"
+#include "tools/archive/store/store_member.h"
+
+namespace cairn {
+
+struct ArchiveRequest {
+  ArchiveSource source;
+  bool weights = false;        // of a native step its fp16 weights alone
+  bool delete_source = false;  // once what was asked for is proven
+  bool delete_newest = false;  // also where that is the newest healthy step of its run
+  // Called with the tar of what is stored already, before its source goes: who asks for it now (claims.h).
+  std::function<Status(const std::string& tar)> stored = {};
+};
+
+struct ArchiveOutcome {
+  ArchiveRecord record;
+  bool stored = false;  // false: it was there already
+  bool deleted = false;
+  std::string removed;  // the directory that was deleted, absolute and without links
+  double seconds = 0;
+};
+
+// What Archive() would find and make; writes nothing. `outcome.record` is the stored one, or what is known of
+// the coming one.
+Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request);
+
+// Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt where weights do not fit fp16;
+// InvalidArgument where weights are asked of a tree.
+Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
+                               const StoreOptions& options, const ByteProgress& progress);
+
+// Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
+// from. Errors: Corrupt where they do not fit fp16; those of StoreStep.
+Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
+                                const std::string& store, const ByteProgress& progress,
+                                const StoreOptions& options);
+
+// Removes what killed runs left in a store: files and directories that never became members, by the names
+// that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
+// lock.
+Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone = nullptr);
+
+}  // namespace cairn

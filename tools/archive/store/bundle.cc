@@ -1,0 +1,146 @@
+#include "tools/archive/store/bundle.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/io/strict_json.h"
+#include "ckpt/model/layout.h"
+#include "tools/archive/tar/sidecar.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kBundleVersion = 1;
+constexpr size_t kBundleDigestDigits = 8;
+constexpr std::string_view kMark = "-bundle-";
+constexpr std::string_view kSeveralRuns = "runs";
+
+json WithoutDigest(const Bundle& bundle) {
+  json members = json::array();
+  for (const ArchiveRecord& member : bundle.members) members.push_back(json::parse(EncodeRecord(member)));
+  json root = {{"format", "cairn-bundle"},
+               {"version", kBundleVersion},
+               {"name", bundle.name},
+               {"tar_bytes", bundle.tar_bytes},
+               {"members", std::move(members)}};
+  if (!bundle.parity.name.empty())
+    root["parity"] = {{"name", bundle.parity.name}, {"bytes", bundle.parity.bytes}};
+  return root;
+}
+
+// Every offset lies in the member, the member in the bundle, and no two members share bytes or a directory.
+Status CheckPlaces(const Bundle& bundle) {
+  std::set<std::string> directories;
+  uint64_t end = 0;
+  for (const ArchiveRecord& m : bundle.members) {
+    if (m.bundle != bundle.name || !m.pieces.empty()) return Corrupt("has a member of '{}'", m.bundle);
+    if (!directories.insert(m.directory).second) return Corrupt("has '{}' twice", m.directory);
+    if (m.bundle_offset < end || m.bundle_offset > bundle.tar_bytes ||
+        m.tar_bytes > bundle.tar_bytes - m.bundle_offset)
+      return Corrupt("{} lies outside of it", TarName(m));
+    end = m.bundle_offset + m.tar_bytes;
+    for (const ArchivedFile& file : m.files)
+      if (file.offset < m.bundle_offset || file.offset > end || file.stored_bytes > end - file.offset)
+        return Corrupt("{} of {} lies outside of its member", file.name, TarName(m));
+  }
+  if (!bundle.parity.name.empty() && bundle.parity.name != bundle.name + std::string(kParitySuffix))
+    return Corrupt("names '{}' as its parity", bundle.parity.name);
+  return OkStatus();
+}
+
+std::optional<int64_t> Number(std::string_view digits) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt) {
+  std::string run = members.front().name, names = fmt::format("{}\n", attempt);
+  int64_t first = members.front().step, last = first;
+  for (const ArchiveRecord& member : members) {
+    if (member.name != run) run = kSeveralRuns;
+    first = std::min(first, member.step);
+    last = std::max(last, member.step);
+    names += fmt::format("{} {}\n", TarName(member), member.bundle);
+  }
+  return fmt::format("{}{}{:08}-{:08}.{}{}", run, kMark, first, last,
+                     ToHex(DigestOf(names)).substr(0, kBundleDigestDigits), kTarSuffix);
+}
+
+std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
+  if (!IsPlainFileName(name) || !name.ends_with(kTarSuffix)) return std::nullopt;
+  name.remove_suffix(kTarSuffix.size());
+  const size_t dot = name.rfind('.'), mark = name.rfind(kMark);
+  if (dot == name.npos || name.size() - dot - 1 != kBundleDigestDigits ||
+      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos || mark == name.npos || mark == 0 ||
+      mark > dot)
+    return std::nullopt;
+  const std::string_view steps = name.substr(mark + kMark.size(), dot - mark - kMark.size());
+  const size_t dash = steps.find('-');
+  if (dash == steps.npos) return std::nullopt;
+  const auto first = Number(steps.substr(0, dash)), last = Number(steps.substr(dash + 1));
+  if (!first || !last) return std::nullopt;
+  return BundleNameParts{std::string(name.substr(0, mark)), *first, *last};
+}
+
+std::string BundleIndexName(std::string_view bundle) {
+  return fmt::format("{}.json", bundle.substr(0, bundle.size() - kTarSuffix.size()));
+}
+
+std::string EncodeBundle(const Bundle& bundle) { return SignedSidecarText(WithoutDigest(bundle)); }
+
+Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
+  const Result<json> parsed = ParseStrictJson(text);
+  if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-bundle")
+    return Corrupt("not the records of a bundle; they were damaged or cut short");
+  const json& root = *parsed;
+  if (const json version = root.value("version", json()); version != kBundleVersion)
+    return NotSupported("bundle version {}, this program reads version {}; use a newer cairn", version.dump(),
+                        kBundleVersion);
+  try {
+    Bundle bundle{.name = root.at("name"), .tar_bytes = root.at("tar_bytes")};
+    if (root.contains("parity")) bundle.parity = {root["parity"].at("name"), root["parity"].at("bytes")};
+    for (const json& member : root.at("members")) {
+      CAIRN_ASSIGN_OR_RETURN(ArchiveRecord record, DecodeRecord(SidecarText(member)));
+      bundle.members.push_back(std::move(record));
+    }
+    if (bundle.name != name) return Corrupt("belongs to '{}'", bundle.name);
+    CAIRN_RETURN_IF_ERROR(CheckPlaces(bundle));
+    if (EncodeBundle(bundle) != text)
+      return Corrupt("its bytes do not match its digest; it was damaged or edited");
+    return bundle;
+  } catch (const json::exception& error) {
+    return Corrupt("{}", error.what());
+  }
+}
+
+Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> bundles;
+  for (std::string name : names) {
+    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (ParseBundleName(name)) bundles.insert(name);
+  }
+  return std::vector<std::string>(bundles.begin(), bundles.end());
+}
+
+Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const std::string sidecar = name + ".json";
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(store, sidecar), kMaxRecordBytes));
+  Result<Bundle> bundle = DecodeBundle(text, name);
+  return bundle.ok() ? std::move(bundle) : bundle.status().WithContext(sidecar);
+}
+
+Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle) {
+  return WriteSidecar(fs, JoinPath(store, bundle.name + ".json"), EncodeBundle(bundle));
+}
+
+}  // namespace cairn

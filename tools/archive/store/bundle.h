@@ -1,0 +1,59 @@
+// A bundle: one tar that holds several members of a store, for tapes want few large files and inodes are few.
+//
+//   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar       the entries of each member, byte for byte as in its
+//   own
+//                                                         tar, one member behind the other; last an entry
+//                                                         with the same records as the sidecar, named like
+//                                                         the bundle with ".json" for ".tar"
+//   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.json  the sidecar: the members' records (record.h), their
+//                                                         offsets counting from the begin of the bundle
+//   STORE/RUN-bundle-00000040-00000900.5b6c7d8e.tar.parity  where the policy asks for parity
+//
+// The numbers are the first and the last step, the digits a digest of the members' names and places before;
+// RUN is "runs" where the members are of several. No two members of a bundle have the same directory, so that
+// tar -xf overwrites nothing. A member keeps the name that its own tar had, which is what the ledger calls it
+// by. Where a member is there twice, its own tar counts (store.h): a killed run left it, or the one in the
+// bundle was damaged and is stored again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "tools/archive/tar/record.h"
+
+namespace cairn {
+
+struct Bundle {
+  std::string name;  // of its file in the store
+  uint64_t tar_bytes = 0;
+  ArchivedParity parity;
+  std::vector<ArchiveRecord> members;  // in the order of their offsets
+  bool operator==(const Bundle&) const = default;
+};
+
+// A name for a bundle of these members, given where they lie now: another one than that of a bundle that it
+// replaces. `attempt`: where something of that name is there.
+std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt = 0);
+// What such a name tells; nothing for any other.
+struct BundleNameParts {
+  std::string run;
+  int64_t first_step = 0, last_step = 0;
+};
+std::optional<BundleNameParts> ParseBundleName(std::string_view name);
+// Of the last entry of its tar.
+std::string BundleIndexName(std::string_view bundle);
+
+std::string EncodeBundle(const Bundle& bundle);
+// Of a bundle of this name. Errors: Corrupt, NotSupported (version). The caller adds the path.
+Result<Bundle> DecodeBundle(std::string_view text, const std::string& name);
+
+// The names of all bundles of a store, those included of which only the sidecar is left.
+Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& store);
+// The sidecar. Errors: NotFound, Corrupt naming it.
+Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::string& name);
+// Puts the sidecar in its place, whole and synced.
+Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle);
+
+}  // namespace cairn

@@ -1,0 +1,110 @@
+#include "tools/archive/store/claims.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/store/store.h"
+#include "tools/archive/tar/sidecar.h"
+
+namespace cairn {
+namespace {
+
+using Claims = std::vector<std::string>;
+// True where the record was changed.
+using Change = std::function<bool(ArchiveRecord&)>;
+
+bool Set(ArchiveRecord& record, Claims claims) {
+  std::ranges::sort(claims);
+  const auto [first, last] = std::ranges::unique(claims);
+  claims.erase(first, last);
+  if (claims == record.claims) return false;
+  record.claims = std::move(claims);
+  return true;
+}
+
+// A member may have a tar of its own and lie in a bundle besides, for as long as a killed run is not settled.
+Status ChangeRecords(FileSystem& fs, const std::string& store, const Change& change) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  for (const std::string& tar : tars) {
+    ArchiveMember member = DescribeTar(fs, store, tar);
+    if (member.record && change(*member.record))
+      CAIRN_RETURN_IF_ERROR(WriteSidecar(fs, JoinPath(store, tar + ".json"), EncodeRecord(*member.record)));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) {
+    Result<Bundle> bundle = ReadBundle(fs, store, name);
+    bool changed = false;
+    for (size_t i = 0; bundle.ok() && i < bundle->members.size(); ++i) changed |= change(bundle->members[i]);
+    if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, *bundle));
+  }
+  return OkStatus();
+}
+
+bool Contains(const Claims& claims, std::string_view claim) {
+  return std::ranges::find(claims, claim) != claims.end();
+}
+
+}  // namespace
+
+std::vector<std::string> ClaimsOf(const ArchiveRecord& record) {
+  return record.claims.empty() ? Claims{std::string(kUnknownClaim)} : record.claims;
+}
+
+std::string ClaimsText(const std::vector<std::string>& claims) {
+  std::string text;
+  for (const std::string& claim : claims)
+    text += (text.empty() ? "" : ", ") + (claim == kByHand ? std::string("hand") : claim);
+  return text;
+}
+
+void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record) {
+  const ArchiveMember there = DescribeMember(fs, store, TarName(record));
+  if (!there.record && there.bytes == 0) return;
+  Claims claims = there.record ? ClaimsOf(*there.record) : Claims{std::string(kUnknownClaim)};
+  if (record.claims.empty() && claims == Claims{std::string(kUnknownClaim)}) return;
+  claims.insert(claims.end(), record.claims.begin(), record.claims.end());
+  Set(record, std::move(claims));
+}
+
+Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
+                const std::string& claim) {
+  if (tars.empty() || claim.empty()) return OkStatus();
+  const std::set<std::string> wanted(tars.begin(), tars.end());
+  return ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+    if (!wanted.contains(TarName(record))) return false;
+    Claims claims = ClaimsOf(record);
+    claims.push_back(claim);
+    return Set(record, std::move(claims));
+  });
+}
+
+Status DropClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
+                  const std::vector<std::string>& drop) {
+  if (tars.empty()) return OkStatus();
+  const std::set<std::string> wanted(tars.begin(), tars.end());
+  return ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+    if (!wanted.contains(TarName(record))) return false;
+    Claims claims = ClaimsOf(record);
+    std::erase_if(claims, [&](const std::string& claim) { return Contains(drop, claim); });
+    return !claims.empty() && Set(record, std::move(claims));
+  });
+}
+
+Result<size_t> AdoptClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& from,
+                           const std::string& to) {
+  std::set<std::string> adopted;
+  CAIRN_RETURN_IF_ERROR(ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+    Claims claims = ClaimsOf(record);
+    const bool taken =
+        std::erase_if(claims, [&](const std::string& claim) { return Contains(from, claim); }) > 0;
+    if (!taken) return false;
+    adopted.insert(TarName(record));
+    claims.push_back(to);
+    return Set(record, std::move(claims));
+  }));
+  return adopted.size();
+}
+
+}  // namespace cairn

@@ -1,0 +1,17 @@
+// Removes a source that was archived. It takes a proof, not a promise.
+#pragma once
+
+#include <string>
+
+#include "ckpt/run/deletion.h"
+#include "tools/archive/store/store_member.h"
+
+namespace cairn {
+
+// Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also where it is the newest
+// healthy step of its run. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument where the
+// store lies within the source.
+Status DeleteSource(FileSystem& fs, const std::string& path, const std::string& store, const ProvenCopy& copy,
+                    bool newest_too = false);
+
+}  // namespace cairn

@@ -1,0 +1,317 @@
+#include "tools/archive/store/ledger.h"
+
+#include <sqlite3.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kLedgerVersion = 1;
+constexpr int kBusyMilliseconds = 10'000;  // another process is writing
+
+constexpr const char* kSchema = R"(
+CREATE TABLE IF NOT EXISTS members(tar TEXT PRIMARY KEY, stamp TEXT, run TEXT, step INTEGER, form INTEGER,
+  bytes INTEGER, state INTEGER, trouble TEXT, record TEXT, scrubbed INTEGER DEFAULT 0, scrub TEXT DEFAULT '');
+CREATE TABLE IF NOT EXISTS sources(path TEXT PRIMARY KEY, run TEXT, step INTEGER, bytes INTEGER, digest TEXT,
+  state TEXT);
+)";
+
+struct Finalize {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+
+// One statement with its values; the first failure stays.
+class Query {
+ public:
+  Query(sqlite3* db, const char* sql) : db_(db) {
+    sqlite3_stmt* statement = nullptr;
+    result_ = sqlite3_prepare_v2(db, sql, -1, &statement, nullptr);
+    statement_.reset(statement);
+  }
+  Query& Bind(std::string_view text) {
+    return Check(sqlite3_bind_text(statement_.get(), ++bound_, text.data(), static_cast<int>(text.size()),
+                                   SQLITE_TRANSIENT));
+  }
+  Query& Bind(int64_t value) { return Check(sqlite3_bind_int64(statement_.get(), ++bound_, value)); }
+  // True where there is a row.
+  bool Step() {
+    if (result_ != SQLITE_OK && result_ != SQLITE_ROW) return false;
+    result_ = sqlite3_step(statement_.get());
+    return result_ == SQLITE_ROW;
+  }
+  std::string Text(int column) {
+    const auto* text = sqlite3_column_text(statement_.get(), column);
+    return text == nullptr ? "" : reinterpret_cast<const char*>(text);
+  }
+  int64_t Integer(int column) { return sqlite3_column_int64(statement_.get(), column); }
+  Status status() const {
+    if (result_ == SQLITE_OK || result_ == SQLITE_ROW || result_ == SQLITE_DONE) return OkStatus();
+    return IoError("{}: {}", sqlite3_db_filename(db_, "main"), sqlite3_errmsg(db_));
+  }
+
+ private:
+  Query& Check(int result) {
+    if (result_ == SQLITE_OK) result_ = result;
+    return *this;
+  }
+  sqlite3* db_;
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  int result_ = SQLITE_OK;
+  int bound_ = 0;
+};
+
+// What a row stands for: sizes and times of tar, pieces and sidecar, as they were; of a bundle's member those
+// of the bundle, behind its name.
+std::string StampOf(FileSystem& fs, const std::string& store, const std::string& tar,
+                    const std::vector<size_t>& pieces = {}) {
+  std::string stamp;
+  std::vector<std::string> names{tar, tar + ".json"};
+  for (const size_t number : pieces) names.push_back(TarPieceName(tar, number));
+  for (const std::string& name : names) {
+    const Result<FileInfo> info = fs.Stat(JoinPath(store, name));
+    stamp += info.ok() ? fmt::format("{}:{};", info->bytes, info->modified_unix_seconds) : "-;";
+  }
+  return stamp;
+}
+
+// A stamp of which the sidecar's part, the second, is left out.
+std::string WithoutSidecar(const std::string& stamp) {
+  const size_t first = stamp.find(';');
+  const size_t second = first == stamp.npos ? first : stamp.find(';', first + 1);
+  return second == stamp.npos ? stamp : stamp.substr(0, first) + stamp.substr(second);
+}
+
+// The record without its files, which only reading the member needs.
+std::string BriefRecord(ArchiveRecord record) {
+  record.files.clear();
+  if (record.tree) record.tree->entries.clear();
+  return EncodeRecord(record);
+}
+
+}  // namespace
+
+void Ledger::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
+
+Status Ledger::Execute(const std::string& sql) {
+  char* message = nullptr;
+  if (sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, &message) == SQLITE_OK) return OkStatus();
+  const Status status = IoError("{}: {}", JoinPath(store_, kLedgerName), message == nullptr ? "?" : message);
+  sqlite3_free(message);
+  return status;
+}
+
+Result<Ledger> Ledger::Open(const std::string& store) {
+  const std::string path = JoinPath(store, kLedgerName);
+  Status trouble;
+  for (const bool first : {true, false}) {
+    sqlite3* db = nullptr;
+    const int result =
+        sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+    Ledger ledger(store, std::unique_ptr<sqlite3, Close>(db));
+    if (result != SQLITE_OK) return IoError("{}: {}", path, sqlite3_errstr(result));
+    sqlite3_busy_timeout(db, kBusyMilliseconds);
+    trouble = ledger.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;");
+    if (trouble.ok()) {
+      Query check(db, "PRAGMA quick_check(1)");
+      if (!check.Step() || check.Text(0) != "ok") trouble = Corrupt("{}: {}", path, sqlite3_errmsg(db));
+    }
+    if (trouble.ok()) {
+      Query version(db, "PRAGMA user_version");
+      const int64_t found = version.Step() ? version.Integer(0) : 0;
+      if (found != 0 && found != kLedgerVersion) trouble = NotSupported("{}: version {}", path, found);
+    }
+    if (trouble.ok())
+      trouble = ledger.Execute(fmt::format("{} PRAGMA user_version={};", kSchema, kLedgerVersion));
+    if (trouble.ok()) return ledger;
+    if (!first || sqlite3_errcode(db) == SQLITE_READONLY || sqlite3_errcode(db) == SQLITE_BUSY ||
+        sqlite3_errcode(db) == SQLITE_CANTOPEN)
+      break;
+    std::error_code error;  // it is a cache: aside with it
+    std::filesystem::rename(path, path + ".damaged", error);
+    for (const char* suffix : {"-wal", "-shm"}) std::filesystem::remove(path + suffix, error);
+  }
+  return trouble;
+}
+
+// What a look at the bytes said holds for as long as those are the same: a claim in the sidecar changes
+// nothing. `with_bytes`: the stamp, less the sidecar's part, says so, too.
+Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp, bool with_bytes) {
+  Query query(db_.get(), "SELECT stamp, record FROM members WHERE tar=?");
+  const bool known = query.Bind(m.tar).Step();
+  CAIRN_RETURN_IF_ERROR(query.status());
+  if (!known || !m.record) return false;
+  Result<ArchiveRecord> before = DecodeRecord(query.Text(1));
+  if (!before.ok()) return false;
+  before->claims = m.record->claims;
+  return BriefRecord(*before) == BriefRecord(*m.record) &&
+         (!with_bytes || WithoutSidecar(query.Text(0)) == WithoutSidecar(stamp));
+}
+
+Status Ledger::Put(const ArchiveMember& m, const std::string& stamp, bool keep_scrub) {
+  CAIRN_ASSIGN_OR_RETURN(const bool keep, KeepsScrub(m, stamp, !keep_scrub));
+  Query query(db_.get(),
+              "INSERT INTO members(tar, stamp, run, step, form, bytes, state, trouble, record) "
+              "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT(tar) DO UPDATE SET stamp=excluded.stamp, "
+              "bytes=excluded.bytes, state=excluded.state, trouble=excluded.trouble, record=excluded.record, "
+              "scrubbed=CASE WHEN ? THEN members.scrubbed ELSE 0 END, "
+              "scrub=CASE WHEN ? THEN members.scrub ELSE '' END");
+  query.Bind(m.tar).Bind(stamp).Bind(m.run).Bind(m.step).Bind(static_cast<int64_t>(m.form));
+  query.Bind(static_cast<int64_t>(m.bytes)).Bind(static_cast<int64_t>(m.state)).Bind(m.trouble);
+  query.Bind(m.record ? BriefRecord(*m.record) : "");
+  query.Bind(int64_t{keep}).Bind(int64_t{keep}).Step();
+  return query.status();
+}
+
+Status Ledger::Sync(FileSystem& fs, bool all) {
+  // First, so that what another process learns meanwhile is not taken for gone.
+  CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+  const Status status = Follow(fs, all);
+  if (status.ok()) return Execute("COMMIT");
+  (void)Execute("ROLLBACK");
+  return status;
+}
+
+Status Ledger::Follow(FileSystem& fs, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store_));
+  CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(fs, store_));
+  std::map<std::string, std::string> known;
+  {
+    Query stamps(db_.get(), "SELECT tar, stamp FROM members");
+    while (stamps.Step()) known[stamps.Text(0)] = stamps.Text(1);
+    CAIRN_RETURN_IF_ERROR(stamps.status());
+  }
+  // Those of their own first; what a bundle has of them besides does not count (store.h).
+  std::set<std::string> own;
+  for (const std::string& tar : tars) {
+    const std::string stamp = StampOf(fs, store_, tar, pieces[tar]);
+    const auto found = known.find(tar);
+    const bool same = found != known.end() && found->second == stamp;
+    if (found != known.end()) known.erase(found);
+    own.insert(tar);
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember(fs, store_, tar), stamp, false));
+  }
+  CAIRN_RETURN_IF_ERROR(FollowBundles(fs, all, own, known));
+  for (const auto& [tar, stamp] : known) {
+    Query gone(db_.get(), "DELETE FROM members WHERE tar=?");
+    gone.Bind(tar).Step();
+    CAIRN_RETURN_IF_ERROR(gone.status());
+  }
+  return OkStatus();
+}
+
+// Takes out of `known`, tar -> stamp, what bundles hold.
+Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
+                             std::map<std::string, std::string>& known) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(fs, store_));
+  std::map<std::string, std::string> stamps;  // of each bundle
+  for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(fs, store_, name));
+  std::map<std::string, size_t> rows;  // of each stamp
+  for (const auto& [tar, stamp] : known) ++rows[stamp];
+  for (const auto& [name, stamp] : stamps)
+    std::erase_if(known, [&](const auto& row) { return row.second == stamp; });
+  const bool gone = !known.empty();  // its tar is; a bundle may have it
+  for (const auto& [name, stamp] : stamps) {
+    if (!all && !gone && rows[stamp] > 0) continue;
+    for (const ArchiveMember& member : DescribeBundle(fs, store_, name)) {
+      if (own.contains(member.tar)) continue;
+      known.erase(member.tar);
+      CAIRN_RETURN_IF_ERROR(Put(member, stamp, /*keep_scrub=*/!all));
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::vector<LedgerMember>> Ledger::Members() {
+  Query query(db_.get(),
+              "SELECT tar, run, step, form, bytes, state, trouble, record, scrubbed, scrub FROM members "
+              "ORDER BY run, step, form, tar");
+  std::vector<LedgerMember> members;
+  while (query.Step()) {
+    ArchiveMember m{.run = query.Text(1),
+                    .step = query.Integer(2),
+                    .form = static_cast<Form>(query.Integer(3)),
+                    .tar = query.Text(0),
+                    .bytes = static_cast<uint64_t>(query.Integer(4)),
+                    .state = static_cast<MemberState>(query.Integer(5)),
+                    .trouble = query.Text(6),
+                    .record = {}};
+    if (Result<ArchiveRecord> record = DecodeRecord(query.Text(7)); record.ok())
+      m.record = std::move(record).value();
+    members.push_back({std::move(m), {query.Integer(8), query.Text(9)}});
+  }
+  CAIRN_RETURN_IF_ERROR(query.status());
+  return members;
+}
+
+Result<std::vector<SeenSource>> Ledger::Sources() {
+  Query query(db_.get(),
+              "SELECT path, run, step, bytes, digest, state FROM sources ORDER BY run, step, path");
+  std::vector<SeenSource> sources;
+  while (query.Step())
+    sources.push_back({query.Text(0), query.Text(1), query.Integer(2),
+                       static_cast<uint64_t>(query.Integer(3)), query.Text(4), query.Text(5)});
+  CAIRN_RETURN_IF_ERROR(query.status());
+  return sources;
+}
+
+Status Ledger::SetScrub(const std::string& tar, const Scrub& scrub) {
+  Query query(db_.get(), "UPDATE members SET scrubbed=?, scrub=? WHERE tar=?");
+  query.Bind(scrub.unix_seconds).Bind(scrub.trouble).Bind(tar).Step();
+  return query.status();
+}
+
+Status Ledger::NoteSource(const SeenSource& source) {
+  Query query(db_.get(), "INSERT OR REPLACE INTO sources VALUES(?,?,?,?,?,?)");
+  query.Bind(source.path).Bind(source.run).Bind(source.step).Bind(static_cast<int64_t>(source.bytes));
+  query.Bind(source.digest).Bind(source.state).Step();
+  return query.status();
+}
+
+Status Ledger::ForgetSource(const std::string& path) {
+  Query query(db_.get(), "DELETE FROM sources WHERE path=?");
+  query.Bind(path).Step();
+  return query.status();
+}
+
+std::string StateText(FileSystem& fs, const LedgerMember& entry) {
+  const ArchiveMember& m = entry.member;
+  if (m.state == MemberState::kVerified && !entry.scrub.trouble.empty()) return "damaged";
+  if (m.state != MemberState::kVerified || !m.record || m.record->source.empty())
+    return std::string(Name(m.state));
+  return fs.Stat(m.record->source).ok() ? "verified" : "scratch gone";
+}
+
+Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return members;
+  Result<Ledger> ledger = Ledger::Open(store);
+  if (!ledger.ok()) return members;
+  (void)ledger->Sync(fs);  // forgets what was seen of a member that was stored again since
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> known, ledger->Members());
+  std::map<std::string_view, int64_t> damaged;  // tar -> when that was seen
+  for (const LedgerMember& entry : known)
+    if (!entry.scrub.trouble.empty()) damaged[entry.member.tar] = entry.scrub.unix_seconds;
+  std::erase_if(members, [&](const ArchiveMember& member) {
+    const auto seen = damaged.find(member.tar);
+    return seen != damaged.end() && member.record && seen->second >= member.record->verified_unix_seconds;
+  });
+  return members;
+}
+
+Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild) {
+  CAIRN_RETURN_IF_ERROR(fs.List(store).status());
+  Result<Ledger> ledger = Ledger::Open(store);
+  if (ledger.ok() && ledger->Sync(fs, rebuild).ok()) return ledger->Members();
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  std::vector<LedgerMember> list;
+  for (ArchiveMember& member : members) list.push_back({std::move(member), {}});
+  return list;
+}
+
+}  // namespace cairn

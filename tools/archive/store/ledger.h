@@ -1,0 +1,92 @@
+// The ledger: what a store holds and what is known of the sources, in SQLite, so that listing recalls nothing
+// from tape.
+//
+// It is a cache. The truth lies in the sidecars (record.h); the ledger is made from them where it is missing,
+// damaged or of another version, and follows them by names, sizes and times. Only what no sidecar tells is
+// its own: when a member was last scrubbed and with what result, and which sources were seen that are not
+// stored yet. WAL mode, so that a listing never waits for a run.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/archive/store/store.h"
+
+struct sqlite3;
+
+namespace cairn {
+
+inline constexpr std::string_view kLedgerName = "ledger.sqlite";
+
+// Last look at a member's bytes.
+struct Scrub {
+  int64_t unix_seconds = 0;  // 0: never since it was stored
+  std::string trouble;       // empty: it was whole
+};
+
+// A source that a plan or run has seen.
+struct SeenSource {
+  std::string path;
+  std::string run;
+  int64_t step = 0;
+  uint64_t bytes = 0;
+  std::string digest;  // of its manifest, or of the tree
+  std::string state;   // "scratch only", "archiving", "stored"
+};
+
+struct LedgerMember {
+  ArchiveMember member;  // its record without the list of files
+  Scrub scrub;
+};
+
+class Ledger {
+ public:
+  // Opens STORE/ledger.sqlite, or makes it. One that cannot be read is set aside (".damaged") and made anew.
+  // Errors: those of the disk; a store that cannot be written to has no ledger to open.
+  static Result<Ledger> Open(const std::string& store);
+  Ledger(Ledger&&) noexcept = default;
+  Ledger& operator=(Ledger&&) noexcept = default;
+
+  // Follows the store: reads the sidecars that are new or changed, and forgets what is gone. `all`: reads
+  // every sidecar again.
+  Status Sync(FileSystem& fs, bool all = false);
+
+  // By run, step, form.
+  Result<std::vector<LedgerMember>> Members();
+  Result<std::vector<SeenSource>> Sources();
+
+  Status SetScrub(const std::string& tar, const Scrub& scrub);
+  Status NoteSource(const SeenSource& source);
+  Status ForgetSource(const std::string& path);
+
+ private:
+  struct Close {
+    void operator()(sqlite3* db) const;
+  };
+  Ledger(std::string store, std::unique_ptr<sqlite3, Close> db)
+      : store_(std::move(store)), db_(std::move(db)) {}
+  Status Execute(const std::string& sql);
+  Status Follow(FileSystem& fs, bool all);
+  Status FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
+                       std::map<std::string, std::string>& known);
+  Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp, bool with_bytes);
+  Status Put(const ArchiveMember& member, const std::string& stamp, bool keep_scrub);
+
+  std::string store_;
+  std::unique_ptr<sqlite3, Close> db_;
+};
+
+// What `archive ls` calls the state of a member: that of the store, or "scratch gone" where the copy is
+// proven and its source is no longer there.
+std::string StateText(FileSystem& fs, const LedgerMember& member);
+
+// ListStore without the members that a later look found damaged: those that count as stored.
+Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store);
+
+// The members by the ledger, or by the store itself where it cannot be written to.
+Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild);
+
+}  // namespace cairn

@@ -1,0 +1,19 @@
+// Takes tars and bundles out of a store, with all that belongs to them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+inline constexpr std::string_view kDeletingSuffix = ".deleting";
+
+// Takes a tar or a bundle out of the store: its (first) file steps aside, so that a killed prune is ended by
+// the next run (CleanStore). Requires the lock. Errors: InvalidArgument where the file is a link.
+Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file);
+// What is left to do then: sidecar, parity and pieces go for good, and then what stepped aside.
+Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file);
+
+}  // namespace cairn

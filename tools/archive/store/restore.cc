@@ -1,0 +1,275 @@
+#include "tools/archive/store/restore.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/base/sha256.h"
+#include "ckpt/io/stream_writer.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/step/partial_dir.h"
+#include "tools/archive/store/source.h"
+#include "tools/archive/tar/tar_file_system.h"
+#include "tools/archive/tar/verified_copy.h"
+
+namespace cairn {
+namespace {
+
+// A checkpoint says which step it is; a directory's name must not say otherwise.
+Status CheckDestination(FileSystem& fs, const std::filesystem::path& destination, const StepReader& step) {
+  if (fs.Stat(destination).ok())
+    return AlreadyExists("{} exists and is never overwritten; choose another destination",
+                         destination.string());
+  const auto named = ParseStepDirName(destination.filename().string());
+  if (named && *named != step.manifest().step)
+    return InvalidArgument("{}: the archived step is {}; name the destination {}", destination.string(),
+                           step.manifest().step, StepDirName(step.manifest().step));
+  return CheckCoverage(step.catalog()).WithContext(step.directory());
+}
+
+Status Extract(FileSystem& fs, FileSystem& view, const StepReader& step, const std::string& partial,
+               const ByteProgress& progress) {
+  WriteRing ring(fs);
+  uint64_t done = 0;
+  for (const ManifestFile& file : step.manifest().files) {
+    CAIRN_ASSIGN_OR_RETURN(const auto out,
+                           StreamWriter::Create(fs, ring, JoinPath(partial, file.name), file.bytes));
+    CAIRN_RETURN_IF_ERROR(CopyVerified(view, step, file, [&](std::span<const std::byte> bytes) {
+      done += bytes.size();
+      if (progress) progress(done);
+      return out->Append(bytes);
+    }));
+    CAIRN_RETURN_IF_ERROR(out->Finish());
+  }
+  CAIRN_RETURN_IF_ERROR(
+      WriteSmallFile(fs, JoinPath(partial, kManifestName), EncodeManifest(step.manifest())));
+  return fs.SyncDir(partial);
+}
+
+Status VerifyRestored(FileSystem& fs, const std::string& partial, uint64_t extracted,
+                      const ByteProgress& progress) {
+  CAIRN_ASSIGN_OR_RETURN(const auto restored, StepReader::Open(fs, partial));
+  const auto tell = [&](uint64_t read) {
+    if (progress) progress(extracted + read);
+  };
+  return VerifyHash(fs, *restored, tell).status();
+}
+
+Status Sha256Is(const std::string& path, Sha256& sha, const std::string& wanted, const char* otherwise) {
+  return sha.FinishHex() == wanted ? OkStatus() : Corrupt("{}: {}", path, otherwise);
+}
+
+// Rebuilds one tree.
+class TreeRestorer {
+ public:
+  TreeRestorer(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record, const std::string& root,
+               const RestoreOptions& options, const ByteProgress& progress)
+      : fs_(fs),
+        view_(view),
+        record_(record),
+        root_(root),
+        options_(options),
+        progress_(progress),
+        ring_(fs) {}
+
+  Status Restore() {
+    if (::chmod(root_.c_str(), 0700) != 0) return PosixError("set the mode of", root_, errno);
+    CAIRN_RETURN_IF_ERROR(MakeDirectories());
+    for (const ArchivedFile& file : record_.files) CAIRN_RETURN_IF_ERROR(MakeFile(file));
+    if (record_.tree) CAIRN_RETURN_IF_ERROR(MakeLinks());
+    for (const std::string& directory : directories_)
+      CAIRN_RETURN_IF_ERROR(fs_.SyncDir(JoinPath(root_, directory)));
+    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(root_));
+    return SetDirectories();
+  }
+
+ private:
+  // Those that are told, and of an old record those that files need.
+  Status MakeDirectories() {
+    for (const ArchivedFile& file : record_.files)
+      for (size_t slash = file.name.find('/'); slash != file.name.npos;
+           slash = file.name.find('/', slash + 1))
+        directories_.insert(file.name.substr(0, slash));
+    if (record_.tree)
+      for (const ArchivedEntry& entry : record_.tree->entries)
+        if (entry.kind == EntryKind::kDirectory && !entry.name.empty()) directories_.insert(entry.name);
+    for (const std::string& directory : directories_)  // sorted: those above come first
+      CAIRN_RETURN_IF_ERROR(fs_.MakeDir(JoinPath(root_, directory)));
+    return OkStatus();
+  }
+
+  // Compared with its SHA-256 on its way and again on the disk.
+  Status MakeFile(const ArchivedFile& file) {
+    const std::string from = JoinPath(view_.root(), file.name), to = JoinPath(root_, file.name);
+    CAIRN_ASSIGN_OR_RETURN(const auto out, StreamWriter::Create(fs_, ring_, to, file.bytes));
+    Sha256 sha;
+    CAIRN_RETURN_IF_ERROR(ReadThrough(view_, from, file.bytes, [&](std::span<const std::byte> bytes) {
+      sha.Update(bytes);
+      Tell(bytes.size());
+      return WriteWithHoles(*out, file.bytes, bytes);
+    }));
+    CAIRN_RETURN_IF_ERROR(out->Finish());
+    CAIRN_RETURN_IF_ERROR(Sha256Is(from, sha, file.sha256, "does not match its SHA-256"));
+    Sha256 again;
+    CAIRN_RETURN_IF_ERROR(ReadThrough(fs_, to, file.bytes, [&](std::span<const std::byte> bytes) {
+      again.Update(bytes);
+      Tell(bytes.size());
+      return OkStatus();
+    }));
+    CAIRN_RETURN_IF_ERROR(Sha256Is(to, again, file.sha256, "the disk did not keep what was written"));
+    return record_.tree ? SetFacts(to, EntryKind::kFile, file.facts) : OkStatus();
+  }
+
+  // A page of zeros becomes a hole; the last one is written, so that the file gets its size.
+  static Status WriteWithHoles(StreamWriter& out, uint64_t file_bytes, std::span<const std::byte> bytes) {
+    static constexpr std::array<std::byte, kPageBytes> kZeros{};
+    while (!bytes.empty()) {
+      const uint64_t in_page = out.bytes() % kPageBytes;
+      const std::span part = bytes.first(std::min<uint64_t>(bytes.size(), kPageBytes - in_page));
+      const bool hole = part.size() == kPageBytes && out.bytes() + kPageBytes < file_bytes &&
+                        std::memcmp(part.data(), kZeros.data(), kPageBytes) == 0;
+      CAIRN_RETURN_IF_ERROR(hole ? out.Skip(kPageBytes) : out.Append(part));
+      bytes = bytes.subspan(part.size());
+    }
+    return OkStatus();
+  }
+
+  Status MakeLinks() {
+    for (const ArchivedEntry& entry : record_.tree->entries) {
+      if (entry.kind != EntryKind::kLink) continue;
+      const std::string path = JoinPath(root_, entry.name);
+      if (::symlink(entry.target.c_str(), path.c_str()) != 0) return PosixError("make link", path, errno);
+      CAIRN_RETURN_IF_ERROR(SetFacts(path, EntryKind::kLink, entry.facts));
+    }
+    return OkStatus();
+  }
+
+  // Those below first: what is made in a directory moves its time. An old record tells nothing of them.
+  Status SetDirectories() {
+    if (!record_.tree) return FreshDirectory(root_);
+    std::vector<ArchivedEntry> entries = record_.tree->entries;
+    std::ranges::sort(entries, std::ranges::greater(), &ArchivedEntry::name);
+    for (const ArchivedEntry& entry : entries)
+      if (entry.kind == EntryKind::kDirectory)
+        CAIRN_RETURN_IF_ERROR(SetFacts(JoinPath(root_, entry.name), entry.kind, entry.facts));
+    return OkStatus();
+  }
+
+  // The mode that a new directory gets.
+  static Status FreshDirectory(const std::string& path) {
+    const mode_t mask = ::umask(022);
+    ::umask(mask);
+    if (::chmod(path.c_str(), 0777 & ~mask) != 0) return PosixError("set the mode of", path, errno);
+    return OkStatus();
+  }
+
+  // Owner, mode, time, in this order: chown clears bits of the mode. Only a file that has its owner and group
+  // lends their rights (set-user-ID and set-group-ID).
+  Status SetFacts(const std::string& path, EntryKind kind, const EntryFacts& facts) {
+    constexpr uint32_t kLentRights = 06000;
+    if (options_.same_owner &&
+        ::fchownat(AT_FDCWD, path.c_str(), facts.user, facts.group, AT_SYMLINK_NOFOLLOW) != 0)
+      return PosixError("set the owner (--no-same-owner leaves it) of", path, errno);
+    struct stat st;
+    if (::lstat(path.c_str(), &st) != 0) return PosixError("find", path, errno);
+    const bool lends = st.st_uid == facts.user && st.st_gid == facts.group;
+    const uint32_t mode = lends ? facts.mode : facts.mode & ~kLentRights;
+    if (kind != EntryKind::kLink && ::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0)
+      return PosixError("set the mode of", path, errno);
+    const timespec times[] = {
+        {.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+        {.tv_sec = facts.modified_unix_seconds, .tv_nsec = static_cast<long>(facts.modified_nanoseconds)}};
+    if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0)
+      return PosixError("set the time of", path, errno);
+    return OkStatus();
+  }
+
+  void Tell(uint64_t bytes) {
+    done_ += bytes;
+    if (progress_) progress_(done_);
+  }
+
+  FileSystem& fs_;
+  TarFileSystem& view_;
+  const ArchiveRecord& record_;
+  const std::string& root_;
+  const RestoreOptions& options_;
+  const ByteProgress& progress_;
+  WriteRing ring_;
+  std::set<std::string> directories_;
+  uint64_t done_ = 0;
+};
+
+Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& record,
+                   const std::filesystem::path& target, const RestoreOptions& options,
+                   const ByteProgress& progress) {
+  if (fs.Stat(target).ok())
+    return AlreadyExists("{} exists and is never overwritten; choose another destination", target.string());
+  uint64_t bytes = 0;
+  for (const ArchivedFile& file : record.files) bytes += file.bytes;
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
+                         PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
+  CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), options, progress).Restore());
+  CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
+  partial.Keep();
+  return fs.SyncDir(ParentDir(target));
+}
+
+// The whole member, by its headers: they must say what its record does. `record`: empty where it has none.
+Result<std::unique_ptr<TarFileSystem>> OpenWhole(FileSystem& fs, const std::string& store,
+                                                 const std::string& tar,
+                                                 const std::optional<ArchiveRecord>& record) {
+  if (!record) return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
+  CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false));
+  CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
+  return view;
+}
+
+}  // namespace
+
+std::filesystem::path DestinationPath(const std::string& destination) {
+  std::filesystem::path path = std::filesystem::path(destination).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path;
+}
+
+Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
+                                                  const std::string& tar) {
+  if (const auto record = ReadRecord(fs, store, tar); record.ok())
+    return TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false, *record);
+  return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
+}
+
+Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
+                  const std::string& destination, const ByteProgress& progress,
+                  const RestoreOptions& options) {
+  const std::filesystem::path target = DestinationPath(destination);
+  std::optional<ArchiveRecord> record;
+  if (Result<ArchiveRecord> read = ReadRecord(fs, store, tar); read.ok()) record = std::move(read).value();
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(fs, store, tar, record));
+  if (const auto parts = ParseTarName(tar); parts && parts->form == Form::kFiles) {
+    if (!record) return ReadRecord(fs, store, tar).status();
+    return RestoreTree(fs, *view, *record, target, options, progress);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
+  if (record && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
+    return Corrupt("{}: holds another manifest than the ledger says", view->root());
+  CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
+                         PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
+  CAIRN_RETURN_IF_ERROR(Extract(fs, *view, *step, partial.path(), progress));
+  CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), step->manifest().bytes(), progress));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
+  partial.Keep();
+  return fs.SyncDir(ParentDir(target));
+}
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// Gets a part of an archived step back: its weights as a step of their own, or tensors as one safetensors
+// file. Of the tar only what they need is read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/model/catalog.h"
+#include "tools/archive/store/restore.h"
+
+namespace cairn {
+
+// The weights of a step that is read through `from`, in their stored types, as the step directory
+// `destination`, with its tokenizer. Errors: those of RestoreTar and Strip.
+Status RestoreWeights(FileSystem& fs, FileSystem& from, CheckpointSource& step,
+                      const std::string& destination);
+
+// The step's files in which the tensors lie that any glob means, and the weights that packed ones of them are
+// completed from.
+std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::vector<std::string>& globs);
+
+// The tensors that any glob means (tensor_glob.h: "NAME", "NAME/master") as `destination`, read back.
+// Returns how many. Errors: AlreadyExists; InvalidArgument where no tensor fits a glob; Corrupt.
+Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
+                              const std::string& destination, const ByteProgress& progress);
+
+}  // namespace cairn

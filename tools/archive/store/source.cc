@@ -1,0 +1,108 @@
+#include "tools/archive/store/source.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <filesystem>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/deletion.h"
+#include "ckpt/run/run_dir.h"
+
+namespace cairn {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+// Fit for a file name and for RUN@STEP.
+std::string PlainName(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) &&
+        std::string_view("._-").find(c) == std::string_view::npos)
+      c = '_';
+  return IsPlainFileName(name) ? name : "run";
+}
+
+std::string LastName(const std::string& path) { return stdfs::path(path).filename().string(); }
+std::string ParentName(const std::string& path) {
+  return stdfs::path(path).parent_path().filename().string();
+}
+
+// A run directory of Cairn, even one without a committed step.
+bool LooksLikeRun(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return name == kRunName || ParseStepDirName(name) || ParseMarkedDirName(name);
+  });
+}
+
+Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSource>& sources) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
+  if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
+  if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
+    sources.push_back({.path = argument});
+    return OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
+  CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs, argument));
+  for (int64_t step : steps)
+    sources.push_back({.path = JoinPath(argument, StepDirName(step)), .newest_of_run = step == newest});
+  if (!steps.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
+  if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
+    return NotFound("{}: neither a committed step nor a run directory with one", argument);
+  const size_t before = sources.size();
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(argument, name);
+    const Result<FileInfo> entry = fs.Stat(path);
+    if (ForeignStepOf(name) && entry.ok() && entry->is_directory())
+      sources.push_back({.path = path, .native = false});
+  }
+  if (sources.size() == before) sources.push_back({.path = argument, .native = false});
+  return OkStatus();
+}
+
+}  // namespace
+
+std::optional<int64_t> ForeignStepOf(std::string_view name) {
+  for (const std::string_view prefix : {"global_step", "iter_", "checkpoint-", "step_", "step-", "step"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view digits = name.substr(prefix.size());
+    int64_t step = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+    if (error == std::errc() && end == digits.data() + digits.size() && step >= 0) return step;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
+  std::vector<ArchiveSource> sources;
+  for (const std::string& argument : arguments) CAIRN_RETURN_IF_ERROR(Expand(fs, argument, sources));
+  return sources;
+}
+
+ArchiveRecord DescribeSource(const StepReader& step) {
+  const std::string canonical = CanonicalPath(step.directory());
+  ArchiveRecord record = RecordOf(step.manifest(), PlainName(ParentName(canonical)));
+  record.source = canonical;
+  return record;
+}
+
+ArchiveRecord NameTree(const std::string& directory) {
+  const std::string canonical = CanonicalPath(directory);
+  const std::string name = PlainName(LastName(canonical));
+  const auto step = ForeignStepOf(name);
+  const std::string run = step ? PlainName(ParentName(canonical)) : name;
+  ArchiveRecord record{.name = run, .step = step.value_or(0), .directory = JoinPath(run, name)};
+  record.form = Form::kFiles;
+  record.source = canonical;
+  return record;
+}
+
+Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(step_dir, kManifestName), kMaxManifestBytes));
+  if (ToHex(DigestOf(text)) != digest) return Corrupt("{}: was saved anew meanwhile; run again", step_dir);
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,39 @@
+// What an archive takes its copies from: native steps, other systems' checkpoints, or any directory.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/step/step_reader.h"
+#include "tools/archive/store/tree.h"
+#include "tools/archive/tar/record.h"
+
+namespace cairn {
+
+struct ArchiveSource {
+  std::string path;
+  bool native = true;            // a committed step; otherwise a tree of files, taken as they are
+  bool newest_of_run = false;    // the newest healthy step of a run directory that was given as a whole
+  Links links = Links::kRefuse;  // of a tree
+};
+
+// What the arguments mean: a step itself, all committed steps of a run directory; of other systems the
+// directories that carry a step's number (global_step2, iter_0000100, checkpoint-500), or the directory as it
+// is. Errors: NotFound naming the argument.
+Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
+
+// The record that `step` would get, without the size of the tar and the digests of the files.
+ArchiveRecord DescribeSource(const StepReader& step);
+
+// The name, step and place in the store that a tree of this path gets; nothing of its content.
+ArchiveRecord NameTree(const std::string& directory);
+
+// The step's number in another system's directory name: "global_step2", "iter_0000100", "checkpoint-500".
+std::optional<int64_t> ForeignStepOf(std::string_view directory_name);
+
+// Errors: Corrupt where the manifest in `step_dir` is another than the one of this digest (hex).
+Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);
+
+}  // namespace cairn

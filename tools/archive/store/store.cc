@@ -1,0 +1,311 @@
+#include "tools/archive/store/store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/store/member_title.h"
+#include "tools/archive/tar/tar_pieces.h"
+#include "unpack_text.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kReadmeName = "README.txt";
+constexpr std::string_view kUnpackName = "unpack.py";
+constexpr std::string_view kReadme = R"(What lies here, and how to get it back without Cairn
+====================================================
+
+Each RUN-step-NNNNNNNN.XXXXXXXX.tar is one checkpoint of a training run: a plain POSIX (pax) tar of ordinary files, not
+encrypted. RUN-step-NNNNNNNN.fp16.XXXXXXXX.tar holds the weights of that checkpoint alone, as fp16;
+RUN-step-NNNNNNNN.files.XXXXXXXX.tar any other files. Beside each, .tar.json tells what is in it and where, and that it
+was read back and proven after it was written; .tar.parity, where there is one, repairs it. A .tar without a .tar.json was
+never proven. ledger.sqlite is made from all those and may be deleted.
+
+What is too large for one file goes on in .tar.2, .tar.3 and so on: each of them is a plain tar of its own with some of the
+files, so extract them all. Their .tar.json says how many there are.
+
+RUN-bundle-FIRST-LAST.XXXXXXXX.tar holds several of those in one plain tar, each in a directory of its own; its .tar.json
+and the last entry of the tar itself say which, and where.
+
+With Cairn:
+  cairn archive ls .
+  cairn archive verify .
+  cairn archive restore .:RUN@STEP DESTINATION
+
+Without:
+  tar -xf RUN-step-NNNNNNNN.XXXXXXXX.tar        makes RUN/step-NNNNNNNN/
+  for f in $(ls -v RUN-step-NNNNNNNN.XXXXXXXX.tar RUN-step-NNNNNNNN.XXXXXXXX.tar.[0-9]*); do tar -xf $f; done   of several files
+  tar -xf RUN-bundle-FIRST-LAST.XXXXXXXX.tar RUN/step-NNNNNNNN      one of a bundle; without the directory all
+  python3 unpack.py RUN/step-NNNNNNNN           only where it has files named *.planes.zst; needs zstd and numpy
+  cd RUN/step-NNNNNNNN && sha256sum -c SHA256SUMS
+
+Of other files tar gives modes, times, links and empty directories back too, and to root their owners, by number. A name
+that is not ASCII makes GNU tar say "Ignoring unknown extended header keyword 'hdrcharset'", and nothing else. Files of
+several names (hard links) come back as one file for each name. Access lists and extended attributes are not kept.
+Names in a .tar.json are UTF-8; \\ stands for a backslash there and \xff for a byte that is no UTF-8.
+
+unpack.py says how packed files are made, in a few lines; they are zstd frames, so `zstd -t` checks them.
+manifest.json is JSON text. index.h5 shows every tensor whole to any HDF5 program, by way of the shard-*.h5 beside it:
+  python3 -c 'import h5py; h5py.File("index.h5")["weight"].visititems(lambda name, data: print(name, data))'
+h5py reads bfloat16 tensors as float32.
+)";
+
+Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view text) {
+  const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
+  if (there.ok() && *there == text) return OkStatus();
+  const std::string next = fmt::format("{}{}", path, kPartialSuffix);
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
+  return fs.Rename(next, path);
+}
+
+std::string RecordName(const std::string& tar) { return tar + ".json"; }
+
+Result<ArchiveRecord> ReadSidecar(FileSystem& fs, const std::string& store, const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes));
+  Result<ArchiveRecord> record = DecodeRecord(text);
+  if (!record.ok()) return record.status().WithContext(RecordName(tar));
+  if (TarName(*record) != tar || !record->bundle.empty())
+    return Corrupt("its ledger entry belongs to another tar");
+  return record;
+}
+
+// What the size of the tar that a member lies in says of its state, given the one that the sidecar has.
+void Judge(ArchiveMember& member, const Result<uint64_t>& there, uint64_t bytes) {
+  member.state = MemberState::kDamaged;
+  if (!there.ok())
+    member.trouble =
+        there.status().kind() == StatusKind::kNotFound ? "the tar is missing" : there.status().message();
+  else if (*there != bytes)
+    member.trouble = fmt::format("the tar has {} bytes, the ledger says {}", *there, bytes);
+  else
+    member.state = MemberState::kVerified;
+}
+
+// A tar whose sidecar is missing or cannot be read.
+ArchiveMember WithoutRecord(ArchiveMember member, const Status& why) {
+  if (why.kind() != StatusKind::kNotFound) {
+    member.state = MemberState::kDamaged;
+    member.trouble = why.message();
+  }
+  return member;
+}
+
+// Of a member that is there twice, its own tar counts where it was proven.
+void Merge(std::vector<ArchiveMember>& members, std::vector<ArchiveMember> bundled) {
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < members.size(); ++i) places[members[i].tar] = i;
+  for (ArchiveMember& m : bundled) {
+    const auto [place, fresh] = places.emplace(m.tar, members.size());
+    if (fresh)
+      members.push_back(std::move(m));
+    else if (members[place->second].state != MemberState::kVerified && m.state == MemberState::kVerified)
+      members[place->second] = std::move(m);
+  }
+}
+
+// RUN@STEP, RUN~ID@STEP or ID@STEP, taken apart; no step: any.
+struct Selector {
+  std::string text;
+  std::string run;  // empty: any
+  std::string id;   // the begin of the run's identity; empty: any
+  std::optional<int64_t> step;
+
+  bool Fits(const ArchiveMember& m) const {
+    if (text.empty() || text == m.tar) return true;
+    return (run.empty() || run == m.run) && (id.empty() || (m.record && m.record->run.starts_with(id))) &&
+           (!step || *step == m.step);
+  }
+};
+
+bool IsId(std::string_view text) {
+  return text.size() >= kMinIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
+  Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
+  if (const size_t at = text.rfind('@'); at != text.npos) {
+    int64_t step = -1;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + at + 1, end, step);
+    if (error != std::errc() || stop != end || step < 0)
+      return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
+    selector.run = text.substr(0, at);
+    selector.step = step;
+  }
+  if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
+  const size_t mark = selector.run.rfind('~');
+  const std::string id = mark == text.npos ? selector.run : selector.run.substr(mark + 1);
+  if (!IsId(id)) return selector;
+  selector.run = mark == text.npos ? "" : selector.run.substr(0, mark);
+  selector.id = id;
+  return selector;
+}
+
+// With where they came from, where names alone do not tell them apart.
+std::string ListNames(const std::vector<ArchiveMember>& members, const MemberTitles& titles) {
+  std::string names;
+  for (const ArchiveMember& m : members) {
+    const bool source =
+        m.record && !m.record->source.empty() && (titles.ambiguous() || m.form == Form::kFiles);
+    names += fmt::format("{}{} ({}{})", names.empty() ? "" : ", ", titles.Of(m), m.tar,
+                         source ? fmt::format(" from {}", m.record->source) : "");
+  }
+  return names;
+}
+
+// Runs by identity, whatever they were called; those whose identity nobody knows, and trees, which have one
+// each, by name.
+size_t CountRuns(const std::vector<ArchiveMember>& members) {
+  const auto known = [](const ArchiveMember& m) { return m.record && m.form != Form::kFiles; };
+  std::set<std::string> ids, names, others;
+  for (const ArchiveMember& m : members) {
+    if (known(m)) ids.insert(m.record->run);
+    (known(m) ? names : others).insert(m.run);
+  }
+  return ids.size() + std::ranges::count_if(others, [&](const auto& name) { return !names.contains(name); });
+}
+
+}  // namespace
+
+std::string_view Name(MemberState state) {
+  constexpr std::string_view kNames[] = {"stored", "verified", "damaged"};
+  return kNames[static_cast<int>(state)];
+}
+
+Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left, or its other pieces
+  for (std::string name : names) {
+    if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
+    if (const auto piece = ParseTarPieceName(name)) name = piece->tar;
+    if (ParseTarName(name)) tars.insert(name);
+  }
+  return std::vector<std::string>(tars.begin(), tars.end());
+}
+
+ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::string& tar) {
+  const TarNameParts parts = ParseTarName(tar).value_or(TarNameParts{});
+  ArchiveMember member{
+      .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
+  Result<ArchiveRecord> record = ReadSidecar(fs, store, tar);
+  const Result<TarPlace> place = record.ok() ? PlaceOf(store, *record) : FindTar(fs, JoinPath(store, tar));
+  const Result<uint64_t> bytes = place.ok() ? StatTar(fs, *place) : Result<uint64_t>(place.status());
+  if (bytes.ok()) member.bytes = *bytes;
+  if (!record.ok()) {
+    if (!place.ok()) member.trouble = place.status().message();  // a piece is missing
+    return WithoutRecord(std::move(member), record.status());
+  }
+  member.record = std::move(record).value();
+  Judge(member, bytes, member.record->tar_bytes);
+  return member;
+}
+
+std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& store, const std::string& name) {
+  const Result<uint64_t> there = StatTar(fs, PlaceOfTar(JoinPath(store, name)));
+  Result<Bundle> bundle = ReadBundle(fs, store, name);
+  if (!bundle.ok()) {
+    const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
+    ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
+    if (there.ok()) whole.bytes = *there;
+    whole.trouble = "a bundle without its sidecar; cairn archive ls STORE --rebuild makes it again";
+    return {WithoutRecord(std::move(whole), bundle.status())};
+  }
+  std::vector<ArchiveMember> members;
+  for (ArchiveRecord& record : bundle->members) {
+    ArchiveMember member{.run = record.name,
+                         .step = record.step,
+                         .form = record.form,
+                         .tar = TarName(record),
+                         .bytes = there.ok() ? record.tar_bytes : 0,
+                         .trouble = {},
+                         .record = {}};
+    member.record = std::move(record);
+    Judge(member, there, bundle->tar_bytes);
+    if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
+      member.state = MemberState::kDamaged;
+      member.trouble = "it was not whole when the bundle's sidecar was made anew";
+    }
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar) {
+  std::vector<ArchiveMember> members{DescribeTar(fs, store, tar)};
+  if (members.front().state == MemberState::kVerified) return members.front();
+  const bool own = members.front().record || members.front().bytes > 0;
+  if (!own) members.clear();
+  const Result<std::vector<std::string>> bundles = ListBundles(fs, store);
+  for (size_t i = 0; bundles.ok() && i < bundles->size(); ++i) {
+    std::vector<ArchiveMember> bundled = DescribeBundle(fs, store, (*bundles)[i]);
+    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != tar; });
+    Merge(members, std::move(bundled));
+    if (!members.empty() && members.front().state == MemberState::kVerified) break;
+  }
+  return members.empty() ? DescribeTar(fs, store, tar) : members.front();
+}
+
+Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  std::vector<ArchiveMember> members;
+  for (const std::string& tar : tars) members.push_back(DescribeTar(fs, store, tar));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  for (const std::string& name : bundles) Merge(members, DescribeBundle(fs, store, name));
+  std::ranges::stable_sort(members, {},
+                           [](const ArchiveMember& m) { return std::tie(m.run, m.step, m.form); });
+  return members;
+}
+
+Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& text) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text, members));
+  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store);
+  const MemberTitles titles(members);
+  std::vector<ArchiveMember> fits;
+  for (const ArchiveMember& member : members)
+    if (selector.Fits(member)) fits.push_back(member);
+  if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members, titles));
+  if (CountRuns(fits) > 1)
+    return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits, titles));
+  const int64_t newest = std::ranges::max(fits, {}, &ArchiveMember::step).step;
+  std::erase_if(fits, [newest](const ArchiveMember& m) { return m.step != newest; });
+  std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
+  const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
+  if (fits.size() > 1 && fits[1].form == best.form)
+    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store,
+                           ListNames(fits, titles));
+  return best;
+}
+
+MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
+  const size_t colon = argument.rfind(':');
+  if (colon == argument.npos || colon == 0 || fs.Stat(argument).ok()) return {argument, ""};
+  return {argument.substr(0, colon), argument.substr(colon + 1)};
+}
+
+Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar) {
+  const ArchiveMember member = DescribeMember(fs, store, tar);
+  if (member.record) return *member.record;
+  return ReadSidecar(fs, store, tar);
+}
+
+Status WriteStoreReadme(FileSystem& fs, const std::string& store) {
+  CAIRN_RETURN_IF_ERROR(WriteWhereOther(fs, JoinPath(store, kUnpackName), kUnpackText));
+  return WriteWhereOther(fs, JoinPath(store, kReadmeName), kReadme);
+}
+
+Result<RunLock> LockStore(const std::string& store) {
+  Result<RunLock> lock = RunLock::Take(store);
+  if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists)
+    return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
+                         store);
+  return lock;
+}
+
+}  // namespace cairn

@@ -1,0 +1,71 @@
+// Puts one step into a store, and proves it; only a proof allows the source to go (delete.h).
+//
+// Order of what becomes durable: the tar under a name of its own kind (written, synced, closed), the rename,
+// the store's entries; of one in pieces (tar_pieces.h) all files are closed before the first is renamed, and
+// that is durable before the others are; then the tar is read back past the page cache and every byte of it
+// compared with the digests that the step was committed with; then the ledger entry; then, only where asked
+// for, the source steps aside and is removed. A run that is killed anywhere leaves the source, or a proven
+// copy of it, or both.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/archive/store/tree.h"
+#include "tools/archive/store/verify.h"
+
+namespace cairn {
+
+struct StoreOptions {
+  bool pack = false;  // files in fewer bytes (packed_file.h)
+  int threads = 0;    // that encode; 0: one a processor
+  double parity = 0;  // blocks beside the tar that repair so large a part of it; 0: none (tar_parity.h)
+  uint64_t max_tar_bytes = 0;  // of a file; a larger tar lies in several (tar_pieces.h); 0: no limit
+  std::vector<std::string> claims = {};  // who asks for it (claims.h)
+};
+
+// A copy that this process has read back and found whole. Only ProveMember and StoreStep make one.
+class ProvenCopy {
+ public:
+  const ArchiveRecord& record() const { return record_; }
+
+ private:
+  friend Result<ProvenCopy> ProveMember(FileSystem&, const std::string&, const ArchiveRecord&,
+                                        const ByteProgress&);
+  explicit ProvenCopy(ArchiveRecord record) : record_(std::move(record)) {}
+  ArchiveRecord record_;
+};
+
+// Sizes of the tar's entries, at most, and what it takes.
+std::vector<uint64_t> TarEntries(const Manifest& manifest);
+uint64_t TarBytesAtMost(const Manifest& manifest);
+
+// The member of `store` with the same manifest, where it was proven and not found damaged since.
+Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
+                                                const ArchiveRecord& wanted);
+
+// Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
+// Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
+// store).
+Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
+                             const ByteProgress& progress, const StoreOptions& options = {});
+// The same with a record that differs from DescribeSource(): of weights that were taken from another step.
+Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
+                               const std::string& store, const ByteProgress& progress,
+                               const StoreOptions& options);
+// The same for any tree of files. Nobody made digests of those when they were written: what is proven is that
+// the store holds what was read, and that nothing changed from before it was read to after. Errors: those of
+// ListTree too.
+Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
+                             const ByteProgress& progress, const StoreOptions& options = {},
+                             Links links = Links::kRefuse);
+
+// Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
+Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,
+                                 const ByteProgress& progress);
+
+// Reads an archived step back. Errors: Corrupt with the first problem.
+Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+                               const ByteProgress& progress);
+
+}  // namespace cairn

@@ -1,0 +1,24 @@
+// The names that Cairn gives to what it has not finished in a store. Whatever else lies there is somebody's.
+#pragma once
+
+#include <string_view>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+enum class Leftover {
+  kNone,
+  kPartial,  // a file that was being written: NAME.partial of a tar, a piece, a bundle, their sidecars, ...
+  kRemoval,  // TAR.deleting: a member whose removal is not finished (removal.h)
+  kStaging,  // .staging-<nonce>: a directory of weights on their way into a tar
+};
+
+inline constexpr std::string_view kStagingPrefix = ".staging-";
+
+// By the whole name and what it is; a link is never Cairn's.
+Leftover LeftoverOf(std::string_view name, FileKind kind);
+// Another name that a person may take for one of those.
+bool LooksLikeLeftover(std::string_view name);
+
+}  // namespace cairn

@@ -1,0 +1,74 @@
+// A tree of files as an archive sees it: what is in it, which tree it is, and whether it is still the one
+// that a record tells of.
+//
+// A tree is known by its canonical path and its content: of every entry below it the name, the kind and the
+// permission bits, of a file the SHA-256 of its bytes, of a link its target. Sizes and times are never taken
+// for content. Owners and times are stored and come back, but do not make another tree.
+//
+// A link is stored as a link and never followed. One that leads out of the tree (its target is absolute, goes
+// above the tree's own directory, or ends elsewhere) is an error unless the caller says what to do with it: a
+// restored tree must not miss in silence what it seemed to hold. Files of several names (hard links) are
+// stored once for each name.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "tools/archive/store/store.h"
+#include "tools/archive/tar/record.h"
+
+namespace cairn {
+
+// What becomes of links that lead out of the tree.
+enum class Links {
+  kRefuse,
+  kKeep,    // stored as links; what they lead to is not
+  kFollow,  // what they lead to is stored in their place
+};
+
+// An entry below a tree, with what tells whether it changed.
+struct TreeFile {
+  std::string name;    // path below the tree
+  FileInfo info = {};  // of a file; of others without size and times
+  EntryKind kind = EntryKind::kFile;
+  std::string target = {};  // of a link
+  bool leaves = false;      // a link that leads out of the tree
+  EntryFacts facts = {};
+  uint64_t device = 0, inode = 0;
+  int64_t changed_unix_nanoseconds = 0;
+
+  // The same entry, untouched.
+  bool operator==(const TreeFile& other) const;
+};
+
+// All entries below `directory`, sorted by name. Errors: NotFound where there is none; NotSupported for what
+// is no file, directory or link, for links that leave the tree under kRefuse, for directories that contain
+// themselves, and for more files or longer paths than an archive takes.
+Result<std::vector<TreeFile>> ListTree(FileSystem& fs, const std::string& directory,
+                                       Links links = Links::kRefuse);
+
+// What is known of a tree before its files are read: names, places and facts. Its digest then is one of names
+// and sizes and stands for nothing.
+ArchiveRecord DescribeTree(const std::string& directory, const std::vector<TreeFile>& files);
+// The record that the tree would get, without its place in a tar; every file is read. A file whose path,
+// inode, size and times (nanoseconds) are those of one that this process read before is not read again.
+Result<ArchiveRecord> DescribeTree(FileSystem& fs, const std::string& directory, Links links);
+
+// The digest of a tree's path and content: 32 hex digits. Requires the files' SHA-256.
+std::string TreeDigest(const ArchiveRecord& record);
+
+// Errors: Corrupt naming the first entry in which the content of `tree` is another than that of `stored`.
+Status CompareTrees(const ArchiveRecord& tree, const ArchiveRecord& stored);
+
+// Reads the whole tree now and compares it with the record: nothing is missing, nothing else is inside,
+// every file has its SHA-256, and nothing changed while it was read. Errors: Corrupt naming the entry.
+Status CheckTreeIs(FileSystem& fs, const std::string& directory, const ArchiveRecord& record);
+
+// The member of a store that holds this tree as it is now, compared by SHA-256; nothing where there is none.
+// The tree is read only where the names and sizes of a member of the same path agree.
+Result<std::optional<ArchiveRecord>> FindTree(FileSystem& fs, const std::vector<ArchiveMember>& members,
+                                              const std::string& directory, Links links);
+
+}  // namespace cairn

@@ -1,0 +1,161 @@
+#include "tools/archive/store/verify.h"
+
+#include <map>
+
+#include "ckpt/base/sha256.h"
+#include "ckpt/io/file_scan.h"
+#include "ckpt/model/layout.h"
+#include "tools/archive/store/bundle.h"
+#include "tools/archive/tar/tar_file_system.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kVerifyJobs = 2;  // files at once: one reads while one computes
+
+// Directories and links, by name.
+std::map<std::string_view, const ArchivedEntry*> ByName(const std::vector<ArchivedEntry>& entries) {
+  std::map<std::string_view, const ArchivedEntry*> named;
+  for (const ArchivedEntry& entry : entries) named[entry.name] = &entry;
+  return named;
+}
+
+Status CheckOthers(const TarIndex& index, const ArchiveRecord& record) {
+  const std::vector<ArchivedEntry> none;
+  const auto there = ByName(index.others), told = ByName(record.tree ? record.tree->entries : none);
+  for (const auto& [name, entry] : told)
+    if (const auto found = there.find(name); found == there.end() || *found->second != *entry)
+      return Corrupt("its entry '{}' is not what the ledger says", name);
+  if (there.size() != told.size())
+    return Corrupt("has {} directories and links, the ledger says {}", there.size(), told.size());
+  return OkStatus();
+}
+
+// In which of the tar's pieces what is damaged lies.
+void NamePieces(VerifyReport& report, const TarPlace& place, const ArchiveRecord& record) {
+  if (place.pieces.empty()) return;
+  const std::string prefix = JoinPath(place.root, "");
+  for (Problem& problem : report.problems) {
+    if (!problem.file.starts_with(prefix)) continue;
+    for (const std::string& path : FilesWith(place, record, {problem.file.substr(prefix.size())}))
+      problem.what += fmt::format(", in {}", path);
+  }
+}
+
+// Of a tree: every file against its SHA-256.
+VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const ArchiveRecord& record,
+                        const ByteProgress& progress) {
+  VerifyReport report;
+  for (const ArchivedFile& file : record.files) {
+    const std::string path = JoinPath(root, file.name);
+    const Status status = [&]() -> Status {
+      Sha256 sha;
+      CAIRN_RETURN_IF_ERROR(ReadThrough(view, path, file.bytes, [&](std::span<const std::byte> bytes) {
+        sha.Update(bytes);
+        report.bytes_checked += bytes.size();
+        if (progress) progress(report.bytes_checked);
+        return OkStatus();
+      }));
+      return sha.FinishHex() == file.sha256 ? OkStatus() : Corrupt("does not match its SHA-256");
+    }();
+    if (!status.ok()) report.problems.push_back({path, 0, "", status.message()});
+  }
+  return report;
+}
+
+}  // namespace
+
+Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record) {
+  const TarIndex& index = view.index();
+  if (index.directory != record.directory)
+    return Corrupt("holds '{}', the ledger says '{}'", index.directory, record.directory);
+  if (index.entries.size() != record.files.size() + 1)
+    return Corrupt("has {} files, the ledger says {}", index.entries.size(), record.files.size() + 1);
+  std::map<std::string_view, const TarEntry*> named;
+  for (const TarEntry& entry : index.entries) named[entry.name] = &entry;
+  for (const ArchivedFile& file : record.files) {
+    const auto found = named.find(file.name);
+    if (found == named.end() || found->second->offset != file.offset ||
+        found->second->bytes != file.stored_bytes || found->second->packed != file.packed)
+      return Corrupt("its entry {} is not where the ledger says{}", file.name,
+                     record.pieces.empty() ? "" : "; is a piece of it another's, or two of them swapped?");
+    if (view.BytesOf(*found->second) != file.bytes)
+      return Corrupt("its entry {} has {} bytes, the ledger says {}", file.name, view.BytesOf(*found->second),
+                     file.bytes);
+    if (record.tree && found->second->facts != file.facts)
+      return Corrupt("its entry {} has another mode, owner or time than the ledger says", file.name);
+  }
+  CAIRN_RETURN_IF_ERROR(CheckOthers(index, record));
+  CAIRN_ASSIGN_OR_RETURN(const std::string sums,
+                         ReadSmallFile(view, JoinPath(view.root(), SumsName(record)), kMaxRecordBytes));
+  if (sums != Sha256Sums(record)) return Corrupt("its {} differs from the ledger's", SumsName(record));
+  return OkStatus();
+}
+
+Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink) {
+  if (bytes == 0) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, bytes, Direct::kAuto, /*may_map=*/false));
+  while (scan->offset() < bytes) {
+    CAIRN_ASSIGN_OR_RETURN(const auto next, scan->Next(bytes - scan->offset()));
+    CAIRN_RETURN_IF_ERROR(sink(next));
+  }
+  return OkStatus();
+}
+
+VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
+                       const ArchiveRecord* record, const ByteProgress& progress) {
+  const std::string path = JoinPath(store, tar);
+  const Result<TarPlace> place = record != nullptr ? PlaceOf(store, *record) : FindTar(fs, path);
+  if (!place.ok()) return {.problems = {{path, 0, "", place.status().message()}}};
+  return VerifyTarAt(fs, *place, record, progress);
+}
+
+VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
+                         const ByteProgress& progress) {
+  const std::string& path = place.root;
+  VerifyReport report;
+  const auto problem = [&](const Status& status) {
+    report.problems.push_back({path, 0, "", status.message()});
+  };
+  const auto view = TarFileSystem::Open(fs, place, /*past_cache=*/true);
+  if (!view.ok()) {
+    problem(view.status());
+    return report;
+  }
+  if (place.form == Form::kFiles) {
+    if (record == nullptr) {
+      problem(Corrupt("has lost its sidecar; `cairn archive ls STORE --rebuild` makes it again"));
+      return report;
+    }
+    report = VerifyTree(**view, path, *record, progress);
+  } else {
+    const auto step = StepReader::Open(**view, path);
+    if (!step.ok()) {
+      problem(step.status());
+      return report;
+    }
+    report = VerifyHash(**view, **step, progress, kVerifyJobs);
+    for (Problem& found : VerifyStructure(**step).problems) report.problems.push_back(std::move(found));
+    if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
+      problem(Corrupt("holds another manifest than the ledger says"));
+  }
+  if (record != nullptr)
+    if (const Status status = CheckAgainstRecord(**view, *record); !status.ok()) problem(status);
+  if (record != nullptr) NamePieces(report, place, *record);
+  return report;
+}
+
+VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
+                          const ByteProgress& progress) {
+  if (member.state == MemberState::kDamaged && member.bytes == 0)
+    return {.problems = {{JoinPath(store, member.file()), 0, "", member.trouble}}};
+  if (ParseBundleName(member.tar))
+    return {.problems = {{JoinPath(store, member.tar), 0, "", member.trouble}}};
+  VerifyReport report = VerifyTar(fs, store, member.tar, member.record ? &*member.record : nullptr, progress);
+  if (member.state == MemberState::kDamaged)
+    report.problems.push_back({JoinPath(store, member.file()), 0, "", member.trouble});
+  return report;
+}
+
+}  // namespace cairn

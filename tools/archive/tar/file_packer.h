@@ -1,0 +1,101 @@
+// Packs one file (packed_file.h) while it is read, with several threads.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "ckpt/step/step_reader.h"
+#include "tools/archive/tar/packed_file.h"
+
+namespace cairn {
+
+// A stretch of a file of one element type.
+struct PackSegment {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint8_t element_bytes = 1;
+  std::string weight_file;     // of an fp32 master: where its bf16 weights lie; empty: elsewhere, or nowhere
+  uint64_t weight_offset = 0;  // of those of the element at `begin`
+};
+
+// The stretches of a step's file, by its catalog: all of it, in order. Small ones are put together.
+std::vector<PackSegment> SegmentsOf(const StepCatalog& catalog, const ManifestFile& file);
+// Of a file that nobody described.
+std::vector<PackSegment> UnknownSegments(uint64_t bytes);
+
+// Threads that encode chunks, for one file after the other.
+class PackPool {
+ public:
+  explicit PackPool(int threads);
+  ~PackPool();
+  PackPool(const PackPool&) = delete;
+  PackPool& operator=(const PackPool&) = delete;
+
+  // One chunk on its way. `input` is filled by the packer, the rest by a thread.
+  struct Job {
+    std::vector<std::byte> input;
+    uint8_t element_bytes = 1;
+    bool sniff = false;                                           // nobody knows the element type
+    std::function<Status(std::span<std::byte> weights)> weights;  // reads the bf16 weights; empty: none
+    uint32_t weight_name = 0;
+    uint64_t weight_offset = 0;
+    // Result.
+    std::vector<std::byte> stored;
+    PackedFrame frame;
+    std::vector<MasterException> exceptions;
+    bool done = false;
+  };
+  void Submit(Job* job);
+  void Await(const Job* job);
+  int threads() const { return static_cast<int>(threads_.size()); }
+
+ private:
+  void Work();
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  std::deque<Job*> queue_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+class FilePacker {
+ public:
+  using Emit = std::function<Status(std::span<const std::byte>)>;
+  // Reads weights of the step's other files.
+  using WeightReader =
+      std::function<Status(const std::string& file, uint64_t offset, std::span<std::byte> out)>;
+
+  FilePacker(PackPool& pool, std::vector<PackSegment> segments, WeightReader weights, Emit emit);
+  ~FilePacker();  // waits for its chunks
+
+  // The next bytes of the file.
+  Status Append(std::span<const std::byte> bytes);
+  // The last frames and the table.
+  Status Finish();
+
+ private:
+  void StartJob();
+  Status EmitFront();
+
+  PackPool& pool_;
+  const std::vector<PackSegment> segments_;
+  const WeightReader weights_;
+  const Emit emit_;
+  size_t segment_ = 0;  // that the next byte belongs to
+  uint64_t at_ = 0;     // in the file
+  std::unique_ptr<PackPool::Job> current_;
+  uint64_t current_bytes_ = 0;  // that it will have
+  std::deque<std::unique_ptr<PackPool::Job>> running_;
+  std::vector<std::unique_ptr<PackPool::Job>> idle_;
+  PackedTable table_;
+};
+
+// The most that a packed file of so many bytes takes.
+uint64_t PackedBytesAtMost(const std::vector<PackSegment>& segments);
+
+}  // namespace cairn

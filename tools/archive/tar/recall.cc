@@ -1,0 +1,116 @@
+#include "tools/archive/tar/recall.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tools/archive/tar/file_facts.h"
+#include "tools/process/shell_word.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMinStubBytes = 1 << 20;  // small files are kept on disk, or inside the inode
+constexpr uint64_t kStubShare = 8;           // fewer than one in so many bytes are on the disk
+constexpr size_t kBatch = 256;               // files of one recall command
+
+std::string Fill(std::string command, const std::string& mark, const std::string& words) {
+  const size_t at = command.find(mark);
+  if (at == command.npos) return command + " " + words;
+  return command.replace(at, mark.size(), words);
+}
+
+Result<std::string> OutputOf(const std::string& command) {
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return IoError("cannot start '{}'", command);
+  std::string text;
+  std::array<char, 4096> part;
+  for (size_t count; (count = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
+    text.append(part.data(), count);
+  const int result = ::pclose(pipe);
+  if (!WIFEXITED(result) || WEXITSTATUS(result) != 0) return IoError("'{}' failed", command);
+  return text;
+}
+
+}  // namespace
+
+bool NaturallyLess(const std::string& a, const std::string& b) {
+  size_t i = 0, j = 0;
+  const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  while (i < a.size() && j < b.size()) {
+    if (!digit(a[i]) || !digit(b[j])) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i, ++j;
+      continue;
+    }
+    const auto number = [&digit](const std::string& text, size_t& at) {
+      while (at < text.size() && text[at] == '0') ++at;
+      const size_t begin = at;
+      while (at < text.size() && digit(text[at])) ++at;
+      return text.substr(begin, at - begin);
+    };
+    const std::string x = number(a, i), y = number(b, j);
+    if (x.size() != y.size()) return x.size() < y.size();
+    if (x != y) return x < y;
+  }
+  return a.size() - i < b.size() - j;
+}
+
+bool LooksLikeStub(const FileFacts& facts) {
+  return facts.bytes >= kMinStubBytes && facts.allocated_bytes < facts.bytes / kStubShare;
+}
+
+bool IsStub(const std::string& path) { return LooksLikeStub(FactsOf(path)); }
+
+Status NeedsRecall(const std::string& path) {
+  return IoError(
+      "{}: on tape, needs recall; give cairn archive --recall CMD, or --policy with [recall] commands", path);
+}
+
+Result<std::vector<std::string>> StubsInTapeOrder(const std::vector<std::string>& paths,
+                                                  const RecallCommands& commands) {
+  std::vector<std::pair<std::string, std::string>> stubs;  // place, path
+  for (const std::string& path : paths) {
+    if (!IsStub(path)) continue;
+    std::string place;
+    if (!commands.stat.empty()) {
+      CAIRN_ASSIGN_OR_RETURN(place, OutputOf(Fill(commands.stat, "{path}", ShellWord(path))));
+    }
+    stubs.emplace_back(std::move(place), path);
+  }
+  std::ranges::stable_sort(stubs,
+                           [](const auto& a, const auto& b) { return NaturallyLess(a.first, b.first); });
+  std::vector<std::string> ordered;
+  for (auto& [place, path] : stubs) ordered.push_back(std::move(path));
+  return ordered;
+}
+
+Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths,
+                                           const RecallCommands& commands) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> stubs, StubsInTapeOrder(paths, commands));
+  if (commands.recall.empty()) return stubs;
+  for (size_t at = 0; at < stubs.size(); at += kBatch) {
+    std::string words;
+    for (size_t i = at; i < std::min(stubs.size(), at + kBatch); ++i)
+      words += (words.empty() ? "" : " ") + ShellWord(stubs[i]);
+    const std::string command = Fill(commands.recall, "{paths}", words);
+    const int result = std::system(command.c_str());
+    if (!WIFEXITED(result) || WEXITSTATUS(result) != 0) return IoError("'{}' failed", command);
+  }
+  std::erase_if(stubs, [](const std::string& path) { return !IsStub(path); });
+  return stubs;
+}
+
+Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands) {
+  const auto on_tape = static_cast<size_t>(std::ranges::count_if(paths, IsStub));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> left, TryRecall(paths, commands));
+  if (left.empty()) return on_tape;
+  if (commands.recall.empty()) return NeedsRecall(left.front());
+  return IoError("{}: still on tape after the recall command", left.front());
+}
+
+}  // namespace cairn

@@ -1,0 +1,448 @@
+#include "tools/archive/tar/record.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+#include "ckpt/io/file_system.h"
+#include "ckpt/io/strict_json.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/run/health.h"
+#include "tools/archive/tar/sidecar.h"
+#include "tools/archive/tar/tar_index.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kRecordVersion = 2;
+constexpr int kPiecesVersion = 3;  // of a tar in pieces, which older programs would take for a damaged one
+constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
+constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
+constexpr size_t kTarDigestDigits = 8;  // of the manifest's digest, in a tar's name
+constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
+constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
+
+int VersionOf(const ArchiveRecord& r) {
+  if (!r.claims.empty() || !r.healthy) return kClaimsVersion;
+  return r.tree ? kTreeVersion : r.pieces.empty() ? kRecordVersion : kPiecesVersion;
+}
+
+std::string NameText(const std::string& name, bool tree) { return tree ? EscapeName(name) : name; }
+
+// UnescapeName for where json's functions throw too.
+struct BadName : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+std::string NameOf(const json& text, bool tree) {
+  const std::string escaped = text;
+  if (!tree) return escaped;
+  Result<std::string> name = UnescapeName(escaped);
+  if (!name.ok()) throw BadName(name.status().message());
+  return std::move(name).value();
+}
+
+void AddFacts(const EntryFacts& facts, json& entry) {
+  entry["mode"] = fmt::format("{:04o}", facts.mode);
+  entry["user"] = facts.user;
+  entry["group"] = facts.group;
+  entry["modified"] = {facts.modified_unix_seconds, facts.modified_nanoseconds};
+}
+
+EntryFacts FactsFromJson(const json& entry) {
+  const std::string mode = entry.at("mode");
+  EntryFacts facts{.mode = 0,
+                   .user = entry.at("user"),
+                   .group = entry.at("group"),
+                   .modified_unix_seconds = entry.at("modified").at(0),
+                   .modified_nanoseconds = entry.at("modified").at(1)};
+  const auto [end, error] = std::from_chars(mode.data(), mode.data() + mode.size(), facts.mode, 8);
+  if (error != std::errc() || end != mode.data() + mode.size() || facts.mode > 07777 ||
+      facts.modified_nanoseconds >= 1'000'000'000)
+    throw BadName("has an entry of no valid mode or time");
+  return facts;
+}
+
+json ToJson(const ArchivedTree& tree) {
+  json entries = json::array();
+  for (const ArchivedEntry& e : tree.entries) {
+    json entry = {{"name", EscapeName(e.name)}};
+    if (e.kind == EntryKind::kLink) entry["link"] = EscapeName(e.target);
+    AddFacts(e.facts, entry);
+    entries.push_back(std::move(entry));
+  }
+  return {{"links", tree.followed_links ? "followed" : "kept"}, {"entries", std::move(entries)}};
+}
+
+ArchivedTree TreeFromJson(const json& root) {
+  ArchivedTree tree{.followed_links = root.at("links") == "followed", .entries = {}};
+  for (const json& e : root.at("entries")) {
+    ArchivedEntry entry{.name = NameOf(e.at("name"), true), .facts = FactsFromJson(e)};
+    if (e.contains("link")) {
+      entry.kind = EntryKind::kLink;
+      entry.target = NameOf(e["link"], true);
+    }
+    tree.entries.push_back(std::move(entry));
+  }
+  return tree;
+}
+
+json ToJson(const ArchivedFile& file, bool tree) {
+  json entry = {{"name", NameText(file.name, tree)},
+                {"bytes", file.bytes},
+                {"sha256", file.sha256},
+                {"offset", file.offset},
+                {"stored_bytes", file.stored_bytes}};
+  if (file.packed) entry["packed"] = true;
+  if (tree) AddFacts(file.facts, entry);
+  return entry;
+}
+
+ArchivedFile FileFromJson(const json& entry, bool tree) {
+  return {.name = NameOf(entry.at("name"), tree),
+          .bytes = entry.at("bytes"),
+          .sha256 = entry.at("sha256"),
+          .offset = entry.at("offset"),
+          .stored_bytes = entry.at("stored_bytes"),
+          .packed = entry.contains("packed"),
+          .facts = tree ? FactsFromJson(entry) : EntryFacts{}};
+}
+
+json WithoutDigest(const ArchiveRecord& r) {
+  json files = json::array();
+  for (const ArchivedFile& file : r.files) files.push_back(ToJson(file, r.tree.has_value()));
+  json root = {{"format", "cairn-archive"},
+               {"version", VersionOf(r)},
+               {"name", r.name},
+               {"run", r.run},
+               {"step", r.step},
+               {"directory", r.directory},
+               {"tokens", r.tokens},
+               {"saved_unix_seconds", r.saved_unix_seconds},
+               {"form", Name(r.form)},
+               {"manifest_digest", r.manifest_digest},
+               {"source", NameText(r.source, r.tree.has_value())},
+               {"tar_bytes", r.tar_bytes},
+               {"verified_unix_seconds", r.verified_unix_seconds},
+               {"files", std::move(files)}};
+  if (r.tree) root["tree"] = ToJson(*r.tree);
+  if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
+  if (!r.claims.empty()) root["claims"] = r.claims;
+  if (!r.healthy) root["healthy"] = false;
+  for (size_t i = 0; i < r.pieces.size(); ++i)
+    root["pieces"].push_back({{"name", TarPieceName(TarName(r), i + 1)}, {"bytes", r.pieces[i]}});
+  if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
+  if (!r.parity.name.empty()) root["parity"] = {{"name", r.parity.name}, {"bytes", r.parity.bytes}};
+  return root;
+}
+
+// json::at and get throw; DecodeRecord turns that into one Status.
+ArchiveRecord FromJson(const json& root) {
+  ArchiveRecord r;
+  r.name = root.at("name");
+  r.run = root.at("run");
+  r.step = root.at("step");
+  r.directory = root.at("directory");
+  r.tokens = root.at("tokens");
+  r.saved_unix_seconds = root.at("saved_unix_seconds");
+  const std::string form = root.at("form");
+  r.form = static_cast<Form>(std::ranges::find(kFormNames, form) - std::begin(kFormNames));
+  r.manifest_digest = root.at("manifest_digest");
+  r.derived_from = root.value("derived_from", "");
+  const bool tree = root.contains("tree");
+  if (tree) r.tree = TreeFromJson(root["tree"]);
+  r.source = NameOf(root.at("source"), tree);
+  r.healthy = root.value("healthy", true);
+  r.claims = root.value("claims", std::vector<std::string>());
+  r.tar_bytes = root.at("tar_bytes");
+  r.verified_unix_seconds = root.at("verified_unix_seconds");
+  if (root.contains("pieces"))
+    for (const json& piece : root["pieces"]) r.pieces.push_back(piece.at("bytes"));
+  if (root.contains("bundle")) {
+    r.bundle = root["bundle"].at("name");
+    r.bundle_offset = root["bundle"].at("offset");
+  }
+  if (root.contains("parity")) r.parity = {root["parity"].at("name"), root["parity"].at("bytes")};
+  for (const json& file : root.at("files")) r.files.push_back(FileFromJson(file, tree));
+  return r;
+}
+
+// Every name once, and nothing below a file or link.
+Status CheckEntries(const ArchiveRecord& record) {
+  std::map<std::string_view, EntryKind> kinds;
+  for (const ArchivedFile& file : record.files)
+    if (!kinds.emplace(file.name, EntryKind::kFile).second) return Corrupt("has '{}' twice", file.name);
+  for (const ArchivedEntry& entry : record.tree->entries) {
+    const bool root = entry.name.empty() && entry.kind == EntryKind::kDirectory;
+    if (!root && !IsPlainPath(entry.name)) return Corrupt("names an entry '{}'", entry.name);
+    if (entry.kind == EntryKind::kLink &&
+        (entry.target.empty() || entry.target.find('\0') != std::string::npos))
+      return Corrupt("has a link '{}' to nothing", entry.name);
+    if (!kinds.emplace(entry.name, entry.kind).second) return Corrupt("has '{}' twice", entry.name);
+  }
+  for (const auto& [name, kind] : kinds)
+    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1))
+      if (const auto above = kinds.find(name.substr(0, slash));
+          above == kinds.end() || above->second != EntryKind::kDirectory)
+        return Corrupt("has '{}' in no directory of its own", name);
+  return OkStatus();
+}
+
+// Names become paths.
+Status CheckNames(const ArchiveRecord& record) {
+  const bool tree = record.form == Form::kFiles;
+  for (const ArchivedFile& file : record.files)
+    if (tree ? !IsPlainPath(file.name) : !IsPlainFileName(file.name))
+      return Corrupt("names a file '{}'", file.name);
+  if (record.tree && !tree) return Corrupt("is a step, and has entries of a tree");
+  if (record.tree) CAIRN_RETURN_IF_ERROR(CheckEntries(record));
+  if (!IsPlainFileName(record.name) || !IsPlainPath(record.directory) || record.manifest_digest.size() != 32)
+    return Corrupt("names its run '{}' in '{}'", record.name, record.directory);
+  if (!record.bundle.empty() && !IsPlainFileName(record.bundle))
+    return Corrupt("names '{}' as its bundle", record.bundle);
+  if (!record.parity.name.empty() && record.parity.name != TarName(record) + std::string(kParitySuffix))
+    return Corrupt("names '{}' as its parity", record.parity.name);
+  return OkStatus();
+}
+
+// Together they are the tar, and every file lies in one of them.
+Status CheckPieces(const ArchiveRecord& record) {
+  if (record.pieces.empty()) return OkStatus();
+  uint64_t left = record.tar_bytes;
+  for (const uint64_t bytes : record.pieces) {
+    if (bytes == 0 || bytes > left) return Corrupt("has pieces of other sizes than the tar");
+    left -= bytes;
+  }
+  if (left > 0 || !record.bundle.empty()) return Corrupt("has pieces of other sizes than the tar");
+  for (const ArchivedFile& file : record.files) {
+    uint64_t offset = file.offset;
+    size_t i = 0;
+    for (; i < record.pieces.size() && offset >= record.pieces[i]; ++i) offset -= record.pieces[i];
+    if (i == record.pieces.size() || file.stored_bytes > record.pieces[i] - offset)
+      return Corrupt("{} lies in no piece", file.name);
+  }
+  return OkStatus();
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0: it begins with none. No overlong forms, no
+// surrogates, nothing beyond U+10FFFF: what JSON takes.
+size_t Utf8Bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t bytes = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  for (size_t i = 1; i < bytes; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  const bool bad = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
+                   (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
+  return bad ? 0 : bytes;
+}
+
+// As sha256sum does to a name, whose line then begins with a backslash.
+std::string EscapeForSums(std::string_view name) {
+  std::string text;
+  for (const char c : name)
+    if (c == '\\')
+      text += "\\\\";
+    else if (c == '\n')
+      text += "\\n";
+    else if (c == '\r')
+      text += "\\r";
+    else
+      text += c;
+  return text;
+}
+
+std::string UnescapeFromSums(std::string_view text) {
+  std::string name;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char next = text[at] == '\\' && at + 1 < text.size() ? text[++at] : '\0';
+    name += next == 'n' ? '\n' : next == 'r' ? '\r' : next != '\0' ? next : text[at];
+  }
+  return name;
+}
+
+// The first line of a tree's list.
+constexpr std::string_view kTreeComment = "# cairn tree, ";
+constexpr std::string_view kLinksKept = "links kept, from ";
+constexpr std::string_view kLinksFollowed = "links followed, from ";
+constexpr std::string_view kSumsMark = ".cairn";
+
+Status TakeComment(std::string_view text, ArchiveRecord& record) {
+  record.tree->followed_links = text.starts_with(kLinksFollowed);
+  const std::string_view start = record.tree->followed_links ? kLinksFollowed : kLinksKept;
+  if (!text.starts_with(start)) return Corrupt("its list of SHA-256 sums begins with '{}'", text);
+  CAIRN_ASSIGN_OR_RETURN(record.source, UnescapeName(UnescapeFromSums(text.substr(start.size()))));
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string_view Name(Form form) { return kFormNames[static_cast<int>(form)]; }
+
+std::string StoredName(const ArchivedFile& file) {
+  return file.packed ? file.name + std::string(kPackedSuffix) : file.name;
+}
+
+ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
+  return {.name = name,
+          .run = manifest.run,
+          .step = manifest.step,
+          .directory = JoinPath(name, StepDirName(manifest.step)),
+          .tokens = IntField(manifest.state, "consumed_tokens"),
+          .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
+          .source = {},
+          .healthy = Healthy(manifest),
+          .files = {}};
+}
+
+std::string TarName(const ArchiveRecord& record) {
+  return fmt::format("{}-{}{}.{}{}", record.name, StepDirName(record.step),
+                     kFormMarks[static_cast<int>(record.form)],
+                     record.manifest_digest.substr(0, kTarDigestDigits), kTarSuffix);
+}
+
+std::string FileOf(const ArchiveRecord& record) {
+  return record.bundle.empty() ? TarName(record) : record.bundle;
+}
+
+std::optional<TarNameParts> ParseTarName(std::string_view name) {
+  if (!name.ends_with(kTarSuffix)) return std::nullopt;
+  name.remove_suffix(kTarSuffix.size());
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits ||
+      name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos)
+    return std::nullopt;
+  name = name.substr(0, dot);
+  TarNameParts parts;
+  for (const Form form : {Form::kWeights, Form::kFiles})
+    if (const auto mark = kFormMarks[static_cast<int>(form)]; name.ends_with(mark)) {
+      parts.form = form;
+      name.remove_suffix(mark.size());
+      break;
+    }
+  const size_t step_at = name.rfind("-step-");
+  if (step_at == name.npos || step_at == 0) return std::nullopt;
+  const auto step = ParseStepDirName(name.substr(step_at + 1));
+  if (!step) return std::nullopt;
+  parts.run = name.substr(0, step_at);
+  parts.step = *step;
+  return parts;
+}
+
+std::string EscapeName(std::string_view name) {
+  std::string text;
+  while (!name.empty()) {
+    const size_t bytes = name[0] == '\\' ? 0 : Utf8Bytes(name);
+    if (bytes > 0)
+      text += name.substr(0, bytes);
+    else
+      text += name[0] == '\\' ? "\\\\" : fmt::format("\\x{:02x}", static_cast<uint8_t>(name[0]));
+    name.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return text;
+}
+
+Result<std::string> UnescapeName(std::string_view text) {
+  std::string name;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '\\') {
+      name += text[at];
+      continue;
+    }
+    if (text.substr(at + 1, 1) == "\\") {
+      name += text[++at];
+      continue;
+    }
+    uint8_t byte = 0;
+    const char* const digits = text.data() + at + 2;
+    if (text.size() - at < 4 || text[at + 1] != 'x' ||
+        std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2)
+      return Corrupt("names '{}', which no name is written as", text);
+    name += static_cast<char>(byte);
+    at += 3;
+  }
+  if (EscapeName(name) != text) return Corrupt("names '{}', which no name is written as", text);
+  return name;
+}
+
+std::string SumsName(const ArchiveRecord& record) {
+  std::string name(kSumsName);
+  const auto taken = [&] {
+    return std::ranges::find(record.files, name, &ArchivedFile::name) != record.files.end() ||
+           (record.tree && std::ranges::find(record.tree->entries, name, &ArchivedEntry::name) !=
+                               record.tree->entries.end());
+  };
+  while (taken()) name += kSumsMark;
+  return name;
+}
+
+std::string Sha256Sums(const ArchiveRecord& record) {
+  std::string text;
+  if (record.tree)
+    text = fmt::format("{}{}{}\n", kTreeComment, record.tree->followed_links ? kLinksFollowed : kLinksKept,
+                       EscapeForSums(EscapeName(record.source)));
+  for (const ArchivedFile& file : record.files) {
+    const std::string name = record.tree ? EscapeForSums(file.name) : file.name;
+    text += fmt::format("{}{}  {}\n", name == file.name ? "" : "\\", file.sha256, name);
+  }
+  return text;
+}
+
+Status TakeSha256Sums(std::string_view text, ArchiveRecord& record) {
+  constexpr size_t kHexDigits = 64, kNameAt = kHexDigits + 2;
+  std::map<std::string, std::string_view, std::less<>> sums;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    at = end + 1;
+    if (record.tree && line.starts_with(kTreeComment)) {
+      CAIRN_RETURN_IF_ERROR(TakeComment(line.substr(kTreeComment.size()), record));
+      continue;
+    }
+    const bool escaped = line.starts_with('\\');
+    if (escaped) line.remove_prefix(1);
+    if (line.size() <= kNameAt) continue;
+    const std::string_view name = line.substr(kNameAt);
+    sums[escaped ? UnescapeFromSums(name) : std::string(name)] = line.substr(0, kHexDigits);
+  }
+  for (ArchivedFile& file : record.files) {
+    const auto sum = sums.find(file.name);
+    if (sum == sums.end()) return Corrupt("{} is not in its list of SHA-256 sums", file.name);
+    file.sha256 = sum->second;
+  }
+  return OkStatus();
+}
+
+std::string EncodeRecord(const ArchiveRecord& record) { return SignedSidecarText(WithoutDigest(record)); }
+
+Result<ArchiveRecord> DecodeRecord(std::string_view text) {
+  const Result<json> parsed = ParseStrictJson(text);  // copying and printing recurse: nothing that nests deep
+  if (!parsed.ok() || !parsed->is_object() || parsed->value("format", json()) != "cairn-archive")
+    return Corrupt("not an archive's ledger entry; it was damaged or cut short");
+  const json& root = *parsed;
+  const json version = root.value("version", json());
+  if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
+      version != kClaimsVersion)
+    return NotSupported("ledger version {}, this program reads versions {} to {}; use a newer cairn",
+                        version.dump(), kRecordVersion, kClaimsVersion);
+  try {
+    ArchiveRecord record = FromJson(root);
+    if (static_cast<size_t>(record.form) >= std::size(kFormNames))
+      return NotSupported("form {}; use a newer cairn", root.at("form").dump());
+    if (const Status names = CheckNames(record); !names.ok()) return names;
+    CAIRN_RETURN_IF_ERROR(CheckPieces(record));
+    if (EncodeRecord(record) != text)
+      return Corrupt("its bytes do not match its digest; it was damaged or edited");
+    return record;
+  } catch (const json::exception& error) {
+    return Corrupt("{}", error.what());
+  } catch (const BadName& error) {
+    return Corrupt("{}", error.what());
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,171 @@
+#include "tools/archive/tar/tar_file_system.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tools/archive/tar/packed_file.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+// A stretch of the tar.
+class TarMemberFile final : public ReadOnlyFile {
+ public:
+  TarMemberFile(std::string path, FileRange range) : path_(std::move(path)), range_(std::move(range)) {}
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    if (offset > range_.bytes || bytes.size() > range_.bytes - offset)
+      return Corrupt("{} ends at byte {}", path_, range_.bytes);
+    return range_.file->ReadAt(range_.offset + offset, bytes);
+  }
+  const std::string& path() const override { return path_; }
+
+ private:
+  const std::string path_;
+  const FileRange range_;
+};
+
+}  // namespace
+
+TarFileSystem::TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar)
+    : tar_path_(std::move(tar_path)), index_(std::move(index)), tar_(std::move(tar)) {
+  directories_[""];
+  for (const TarEntry& entry : index_.entries) {
+    by_name_[entry.name] = &entry;
+    bytes_[entry.name] = entry.bytes;
+    Show(entry.name);
+  }
+  std::map<std::string, std::string> links;
+  for (const ArchivedEntry& entry : index_.others)
+    if (entry.kind == EntryKind::kLink)
+      links[entry.name] = entry.target;
+    else if (!entry.name.empty() && directories_.try_emplace(entry.name).second)
+      Show(entry.name);
+  for (const auto& [name, target] : links)
+    if (const TarEntry* file = FileBehind(name, links)) {
+      by_name_[name] = file;
+      Show(name);
+    }
+}
+
+void TarFileSystem::Show(const std::string& path) {
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t slash = std::min(path.find('/', begin), path.size());
+    directories_[begin == 0 ? "" : path.substr(0, begin - 1)].insert(path.substr(begin, slash - begin));
+    begin = slash + 1;
+  }
+}
+
+const TarEntry* TarFileSystem::FileBehind(std::string name,
+                                          const std::map<std::string, std::string>& links) const {
+  constexpr int kMaxLinks = 40;  // as many as Linux follows
+  for (int i = 0; i < kMaxLinks; ++i) {
+    const auto link = links.find(name);
+    if (link == links.end()) break;
+    const std::filesystem::path below = std::filesystem::path(name).parent_path();
+    name = (below / link->second).lexically_normal().string();
+  }
+  const auto file = by_name_.find(name);
+  return file == by_name_.end() ? nullptr : file->second;
+}
+
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
+                                                           bool past_cache) {
+  CAIRN_ASSIGN_OR_RETURN(TarIndex index, ReadTarIndex(fs, place));
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, std::move(index), std::move(tar)));
+  CAIRN_RETURN_IF_ERROR(view->LearnSizes());
+  return view;
+}
+
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
+                                                           bool past_cache) {
+  CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, tar_path));
+  return Open(fs, place, past_cache);
+}
+
+Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
+                                                           bool past_cache, const ArchiveRecord& record) {
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));
+  for (const ArchivedFile& file : record.files)
+    if (file.offset > bytes || file.stored_bytes > bytes - file.offset)
+      return Corrupt("{}: has {} bytes, but {} is said to lie behind them; it was cut short", place.file,
+                     bytes, file.name);
+  CAIRN_ASSIGN_OR_RETURN(auto tar, OpenTar(fs, place, past_cache));
+  std::unique_ptr<TarFileSystem> view(new TarFileSystem(place.root, IndexOf(record), std::move(tar)));
+  for (const ArchivedFile& file : record.files) view->bytes_[file.name] = file.bytes;
+  return view;
+}
+
+Status TarFileSystem::LearnSizes() {
+  for (const TarEntry& entry : index_.entries) {
+    if (!entry.packed) continue;
+    Result<PackedTable> table = ReadPackedTable({tar_, entry.offset, entry.bytes});
+    if (!table.ok()) return table.status().WithContext(JoinPath(tar_path_, entry.name));
+    bytes_[entry.name] = table->bytes;
+  }
+  return OkStatus();
+}
+
+Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
+  const std::string prefix = JoinPath(tar_path_, "");
+  const auto found = path.starts_with(prefix) ? by_name_.find(path.substr(prefix.size())) : by_name_.end();
+  if (found == by_name_.end()) return NotFound("{}: no such entry in the tar", path);
+  return found->second;
+}
+
+Result<std::unique_ptr<File>> TarFileSystem::OpenForRead(const std::string& path, Direct) {
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  return OpenEntry(*entry, /*siblings=*/true);
+}
+
+Result<std::unique_ptr<File>> TarFileSystem::OpenEntry(const TarEntry& entry, bool siblings) {
+  const std::string path = JoinPath(tar_path_, entry.name);
+  FileRange range{tar_, entry.offset, entry.bytes};
+  if (!entry.packed) return std::unique_ptr<File>(std::make_unique<TarMemberFile>(path, std::move(range)));
+  SiblingReader reader;  // none: what completes halves is whole itself
+  if (siblings)
+    reader = [this](const std::string& name, uint64_t offset, std::span<std::byte> out) {
+      return ReadSibling(name, offset, out);
+    };
+  CAIRN_ASSIGN_OR_RETURN(auto file, PackedFile::Open(path, std::move(range), std::move(reader)));
+  if (file->bytes() != bytes_.at(entry.name))
+    return Corrupt("{}: unpacks to {} bytes, not {}", path, file->bytes(), bytes_.at(entry.name));
+  return std::unique_ptr<File>(std::move(file));
+}
+
+Status TarFileSystem::ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out) {
+  std::shared_ptr<File> file;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<File>& known = siblings_[name];
+    if (!known) {
+      const auto entry = by_name_.find(name);
+      if (entry == by_name_.end()) return NotFound("{}: no such entry in the tar", JoinPath(tar_path_, name));
+      CAIRN_ASSIGN_OR_RETURN(known, OpenEntry(*entry->second, /*siblings=*/false));
+    }
+    file = known;
+  }
+  return file->ReadAt(offset, out);
+}
+
+Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
+  const std::string prefix = JoinPath(tar_path_, "");
+  if (path == tar_path_ || (path.starts_with(prefix) && directories_.contains(path.substr(prefix.size()))))
+    return FileInfo{.kind = FileKind::kDirectory};
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
+  const int64_t modified = entry->facts.modified_unix_seconds;
+  return FileInfo{FileKind::kFile, BytesOf(*entry), modified, modified};
+}
+
+Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {
+  const std::string prefix = JoinPath(tar_path_, "");
+  const auto found = directory == tar_path_          ? directories_.find("")
+                     : directory.starts_with(prefix) ? directories_.find(directory.substr(prefix.size()))
+                                                     : directories_.end();
+  if (found == directories_.end()) return NotFound("{}: no such directory in the tar", directory);
+  return std::vector<std::string>(found->second.begin(), found->second.end());
+}
+
+}  // namespace cairn

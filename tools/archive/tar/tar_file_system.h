@@ -1,0 +1,59 @@
+// An archived step seen as a directory: TAR/manifest.json, TAR/shard-00000.h5 and so on, read in place.
+//
+// So whatever reads checkpoints reads archived ones too: StepReader opens one, VerifyHash proves one, without
+// a byte extracted. Packed files (packed_file.h) are seen as they were, links to files of the tar as those.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "ckpt/io/read_only_file_system.h"
+#include "tools/archive/tar/tar_index.h"
+
+namespace cairn {
+
+class TarFileSystem final : public ReadOnlyFileSystem {
+ public:
+  // The place's root becomes the one directory. `past_cache`: bytes come from the disk, see
+  // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const std::string& tar_path,
+                                                     bool past_cache);  // with all pieces that are there
+  // The same where the sidecar says what lies where: nothing is read before it is asked for.
+  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
+                                                     const ArchiveRecord& record);
+
+  const std::string& root() const { return tar_path_; }
+  const TarIndex& index() const { return index_; }
+  // As the files were; those of packed ones are known.
+  uint64_t BytesOf(const TarEntry& entry) const { return bytes_.at(entry.name); }
+
+  Result<std::unique_ptr<File>> OpenForRead(const std::string& path, Direct direct) override;
+  Result<FileInfo> Stat(const std::string& path) override;
+  Result<std::vector<std::string>> List(const std::string& directory) override;
+
+ private:
+  TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar);
+  Result<const TarEntry*> Entry(const std::string& path) const;
+  Result<std::unique_ptr<File>> OpenEntry(const TarEntry& entry, bool siblings);
+  Status ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out);
+  Status LearnSizes();
+  // Makes a path's last name a name of its directory, and so on upwards.
+  void Show(const std::string& path);
+  // What a link leads to, where that is a file of the tar.
+  const TarEntry* FileBehind(std::string name, const std::map<std::string, std::string>& links) const;
+
+  const std::string tar_path_;
+  const TarIndex index_;
+  const std::shared_ptr<File> tar_;
+  std::map<std::string, const TarEntry*, std::less<>> by_name_;
+  std::map<std::string, uint64_t, std::less<>> bytes_;                     // of each file as it was
+  std::map<std::string, std::set<std::string>, std::less<>> directories_;  // "" and below -> names
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<File>> siblings_;  // that low halves were completed from
+};
+
+}  // namespace cairn

@@ -1,0 +1,330 @@
+#include "tools/archive/tar/tar_parity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "ckpt/base/byte_codec.h"
+#include "ckpt/base/digest.h"
+#include "tools/archive/tar/tar_pieces.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMagic = "CAIRNPAR";
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kFixedBytes = 8 + 4 * 3 + 8 * 3;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
+
+// What follows from the tar's size and the stripe's shape.
+struct Layout {
+  StripeShape shape;
+  uint64_t tar_bytes = 0;
+
+  uint64_t data_blocks() const { return (tar_bytes + kParityBlockBytes - 1) / kParityBlockBytes; }
+  uint64_t group_blocks() const { return shape.data * kStripesOfGroup; }
+  uint64_t groups() const { return (data_blocks() + group_blocks() - 1) / group_blocks(); }
+  // Stripes of a group: as many as its blocks need.
+  uint64_t stripes(uint64_t group) const {
+    const uint64_t blocks = std::min(group_blocks(), data_blocks() - group * group_blocks());
+    return std::min(kStripesOfGroup, blocks);
+  }
+  uint64_t parity_blocks() const {
+    uint64_t blocks = 0;
+    if (groups() > 0) blocks = (groups() - 1) * kStripesOfGroup + stripes(groups() - 1);
+    return blocks * shape.parity;
+  }
+  uint64_t header_bytes() const { return kFixedBytes + 16 * (data_blocks() + parity_blocks()) + 16; }
+  uint64_t block_bytes(uint64_t block) const {
+    return std::min(kParityBlockBytes, tar_bytes - block * kParityBlockBytes);
+  }
+};
+
+using Block = std::vector<std::byte>;
+
+// The blocks of one group, those of the tar and their parity; which of them are good.
+struct Group {
+  explicit Group(const Layout& layout)
+      : data(layout.group_blocks(), Block(kParityBlockBytes)),
+        parity(kStripesOfGroup * layout.shape.parity, Block(kParityBlockBytes)) {}
+  std::vector<Block> data, parity;
+  std::vector<bool> data_good, parity_good;
+};
+
+// The blocks of stripe `stripe`, data first, in the order of the code.
+std::vector<Block*> StripeOf(Group& group, const Layout& layout, uint64_t stripes, uint64_t stripe) {
+  std::vector<Block*> blocks;
+  for (int i = 0; i < layout.shape.data; ++i) blocks.push_back(&group.data[i * stripes + stripe]);
+  for (int i = 0; i < layout.shape.parity; ++i)
+    blocks.push_back(&group.parity[stripe * layout.shape.parity + i]);
+  return blocks;
+}
+
+Digest DigestOfBlock(const Block& block, uint64_t number) { return DigestOf(std::span(block), number); }
+
+struct Header {
+  Layout layout;
+  std::vector<Digest> data, parity;
+};
+
+std::string EncodeHeader(const Header& header) {
+  ByteWriter out;
+  out.PutRaw(kMagic);
+  out.Put(kVersion);
+  out.Put(static_cast<uint32_t>(header.layout.shape.data));
+  out.Put(static_cast<uint32_t>(header.layout.shape.parity));
+  out.Put(header.layout.tar_bytes);
+  out.Put(static_cast<uint64_t>(header.data.size()));
+  out.Put(static_cast<uint64_t>(header.parity.size()));
+  for (const auto* digests : {&header.data, &header.parity})
+    for (const Digest& digest : *digests)
+      out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  std::string text = std::move(out).Take();
+  const Digest all = DigestOf(text);
+  text.append(reinterpret_cast<const char*>(all.data()), all.size());
+  return text;
+}
+
+Result<Header> ReadHeader(File& file, uint64_t file_bytes) {
+  const auto corrupt = [&](std::string_view what) { return Corrupt("{}: {}", file.path(), what); };
+  std::string text(kFixedBytes, '\0');
+  if (file_bytes < kFixedBytes) return corrupt("is too short to be parity");
+  CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
+  ByteReader in(text);
+  if (in.GetRaw(kMagic.size()) != kMagic) return corrupt("is no parity file");
+  if (const auto version = in.Get<uint32_t>(); version != kVersion)
+    return NotSupported("{}: version {}; use a newer cairn", file.path(), version);
+  Header header;
+  header.layout.shape.data = static_cast<int>(in.Get<uint32_t>());
+  header.layout.shape.parity = static_cast<int>(in.Get<uint32_t>());
+  header.layout.tar_bytes = in.Get<uint64_t>();
+  const auto data = in.Get<uint64_t>(), parity = in.Get<uint64_t>();
+  const Layout& layout = header.layout;
+  if (layout.shape.data < 1 || layout.shape.parity < 1 ||
+      layout.shape.data + layout.shape.parity > kMaxCodeBlocks || layout.tar_bytes > uint64_t{1} << 50 ||
+      data != layout.data_blocks() || parity != layout.parity_blocks() ||
+      layout.header_bytes() > kMaxHeaderBytes ||
+      file_bytes != layout.header_bytes() + parity * kParityBlockBytes)
+    return corrupt("contradicts itself; it is damaged");
+  text.resize(layout.header_bytes());
+  CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
+  const Digest all = DigestOf(std::string_view(text).substr(0, text.size() - 16));
+  if (std::memcmp(all.data(), text.data() + text.size() - 16, 16) != 0)
+    return corrupt("its digests are damaged");
+  const char* at = text.data() + kFixedBytes;
+  for (auto* digests : {&header.data, &header.parity}) {
+    digests->resize(digests == &header.data ? data : parity);
+    for (Digest& digest : *digests) {
+      std::memcpy(digest.data(), at, digest.size());
+      at += digest.size();
+    }
+  }
+  return header;
+}
+
+// The tar's blocks of a group; those beyond its end are zeros. What cannot be read counts as zeros too: the
+// digests tell.
+void ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
+  for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
+    const uint64_t block = number * layout.group_blocks() + i;
+    std::ranges::fill(group.data[i], std::byte{0});
+    if (block >= layout.data_blocks()) continue;
+    const uint64_t begin = block * kParityBlockBytes;
+    if (begin >= tar_bytes_there) continue;
+    const uint64_t count = std::min(layout.block_bytes(block), tar_bytes_there - begin);
+    (void)tar.ReadAt(begin, std::span(group.data[i]).first(count));
+  }
+}
+
+void ComputeParity(const ErasureCode& code, const Layout& layout, uint64_t stripes, Group& group) {
+  std::vector<int> sources;
+  for (int i = 0; i < layout.shape.data; ++i) sources.push_back(i);
+  for (int p = 0; p < layout.shape.parity; ++p) {
+    const BlockSum sum = code.Express(layout.shape.data + p, sources);
+    for (uint64_t stripe = 0; stripe < stripes; ++stripe) {
+      const auto blocks = StripeOf(group, layout, stripes, stripe);
+      std::vector<const std::byte*> in;
+      for (int i = 0; i < layout.shape.data; ++i) in.push_back(blocks[i]->data());
+      sum.Compute(in, blocks[layout.shape.data + p]->data(), kParityBlockBytes);
+    }
+  }
+}
+
+}  // namespace
+
+Result<StripeShape> ShapeFor(double fraction) {
+  for (int parity = 1; parity <= kMaxCodeBlocks / 3; ++parity) {
+    const int data = kMaxCodeBlocks - parity;
+    if (parity >= fraction * data) return StripeShape{data, parity};
+  }
+  return InvalidArgument("parity of {:g} % is more than the 50 % that can be had", fraction * 100);
+}
+
+Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
+                                      double fraction, const TarPlace& place) {
+  const std::string path = JoinPath(store, tar) + std::string(kParitySuffix);
+  const std::string partial = path + std::string(kPartialSuffix);
+  Header header;
+  CAIRN_ASSIGN_OR_RETURN(header.layout.shape, ShapeFor(fraction));
+  CAIRN_ASSIGN_OR_RETURN(header.layout.tar_bytes, StatTar(fs, place));
+  const Layout& layout = header.layout;
+  CAIRN_ASSIGN_OR_RETURN(const ErasureCode code, ErasureCode::Make(layout.shape.data, layout.shape.parity));
+  CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
+  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
+  CAIRN_ASSIGN_OR_RETURN(const auto out, fs.Create(partial));
+  const auto write = [&]() -> Status {
+    Group group(layout);
+    uint64_t parity_block = 0;
+    for (uint64_t number = 0; number < layout.groups(); ++number) {
+      const uint64_t stripes = layout.stripes(number);
+      ReadGroup(*source, layout.tar_bytes, layout, number, group);
+      ComputeParity(code, layout, stripes, group);
+      for (uint64_t i = 0; i < layout.group_blocks(); ++i)
+        if (const uint64_t block = number * layout.group_blocks() + i; block < layout.data_blocks())
+          header.data.push_back(DigestOfBlock(group.data[i], block));
+      for (uint64_t i = 0; i < stripes * layout.shape.parity; ++i, ++parity_block) {
+        header.parity.push_back(DigestOfBlock(group.parity[i], parity_block));
+        CAIRN_RETURN_IF_ERROR(
+            out->WriteAt(layout.header_bytes() + parity_block * kParityBlockBytes, group.parity[i]));
+      }
+    }
+    const std::string text = EncodeHeader(header);
+    CAIRN_RETURN_IF_ERROR(out->WriteAt(0, std::as_bytes(std::span(text))));
+    CAIRN_RETURN_IF_ERROR(out->Sync());
+    CAIRN_RETURN_IF_ERROR(out->Close());
+    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
+    return fs.SyncDir(store);
+  };
+  if (const Status status = write(); !status.ok()) {
+    (void)fs.RemoveFile(partial);
+    return status;
+  }
+  return ArchivedParity{tar + std::string(kParitySuffix),
+                        layout.header_bytes() + layout.parity_blocks() * kParityBlockBytes};
+}
+
+namespace {
+
+// Repairs a tar group by group into `out`.
+class Repairer {
+ public:
+  Repairer(File& tar, uint64_t tar_bytes, File& parity, Header header, ErasureCode code)
+      : tar_(tar),
+        tar_bytes_(tar_bytes),
+        parity_(parity),
+        header_(std::move(header)),
+        code_(std::move(code)),
+        group_(header_.layout) {}
+
+  Status Run(TarFilesWriter& out) {
+    const Layout& layout = header_.layout;
+    for (uint64_t number = 0; number < layout.groups(); ++number) {
+      CAIRN_RETURN_IF_ERROR(RepairGroup(number));
+      for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
+        const uint64_t block = number * layout.group_blocks() + i;
+        if (block >= layout.data_blocks()) break;
+        CAIRN_RETURN_IF_ERROR(out.Append(std::span(group_.data[i]).first(layout.block_bytes(block))));
+      }
+    }
+    return out.Finish();
+  }
+  const RepairReport& report() const { return report_; }
+
+ private:
+  Status RepairGroup(uint64_t number) {
+    const Layout& layout = header_.layout;
+    const uint64_t stripes = layout.stripes(number);
+    ReadGroup(tar_, tar_bytes_, layout, number, group_);
+    group_.data_good.assign(layout.group_blocks(), true);
+    bool whole = true;
+    for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
+      const uint64_t block = number * layout.group_blocks() + i;
+      if (block >= layout.data_blocks()) break;
+      group_.data_good[i] = DigestOfBlock(group_.data[i], block) == header_.data[block];
+      whole = whole && group_.data_good[i];
+      report_.damaged_blocks += !group_.data_good[i];
+    }
+    if (whole) return OkStatus();
+    const uint64_t first = number * kStripesOfGroup * layout.shape.parity;
+    group_.parity_good.assign(group_.parity.size(), false);
+    for (uint64_t i = 0; i < stripes * layout.shape.parity; ++i) {
+      const Status read =
+          parity_.ReadAt(layout.header_bytes() + (first + i) * kParityBlockBytes, group_.parity[i]);
+      group_.parity_good[i] =
+          read.ok() && DigestOfBlock(group_.parity[i], first + i) == header_.parity[first + i];
+    }
+    for (uint64_t stripe = 0; stripe < stripes; ++stripe)
+      CAIRN_RETURN_IF_ERROR(RepairStripe(number, stripes, stripe));
+    return OkStatus();
+  }
+
+  Status RepairStripe(uint64_t number, uint64_t stripes, uint64_t stripe) {
+    const Layout& layout = header_.layout;
+    const auto blocks = StripeOf(group_, layout, stripes, stripe);
+    std::vector<int> good, bad;
+    for (int i = 0; i < layout.shape.data + layout.shape.parity; ++i) {
+      const bool is_good = i < layout.shape.data
+                               ? group_.data_good[i * stripes + stripe]
+                               : group_.parity_good[stripe * layout.shape.parity + i - layout.shape.data];
+      if (is_good)
+        good.push_back(i);
+      else if (i < layout.shape.data)
+        bad.push_back(i);
+    }
+    if (bad.empty()) return OkStatus();
+    if (static_cast<int>(good.size()) < layout.shape.data)
+      return Corrupt("{}: more is damaged than its parity repairs, near byte {}", tar_.path(),
+                     (number * layout.group_blocks() + bad.front() * stripes + stripe) * kParityBlockBytes);
+    good.resize(layout.shape.data);
+    for (const int target : bad) {
+      std::vector<const std::byte*> in;
+      for (const int source : good) in.push_back(blocks[source]->data());
+      code_.Express(target, good).Compute(in, blocks[target]->data(), kParityBlockBytes);
+      ++report_.repaired_blocks;
+    }
+    return OkStatus();
+  }
+
+  File& tar_;
+  const uint64_t tar_bytes_;
+  File& parity_;
+  const Header header_;
+  const ErasureCode code_;
+  Group group_;
+  RepairReport report_;
+};
+
+}  // namespace
+
+Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
+  const std::string path = place.file + std::string(kParitySuffix);
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
+  CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(*parity, info.bytes));
+  const uint64_t bytes = header.layout.tar_bytes;
+  uint64_t there = bytes;  // of pieces: what cannot be read of them is repaired too
+  if (place.pieces.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(there, StatTar(fs, place));
+  } else if (std::accumulate(place.pieces.begin(), place.pieces.end(), uint64_t{0}) != bytes) {
+    return Corrupt("{}: is of a tar of {} bytes, and the ledger tells of another", path, bytes);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto source, OpenTar(fs, place, /*past_cache=*/false));
+  CAIRN_ASSIGN_OR_RETURN(ErasureCode code,
+                         ErasureCode::Make(header.layout.shape.data, header.layout.shape.parity));
+  WriteRing ring(fs);
+  Repairer repairer(*source, there, *parity, std::move(header), std::move(code));
+  const Status status = [&] {
+    TarFilesWriter out(fs, ring, target, bytes);
+    return repairer.Run(out);
+  }();
+  if (!status.ok()) {
+    for (const std::string& file : FilesOf(target)) (void)fs.RemoveFile(file);
+    return status;
+  }
+  RepairReport report = repairer.report();
+  report.bytes = bytes;
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,51 @@
+// Blocks beside a tar that repair it: Reed-Solomon (ckpt/codec/erasure.h, ISA-L) over blocks of its bytes,
+// whatever they mean, with a digest of each block that tells which ones are damaged.
+//
+// The tar is cut into blocks of 64 KiB, and those into groups of 32 stripes. A stripe takes every 32nd block
+// of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired, wherever it
+// lies; the memory is that of a group, 62 MiB at most.
+//
+// STORE/TAR.parity, little-endian:
+//   u8[8] "CAIRNPAR", u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a stripe, u64 bytes of
+//   the tar, u64 data blocks, u64 parity blocks, u8[16] digest of each data block, then of each parity block,
+//   u8[16] digest of all before it; then the parity blocks, stripe by stripe, each 64 KiB
+// Digests are XXH3-128 (ckpt/base/digest.h). Blocks beyond the end of the tar count as zeros.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ckpt/codec/erasure.h"
+#include "ckpt/io/file_system.h"
+#include "tools/archive/tar/record.h"
+#include "tools/archive/tar/tar_index.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kParityBlockBytes = 64 << 10;
+inline constexpr uint64_t kStripesOfGroup = 32;
+
+// Blocks of a stripe for parity of at least `fraction` of the data. Errors: InvalidArgument beyond 50 %.
+struct StripeShape {
+  int data = 31;
+  int parity = 1;
+};
+Result<StripeShape> ShapeFor(double fraction);
+
+// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: where
+// the tar lies, until it gets its name.
+Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
+                                      double fraction, const TarPlace& source);
+
+struct RepairReport {
+  uint64_t damaged_blocks = 0;
+  uint64_t repaired_blocks = 0;
+  uint64_t bytes = 0;  // of the repaired tar
+};
+// Writes the files of the tar at `place` anew as those of `target`, damaged blocks computed from the others;
+// a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt where too
+// much of a stripe is lost, or the parity itself is; what was written is removed then.
+Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);
+
+}  // namespace cairn

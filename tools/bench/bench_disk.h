@@ -1,0 +1,68 @@
+// Raw transfers between one warm buffer and one file: what a disk and the page cache give without a
+// checkpoint in the way. Straight system calls, so that nothing of ckpt's own I/O is part of the limit it is
+// held to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+struct RawTransfer {
+  enum class Engine { kThreads, kUring };
+  Engine engine = Engine::kThreads;
+  int depth = 4;             // transfers in flight
+  uint64_t block = 8 << 20;  // bytes of one; a multiple of the page
+  bool direct = true;        // O_DIRECT; buffered where false
+};
+
+// True if files in `directory` can be opened with O_DIRECT.
+Result<bool> TakesDirect(const std::string& directory);
+// True if the kernel lets this process use io_uring.
+bool TakesUring();
+
+// A name in `directory` that no other process uses; the file is removed with this object, and may never have
+// been made.
+class ScratchFile {
+ public:
+  explicit ScratchFile(const std::string& directory);
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Creates `path`, reserves its space, writes all bytes, one fsync, closes. Seconds from open to close.
+// Requires an aligned buffer of whole pages for direct transfers. Errors: IoError, NoSpace.
+Result<double> RawWrite(const std::string& path, std::span<const std::byte> bytes, const RawTransfer& how);
+// Fills `bytes` from the start of `path`. Seconds from open to close.
+Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, const RawTransfer& how);
+
+struct BufferedSeconds {
+  double write = 0;    // into the page cache
+  double durable = 0;  // that, fsync and close
+};
+// Creates `path` and writes it through the page cache as programs usually do: one thread, no space reserved.
+Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const std::byte> bytes);
+
+// Makes free memory "recycled" (bench_memory.h): a file of as many bytes in `directory` is written into the
+// page cache and removed. (Freed anonymous memory was seen not to serve: the next file still got other
+// pages.)
+Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes);
+
+// Bytes of `path` that lie in the page cache.
+Result<uint64_t> ResidentBytes(const std::string& path);
+// Writes back and drops the file's pages. Errors: IoError where some stay, so that no warm read is called
+// cold.
+Status MakeCold(const std::string& path);
+// Reads the file until all of it lies in the page cache. Errors: IoError where it does not stay.
+Status MakeWarm(const std::string& path);
+
+}  // namespace cairn

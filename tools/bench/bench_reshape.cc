@@ -1,0 +1,187 @@
+#include "tools/bench/bench_reshape.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+
+#include "convert/stream/step_builder.h"
+#include "tools/bench/bench_disk.h"
+#include "tools/bench/bench_memory.h"
+#include "tools/bench/bench_state.h"
+
+namespace cairn {
+namespace {
+
+constexpr double kPeakGoalBytes = 320 << 20;
+constexpr uint64_t kBytesPerParameter = 14;
+constexpr uint64_t kMinLayers = 6;
+const Topology kSourceTopology{.tp = 2, .dp = 2};
+
+struct ChildReport {
+  double wall_seconds = 0;
+  double peak_bytes = 0;
+};
+
+// `cairn reshape` with these arguments, which need no quoting; it prints JSON.
+Result<ChildReport> RunBenchReshape(const std::string& arguments) {
+  const Stopwatch watch;
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
+      ::popen(("\"$(readlink /proc/" + std::to_string(::getpid()) + "/exe)\" reshape " + arguments).c_str(),
+              "r"),
+      &::pclose);
+  if (!pipe) return IoError("cannot start cairn reshape");
+  std::string text;
+  std::array<char, 4096> part;
+  while (const size_t count = std::fread(part.data(), 1, part.size(), pipe.get()))
+    text.append(part.data(), count);
+  ChildReport report{.wall_seconds = watch.Seconds()};
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return IoError("cairn reshape {} failed", arguments);
+  report.peak_bytes = json.value("peak_memory_bytes", 0.0);
+  return report;
+}
+
+// The tensors of a GPT of about `bytes`, cut as Megatron cuts them: rows and columns.
+std::vector<TensorEntry> GptTensors(uint64_t bytes, int layers, uint64_t h) {
+  std::vector<TensorEntry> tensors;
+  int layer = kBeforeLayers;
+  const auto add = [&](const std::string& name, Dims shape, int tp_dim) {
+    const ParameterSpec spec{.name = layer < 0 ? name : fmt::format("layers.{}.{}", layer, name),
+                             .shape = shape,
+                             .tp_dim = tp_dim,
+                             .layer = layer};
+    tensors.push_back({spec, Role::kWeight, Dtype::kBF16});
+    for (Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
+      tensors.push_back({spec, role, Dtype::kF32});
+  };
+  const uint64_t in_layers = layers * 12 * h * h * kBytesPerParameter;
+  const uint64_t vocab = bytes > in_layers ? (bytes - in_layers) / h / kBytesPerParameter / 64 * 64 : 0;
+  add("embedding.word.weight", {std::max<uint64_t>(64, vocab), h}, 0);
+  for (layer = 0; layer < layers; ++layer) {
+    for (const char* part : {"query", "key", "value"}) {
+      add(fmt::format("attention.{}.weight", part), {h, h}, 0);
+      add(fmt::format("attention.{}.bias", part), {h}, 0);
+    }
+    add("attention.output.weight", {h, h}, 1);
+    add("mlp.up.weight", {4 * h, h}, 0);
+    add("mlp.up.bias", {4 * h}, 0);
+    add("mlp.down.weight", {h, 4 * h}, 1);
+    for (const char* name : {"input_norm.weight", "input_norm.bias", "attention.output.bias",
+                             "post_attention_norm.weight", "post_attention_norm.bias", "mlp.down.bias"})
+      add(name, {h}, kReplicated);
+  }
+  return tensors;
+}
+
+class ReshapeBench {
+ public:
+  ReshapeBench(std::string source, std::string target, std::string raw, std::span<std::byte> scratch)
+      : source_(std::move(source)), target_(std::move(target)), raw_(std::move(raw)), scratch_(scratch) {}
+  ~ReshapeBench() {
+    (void)RemoveRun(source_);
+    (void)RemoveRun(target_);
+  }
+
+  // A step of about as many bytes as the scratch memory, whose bytes are its values.
+  Status MakeSource() {
+    uint64_t hidden = 256;
+    while (hidden < 4096 && kMinLayers * 12 * 4 * hidden * hidden * kBytesPerParameter <= scratch_.size())
+      hidden *= 2;
+    const auto layers = static_cast<int>(
+        std::max<uint64_t>(2, scratch_.size() / 10 * 9 / (12 * hidden * hidden * kBytesPerParameter)));
+    const std::vector<TensorEntry> tensors = GptTensors(scratch_.size(), layers, hidden);
+    const StepInfo info{.identity = {"00000000000000000000000000000001", 1}, .topology = kSourceTopology};
+    CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, TargetPlan::Make(tensors, info.model, kSourceTopology));
+    CAIRN_ASSIGN_OR_RETURN(const auto builder,
+                           StepBuilder::Create(FileSystem::Posix(), source_, info, plan, {}));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> here, builder->BeginStage());
+    for (uint32_t tensor : here) {
+      BlockCursor cursor(tensors[tensor].spec.shape, scratch_.size() / SizeOf(tensors[tensor].dtype));
+      for (uint64_t begin = 0; !cursor.done(); cursor.Advance()) {
+        const uint64_t bytes = cursor.box().Volume() * SizeOf(tensors[tensor].dtype);
+        CAIRN_RETURN_IF_ERROR(builder->Append({tensor, cursor.box(), begin, scratch_.first(bytes)}));
+        begin += cursor.box().Volume();
+      }
+      bytes_ += tensors[tensor].bytes();
+    }
+    CAIRN_RETURN_IF_ERROR(builder->EndStage());
+    CAIRN_RETURN_IF_ERROR(builder->Seal().status());
+    return builder->Publish();
+  }
+
+  Contender Raw() {
+    return {"read_then_write", [this](Samples& samples) -> Status {
+              const auto engine = TakesUring() ? RawTransfer::Engine::kUring : RawTransfer::Engine::kThreads;
+              const ScratchFile file(raw_);
+              const auto raw_bytes =
+                  scratch_.first(std::min<uint64_t>(scratch_.size(), bytes_ / kPageBytes * kPageBytes));
+              CAIRN_ASSIGN_OR_RETURN(const double write,
+                                     RawWrite(file.path(), raw_bytes, {.engine = engine, .block = 4 << 20}));
+              CAIRN_RETURN_IF_ERROR(MakeCold(file.path()));
+              CAIRN_ASSIGN_OR_RETURN(const double read,
+                                     RawRead(file.path(), raw_bytes, {.engine = engine, .block = 4 << 20}));
+              samples.Add("read_then_write", bytes_, read + write);
+              samples.Add("two_reads_and_write", bytes_, 2 * read + write);
+              return OkStatus();
+            }};
+  }
+
+  Contender Ours(const std::string& name, const std::string& flags) {
+    return {name, [this, name, flags](Samples& samples) -> Status {
+              CAIRN_RETURN_IF_ERROR(MakeSourceCold());
+              CAIRN_ASSIGN_OR_RETURN(const ChildReport report,
+                                     RunBenchReshape(fmt::format("{} {} --tp 4 --pp 2 --dp 1 --json{}",
+                                                                 source_, target_, flags)));
+              samples.Add(name, bytes_, report.wall_seconds);
+              peaks_.push_back(report.peak_bytes / kPeakGoalBytes);
+              CAIRN_ASSIGN_OR_RETURN(const uint64_t verified, VerifySaved(SavedStep(target_)));
+              verified_ += verified;
+              return RemoveRun(target_);
+            }};
+  }
+
+  uint64_t verified_bytes() const { return verified_; }
+  Spread peaks() const { return SpreadOf(peaks_); }
+
+ private:
+  Status MakeSourceCold() const {
+    FileSystem& fs = FileSystem::Posix();
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(SavedStep(source_)));
+    for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(MakeCold(JoinPath(SavedStep(source_), name)));
+    return OkStatus();
+  }
+
+  const std::string source_, target_, raw_;
+  std::span<std::byte> scratch_;
+  std::vector<double> peaks_;
+  uint64_t bytes_ = 0;  // of the source's tensors
+  uint64_t verified_ = 0;
+};
+
+}  // namespace
+
+Result<BenchResult> MeasureReshape(const BenchOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckRoom(options, options.bytes / 10 * 33, options.bytes / 10 * 14));
+  CAIRN_ASSIGN_OR_RETURN(WarmBuffer memory, WarmBuffer::Make(options.bytes));
+  FillWithNoise(memory.bytes(), 1);
+  const ScratchFile source(options.dir), target(options.dir);
+  ReshapeBench bench(source.path(), target.path(), options.dir, memory.bytes());
+  CAIRN_RETURN_IF_ERROR(bench.MakeSource());
+  CAIRN_ASSIGN_OR_RETURN(Samples samples, RunRounds({bench.Raw(), bench.Ours("reshape", ""),
+                                                     bench.Ours("reshape_not_read_back", " --no-read-back")},
+                                                    options.rounds, TellOnTerminal()));
+  const Series& raw = *samples.Find("read_then_write");
+  std::vector<GoalRatio> goals = {
+      TimeGoal("reshape_ratio", "reshape, proved by reading back / read + write", *samples.Find("reshape"),
+               raw, 1.05),
+      TimeGoal("reshape_proof_ratio", "the same / read + write + read", *samples.Find("reshape"),
+               *samples.Find("two_reads_and_write"), 1.05),
+      TimeGoal("reshape_stream_ratio", "reshape --no-read-back / read + write",
+               *samples.Find("reshape_not_read_back"), raw, 1.05),
+      {"reshape_peak_ratio", "peak memory / 320 MiB", bench.peaks(), 1.0, /*at_least=*/false}};
+  return BenchResult{std::move(samples), std::move(goals), bench.verified_bytes()};
+}
+
+}  // namespace cairn

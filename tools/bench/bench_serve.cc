@@ -1,0 +1,129 @@
+#include "tools/bench/bench_serve.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/step/shard_image.h"
+#include "tools/bench/bench_disk.h"
+#include "tools/bench/bench_memory.h"
+#include "tools/bench/bench_state.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+// `bytes` of shared, touched memory in `path`, which is there; mapped until the process ends.
+Result<std::span<std::byte>> MapShared(const std::string& path, uint64_t bytes) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return PosixError("open", path, errno);
+  const bool sized = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0;
+  void* memory = sized ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  const int error = errno;
+  ::close(fd);
+  if (memory == MAP_FAILED) return PosixError("map", path, error);
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  return std::span(static_cast<std::byte*>(memory), bytes);
+}
+
+ordered_json Describe(const BenchState& state) {
+  ordered_json tensors = ordered_json::array();
+  for (size_t i = 0; i < state.tensors.size(); ++i) {
+    const TensorEntry& tensor = state.tensors[i];
+    const Dims& shape = tensor.spec.shape;
+    tensors.push_back({{"name", tensor.spec.name},
+                       {"role", Name(tensor.role)},
+                       {"dtype", Name(tensor.dtype)},
+                       {"shape", std::vector<uint64_t>(shape.begin(), shape.end())},
+                       {"offset", state.offsets[i]}});
+  }
+  return {{"bytes", state.memory_bytes}, {"tensors", std::move(tensors)}};
+}
+
+void Answer(const ordered_json& answer) {
+  fmt::print("{}\n", answer.dump());
+  std::fflush(stdout);
+}
+
+class Server {
+ public:
+  Server(const BenchState& state, StateSaver& saver) : state_(state), saver_(saver), arena_(saver.image()) {}
+
+  Result<ordered_json> Handle(const std::string& what, const std::string& path) {
+    if (what == "save" || what == "save_lazy") {
+      CAIRN_ASSIGN_OR_RETURN(const SaveSeconds s, saver_.Save(path, what == "save_lazy"));
+      return ordered_json{
+          {"stall", s.stall}, {"flush", s.flush}, {"commit", s.commit}, {"durable", s.durable}};
+    }
+    if (what == "load") return Seconds(LoadState(path, state_));
+    if (what == "raw_read") return Seconds(Read(path, {.engine = Engine(), .direct = true}));
+    if (what == "page_cache_read") return Seconds(Read(path, {.depth = 2, .direct = false}));
+    if (what == "raw_write") {
+      const ImageWriteOptions ours;
+      Result<double> seconds =
+          RawWrite(path, arena_, {.engine = Engine(), .depth = ours.queue.depth, .block = ours.write_bytes});
+      ::unlink(path.c_str());
+      return Seconds(std::move(seconds));
+    }
+    if (what == "warm") return Done(MakeWarm(path));
+    if (what == "cold") return Done(MakeCold(path));
+    return InvalidArgument("bench serve: there is no measurement named {}", what);
+  }
+
+ private:
+  static RawTransfer::Engine Engine() {
+    return TakesUring() ? RawTransfer::Engine::kUring : RawTransfer::Engine::kThreads;
+  }
+  Result<double> Read(const std::string& path, const RawTransfer& how) {
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
+    const uint64_t bytes = info.bytes / kPageBytes * kPageBytes;
+    if (bytes > arena_.size()) return InvalidArgument("{} is larger than the state", path);
+    return RawRead(path, arena_.first(bytes), how);
+  }
+  static Result<ordered_json> Done(const Status& status) {
+    if (!status.ok()) return status;
+    return ordered_json::object();
+  }
+  static Result<ordered_json> Seconds(Result<double> seconds) {
+    if (!seconds.ok()) return seconds.status();
+    return ordered_json{{"seconds", *seconds}};
+  }
+
+  const BenchState& state_;
+  StateSaver& saver_;
+  std::span<std::byte> arena_;
+};
+
+}  // namespace
+
+Status ServeBench(const std::string& checkpoint, const std::string& memory_file) {
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(checkpoint));
+  BenchState state = StateLike(*step.reader);
+  CAIRN_ASSIGN_OR_RETURN(state.memory, MapShared(memory_file, state.memory_bytes));
+  for (uint32_t i = 0; i < state.tensors.size(); ++i)
+    CAIRN_RETURN_IF_ERROR(
+        step.reader->ReadBox(i, Box::Whole(state.tensors[i].spec.shape), state.bytes_of(i)));
+  CAIRN_ASSIGN_OR_RETURN(StateSaver saver, StateSaver::Make(state));
+  Answer(Describe(state));
+  Server server(state, saver);
+  for (std::string line; std::getline(std::cin, line);) {
+    const size_t space = std::min(line.find(' '), line.size());
+    CAIRN_ASSIGN_OR_RETURN(
+        const ordered_json answer,
+        server.Handle(line.substr(0, space), line.substr(std::min(space + 1, line.size()))));
+    Answer(answer);
+  }
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,114 @@
+#include "tools/check/model_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <unordered_map>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/model/placement.h"
+#include "convert/families/expand.h"
+#include "convert/families/families.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+class ModelChecker {
+ public:
+  ModelChecker(const std::string& directory, const Manifest& manifest,
+               const std::vector<TensorEntry>& tensors)
+      : directory_(directory), manifest_(manifest), model_(manifest.model), tensors_(tensors) {}
+
+  std::vector<Problem> Check() {
+    CheckStepNumber();
+    CheckLayers();
+    CheckSizes();
+    return std::move(problems_);
+  }
+
+ private:
+  void Add(std::string what) {
+    problems_.push_back({JoinPath(directory_, kManifestName), 0, "", std::move(what)});
+  }
+
+  void CheckStepNumber() {
+    const std::string name = (std::filesystem::path(directory_) / "").parent_path().filename().string();
+    const auto named = ParseStepDirName(name.substr(0, name.find('.')));
+    if (named && *named != manifest_.step)
+      Add(fmt::format("it is of step {}, its directory is named {}", manifest_.step, name));
+    const auto iteration = manifest_.state.find("iteration");
+    if (iteration != manifest_.state.end() && *iteration != manifest_.step)
+      Add(fmt::format("its state is of iteration {}, it is of step {}", iteration->dump(), manifest_.step));
+  }
+
+  // Layers of which there are tensors, each in full or in part; 0 where the tensors have none.
+  int CountedLayers() const {
+    int layers = 0;
+    for (const TensorEntry& tensor : tensors_)
+      if (tensor.spec.layer != kAfterLayers && tensor.role != Role::kRng)
+        layers = std::max(layers, tensor.spec.layer + 1);
+    return layers;
+  }
+
+  void CheckLayers() {
+    const int counted = CountedLayers();
+    const auto told = model_.find("num_layers");
+    if (counted > 0 && told != model_.end() && *told != counted)
+      return Add(fmt::format("its model has {} layers, its tensors are of {}", told->dump(), counted));
+    const std::vector<int>& stages = manifest_.topology.layers_per_stage;
+    if (counted == 0 || stages.empty()) return;
+    if (const auto chunks = LayersPerChunk(counted, manifest_.topology); !chunks.ok())
+      Add(fmt::format("its stages do not fit its {} layers: {}", counted, chunks.status().message()));
+  }
+
+  // The parameters that the model must have, against those that are there.
+  void CheckSizes() {
+    const auto name = model_.find("architecture");
+    const Architecture* architecture =
+        name != model_.end() && name->is_string() ? FindArchitecture(name->get<std::string>()) : nullptr;
+    if (architecture == nullptr || !problems_.empty()) return;
+    json model = model_;
+    const bool positions = IntField(model, "max_position_embeddings") > 0;
+    if (!positions) model.erase("max_position_embeddings");  // not said: Megatron's rotary models have 0
+    const Result<ExpandedModel> expanded = Expand(*architecture, model);
+    if (!expanded.ok()) return Add(std::string(expanded.status().message()));
+    std::unordered_map<std::string, const ParameterSpec*> wanted;
+    for (const ParameterSpec& spec : expanded->parameters)
+      if (positions || !spec.name.starts_with("embedding.position")) wanted.emplace(spec.name, &spec);
+    for (const TensorEntry& tensor : tensors_) {
+      const auto found = wanted.find(tensor.spec.name);
+      if (tensor.role == Role::kRng || found == wanted.end()) continue;
+      if (const std::string what = Contradiction(tensor.spec, *found->second); !what.empty()) {
+        problems_.push_back({JoinPath(directory_, kManifestName), 0, DisplayName(tensor), what});
+        return;  // the rest follows from it as a rule
+      }
+    }
+  }
+
+  // Query, key and value are cut between heads, so their unit is the size of a head.
+  static std::string Contradiction(const ParameterSpec& stored, const ParameterSpec& model) {
+    if (!(stored.shape == model.shape))
+      return fmt::format("it is stored as {}, the manifest's model says {}", ToString(stored.shape),
+                         ToString(model.shape));
+    if (model.tp_dim == 0 && model.tp_unit > 1 && stored.tp_unit > 1 && stored.tp_unit != model.tp_unit)
+      return fmt::format("it is stored with heads of {} rows, the manifest's model says {}", stored.tp_unit,
+                         model.tp_unit);
+    return "";
+  }
+
+  const std::string& directory_;
+  const Manifest& manifest_;
+  const json& model_;
+  const std::vector<TensorEntry>& tensors_;
+  std::vector<Problem> problems_;
+};
+
+}  // namespace
+
+std::vector<Problem> CheckModel(const std::string& step_directory, const Manifest& manifest,
+                                const std::vector<TensorEntry>& tensors) {
+  return ModelChecker(step_directory, manifest, tensors).Check();
+}
+
+}  // namespace cairn

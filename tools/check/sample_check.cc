@@ -1,0 +1,117 @@
+#include "tools/check/sample_check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <random>
+#include <tuple>
+
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+struct ChunkAt {
+  size_t piece;  // into the catalog
+  uint64_t chunk;
+};
+
+// The shuffle is spelt out, so that a seed means the same chunks with every standard library.
+std::vector<ChunkAt> ChooseChunks(const StepCatalog& catalog, uint64_t budget_bytes, uint64_t seed) {
+  std::vector<ChunkAt> chunks;
+  for (size_t i = 0; i < catalog.pieces.size(); ++i)
+    for (uint64_t chunk = 0; chunk < catalog.pieces[i].chunks.size(); ++chunk) chunks.push_back({i, chunk});
+  std::mt19937_64 random(seed);
+  uint64_t bytes = 0;
+  size_t count = 0;
+  while (count < chunks.size() && (count == 0 || bytes < budget_bytes)) {
+    std::swap(chunks[count], chunks[count + random() % (chunks.size() - count)]);
+    const Piece& piece = catalog.pieces[chunks[count].piece];
+    bytes +=
+        PlaceOfChunk(piece, chunks[count].chunk, SizeOf(catalog.tensors[piece.tensor].dtype)).stored_bytes;
+    ++count;
+  }
+  chunks.resize(count);
+  std::ranges::sort(chunks, {}, [&](const ChunkAt& c) {
+    const Piece& piece = catalog.pieces[c.piece];
+    return std::tuple(piece.file, piece.file_offset, c.chunk);
+  });
+  return chunks;
+}
+
+// The box of the one element at `index` of the row-major order of `box`.
+Box ElementAt(const Box& box, uint64_t index) {
+  Box element{box.offset, Dims::Filled(box.rank(), 1)};
+  for (int d = box.rank() - 1; d >= 0; --d) {
+    element.offset[d] += index % box.extent[d];
+    index /= box.extent[d];
+  }
+  return element;
+}
+
+// Ranges next to each other become one.
+void AddRange(std::vector<CheckedRange>& ranges, CheckedRange range) {
+  if (range.begin == range.end) return;  // stored as another tensor's bytes
+  if (!ranges.empty() && ranges.back().file == range.file && ranges.back().end == range.begin)
+    ranges.back().end = range.end;
+  else
+    ranges.push_back(std::move(range));
+}
+
+}  // namespace
+
+Result<SampleSize> ParseSampleSize(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, text.data() + text.size() - end);
+  const auto bad = [&] { return InvalidArgument("'{}' is no sample; write for example 5% or 200GB", text); };
+  if (error != std::errc() || !(number > 0)) return bad();
+  if (unit == "%") return number <= 100 ? Result<SampleSize>(SampleSize{.fraction = number / 100}) : bad();
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"", 1},      {"B", 1},         {"kB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+  for (const auto& [name, bytes] : kUnits)
+    if (unit == name && number * bytes < 9e18)
+      return SampleSize{.max_bytes = static_cast<uint64_t>(std::ceil(number * bytes))};
+  return bad();
+}
+
+// Reading one element reads and verifies the whole chunk that it lies in.
+SampleReport CheckSample(StepReader& step, const SampleSize& size,
+                         const std::function<void(uint64_t)>& progress) {
+  const StepCatalog& catalog = step.catalog();
+  const auto budget =
+      std::min(size.max_bytes, static_cast<uint64_t>(size.fraction * static_cast<double>(catalog.bytes())));
+  SampleReport report;
+  report.seed = std::random_device{}();
+  std::vector<CheckedRange> wrong;
+  bool known = true;  // where all that is wrong lies
+  for (const ChunkAt& at : ChooseChunks(catalog, budget, report.seed)) {
+    const Piece& piece = catalog.pieces[at.piece];
+    const TensorEntry& tensor = catalog.tensors[piece.tensor];
+    const uint64_t element_bytes = SizeOf(tensor.dtype);
+    const uint64_t first = piece.range.begin + at.chunk * (kChunkBytes / element_bytes);
+    std::byte element[8];
+    const uint64_t before = step.bytes_read();
+    const Status status =
+        step.ReadBox(piece.tensor, ElementAt(piece.box, first), std::span(element, element_bytes));
+    report.bytes_checked += step.bytes_read() - before;
+    ++report.chunks;
+    const ChunkPlace place = PlaceOfChunk(piece, at.chunk, element_bytes);
+    const CheckedRange range{catalog.files[piece.file], place.offset, place.offset + place.stored_bytes};
+    AddRange(report.ranges, range);
+    if (!status.ok()) {
+      known &= place.stored_bytes > 0;
+      AddRange(wrong, range);
+      report.problems.push_back(
+          {JoinPath(step.DirectoryOf(catalog.files[piece.file]), catalog.files[piece.file]), place.offset,
+           DisplayName(tensor),
+           status.kind() == StatusKind::kCorrupt ? "does not match its digest" : status.message()});
+    }
+    if (progress) progress(report.bytes_checked);
+  }
+  if (!report.problems.empty()) report.ranges = known ? std::move(wrong) : std::vector<CheckedRange>{};
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,32 @@
+// Checks a random part of a step's bytes: a scrub on a budget, another part every night.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "ckpt/step/verify.h"
+#include "tools/check/verify_standing.h"
+
+namespace cairn {
+
+struct SampleSize {
+  double fraction = 1;  // of all tensors' bytes
+  uint64_t max_bytes = UINT64_MAX;
+};
+
+// "5%" or "200GB" (kB, MB, GB, TB are powers of 1000, KiB and so on of 1024; B may be left out).
+// Errors: InvalidArgument.
+Result<SampleSize> ParseSampleSize(std::string_view text);
+
+// What was found, and which bytes were looked at.
+struct SampleReport : VerifyReport {
+  uint64_t seed = 0;                 // chooses the same chunks of this step again
+  uint64_t chunks = 0;               // looked at
+  std::vector<CheckedRange> ranges;  // looked at; where there are problems, only those that have them
+};
+
+// Chunks chosen by chance, in order of file and offset; at least one where there is any.
+SampleReport CheckSample(StepReader& step, const SampleSize& size,
+                         const std::function<void(uint64_t)>& progress = {});
+
+}  // namespace cairn

@@ -1,0 +1,52 @@
+#include "tools/check/source_check.h"
+
+#include "convert/verbs/file_sums.h"
+#include "tools/check/value_check.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+
+namespace cairn {
+namespace {
+
+std::string More(const VerifyReport& report) {
+  const size_t more = report.problems.size() - 1;
+  return more == 0 ? "" : fmt::format(" (and {} more)", more);
+}
+
+Status CheckSums(const OpenedSource& opened, bool json) {
+  const CheckpointSource& source = *opened.foreign;
+  const FileSums sums = FindZips(opened.fs(), source.directory(), source.catalog().files);
+  if (sums.empty()) return OkStatus();
+  Progress progress("checking the source", sums.bytes, !json);
+  const VerifyReport report =
+      CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
+  if (report.problems.empty()) return OkStatus();
+  return Corrupt("{}{}; cairn verify lists all, --no-checksums passes over them",
+                 ToString(report.problems[0]), More(report));
+}
+
+void NoteRounding(const OpenedSource& opened, uint64_t max_memory) {
+  const VerifyReport report = CheckRounding(*opened.foreign, max_memory);
+  opened.foreign->SetCacheBytes(0);
+  if (!report.problems.empty())
+    PrintProblem(fmt::format("note: {}{}; cairn verify --values lists all", ToString(report.problems[0]),
+                             More(report)));
+}
+
+}  // namespace
+
+void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
+  verb.add_flag("--no-checksums", checks.skip_sums,
+                "do not read the files of torch.save to check the CRC-32 of their records first");
+  verb.add_flag("--no-rounding-check", checks.skip_rounding,
+                "do not look first whether another system's 16-bit weights are its fp32 masters, rounded");
+}
+
+Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json) {
+  if (!opened.foreign) return OkStatus();
+  if (!checks.skip_sums) CAIRN_RETURN_IF_ERROR(CheckSums(opened, json));
+  if (!checks.skip_rounding) NoteRounding(opened, max_memory);
+  return OkStatus();
+}
+
+}  // namespace cairn

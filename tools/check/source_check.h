@@ -1,0 +1,24 @@
+// What can be told of another system's checkpoint before its tensors are taken over: that its bytes are those
+// of its checksums, and that its weights belong to its masters.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+
+// --no-checksums and --no-rounding-check of the verbs that take tensors over.
+struct SourceChecks {
+  bool skip_sums = false;
+  bool skip_rounding = false;
+};
+void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
+
+// Reads the files of torch.save once more than their tensors need. Errors: Corrupt naming file, byte and
+// record. 16-bit weights that are not their fp32 masters rounded are a note on stderr: files of two steps
+// were mixed, or somebody changed one of them. Does nothing for steps of Cairn, whose digests are checked at
+// every read.
+Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json);
+
+}  // namespace cairn

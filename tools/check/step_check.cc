@@ -1,0 +1,104 @@
+#include "tools/check/step_check.h"
+
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "tools/check/model_check.h"
+#include "tools/check/value_check.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kFirstProblems = 3;  // that a record names
+constexpr size_t kMaxRanges = 256;    // of a sample; a longer list is left out
+
+// Every file that is missing or has another size, where opening names the first one only. The manifest itself
+// is left to StepReader::Open.
+std::vector<Problem> CheckFiles(FileSystem& fs, const std::string& directory) {
+  const Result<Manifest> manifest = ReadManifest(fs, directory);
+  if (!manifest.ok()) return {};
+  std::vector<Problem> problems;
+  for (const ManifestFile& file : manifest->files) {
+    const std::string path = JoinPath(manifest->DirectoryOf(directory, file.name), file.name);
+    const Result<FileInfo> info = fs.Stat(path);
+    if (!info.ok())
+      problems.push_back({path, 0, "", info.status().message()});
+    else if (info->bytes != file.bytes)
+      problems.push_back({path, std::min(info->bytes, file.bytes), "",
+                          fmt::format("has {} bytes, its manifest says {}; it was truncated or replaced",
+                                      info->bytes, file.bytes)});
+  }
+  return problems;
+}
+
+Check ToCheck(CheckKind kind, const VerifyReport& part) {
+  Check check{.kind = kind, .bytes = part.bytes_checked, .ranges = {}, .first_problems = {}, .files = {}};
+  check.problems = part.problems.size();
+  for (size_t i = 0; i < std::min(part.problems.size(), kFirstProblems); ++i)
+    check.first_problems.push_back(ToString(part.problems[i]));
+  return check;
+}
+
+void Append(StepReport& all, CheckKind kind, const VerifyReport& part) {
+  all.bytes_checked += part.bytes_checked;
+  all.problems.insert(all.problems.end(), part.problems.begin(), part.problems.end());
+  all.checks.push_back(ToCheck(kind, part));
+}
+
+VerifyReport Structure(const StepReader& step) {
+  VerifyReport report = VerifyStructure(step);
+  std::ranges::move(CheckModel(step.directory(), step.manifest(), step.catalog().tensors),
+                    std::back_inserter(report.problems));
+  return report;
+}
+
+// Passes only where the structure does too, so that it is the stronger check.
+void AppendEveryByte(StepReport& all, FileSystem& fs, const StepReader& step, const CheckOptions& options,
+                     const std::function<void(uint64_t)>& progress) {
+  VerifyReport report = Structure(step);
+  if (options.structure) all.checks.push_back(ToCheck(CheckKind::kStructure, report));
+  VerifyReport bytes = VerifyHash(fs, step, progress, options.jobs);
+  report.bytes_checked = bytes.bytes_checked;
+  std::ranges::move(bytes.problems, std::back_inserter(report.problems));
+  Append(all, CheckKind::kEveryByte, report);
+}
+
+void AppendSample(StepReport& all, const SampleReport& sample) {
+  Append(all, CheckKind::kSample, sample);
+  Check& check = all.checks.back();
+  check.seed = sample.seed;
+  check.chunks = sample.chunks;
+  if (sample.ranges.size() <= kMaxRanges) check.ranges = sample.ranges;
+}
+
+// Of a step that does not open: what was asked for has failed.
+StepReport Unopened(const CheckOptions& options, VerifyReport report) {
+  StepReport all;
+  if (options.structure) all.checks.push_back(ToCheck(CheckKind::kStructure, report));
+  if (options.hash)
+    all.checks.push_back(ToCheck(options.sample ? CheckKind::kSample : CheckKind::kEveryByte, report));
+  if (options.values) all.checks.push_back(ToCheck(CheckKind::kValues, report));
+  all.problems = std::move(report.problems);
+  return all;
+}
+
+}  // namespace
+
+StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOptions& options,
+                     const std::function<void(uint64_t)>& progress) {
+  if (auto problems = CheckFiles(fs, directory); !problems.empty())
+    return Unopened(options, {.problems = std::move(problems)});
+  const auto step = StepReader::Open(fs, directory);
+  if (!step.ok()) return Unopened(options, {.problems = {{directory, 0, "", step.status().message()}}});
+  StepReport report;
+  const auto from_here = [&progress, &report](uint64_t done) {
+    if (progress) progress(report.bytes_checked + done);
+  };
+  const bool every_byte = options.hash && !options.sample;
+  if (options.structure && !every_byte) Append(report, CheckKind::kStructure, Structure(**step));
+  if (every_byte) AppendEveryByte(report, fs, **step, options, from_here);
+  if (options.hash && options.sample) AppendSample(report, CheckSample(**step, *options.sample, from_here));
+  if (options.values) Append(report, CheckKind::kValues, CheckValues(**step, options.max_memory, from_here));
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,102 @@
+#include "tools/check/stored_slices.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace cairn {
+namespace {
+
+// The number behind the last `prefix` in the name, and where it ends.
+std::optional<std::pair<int, size_t>> NumberBehind(const std::string& name, std::string_view prefix) {
+  const size_t at = name.rfind(prefix);
+  if (at == std::string::npos) return std::nullopt;
+  int number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + at + prefix.size(), end, number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  return std::pair(number, static_cast<size_t>(stop - name.data()));
+}
+
+// First and last element of a box of an array, in its row-major order.
+FlatRange ReachOf(const Box& box, const Dims& shape) {
+  Dims last = box.offset;
+  for (int d = 0; d < box.rank(); ++d) last[d] += box.extent[d] - 1;
+  return {FlatIndex(Box::Whole(shape), box.offset), FlatIndex(Box::Whole(shape), last) + 1};
+}
+
+// Elements of the box that come before element `end` of the array.
+uint64_t CountBefore(uint64_t end, const Box& box, const Dims& shape) {
+  uint64_t stride = shape.Volume(), inner = box.Volume(), count = 0;
+  for (int d = 0; d < box.rank(); ++d) {
+    stride /= shape[d];
+    inner /= box.extent[d];
+    const uint64_t at = end / stride;
+    end %= stride;
+    const uint64_t before = at - std::min(at, box.offset[d]);
+    count += std::min(before, box.extent[d]) * inner;
+    if (at < box.offset[d] || before >= box.extent[d]) return count;
+  }
+  return count + (box.rank() == 0 ? end : 0);
+}
+
+}  // namespace
+
+// Megatron: mp_rank_TT/ or mp_rank_TT_PPP/. DeepSpeed: mp_rank_MM_model_states.pt, where MM counts the tensor
+// parallel ranks of all stages; zero_pp_rank_D_mp_rank_MM_...; layer_LL-model_TT-... DCP: __R_N.distcp.
+FileRank RankOfFile(const std::string& file, const Topology& topology) {
+  FileRank found;
+  const size_t slash = file.rfind('/');
+  const std::string name = slash == std::string::npos ? file : file.substr(slash + 1);
+  if (const auto model = NumberBehind(name, "mp_rank_")) {
+    found.tp = model->first % topology.tp;
+    found.pp = model->first / topology.tp;
+    if (const auto data = NumberBehind(name, "zero_pp_rank_")) found.dp = data->first;
+  } else if (const auto in_directory = NumberBehind(file, "mp_rank_")) {
+    found.tp = in_directory->first;
+    found.pp = 0;
+    if (const auto stage = NumberBehind(file.substr(0, slash), "_");
+        stage && stage->second > in_directory->second)
+      found.pp = stage->first;
+  } else if (const auto layer = NumberBehind(name.substr(0, name.rfind("-model_states")), "-model_")) {
+    found.tp = layer->first;
+  } else if (name.ends_with(".distcp") && name.starts_with("__")) {
+    if (const auto writer = NumberBehind(name.substr(0, name.rfind('_')), "__")) found.rank = writer->first;
+  }
+  return found;
+}
+
+std::string ToString(const FileRank& rank) {
+  std::string text;
+  for (const auto& [name, value] : {std::pair("tp", rank.tp), std::pair("pp", rank.pp),
+                                    std::pair("dp", rank.dp), std::pair("rank", rank.rank)})
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
+  return text.empty() ? "-" : text;
+}
+
+std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor) {
+  const auto& catalog = static_cast<const StoredCatalog&>(source.catalog());
+  std::vector<StoredSlice> slices;
+  for (const StoredPart& part : catalog.parts) {
+    if (part.tensor != tensor || part.in_array.Volume() == 0) continue;
+    const StoredArray& array = catalog.arrays[part.array];
+    const FlatRange reach = ReachOf(part.in_array, array.shape);
+    for (const StoredExtent& extent : array.extents) {
+      const FlatRange here{std::max(reach.begin, extent.range.begin), std::min(reach.end, extent.range.end)};
+      if (here.begin >= here.end) continue;
+      const uint64_t size = SizeOf(array.dtype);
+      slices.push_back({.box = part.box,
+                        .array = &array,
+                        .range = here,
+                        .transposed = part.transpose,
+                        .file = &catalog.files[extent.file],
+                        .file_offset = extent.file_offset + (here.begin - extent.range.begin) * size,
+                        .bytes = size * (CountBefore(here.end, part.in_array, array.shape) -
+                                         CountBefore(here.begin, part.in_array, array.shape)),
+                        .rank = RankOfFile(catalog.files[extent.file], source.manifest().topology)});
+    }
+  }
+  return slices;
+}
+
+}  // namespace cairn

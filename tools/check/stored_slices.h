@@ -1,0 +1,38 @@
+// Where the tensors of another system's checkpoint lie: which rank's file, which bytes of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert/foreign/stored_source.h"
+
+namespace cairn {
+
+// Whose file it is, as far as its name tells. Megatron and DeepSpeed say the coordinates in the topology, DCP
+// the number of the rank that wrote it.
+struct FileRank {
+  std::optional<int> tp, pp, dp, rank;
+};
+// `file` is relative to the checkpoint: "iter_0000100/mp_rank_01_002/model_optim_rng.pt" is of tp 1, pp 2.
+// Names that tell nothing give nothing.
+FileRank RankOfFile(const std::string& file, const Topology& topology);
+// "tp 1, pp 2", "rank 3", or "-".
+std::string ToString(const FileRank& rank);
+
+// A stretch of one file that holds elements of a tensor.
+struct StoredSlice {
+  Box box;                   // of the tensor: what the array has of it
+  const StoredArray* array;  // a tensor as it is stored: fused, transposed, flat
+  FlatRange range;           // of the array's row-major order
+  bool transposed = false;
+  const std::string* file;   // relative to the checkpoint's directory
+  uint64_t file_offset = 0;  // of the range's first element, bytes
+  uint64_t bytes = 0;        // that are the tensor's
+  FileRank rank;
+};
+// In the order of boxes, then of elements. Of an array that several tensors share the stretches from the
+// tensor's first to its last element, whatever lies between.
+std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor);
+
+}  // namespace cairn

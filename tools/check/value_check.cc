@@ -1,0 +1,151 @@
+#include "tools/check/value_check.h"
+
+#include <optional>
+
+#include "ckpt/codec/cast.h"
+#include "ckpt/model/layout.h"
+#include "convert/stream/block_stream.h"
+#include "convert/stream/decode_values.h"
+
+namespace cairn {
+namespace {
+
+// Elements of one tensor that share a fault.
+struct Fault {
+  uint64_t count = 0;
+  uint64_t first = 0;  // row-major index
+  void Add(uint64_t index) {
+    if (count++ == 0) first = index;
+  }
+};
+
+class ValueChecker {
+ public:
+  ValueChecker(CheckpointSource& step, uint64_t max_memory, const std::function<void(uint64_t)>& progress,
+               bool rounding_only = false)
+      : step_(step),
+        catalog_(step.catalog()),
+        block_bytes_(BlockBytesFor(max_memory)),
+        progress_(progress),
+        rounding_only_(rounding_only) {
+    step_.SetCacheBytes(ReaderCacheFor(max_memory));
+  }
+
+  VerifyReport Check() {
+    const TensorLookup lookup(catalog_);
+    for (uint32_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const TensorEntry& tensor = catalog_.tensors[i];
+      if (!IsFloat(tensor.dtype)) continue;
+      const Result<uint32_t> master = lookup.Find(tensor.spec.name, Role::kMaster);
+      const bool rounded =
+          tensor.role == Role::kWeight && (tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF16);
+      const bool paired = rounded && master.ok() && catalog_.tensors[*master].dtype == Dtype::kF32 &&
+                          catalog_.tensors[*master].spec.shape == tensor.spec.shape;
+      if (rounding_only_ && !paired) continue;
+      const Status status = CheckTensor(i, paired ? std::optional(*master) : std::nullopt);
+      if (!status.ok()) report_.problems.push_back({step_.name(), 0, DisplayName(tensor), status.message()});
+    }
+    return std::move(report_);
+  }
+
+ private:
+  Status CheckTensor(uint32_t tensor, std::optional<uint32_t> master) {
+    const TensorEntry& entry = catalog_.tensors[tensor];
+    Fault not_finite, not_rounded;
+    std::vector<std::byte> values, masters, rounded;
+    uint64_t begin = 0;
+    for (BlockCursor cursor(entry.spec.shape, block_bytes_ / SizeOf(Dtype::kF32)); !cursor.done();
+         cursor.Advance()) {
+      const Box box = cursor.box();
+      CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
+      if (!rounding_only_)
+        VisitValues(entry.dtype, values, [&](size_t i, double value) {
+          if (!std::isfinite(value)) not_finite.Add(begin + i);
+        });
+      if (master) {
+        CAIRN_RETURN_IF_ERROR(Read(*master, box, masters));
+        rounded.resize(values.size());
+        Cast(Dtype::kF32, masters, entry.dtype, rounded, OnOverflow::kInfinity);
+        Compare(values, rounded, begin, not_rounded);
+      }
+      begin += box.Volume();
+    }
+    Tell(tensor, not_finite, "NaN or infinite");
+    Tell(tensor, not_rounded, "not the fp32 master rounded to the weight's dtype");
+    return OkStatus();
+  }
+
+  Status Read(uint32_t tensor, const Box& box, std::vector<std::byte>& bytes) {
+    bytes.resize(box.Volume() * SizeOf(catalog_.tensors[tensor].dtype));
+    CAIRN_RETURN_IF_ERROR(step_.ReadBox(tensor, box, bytes));
+    report_.bytes_checked += bytes.size();
+    if (progress_) progress_(report_.bytes_checked);
+    return OkStatus();
+  }
+
+  static void Compare(std::span<const std::byte> a, std::span<const std::byte> b, uint64_t begin,
+                      Fault& fault) {
+    if (std::memcmp(a.data(), b.data(), a.size()) == 0) return;
+    for (size_t i = 0; i < a.size(); i += 2)
+      if (a[i] != b[i] || a[i + 1] != b[i + 1]) fault.Add(begin + i / 2);
+  }
+
+  void Tell(uint32_t tensor, const Fault& fault, std::string_view what) {
+    if (fault.count == 0) return;
+    const auto* native = dynamic_cast<const StepReader*>(&step_);
+    const StoredAt at = native ? LocateElement(native->catalog(), tensor, fault.first) : StoredAt{};
+    report_.problems.push_back(
+        {native ? JoinPath(native->DirectoryOf(catalog_.files[at.file]), catalog_.files[at.file])
+                : step_.name(),
+         at.offset, DisplayName(catalog_.tensors[tensor]),
+         fmt::format("{} of {} elements are {}, the first is element {}", fault.count,
+                     catalog_.tensors[tensor].spec.shape.Volume(), what, fault.first)});
+  }
+
+  CheckpointSource& step_;
+  const TensorTable& catalog_;
+  const uint64_t block_bytes_;
+  const std::function<void(uint64_t)>& progress_;
+  const bool rounding_only_;
+  VerifyReport report_;
+};
+
+Dims PointOf(const Dims& shape, uint64_t index) {
+  Dims point = shape;
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    point[d] = index % shape[d];
+    index /= shape[d];
+  }
+  return point;
+}
+
+}  // namespace
+
+VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
+                         const std::function<void(uint64_t)>& progress) {
+  return ValueChecker(step, max_memory, progress).Check();
+}
+
+VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
+                           const std::function<void(uint64_t)>& progress) {
+  return ValueChecker(source, max_memory, progress, /*rounding_only=*/true).Check();
+}
+
+StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index) {
+  const TensorEntry& entry = catalog.tensors[tensor];
+  const Dims point = PointOf(entry.spec.shape, index);
+  const Box element{point, Dims::Filled(point.rank(), 1)};
+  const auto [first, last] = catalog.PiecesOfTensor(tensor);
+  for (size_t i = first; i < last; ++i) {
+    const Piece& piece = catalog.pieces[i];
+    if (!Contains(piece.box, element)) continue;
+    const uint64_t flat = FlatIndex(piece.box, point);
+    if (flat < piece.range.begin || flat >= piece.range.end) continue;
+    const uint64_t byte = (flat - piece.range.begin) * SizeOf(entry.dtype);
+    const ChunkPlace place = PlaceOfChunk(piece, byte / kChunkBytes, SizeOf(entry.dtype));
+    return {piece.file, place.offset + (place.encoded ? 0 : byte % kChunkBytes)};
+  }
+  return {};
+}
+
+}  // namespace cairn

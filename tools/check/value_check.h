@@ -1,0 +1,27 @@
+// Checks that values make sense: no NaN or infinity in floats, and every 16-bit weight is its fp32 master
+// rounded to nearest even, bit for bit.
+#pragma once
+
+#include <functional>
+
+#include "ckpt/step/verify.h"
+
+namespace cairn {
+
+// One problem a tensor and kind: how many elements, and (in a native step) where the first of them lies.
+// Memory is bounded by `max_memory`. (Vocabulary padding is not stored, so there is none to check.)
+VerifyReport CheckValues(CheckpointSource& step, uint64_t max_memory,
+                         const std::function<void(uint64_t)>& progress = {});
+
+// Of that only the second: reads the weights that have masters, and these. `bytes_checked` says how much.
+VerifyReport CheckRounding(CheckpointSource& source, uint64_t max_memory,
+                           const std::function<void(uint64_t)>& progress = {});
+
+// Where element `index` of a tensor's row-major order is stored. Requires a catalog that covers it.
+struct StoredAt {
+  uint32_t file = 0;  // into the catalog
+  uint64_t offset = 0;
+};
+StoredAt LocateElement(const StepCatalog& catalog, uint32_t tensor, uint64_t index);
+
+}  // namespace cairn

@@ -1,0 +1,27 @@
+// What the values of a tensor look like, gathered while they stream by.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ckpt/base/dtype.h"
+
+namespace cairn {
+
+struct ValueStats {
+  uint64_t count = 0;
+  uint64_t nan = 0;
+  uint64_t infinite = 0;  // not in min, max and squares, and neither are NaN
+  uint64_t zeros = 0;     // of either sign
+  double min = 0;         // of the finite values; 0 where there is none
+  double max = 0;
+  double squares = 0;  // sum of their squares
+
+  void Add(Dtype dtype, std::span<const std::byte> bytes);
+  double norm() const;  // L2, of the finite values
+
+ private:
+  uint64_t finite() const { return count - nan - infinite; }
+};
+
+}  // namespace cairn

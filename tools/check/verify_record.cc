@@ -1,0 +1,234 @@
+#include "tools/check/verify_record.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "ckpt/step/partial_dir.h"
+#include "tools/archive/tar/file_facts.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr uint64_t kMaxVerifyRecordBytes = 64 << 20;
+constexpr int kRecordVersion = 2;
+constexpr std::string_view kDirectoryName = "verified";
+
+std::string PathOf(const std::string& step_directory) {
+  const std::filesystem::path step =
+      std::filesystem::path(step_directory).lexically_normal() / "";  // with a slash at the end, once
+  const std::filesystem::path directory = step.parent_path();
+  return (directory.parent_path() / kDirectoryName / (directory.filename().string() + ".json")).string();
+}
+
+std::string DigestOfManifest(const Manifest& manifest) { return ToHex(DigestOf(EncodeManifest(manifest))); }
+
+// Held while a record is read, changed and replaced. Where the file system has no locks, there is none.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& directory)
+      : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ >= 0) (void)::flock(fd_, LOCK_EX);
+  }
+  ~DirectoryLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  const int fd_;
+};
+
+// Files as lists that checks share: most checks saw the same.
+using FileLists = std::vector<std::vector<CheckedFile>>;
+
+size_t IndexOf(FileLists& lists, const std::vector<CheckedFile>& files) {
+  const auto found = std::ranges::find(lists, files);
+  if (found != lists.end()) return found - lists.begin();
+  lists.push_back(files);
+  return lists.size() - 1;
+}
+
+ordered_json ToJson(const Check& check, FileLists& lists) {
+  ordered_json out = {{"checked", Name(check.kind)}, {"unix_seconds", check.unix_seconds},
+                      {"bytes", check.bytes},        {"of_bytes", check.of_bytes},
+                      {"problems", check.problems},  {"first_problems", check.first_problems}};
+  if (!check.files.empty()) out["files"] = IndexOf(lists, check.files);
+  if (check.kind != CheckKind::kSample) return out;
+  out["seed"] = check.seed;
+  out["chunks"] = check.chunks;
+  out["ranges"] = ordered_json::array();
+  for (const CheckedRange& range : check.ranges)
+    out["ranges"].push_back(ordered_json::array({range.file, range.begin, range.end}));
+  return out;
+}
+
+std::string Encode(const Manifest& manifest, const std::vector<Check>& checks) {
+  FileLists lists;
+  ordered_json list = ordered_json::array(), files = ordered_json::array();
+  for (const Check& check : checks) list.push_back(ToJson(check, lists));
+  for (const std::vector<CheckedFile>& looks : lists) {
+    ordered_json as_they_looked = ordered_json::array();
+    for (const CheckedFile& file : looks)
+      as_they_looked.push_back({{"name", file.name},
+                                {"bytes", file.bytes},
+                                {"modified_unix_nanoseconds", file.modified_unix_nanoseconds},
+                                {"changed_unix_nanoseconds", file.changed_unix_nanoseconds},
+                                {"inode", file.inode}});
+    files.push_back(std::move(as_they_looked));
+  }
+  const ordered_json record = {{"version", kRecordVersion},
+                               {"manifest", DigestOfManifest(manifest)},
+                               {"checks", std::move(list)},
+                               {"files", std::move(files)}};
+  return record.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Of an old record: one check with all its kinds in one text, "structure, every byte".
+std::vector<Check> DecodeOld(const json& record, const Manifest& manifest) {
+  const auto text = record.find("checked");
+  if (text == record.end() || !text->is_string()) return {};
+  std::vector<Check> checks;
+  for (const CheckKind kind : kAllCheckKinds)
+    if (text->get<std::string>().find(Name(kind)) != std::string::npos)
+      checks.push_back({.kind = kind,
+                        .unix_seconds = IntField(record, "unix_seconds"),
+                        .bytes = static_cast<uint64_t>(IntField(record, "bytes")),
+                        .of_bytes = manifest.bytes(),
+                        .ranges = {},
+                        .problems = static_cast<uint64_t>(IntField(record, "problems")),
+                        .first_problems = {},
+                        .files = {}});
+  return checks;
+}
+
+Check DecodeCheck(const json& in, const FileLists& lists) {
+  Check check{.ranges = {}, .first_problems = {}, .files = {}};
+  const auto kind = std::ranges::find(kAllCheckKinds, in.at("checked").get<std::string>(),
+                                      [](CheckKind k) { return std::string(Name(k)); });
+  if (kind == std::end(kAllCheckKinds)) throw std::out_of_range("kind");
+  check.kind = *kind;
+  check.unix_seconds = in.at("unix_seconds").get<int64_t>();
+  check.bytes = in.at("bytes").get<uint64_t>();
+  check.of_bytes = in.at("of_bytes").get<uint64_t>();
+  check.problems = in.at("problems").get<uint64_t>();
+  check.first_problems = in.at("first_problems").get<std::vector<std::string>>();
+  if (in.contains("files")) check.files = lists.at(in["files"].get<size_t>());
+  if (check.kind != CheckKind::kSample) return check;
+  check.seed = in.at("seed").get<uint64_t>();
+  check.chunks = in.at("chunks").get<uint64_t>();
+  for (const json& range : in.at("ranges"))
+    check.ranges.push_back(
+        {range.at(0).get<std::string>(), range.at(1).get<uint64_t>(), range.at(2).get<uint64_t>()});
+  return check;
+}
+
+FileLists DecodeFiles(const json& in) {
+  FileLists lists;
+  for (const json& looks : in) {
+    lists.emplace_back();
+    for (const json& file : looks)
+      lists.back().push_back({file.at("name").get<std::string>(), file.at("bytes").get<uint64_t>(),
+                              file.at("modified_unix_nanoseconds").get<int64_t>(),
+                              file.at("changed_unix_nanoseconds").get<int64_t>(),
+                              file.at("inode").get<uint64_t>()});
+  }
+  return lists;
+}
+
+std::vector<Check> Decode(const std::string& text, const Manifest& manifest) {
+  const json record = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!record.is_object() || record.value("manifest", json()) != DigestOfManifest(manifest)) return {};
+  if (!record.contains("version")) return DecodeOld(record, manifest);
+  try {
+    const FileLists lists = DecodeFiles(record.at("files"));
+    std::vector<Check> checks;
+    for (const json& check : record.at("checks")) checks.push_back(DecodeCheck(check, lists));
+    return checks;
+  } catch (const std::exception&) {  // not one of ours, or of a later version
+    return {};
+  }
+}
+
+// Under a name that does not count first.
+Status ReplaceRecord(FileSystem& fs, const std::string& path, const std::string& text) {
+  const std::string fresh = path + "." + NewNonce();
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, text));
+  const Status renamed = fs.Rename(fresh, path);
+  if (!renamed.ok()) (void)fs.RemoveFile(fresh);
+  return renamed;
+}
+
+// Whether anything in the record has moved.
+bool Follow(ordered_json& record, const std::map<uint64_t, MovedChange>& moved) {
+  bool any = false;
+  for (ordered_json& looks : record.at("files"))
+    for (ordered_json& file : looks) {
+      const auto found = moved.find(file.at("inode").get<uint64_t>());
+      if (found == moved.end() || file.at("changed_unix_nanoseconds") != found->second.from_unix_nanoseconds)
+        continue;
+      file["changed_unix_nanoseconds"] = found->second.to_unix_nanoseconds;
+      any = true;
+    }
+  return any;
+}
+
+}  // namespace
+
+void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
+                        const std::map<uint64_t, MovedChange>& moved) {
+  const std::string directory = JoinPath(run_directory, kDirectoryName);
+  const auto names = fs.List(directory);
+  if (!names.ok()) return;
+  const DirectoryLock lock(directory);
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(directory, name);
+    const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
+    if (!name.ends_with(".json") || !text.ok()) continue;
+    try {
+      ordered_json record = ordered_json::parse(*text);
+      if (record.at("version") == kRecordVersion && Follow(record, moved))
+        (void)ReplaceRecord(fs, path, record.dump(1) + "\n");
+    } catch (const std::exception&) {  // not one of ours
+    }
+  }
+}
+
+std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest) {
+  std::vector<CheckedFile> files;
+  for (const ManifestFile& file : manifest.files) {
+    const FileFacts facts = FactsOf(JoinPath(manifest.DirectoryOf(step_directory, file.name), file.name));
+    if (facts.inode == 0) continue;
+    files.push_back({file.name, facts.bytes, facts.modified_unix_nanoseconds, facts.changed_unix_nanoseconds,
+                     facts.inode});
+  }
+  return files;
+}
+
+Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& step_directory,
+                                             const Manifest& manifest, const std::vector<Check>& checks) {
+  const std::string path = PathOf(step_directory);
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(path)));
+  const DirectoryLock lock(ParentDir(path));
+  std::vector<Check> all = ReadVerifyRecord(fs, step_directory, manifest);
+  for (const Check& check : checks) AddCheck(all, check);
+  CAIRN_RETURN_IF_ERROR(ReplaceRecord(fs, path, Encode(manifest, all)));
+  return all;
+}
+
+std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,
+                                    const Manifest& manifest) {
+  const Result<std::string> text = ReadSmallFile(fs, PathOf(step_directory), kMaxVerifyRecordBytes);
+  return text.ok() ? Decode(*text, manifest) : std::vector<Check>{};
+}
+
+}  // namespace cairn

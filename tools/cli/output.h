@@ -1,0 +1,20 @@
+// What verbs print: facts as JSON on stdout, problems as one line each on stderr.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ckpt/step/verify.h"
+
+namespace cairn {
+
+// Names of files may hold any bytes; those that are no UTF-8 are replaced.
+void PrintJson(const nlohmann::ordered_json& value);
+
+// "cairn: MESSAGE"
+void PrintProblem(const std::string& message);
+
+nlohmann::ordered_json ToJson(const std::vector<Problem>& problems);
+
+}  // namespace cairn

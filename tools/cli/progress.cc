@@ -1,0 +1,79 @@
+#include "tools/cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+constexpr auto kQuietAtFirst = seconds(1);
+constexpr auto kTerminalInterval = milliseconds(200);
+constexpr auto kLogInterval = seconds(10);
+
+}  // namespace
+
+std::string HumanBytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  size_t unit = 0;
+  while (bytes >= 999.5 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1000;
+    ++unit;
+  }
+  const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", bytes, decimals, kUnits[unit]);
+}
+
+std::string DateText(int64_t unix_seconds) {
+  const std::time_t time = unix_seconds;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
+}
+
+std::string HumanSeconds(double value) {
+  if (value < 10) return fmt::format("{:.1f} s", value);
+  const auto s = static_cast<uint64_t>(value + 0.5);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+Progress::Progress(std::string what, uint64_t total_bytes, bool enabled)
+    : what_(std::move(what)),
+      total_(total_bytes),
+      enabled_(enabled),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      next_(start_ + (terminal_ ? Clock::duration(kQuietAtFirst) : Clock::duration(kLogInterval))) {}
+
+Progress::~Progress() {
+  if (printed_ && terminal_) std::fputs("\r\033[K", stderr);
+}
+
+void Progress::Update(uint64_t done) {
+  if (!enabled_) return;
+  const auto now = Clock::now();
+  if (now < next_) return;
+  next_ = now + (terminal_ ? Clock::duration(kTerminalInterval) : Clock::duration(kLogInterval));
+  Print(done, std::chrono::duration<double>(now - start_).count());
+}
+
+void Progress::Print(uint64_t done, double elapsed) {
+  const double rate = static_cast<double>(done) / std::max(elapsed, 1e-9);
+  const double left = total_ > done ? static_cast<double>(total_ - done) : 0;
+  const std::string line =
+      fmt::format("{} {} of {} ({:.0f} %), {}/s, {} left", what_, HumanBytes(static_cast<double>(done)),
+                  HumanBytes(static_cast<double>(total_)), total_ == 0 ? 100.0 : 100.0 * done / total_,
+                  HumanBytes(rate), rate > 0 ? HumanSeconds(left / rate) : std::string("unknown time"));
+  std::fputs(terminal_ ? fmt::format("\r{}\033[K", line).c_str() : (line + "\n").c_str(), stderr);
+  std::fflush(stderr);
+  printed_ = true;
+}
+
+}  // namespace cairn

@@ -1,0 +1,84 @@
+#include "tools/cli/writer_flags.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "tools/cli/choices.h"
+#include "tools/cli/flag_values.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kSampleBytes = 64 << 20;
+
+// Bytes a second at which the source's first tensors are read and verified; at most kSampleBytes of them.
+Result<double> MeasureReading(CheckpointSource& source) {
+  std::vector<uint32_t> sample;
+  uint64_t bytes = 0;
+  const auto& tensors = source.catalog().tensors;
+  for (uint32_t i = 0; i < tensors.size() && bytes < kSampleBytes; ++i) {
+    if (bytes + tensors[i].bytes() > 2 * kSampleBytes) continue;
+    sample.push_back(i);
+    bytes += tensors[i].bytes();
+  }
+  if (bytes == 0) return 1e9;  // only giants, or nothing at all
+  const auto start = std::chrono::steady_clock::now();
+  CAIRN_RETURN_IF_ERROR(StreamBlocks(source, sample, BlockBytesFor(kDefaultMaxMemory),
+                                     [](const Block&) { return OkStatus(); }));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(bytes) / std::max(seconds.count(), 1e-9);
+}
+
+}  // namespace
+
+void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
+  verb.add_option("--jobs", options.jobs, "threads that write (default 2)")
+      ->check(CLI::Range(1, 256))
+      ->option_text("N");
+  AddMaxMemory(verb, options.max_memory);
+  AddChoice<Direct>(verb, "--direct", options.direct, "write past the page cache (default auto)",
+                    {{"auto", Direct::kAuto}, {"on", Direct::kOn}, {"off", Direct::kOff}});
+}
+
+Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json) {
+  CAIRN_ASSIGN_OR_RETURN(const double rate, MeasureReading(source));
+  const double seconds = static_cast<double>(facts.moved_bytes + facts.write_bytes) / rate;
+  if (json) {
+    PrintJson({{"dry_run", true},
+               {"read_bytes", facts.read_bytes},
+               {"write_bytes", facts.write_bytes},
+               {"files", facts.files},
+               {"peak_memory_bytes", facts.peak_memory},
+               {"overflowed", facts.overflowed},
+               {"seconds", seconds},
+               {"measured_read_bytes_per_second", rate}});
+    return OkStatus();
+  }
+  fmt::print("would read {} and write about {} in {} files\n", HumanBytes(facts.read_bytes),
+             HumanBytes(facts.write_bytes), facts.files);
+  fmt::print("peak memory about {}\n", HumanBytes(facts.peak_memory));
+  fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
+             HumanSeconds(seconds), HumanBytes(rate));
+  return OkStatus();
+}
+
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+uint64_t PeakMemoryBytes() {
+  // Not getrusage(): its maximum is handed down from the process that started this one.
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (uint64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
+  return 0;
+}
+
+}  // namespace cairn

@@ -1,0 +1,153 @@
+#include "tools/commands/archive/cmd_archive_bundle.h"
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "tools/archive/bundle/bundler.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BundleOptions {
+  std::string policy;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// That tells what it does.
+BundleJob ShownJob(const Policy& policy, bool quiet) {
+  BundleJob job{.sizes = BundleSizesOf(policy), .parity = policy.parity};
+  const auto progress = std::make_shared<std::optional<Progress>>();
+  job.progress = [=](const BundleDraft& draft) -> ByteProgress {
+    progress->emplace("bundling " + draft.name, 2 * draft.bytes, !quiet);
+    return [=](uint64_t done) { (*progress)->Update(done); };
+  };
+  job.made = [=](const BundleDraft& draft, const Bundle& bundle) {
+    progress->reset();
+    if (quiet) return;
+    fmt::print("bundled {} members as {}: {}, read back and verified; {}\n", bundle.members.size(),
+               bundle.name, HumanBytes(bundle.tar_bytes), draft.why);
+    std::fflush(stdout);
+  };
+  return job;
+}
+
+// All that waits, or says what it would do.
+Result<int> RunBundle(const BundleOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
+  std::optional<RunLock> lock;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    lock.emplace(std::move(taken));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
+  if (options.json) PrintJson(BundlingJson(plan));
+  if (options.dry_run) {
+    if (!options.json) PrintBundling(plan, policy);
+    return kExitDone;
+  }
+  std::vector<std::string> paths;
+  for (const BundleDraft& draft : plan.bundles)
+    for (const std::string& file : draft.files) paths.push_back(JoinPath(policy.store, file));
+  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
+  for (const std::string& problem : problems) PrintProblem(problem);
+  if (Result<Ledger> ledger = Ledger::Open(policy.store); ledger.ok()) (void)ledger->Sync(fs);
+  return problems.empty() ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, bool all, bool quiet) {
+  CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
+  BundleJob job = ShownJob(policy, quiet);
+  job.all = all;
+  job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
+  return MakeBundles(fs, policy.store, job);
+}
+
+Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
+                                           const std::vector<BundleRewrite>& rewrites, bool quiet) {
+  std::vector<BundleDraft> drafts;
+  std::vector<std::string> paths;
+  for (const BundleRewrite& rewrite : rewrites) {
+    const std::string path = JoinPath(policy.store, rewrite.draft.files.front());
+    if (policy.recall.empty() && IsStub(path)) {  // it stays as it is: nobody says how to ask for it
+      PrintProblem(
+          fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not written anew", path));
+      continue;
+    }
+    drafts.push_back(rewrite.draft);
+    paths.push_back(path);
+  }
+  CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
+  return RewriteBundles(fs, policy.store, drafts, ShownJob(policy, quiet));
+}
+
+void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
+  const std::string& file = rewrite.draft.files.front();
+  const bool taped = IsStub(JoinPath(policy.store, file));
+  fmt::print("write {} anew as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file,
+             rewrite.draft.name, rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
+             taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",
+             HumanBytes(rewrite.draft.bytes), HumanBytes(rewrite.unwanted_bytes), rewrite.draft.why);
+}
+
+ordered_json BundlingJson(const BundlePlan& bundling) {
+  ordered_json bundles = ordered_json::array();
+  for (const BundleDraft& draft : bundling.bundles) {
+    ordered_json members = ordered_json::array();
+    for (const ArchiveRecord& member : draft.members) members.push_back(TarName(member));
+    bundles.push_back({{"bundle", draft.name},
+                       {"members", std::move(members)},
+                       {"replaces", draft.files},
+                       {"bytes", draft.bytes},
+                       {"why", draft.why}});
+  }
+  return {{"bundles", std::move(bundles)},
+          {"waiting_members", bundling.waiting_members},
+          {"waiting_bytes", bundling.waiting_bytes}};
+}
+
+void PrintBundling(const BundlePlan& bundling, const Policy& policy) {
+  for (const BundleDraft& draft : bundling.bundles)
+    fmt::print("bundle {} members, {}, as {}: {}\n", draft.members.size(), HumanBytes(draft.bytes),
+               draft.name, draft.why);
+  if (bundling.waiting_members > 0)
+    fmt::print("{} members, {}, wait for a bundle of {} (archive bundle does not)\n",
+               bundling.waiting_members, HumanBytes(bundling.waiting_bytes), HumanBytes(policy.bundle));
+}
+
+void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
+  const auto options = std::make_shared<BundleOptions>();
+  CLI::App* bundle =
+      archive.add_subcommand("bundle", "put all small members of a store into few large tar files");
+  bundle->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
+  bundle->add_flag("--json", options->json, "print facts as JSON");
+  bundle->add_flag("--dry-run", options->dry_run,
+                   "say what would go into which bundle and why; write nothing");
+  bundle->footer(
+      "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
+      "this does not wait. A small tar goes once its bundle was read back and every member in it verified,\n"
+      "so the store needs room for one bundle more meanwhile. Members on tape are brought back first\n"
+      "([recall] of the policy; without it they stay there); those that no class asks for stay, since a "
+      "bundle is pruned as a "
+      "whole.\n\n" +
+      HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
+  bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,511 @@
+#include "tools/commands/archive/cmd_archive_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+
+#include "tools/archive/bundle/bundle_settle.h"
+#include "tools/archive/policy/policy_plan.h"
+#include "tools/archive/policy/policy_report.h"
+#include "tools/archive/policy/store_usage.h"
+#include "tools/archive/schedule/team.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/claims.h"
+#include "tools/archive/store/ledger.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/tar_pieces.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text_table.h"
+#include "tools/commands/archive/cmd_archive_bundle.h"
+#include "tools/commands/archive/cmd_archive_run.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct PolicyOptions {
+  std::string policy;
+  std::string rewrite;             // of prune
+  std::vector<std::string> adopt;  // of prune
+  bool dry_run = false;
+  bool json = false;
+};
+
+std::string DaysText(double days) { return days <= 0 ? "overdue" : fmt::format("{:.1f} d", days); }
+
+std::string ActionText(const PlanEntry& e) {
+  if (e.trouble) return "cannot";
+  std::string text = e.store_full && e.store_weights ? "store full, fp16"
+                     : e.store_full                  ? (e.source.native ? "store full" : "store files")
+                     : e.store_weights               ? "store fp16"
+                                                     : "-";
+  if (e.delete_source) text = text == "-" ? "delete source" : text + ", delete source";
+  return text;
+}
+
+ordered_json ToJson(const PlanEntry& e) {
+  return {{"run", e.run},
+          {"run_id", e.id},
+          {"step", e.step},
+          {"member", e.title},
+          {"source", e.source.path},
+          {"store_full", e.store_full},
+          {"store_weights", e.store_weights},
+          {"delete_source", e.delete_source},
+          {"why", e.why},
+          {"bytes", e.bytes},
+          {"inodes", e.inodes},
+          {"purge_days", e.purge_days},
+          {"finish_days", e.finish_days},
+          {"late", e.late},
+          {"trouble", e.trouble}};
+}
+
+void PrintPlanJson(const Plan& plan) {
+  ordered_json entries = ordered_json::array();
+  for (const PlanEntry& e : plan.entries) entries.push_back(ToJson(e));
+  PrintJson({{"entries", entries},
+             {"bytes", plan.bytes},
+             {"inodes", plan.inodes},
+             {"bandwidth", plan.bandwidth},
+             {"bundling", BundlingJson(plan.bundling)},
+             {"failures", plan.failures},
+             {"notes", plan.notes},
+             {"caveats", plan.caveats}});
+}
+
+void PrintPlan(const Plan& plan, const Policy& policy) {
+  std::vector<std::string> columns{"member", "do", "purge in", "proven in", "size", "why"};
+  if (plan.ambiguous) columns.emplace_back("source");
+  TextTable table(columns);
+  for (const PlanEntry& e : plan.entries) {
+    std::vector<std::string> row{e.title,
+                                 ActionText(e),
+                                 DaysText(e.purge_days),
+                                 !e.stores()         ? "-"
+                                 : e.finish_days < 0 ? "?"
+                                                     : HumanSeconds(e.finish_days * 86400),
+                                 HumanBytesOrDash(e.bytes),
+                                 e.why};
+    if (plan.ambiguous) row.push_back(e.source.path);
+    table.Add(row);
+  }
+  table.Print();
+  fmt::print("to store: {} in {} files", HumanBytesOrDash(plan.bytes), plan.inodes);
+  if (plan.bandwidth > 0)
+    fmt::print(", {} at {}/s", HumanSeconds(static_cast<double>(plan.bytes) / plan.bandwidth),
+               HumanBytes(plan.bandwidth));
+  else if (plan.bytes > 0)
+    fmt::print("; no bandwidth is known, so no deadline but the purge itself was checked");
+  fmt::print("\n");
+  PrintBundling(plan.bundling, policy);
+  for (const auto* notes : {&plan.notes, &plan.caveats})
+    for (const std::string& note : *notes) fmt::print("note: {}\n", note);
+}
+
+Result<int> RunArchivePlan(const PolicyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
+  const RunReport last = ReadLastReport(fs, policy);
+  CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakePlan(fs, policy, last.bytes_per_second, std::time(nullptr)));
+  options.json ? PrintPlanJson(plan) : PrintPlan(plan, policy);
+  for (const std::string& failure : plan.failures) PrintProblem(failure);
+  return plan.failures.empty() ? kExitDone : kExitCheckFailed;
+}
+
+// Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
+Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
+                                         const std::vector<PruneEntry>& entries, bool quiet) {
+  CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
+}
+
+// What is to go; what a killed run left of bundles comes first where they are to be written anew.
+Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
+  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles(fs, policy.store).status());
+  return PlanPrune(fs, policy);
+}
+
+// Of killed runs, and what only looks so, said once.
+Status CleanAndTell(FileSystem& fs, const std::string& store) {
+  std::vector<std::string> left_alone;
+  CAIRN_RETURN_IF_ERROR(CleanStore(fs, store, &left_alone));
+  TellLeftAlone(store, left_alone);
+  return OkStatus();
+}
+
+// One run by policy.
+class PolicyRun {
+ public:
+  PolicyRun(FileSystem& fs, const Policy& policy, bool quiet) : fs_(fs), policy_(policy), quiet_(quiet) {
+    last_ = ReadLastReport(fs, policy);
+    report_.verb = "run";
+    report_.started_unix_seconds = std::time(nullptr);
+  }
+
+  // What comes before any process of a team stores something.
+  Status Prepare() {
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
+    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
+    Note(plan);
+    return OkStatus();
+  }
+
+  // This process's share.
+  Status Store(TeamStore& team) {
+    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    for (const PlanEntry& entry : plan.entries)
+      for (const StoreUsage& one : {entry.full_at_most, entry.weights_at_most})
+        largest_ = {std::max(largest_.bytes, one.bytes), std::max(largest_.files, one.files)};
+    for (const size_t i : team.Order(plan.entries.size())) {
+      const PlanEntry& entry = plan.entries[i];
+      if (!entry.stores() && !entry.delete_source) continue;
+      CAIRN_RETURN_IF_ERROR(team.Share(entry.source.path, [&] { return DoOne(team, entry); }).status());
+    }
+    return OkStatus();
+  }
+
+  // What comes after every process has stored its share.
+  Status Conclude(TeamStore& team) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, team.Collect());
+    if (!shares.empty()) Take(shares);
+    if (policy_.delete_stored) CAIRN_RETURN_IF_ERROR(Prune());
+    if (policy_.bundle > 0) CAIRN_RETURN_IF_ERROR(Bundle());
+    CAIRN_ASSIGN_OR_RETURN(const Plan after, MakeOne());
+    Note(after);
+    for (const std::string& failure : after.failures)
+      if (std::ranges::find(report_.failures, failure) == report_.failures.end())
+        report_.failures.push_back(failure);
+    for (const std::string& note : after.notes)
+      if (!quiet_) fmt::print("note: {}\n", note);
+    report_.nearest_purge_days = after.nearest_purge_days;
+    for (const PlanEntry& entry : after.entries) report_.waiting += entry.stores() || entry.trouble;
+    return OkStatus();
+  }
+
+  RunReport& Finish() {
+    report_.finished_unix_seconds = std::time(nullptr);
+    report_.last_success_unix_seconds =
+        report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
+    report_.bytes_per_second =
+        seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
+    if (const auto usage = UsageOf(fs_, policy_.store); usage.ok()) {
+      report_.store_files = usage->files;
+      report_.store_bytes = usage->bytes;
+    }
+    return report_;
+  }
+
+ private:
+  Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
+
+  // The report becomes that of all processes.
+  void Take(const std::vector<ShareResult>& shares) {
+    report_.stored_bytes = report_.stored_members = 0;
+    report_.failures.clear();
+    int64_t first = report_.started_unix_seconds, last = 0;
+    for (const ShareResult& share : shares) {
+      report_.stored_bytes += share.stored_bytes;
+      report_.stored_members += share.stored_members;
+      report_.failures.insert(report_.failures.end(), share.failures.begin(), share.failures.end());
+      first = std::min(first, share.started_unix_seconds);
+      last = std::max(last, share.finished_unix_seconds);
+    }
+    report_.started_unix_seconds = first;
+    seconds_ = report_.stored_bytes > 0 ? static_cast<double>(std::max<int64_t>(1, last - first)) : 0;
+  }
+
+  ShareResult DoOne(TeamStore& team, const PlanEntry& entry) {
+    const RunReport before = report_;
+    Do(team, entry);
+    return {.stored_bytes = report_.stored_bytes - before.stored_bytes,
+            .stored_members = report_.stored_members - before.stored_members,
+            .failures = {report_.failures.begin() + static_cast<ptrdiff_t>(before.failures.size()),
+                         report_.failures.end()}};
+  }
+
+  // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
+  void Note(const Plan& plan) {
+    Result<Ledger> ledger = Ledger::Open(policy_.store);
+    if (!ledger.ok()) return PrintProblem(ledger.status().message());
+    (void)ledger->Sync(fs_);
+    for (const PlanEntry& e : plan.entries)
+      (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
+                        : ledger->ForgetSource(e.source.path));
+  }
+
+  void Do(TeamStore& team, const PlanEntry& entry) {
+    // What takes the source away comes last, and only where all before it succeeded.
+    bool good = true;
+    if (entry.store_weights)
+      good = One(team, entry, /*weights=*/true, entry.delete_source && !entry.keeps_full);
+    if (good && (entry.store_full || (entry.delete_source && entry.keeps_full)))
+      good = One(team, entry, /*weights=*/false, entry.delete_source);
+    if (good && !entry.stores() && entry.delete_source && !entry.keeps_full) One(team, entry, true, true);
+  }
+
+  // Stores one form of a source where the quota has room for it, or removes the source of what is stored.
+  Result<ArchiveOutcome> Try(TeamStore& team, const PlanEntry& entry, const ArchiveRequest& request) {
+    const StoreUsage& more = request.weights ? entry.weights_at_most : entry.full_at_most;
+    const bool stores = request.weights ? entry.store_weights : entry.store_full;
+    const bool limited = stores && (policy_.quota_bytes > 0 || policy_.quota_inodes > 0);
+    Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
+    const auto work = [&]() -> Status {
+      if (limited) {
+        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(fs_, policy_.store));
+        CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
+      }
+      Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
+      outcome = Archive(fs_, policy_.store, request,
+                        {.pack = policy_.pack,
+                         .parity = policy_.parity,
+                         .max_tar_bytes = policy_.bundle_max,
+                         .claims = {claim_}},
+                        [&](uint64_t done) { progress.Update(done); });
+      return outcome.status();
+    };
+    const auto all_fit = [&] {
+      const auto there = UsageOf(fs_, policy_.store);
+      return there.ok() &&
+             CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
+    };
+    CAIRN_RETURN_IF_ERROR(limited ? team.TakingRoom(all_fit, work) : work());
+    return outcome;
+  }
+
+  bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
+    bool on_tape = false;
+    const auto claim = [&](const std::string& tar) -> Status {
+      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); }));
+      if (!delete_source) return OkStatus();
+      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord(fs_, policy_.store, tar));
+      const std::vector<std::string> files = FilesOf(PlaceOf(policy_.store, record));
+      on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
+      return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
+    };
+    const auto outcome =
+        Try(team, entry,
+            {.source = entry.source, .weights = weights, .delete_source = delete_source, .stored = claim});
+    if (on_tape) {  // no failure: what was asked for is stored
+      PrintProblem(fmt::format(
+          "note: {}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
+          entry.title));
+      return false;
+    }
+    if (!outcome.ok()) {
+      PrintProblem(outcome.status().message());
+      report_.failures.push_back(fmt::format("{}: {}", entry.title, outcome.status().message()));
+      return false;
+    }
+    if (outcome->stored) {
+      report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
+      ++report_.stored_members;
+      seconds_ += outcome->seconds;
+      if (!quiet_)
+        fmt::print("stored {} ({}) as {}: {}, read back and verified, {}\n", entry.title,
+                   Name(outcome->record.form), FilesText(outcome->record),
+                   HumanBytesOrDash(outcome->record.tar_bytes), HumanSeconds(outcome->seconds));
+    }
+    if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
+    std::fflush(stdout);
+    return true;
+  }
+
+  Status Prune() {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, SettleAndPlanPrune(fs_, policy_));
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, PruneBy(fs_, policy_, entries, quiet_));
+    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
+    for (const PruneEntry& entry : entries)
+      if (entry.remove && (!entry.rewrite || problems.empty()) && !quiet_)
+        fmt::print("removed {} from the store: {}\n", entry.tar, entry.why);
+    return OkStatus();
+  }
+
+  Status Bundle() {
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs_, policy_, /*all=*/false, quiet_));
+    report_.failures.insert(report_.failures.end(), problems.begin(), problems.end());
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const Policy& policy_;
+  const bool quiet_;
+  const std::string claim_ = policy_.labels().front();
+  RunReport last_, report_;
+  StoreUsage largest_;  // that any member may take
+  double seconds_ = 0;  // spent on what was stored
+};
+
+Result<int> RunPrune(const PolicyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(Policy policy, ReadPolicy(options.policy));
+  if (!options.rewrite.empty()) {
+    const auto share = ParsePercent(options.rewrite);
+    if (!share) return InvalidArgument("--rewrite '{}' is no share; write 50%", options.rewrite);
+    policy.rewrite = *share;
+  }
+  std::optional<RunLock> lock;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    lock.emplace(std::move(taken));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs, policy.store));
+  }
+  if (!options.dry_run && !options.adopt.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const size_t adopted,
+                           AdoptClaims(fs, policy.store, options.adopt, policy.labels().front()));
+    if (!options.json) fmt::print("took over {} members\n", adopted);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run
+                                                                    ? PlanPrune(fs, policy, options.adopt)
+                                                                    : SettleAndPlanPrune(fs, policy));
+  ordered_json list = ordered_json::array();
+  TextTable table({"member", "do", "size", "why", "tar"});
+  const auto named_twice = [](const PruneEntry& e) { return e.title.find('~') != std::string::npos; };
+  uint64_t freed = 0;
+  for (const PruneEntry& e : entries) {
+    if (e.remove) freed += e.bytes;
+    table.Add({e.title, e.remove ? "remove" : "keep", HumanBytesOrDash(e.bytes), e.why,
+               named_twice(e) ? fmt::format("{} of {}", e.file, e.source) : e.file});
+    list.push_back({{"run", e.run},
+                    {"step", e.step},
+                    {"member", e.title},
+                    {"source", e.source},
+                    {"tar", e.tar},
+                    {"file", e.file},
+                    {"remove", e.remove},
+                    {"rewrite", e.rewrite},
+                    {"drop_claim", e.drop_claim},
+                    {"bytes", e.bytes},
+                    {"why", e.why}});
+  }
+  options.json ? PrintJson(list) : table.Print();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  if (!options.json)
+    for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
+  std::vector<std::string> problems;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(problems, PruneBy(fs, policy, entries, options.json));
+  }
+  for (const std::string& problem : problems) PrintProblem(problem);
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> orphans, OrphanedClaims(fs, policy));
+  for (const std::string& line : orphans)
+    if (!options.json) fmt::print("note: {}\n", line);
+  if (!options.json && problems.empty())
+    fmt::print("{} {}\n", options.dry_run ? "would free" : "freed", HumanBytesOrDash(freed));
+  return problems.empty() ? kExitDone : kExitCheckFailed;
+}
+
+// One of several processes, that others outlast.
+Result<int> TellShare(const RunReport& report, const Status& status, bool json) {
+  CAIRN_RETURN_IF_ERROR(status);
+  if (json)
+    PrintJson({{"stored_members", report.stored_members},
+               {"stored_bytes", report.stored_bytes},
+               {"failures", report.failures},
+               {"reported_by", "the process that ends last"}});
+  else
+    fmt::print("stored {} members, {} of sources; others are still at work, the last of them reports\n",
+               report.stored_members, HumanBytesOrDash(report.stored_bytes));
+  return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+}
+
+Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
+  for (const std::string& failure : report.failures) PrintProblem(failure);
+  if (const int hook = RunFailureHook(policy, report); hook != 0)
+    PrintProblem(fmt::format("on_failure ended with status {}", hook));
+  if (json) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, policy.status, 16 << 20));
+    fmt::print("{}", text);
+  } else {
+    fmt::print(
+        "stored {} members, {} of sources; {} waiting (first purge: {})\n", report.stored_members,
+        HumanBytesOrDash(report.stored_bytes), report.waiting,
+        std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
+  }
+  return report.ok() ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace
+
+Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
+                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  if (dry_run)
+    return team.leads()
+               ? RunArchivePlan({.policy = policy_path, .rewrite = "", .dry_run = true, .json = json})
+               : Result<int>(kExitDone);
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
+  RunReport report;
+  {
+    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, policy.store));
+    PolicyRun run(fs, policy, json);
+    CAIRN_ASSIGN_OR_RETURN(TeamStore store,
+                           TeamStore::Join(fs, policy.store, team, [&] { return run.Prepare(); }));
+    Status status = run.Store(store);
+    CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
+    if (!last) return TellShare(run.Finish(), status, json);
+    if (const Status end = run.Conclude(store); status.ok()) status = end;
+    report = run.Finish();
+    if (!status.ok()) report.failures.push_back(status.message());
+    if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
+      PrintProblem(written.message());
+      report.failures.push_back(written.message());
+    }
+  }
+  return TellReport(fs, policy, report, json);
+}
+
+void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
+  const auto options = std::make_shared<PolicyOptions>();
+  const auto add = [&](const char* name, const char* description, Result<int> (*run)(const PolicyOptions&)) {
+    CLI::App* command = archive.add_subcommand(name, description);
+    command->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
+    command->add_flag("--json", options->json, "print facts as JSON");
+    command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
+    return command;
+  };
+  add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunArchivePlan)
+      ->footer(
+          "Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
+          PolicyKeysText() + "\n" +
+          HelpFooter("cairn archive plan archive.toml",
+                     "a deadline or a quota cannot be met, a step that is asked for is damaged, or what the\n"
+                     "policy names is not there or cannot be read"));
+  CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
+  prune
+      ->add_option(
+          "--rewrite", options->rewrite,
+          "write bundles anew of which no class asks for so much, like 50%; they are brought back from "
+          "tape for it")
+      ->option_text("PERCENT");
+  prune
+      ->add_option("--adopt", options->adopt,
+                   "take over what another claims: a policy's tag or \"policy:PATH\" of one that is gone, "
+                   "\"by hand\", or \"unknown\" for members of older versions; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("CLAIM");
+  prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
+  prune->footer(
+      "A member goes only where this policy alone claims it; what another policy or a person stored or "
+      "asked\n"
+      "for stays. Kept whatever the classes say: trees, runs that are not on scratch, members that are not\n"
+      "verified, the newest healthy copy of each run, and a full copy whose weights are asked for and "
+      "stored\n"
+      "nowhere else. Runs are known by their identity, whatever they are called. A bundle goes only when no "
+      "class asks for any of its members, or --rewrite (or the "
+      "policy's\n"
+      "`rewrite`) makes a new one of the others, proven before the old one goes.\n\n" +
+      HelpFooter("cairn archive prune archive.toml --dry-run"));
+}
+
+}  // namespace cairn

@@ -1,0 +1,257 @@
+#include "tools/commands/archive/cmd_archive_run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "tools/archive/policy/policy.h"
+#include "tools/archive/schedule/team.h"
+#include "tools/archive/store/archiver.h"
+#include "tools/archive/store/claims.h"
+#include "tools/archive/tar/tar_parity.h"
+#include "tools/archive/tar/tar_writer.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/writer_flags.h"
+#include "tools/commands/archive/cmd_archive_policy.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct ArchiveRunOptions {
+  std::vector<std::string> sources;
+  std::string store;
+  std::string policy;
+  bool weights = false;
+  bool pack = false;
+  double parity = 0;
+  uint64_t max_tar_bytes = 0;
+  Links links = Links::kRefuse;
+  bool delete_source = false;
+  bool delete_newest = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+std::string MemberText(const ArchiveRecord& record) { return fmt::format("{}@{}", record.name, record.step); }
+
+// Stores one source after the other.
+class Runner {
+ public:
+  Runner(FileSystem& fs, const ArchiveRunOptions& options) : fs_(fs), options_(options) {}
+
+  // `team`: null for a dry run.
+  ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
+    const Result<ArchiveOutcome> outcome = Try(source, team);
+    if (outcome.ok()) {
+      options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
+      return {.stored_members = outcome->stored, .failures = {}};
+    }
+    PrintProblem(outcome.status().message());
+    code_ = std::max<int>(code_, ArchiveExitCode(outcome.status()));
+    list_.push_back({{"source", source.path}, {"error", outcome.status().message()}});
+    return {.failures = {outcome.status().message()}};
+  }
+
+  int Finish() const {
+    if (options_.json) PrintJson(list_);
+    return code_;
+  }
+
+ private:
+  Result<ArchiveOutcome> Try(const ArchiveSource& source, TeamStore* team) {
+    // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
+    const bool stays = source.newest_of_run && !options_.delete_newest;
+    ArchiveRequest request{source, options_.weights, options_.delete_source && !stays,
+                           options_.delete_newest};
+    if (options_.delete_source && stays && !options_.json)
+      fmt::print("{} stays: the newest healthy step of its run\n", source.path);
+    if (team == nullptr) return DryRun(request);
+    request.stored = [&](const std::string& tar) {
+      return team->Alone([&] { return AddClaim(fs_, options_.store, {tar}, std::string(kByHand)); });
+    };
+    uint64_t bytes = 0;
+    if (source.native) {
+      CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, source.path));
+      bytes = step->manifest().bytes();
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(fs_, source.path, source.links));
+      for (const TreeFile& file : files) bytes += file.info.bytes;
+      NoteLinks(source, files);
+    }
+    Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
+    return cairn::Archive(fs_, options_.store, request,
+                          {.pack = options_.pack,
+                           .parity = options_.parity,
+                           .max_tar_bytes = options_.max_tar_bytes,
+                           .claims = {std::string(kByHand)}},
+                          [&](uint64_t done) { progress.Update(done); });
+  }
+
+  // What a reader of the member will miss, or would not expect.
+  static void NoteLinks(const ArchiveSource& source, const std::vector<TreeFile>& files) {
+    const auto leaving = std::ranges::count_if(files, &TreeFile::leaves);
+    if (leaving > 0)
+      PrintProblem(fmt::format("note: {}: {} links lead out of the tree; {}", source.path, leaving,
+                               source.links == Links::kKeep
+                                   ? "they are stored as links, what they lead to is not"
+                                   : "what they lead to is stored in their place"));
+  }
+
+  Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(fs_, options_.store, request));
+    if (!outcome.stored || options_.json) return outcome;
+    fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
+               options_.weights        ? "its fp16 weights"
+               : request.source.native ? JoinPath(options_.store, TarName(outcome.record))
+                                       : "a tree in " + options_.store,
+               request.delete_source ? ", and then remove its source" : "");
+    if (!request.source.native) return outcome;
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
+    const uint64_t bytes = step->manifest().bytes();
+    const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(
+        *step, {bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, false));
+    return outcome;
+  }
+
+  void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
+    const std::string tar = JoinPath(options_.store, FilesText(o.record));
+    if (!o.stored)
+      fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
+    else if (!options_.dry_run)
+      fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
+                 HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
+    if (o.deleted) fmt::print("removed its source {}\n", source.path);
+    std::fflush(stdout);
+  }
+
+  ordered_json ToJson(const ArchiveOutcome& o) const {
+    return {{"run", o.record.name},
+            {"step", o.record.step},
+            {"form", Name(o.record.form)},
+            {"tar", o.record.manifest_digest.empty() ? "" : JoinPath(options_.store, FileOf(o.record))},
+            {"files", std::max<size_t>(1, o.record.pieces.size())},
+            {"bytes", o.record.tar_bytes},
+            {"stored", o.stored},
+            {"source_deleted", o.deleted},
+            {"seconds", o.seconds},
+            {"dry_run", options_.dry_run}};
+  }
+
+  FileSystem& fs_;
+  const ArchiveRunOptions& options_;
+  int code_ = kExitDone;
+  ordered_json list_ = ordered_json::array();
+};
+
+Result<int> RunArchive(const ArchiveRunOptions& options) {
+  if (!options.policy.empty()) return RunByPolicy(options.policy, options.dry_run, options.json);
+  if (options.sources.empty() || options.store.empty())
+    return InvalidArgument("give SRC and --store DIR, or --policy FILE.toml");
+  if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
+  CAIRN_RETURN_IF_ERROR(ShapeFor(options.parity).status().WithContext("--parity"));
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
+  for (ArchiveSource& source : sources) source.links = options.links;
+  CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
+                         ArchiveTeam([](const char* name) { return std::getenv(name); }));
+  Runner runner(fs, options);
+  if (options.dry_run) {
+    if (!team.leads()) return kExitDone;
+    for (const ArchiveSource& source : sources) runner.Archive(source, nullptr);
+    return runner.Finish();
+  }
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
+  CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join(fs, options.store, team, [&]() -> Status {
+                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, options.store));
+                           std::vector<std::string> left_alone;
+                           CAIRN_RETURN_IF_ERROR(CleanStore(fs, options.store, &left_alone));
+                           TellLeftAlone(options.store, left_alone);
+                           return OkStatus();
+                         }));
+  for (const size_t i : store.Order(sources.size())) {
+    const auto work = [&] { return runner.Archive(sources[i], &store); };
+    CAIRN_RETURN_IF_ERROR(store.Share(CanonicalPath(sources[i].path), work).status());
+  }
+  CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
+  int code = runner.Finish();
+  if (!last) return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, store.Collect());
+  for (const ShareResult& share : shares)
+    if (!share.failures.empty()) code = std::max<int>(code, kExitCheckFailed);
+  return code;
+}
+
+}  // namespace
+
+void TellLeftAlone(const std::string& store, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    PrintProblem(fmt::format("note: {} is left alone: it is not of Cairn's making", JoinPath(store, name)));
+}
+
+std::string FilesText(const ArchiveRecord& record) {
+  const std::string file = FileOf(record);
+  return record.pieces.empty() ? file : fmt::format("{} in {} files", file, record.pieces.size());
+}
+
+ExitCode ArchiveExitCode(const Status& status) {
+  const bool damage = status.kind() == StatusKind::kCorrupt || status.kind() == StatusKind::kNotFound ||
+                      status.kind() == StatusKind::kNotSupported;
+  return damage ? kExitCheckFailed : kExitTrouble;
+}
+
+void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
+  const auto options = std::make_shared<ArchiveRunOptions>();
+  CLI::App* run =
+      archive.add_subcommand("run", "store steps that are not stored yet, and read them back as proof");
+  run->add_option(
+      "SRC", options->sources,
+      "step directories, run directories with all their steps, other systems' checkpoints, or any "
+      "directory");
+  run->add_option("--store", options->store, "directory that keeps the tar files");
+  CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
+  policy->excludes("SRC")->excludes("--store");
+  run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
+  run->add_flag(
+      "--pack", options->pack,
+      "store shards in fewer bytes: float planes under zstd, masters without what their bf16 weights "
+      "say; unpack.py in the store gives them back without cairn");
+  run->add_option_function<std::string>(
+         "--parity",
+         [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
+         "blocks beside each tar that repair so much damage, like 3%")
+      ->option_text("PERCENT");
+  run->add_option(
+         "--max-tar-size", options->max_tar_bytes,
+         "a larger tar goes on in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE")
+      ->excludes(policy);
+  run->add_option(
+         "--links", options->links,
+         "links of a tree that lead out of it: refuse (the default), keep them as links without what "
+         "they lead to, or follow them and store that in their place")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Links>{
+          {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
+      ->option_text("WHAT")
+      ->excludes(policy);
+  run->add_flag(
+      "--delete-source", options->delete_source,
+      "remove each step, once its copy was read back and is whole; the newest healthy step of a run stays");
+  run->add_flag("--delete-newest", options->delete_newest,
+                "with --delete-source: remove the newest healthy step of a run, too");
+  run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
+  run->add_flag("--json", options->json, "print facts as JSON");
+  run->footer(
+      "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
+      "other has taken; the last to end writes status, metrics and ledger. Other runs are refused "
+      "meanwhile.\n\n" +
+      HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
+                 "a source is damaged, or changed or vanished meanwhile; it is not stored"));
+  run->callback([options, &verb] { verb = [options] { return RunArchive(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,153 @@
+#include "tools/commands/archive/cmd_archive_schedule.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/archive/policy/policy.h"
+#include "tools/archive/schedule/schedule_install.h"
+#include "tools/archive/store/source.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct ScheduleArguments {
+  std::string policy;
+  bool slurm = false, systemd = false, cron = false;
+  bool install = false, uninstall = false, dry_run = false, json = false;
+  ScheduleOptions options;
+
+  Scheduler scheduler() const {
+    return slurm ? Scheduler::kSlurm : systemd ? Scheduler::kSystemd : Scheduler::kCron;
+  }
+};
+
+std::string Absolute(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+// A scheduler starts in another directory: every path is absolute.
+Result<ScheduleOptions> Complete(const ScheduleArguments& arguments) {
+  ScheduleOptions o = arguments.options;
+  o.policy = CanonicalPath(arguments.policy);
+  o.cairn = o.cairn.empty() ? CanonicalPath("/proc/self/exe") : Absolute(o.cairn);
+  o.script = o.script.empty() ? o.policy + ".sbatch" : Absolute(o.script);
+  o.log = o.log.empty() ? o.policy + ".log" : Absolute(o.log);
+  if (const char* path = std::getenv("PATH")) o.search_path = path;
+  if (arguments.uninstall) return o;
+  // A schedule of a broken policy, or of no program, helps nobody.
+  CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(arguments.policy));
+  o.tag = policy.tag;
+  if (::access(o.cairn.c_str(), X_OK) != 0)
+    return InvalidArgument("{} is not a program that can be started; name one with --program", o.cairn);
+  CAIRN_RETURN_IF_ERROR(CheckSchedule(o, arguments.scheduler()));
+  return o;
+}
+
+void PrintTexts(const ScheduleOptions& o, Scheduler scheduler) {
+  if (scheduler == Scheduler::kSlurm) fmt::print("{}", SlurmScript(o));
+  if (scheduler == Scheduler::kSystemd)
+    fmt::print("# {0}.service\n{1}\n# {0}.timer\n{2}", ChainName(o), SystemdService(o), SystemdTimer(o));
+  if (scheduler == Scheduler::kCron) fmt::print("{}", CrontabLine(o));
+}
+
+// What is done is said as it is done: a failure half-way names what was before it.
+Status Do(const SchedulePlan& plan, const ScheduleArguments& arguments, ordered_json& facts) {
+  for (const ScheduleStep& step : plan.steps) {
+    std::string added;
+    if (!arguments.dry_run) {
+      CAIRN_ASSIGN_OR_RETURN(added, step.act());
+    }
+    facts["steps"].push_back({{"step", step.would}, {"done", !arguments.dry_run}, {"result", added}});
+    if (!arguments.json)
+      fmt::print("{}{}{}\n", arguments.dry_run ? "would " + step.would : step.done, added.empty() ? "" : ": ",
+                 added);
+  }
+  return OkStatus();
+}
+
+Result<int> RunSchedule(const ScheduleArguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const ScheduleOptions o, Complete(arguments));
+  const Scheduler scheduler = arguments.scheduler();
+  const bool acts = arguments.install || arguments.uninstall;
+  if (!acts && (arguments.dry_run || arguments.json))
+    return InvalidArgument(
+        "--dry-run and --json are for --install and --uninstall; without these nothing is done");
+  if (!acts) {
+    PrintTexts(o, scheduler);
+    return kExitDone;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const SchedulePlan plan,
+                         arguments.install ? PlanInstall(scheduler, o) : PlanUninstall(scheduler, o));
+  ordered_json facts = {{"name", ChainName(o)},           {"policy", o.policy},
+                        {"scheduler", Name(scheduler)},   {"dry_run", arguments.dry_run},
+                        {"steps", ordered_json::array()}, {"notes", plan.notes}};
+  CAIRN_RETURN_IF_ERROR(Do(plan, arguments, facts));
+  if (arguments.json) {
+    PrintJson(facts);
+    return kExitDone;
+  }
+  if (plan.steps.empty())
+    fmt::print("nothing to remove: {} has nothing of {}\n", Name(scheduler), ChainName(o));
+  for (const std::string& note : plan.notes) fmt::print("{}\n", note);
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
+  const auto arguments = std::make_shared<ScheduleArguments>();
+  CLI::App* schedule =
+      archive.add_subcommand("schedule", "print, install or remove what runs a policy by itself");
+  schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
+  CLI::Option_group* kind = schedule->add_option_group("scheduler");
+  kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
+  kind->add_flag("--systemd", arguments->systemd, "a service and its timer, of the user");
+  kind->add_flag("--cron", arguments->cron, "a line of the crontab");
+  kind->require_option(1);
+  CLI::Option* install =
+      schedule->add_flag("--install", arguments->install,
+                         "submit the job (it runs at once), enable the timer or put the line into the "
+                         "crontab, in place of what this "
+                         "policy has there; without --install and --uninstall the text is printed");
+  schedule
+      ->add_flag("--uninstall", arguments->uninstall,
+                 "remove what this policy has there, and nothing else; a run that has begun is left to end")
+      ->excludes(install);
+  schedule->add_flag("--dry-run", arguments->dry_run, "say what --install or --uninstall would do");
+  schedule->add_flag("--json", arguments->json, "print what --install or --uninstall did as JSON");
+  ScheduleOptions& o = arguments->options;
+  schedule
+      ->add_option("--every-hours", o.every_hours,
+                   "how often (default 24); cron and systemd: 1, 2, 3, 4, 6, 8, 12, 24 or 168")
+      ->check(CLI::Range(1, 24 * 7))
+      ->option_text("N");
+  schedule->add_option("--log", o.log, "what a run prints is appended to it (default POLICY.log)");
+  schedule->add_option("--program", o.cairn,
+                       "the program to run (default this one); a link that outlives an upgrade, say");
+  schedule->add_option("--script", o.script, "where the Slurm script lies (default POLICY.sbatch)");
+  schedule->add_option("--partition", o.partition, "of the Slurm job");
+  schedule->add_option("--account", o.account, "of the Slurm job");
+  schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)");
+  schedule->footer(
+      "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end of "
+      "the\n"
+      "crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the chain goes "
+      "on\n"
+      "after a failure, a time limit, a requeue and scancel of a run; scancel of the job that waits ends it, "
+      "as\n"
+      "--uninstall does. To run a policy now: cairn archive run --policy POLICY, or sbatch of the "
+      "script.\n\n" +
+      HelpFooter("cairn archive schedule archive.toml --slurm --install --partition io\n"
+                 "  cairn archive schedule archive.toml --slurm --uninstall"));
+  schedule->callback([arguments, &verb] { verb = [arguments] { return RunSchedule(*arguments); }; });
+}
+
+}  // namespace cairn

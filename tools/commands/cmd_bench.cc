@@ -1,0 +1,158 @@
+#include "tools/commands/cmd_bench.h"
+
+#include <memory>
+
+#include "tools/bench/bench_codec.h"
+#include "tools/bench/bench_limits.h"
+#include "tools/bench/bench_reshape.h"
+#include "tools/bench/bench_save.h"
+#include "tools/bench/bench_serve.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text_table.h"
+
+namespace cairn {
+namespace {
+
+using Measure = Result<BenchResult> (*)(const BenchOptions&);
+
+struct BenchJob {
+  const char* name;
+  const char* what;
+  const char* notes;
+  Measure measure;
+};
+
+constexpr BenchJob kJobs[] = {
+    {"limits", "what this machine gives: memory, page cache, disk, digests",
+     "as_found: pages that the machine gave back to its host are needed again; recycled: others just freed "
+     "as many.",
+     MeasureLimits},
+    {"save", "our snapshot and flush against memcpy and a raw O_DIRECT writer",
+     "flush_ratio and stall_ratio with their goals. What is written is read back and verified before its "
+     "time counts.",
+     MeasureSave},
+    {"load", "our verified load against plain reads, from the page cache and from the disk",
+     "load_warm_ratio and load_cold_ratio with their goals. What is loaded is compared before its time "
+     "counts.",
+     MeasureLoad},
+    {"reshape", "another TP and PP for a step on disk, against one read and one write of its bytes",
+     "reshape_ratio with the proof that reads the result back, reshape_stream_ratio without it. The source "
+     "is "
+     "not in memory.",
+     MeasureReshape},
+};
+
+Result<nlohmann::ordered_json> Facts(const char* name, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json machine, MachineFacts(options.dir));
+  return nlohmann::ordered_json{{"bench", name}, {"bytes", options.bytes}, {"machine", std::move(machine)}};
+}
+
+Result<int> Run(const BenchJob& job, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json report, Facts(job.name, options));
+  CAIRN_ASSIGN_OR_RETURN(const BenchResult result, job.measure(options));
+  report["verified_bytes"] = result.verified_bytes;
+  PrintReport(options, std::move(report), result.samples, result.goals);
+  return kExitDone;
+}
+
+Result<int> RunCodec(const std::string& checkpoint, const BenchOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(nlohmann::ordered_json report, Facts("codec", options));
+  CAIRN_ASSIGN_OR_RETURN(const CodecBench bench, MeasureCheckpointCodec(options, checkpoint));
+  report["verified_bytes"] = bench.result.verified_bytes;
+  TextTable table({"class", "bytes", "stored", "fraction"});
+  for (const CodecClass& each : bench.classes) {
+    const double fraction = static_cast<double>(each.stored_bytes) / static_cast<double>(each.bytes);
+    report["classes"][each.name] = {
+        {"bytes", each.bytes}, {"stored_bytes", each.stored_bytes}, {"fraction", fraction}};
+    table.Add(
+        {each.name, HumanBytes(each.bytes), HumanBytes(each.stored_bytes), fmt::format("{:.4f}", fraction)});
+  }
+  PrintReport(options, std::move(report), bench.result.samples, {});
+  if (options.json) return kExitDone;
+  fmt::print("\n");
+  table.Print();
+  return kExitDone;
+}
+
+void AddCommonFlags(CLI::App* command, const std::shared_ptr<BenchOptions>& options) {
+  command->add_option("--rounds", options->rounds, "figures are medians of this many (default 5)")
+      ->check(CLI::Range(1, 1000))
+      ->option_text("N");
+  command->add_flag("--json", options->json, "print all figures as JSON");
+}
+
+void AddJob(CLI::App& bench, const BenchJob& job, Verb& verb) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = bench.add_subcommand(job.name, job.what);
+  AddCommonFlags(command, options);
+  command->add_option("--bytes", options->bytes, "size of what is moved, like 4GB (default 1GiB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  command->add_option("--dir", options->dir, "directory whose disk is measured (default: this one)")
+      ->check(CLI::ExistingDirectory)
+      ->option_text("DIR");
+  command
+      ->add_option("--settle", options->settle,
+                   "seconds that freed memory is given to go back to the host before it counts as found "
+                   "(default 10, for small sizes 0)")
+      ->check(CLI::Range(0.0, 600.0))
+      ->option_text("SECONDS");
+  command->footer(fmt::format(
+      "{}\n\n{}", job.notes, HelpFooter(fmt::format("cairn bench {} --bytes 4GB --dir /scratch", job.name))));
+  command->callback([options, &job, &verb] {
+    options->bytes = std::max<uint64_t>(options->bytes / kBenchUnit, 1) * kBenchUnit;
+    verb = [options, &job] { return Run(job, *options); };
+  });
+}
+
+void AddCodec(CLI::App& bench, Verb& verb) {
+  const auto options = std::make_shared<BenchOptions>();
+  const auto checkpoint = std::make_shared<std::string>();
+  CLI::App* command = bench.add_subcommand("codec", "what compression makes of a checkpoint's tensors");
+  command->add_option("CKPT", *checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
+  AddCommonFlags(command, options);
+  command->add_option("--bytes", options->bytes, "at most so many of each class of tensors (default 1GiB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->option_text("SIZE");
+  command->footer(
+      "One thread. NAME_in is encoding, NAME_out decoding, both in bytes of the tensors; what is encoded is "
+      "decoded and compared.\n\n" +
+      HelpFooter("cairn bench codec runs/gpt"));
+  command->callback([options, checkpoint, &verb] {
+    verb = [options, checkpoint] { return RunCodec(*checkpoint, *options); };
+  });
+}
+
+void AddServe(CLI::App& bench, Verb& verb) {
+  struct Options {
+    std::string checkpoint, memory;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("serve", "one measurement a line of stdin, for scripts/bench");
+  command->add_option("CKPT", options->checkpoint, "whose tensors are the state")->required();
+  command->add_option("--memory", options->memory, "file to hold the state, shared with the asker")
+      ->required()
+      ->check(CLI::ExistingFile)
+      ->option_text("FILE");
+  command->footer(HelpFooter("cairn bench serve runs/gpt --memory /dev/shm/state"));
+  command->callback([options, &verb] {
+    verb = [options]() -> Result<int> {
+      CAIRN_RETURN_IF_ERROR(ServeBench(options->checkpoint, options->memory));
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, Verb& verb) {
+  CLI::App* bench = app.add_subcommand("bench", "this machine's limits, and ours beside them");
+  bench->require_subcommand(1);
+  bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
+  for (const BenchJob& job : kJobs) AddJob(*bench, job, verb);
+  AddCodec(*bench, verb);
+  AddServe(*bench, verb);
+}
+
+}  // namespace cairn

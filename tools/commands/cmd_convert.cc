@@ -1,0 +1,171 @@
+#include "tools/commands/cmd_convert.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "convert/formats/formats.h"
+#include "convert/formats/targets.h"
+#include "tools/cli/exit_code.h"
+#include "tools/commands/export_run.h"
+#include "tools/commands/reshape_run.h"
+#include "tools/commands/step_tokenizer.h"
+#include "tools/commands/strip_run.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+namespace {
+
+struct ConvertArguments {
+  std::string source;
+  std::string target;
+  std::optional<Dtype> dtype;
+  TopologyFlags topology;
+  StripFlags flags;
+  std::string format;    // as --to has it
+  int param_groups = 0;  // of an optimizer
+  bool local_spec = false;
+};
+
+// Formats that strip writes too; the others are in convert/formats/targets.h.
+const StripFormat* ReleaseFormat(const std::string& name) {
+  const auto found = std::ranges::find(kReleaseFormats, name, &std::pair<std::string, StripFormat>::first);
+  return found == kReleaseFormats.end() ? nullptr : &found->second;
+}
+
+// Flags that are for released weights say nothing of a training that goes on.
+Status CheckTrainingFlags(const ConvertArguments& arguments) {
+  const StripOptions& options = arguments.flags.options;
+  if (!options.keep_fp32.empty() || arguments.flags.saturate || !arguments.flags.tokenizer.empty())
+    return InvalidArgument(
+        "--keep-fp32, --saturate and --tokenizer are for hf, safetensors and native; {} takes --dtype",
+        arguments.format);
+  return OkStatus();
+}
+
+Status CheckFlags(const ConvertArguments& arguments) {
+  if (arguments.param_groups != 0)
+    return InvalidArgument("--param-groups is for formats with an optimizer of DeepSpeed's or Megatron's");
+  const bool native = arguments.flags.options.format == StripFormat::kNative;
+  if (!native && arguments.topology.any())
+    return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
+  if (!arguments.dtype && arguments.flags.saturate)
+    return InvalidArgument("--saturate needs --dtype: nothing is cast without");
+  return OkStatus();
+}
+
+Result<OpenedSource> OpenChecked(const ConvertArguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.flags.open));
+  const StripFlags& flags = arguments.flags;
+  if (!flags.dry_run)
+    CAIRN_RETURN_IF_ERROR(CheckSource(opened, flags.checks, flags.options.writer.max_memory, flags.json));
+  return opened;
+}
+
+Result<int> RunExportTo(const ConvertArguments& arguments) {
+  CAIRN_RETURN_IF_ERROR(CheckTrainingFlags(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, arguments.topology.Of(opened.source().manifest()));
+  ExportFlags flags{.options = {.target = {.topology = topology,
+                                           .dtype = arguments.dtype,
+                                           .local_spec = arguments.local_spec,
+                                           .param_groups = arguments.param_groups,
+                                           .allow_optimizer = IsAllowed(arguments.flags.open, "optimizer")},
+                                .writer = arguments.flags.options.writer,
+                                .progress = {}},
+                    .dry_run = arguments.flags.dry_run,
+                    .json = arguments.flags.json};
+  return RunExport(opened.source(), *FindTargetFormat(arguments.format), arguments.target, flags);
+}
+
+Result<int> RunConvert(const ConvertArguments& given) {
+  ConvertArguments arguments = given;
+  const StripFormat* release = ReleaseFormat(arguments.format);
+  if (release == nullptr) return RunExportTo(arguments);
+  arguments.flags.options.format = *release;
+  CAIRN_RETURN_IF_ERROR(CheckFlags(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenChecked(arguments));
+  CheckpointSource& source = opened.source();
+  StripFlags flags = arguments.flags;
+  if (flags.options.format == StripFormat::kNative && !arguments.dtype && flags.options.keep_fp32.empty()) {
+    FileCopies& beside = flags.options.writer.beside;
+    if (flags.tokenizer.empty()) {
+      beside = TokenizerForStep(opened.fs(), source);
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(beside, TokenizerFiles(FileSystem::Posix(), flags.tokenizer));
+    }
+    return RunReshape(source, arguments.target,
+                      {.topology = arguments.topology,
+                       .writer = flags.options.writer,
+                       .dry_run = flags.dry_run,
+                       .json = flags.json});
+  }
+  flags.options.dtype = arguments.dtype;
+  CAIRN_ASSIGN_OR_RETURN(flags.options.topology, arguments.topology.Of(source.manifest()));
+  return RunStrip(opened.fs(), source, arguments.target, flags);
+}
+
+std::vector<std::pair<std::string, std::string>> TargetChoices() {
+  std::vector<std::pair<std::string, std::string>> choices;
+  for (const auto& [name, format] : kReleaseFormats) choices.emplace_back(name, name);
+  for (const TargetFormat& format : TargetFormats()) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
+std::string FormatList() {
+  std::string list =
+      "Formats that are written (--to):\n"
+      "  hf           a Hugging Face model: its names, safetensors, config.json\n"
+      "  safetensors  canonical names\n"
+      "  native       a step of Cairn\n";
+  for (const TargetFormat& format : TargetFormats())
+    list += fmt::format("  {:<12} {}\n", format.name, format.description);
+  list +=
+      "\nFormats that are recognised (--from):\n  native       a step, a run directory, or STORE:RUN@STEP\n";
+  for (const Format& format : Formats())
+    list += fmt::format("  {:<12} {}\n", format.name, format.description);
+  return list;
+}
+
+}  // namespace
+
+void AddConvertCommand(CLI::App& app, Verb& verb) {
+  const auto arguments = std::make_shared<ConvertArguments>();
+  CLI::App* convert = app.add_subcommand("convert", "any format to any other");
+  convert->add_option("SRC", arguments->source, "a checkpoint of any format below")->required();
+  convert
+      ->add_option("DST", arguments->target,
+                   "new directory; with --to native a run directory that the step is put into")
+      ->required();
+  AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST, see below", TargetChoices())
+      ->required();
+  AddChoice<Dtype>(*convert, "--dtype", arguments->dtype,
+                   "type of the weights, rounded from the fp32 masters where there are some; to hf, "
+                   "safetensors and native weights only. Without it every tensor keeps its own",
+                   kReleaseTypes);
+  convert
+      ->add_option(
+          "--param-groups", arguments->param_groups,
+          "groups of the optimizer's parameters: 1, or 2 (matrices, then vectors, which have no weight "
+          "decay); as SRC had them")
+      ->check(CLI::Range(1, 2))
+      ->option_text("N");
+  AddChoice<bool>(
+      *convert, "--transformer-impl", arguments->local_spec,
+      "of Megatron-Core, whose layers name their norms: transformer_engine (the default) or local",
+      {{"transformer_engine", false}, {"local", true}});
+  AddTopologyFlags(*convert, arguments->topology);
+  AddStripFlags(*convert, arguments->flags);
+  convert->footer(
+      FormatList() +
+      "\nWhat was written is read back and compared before it gets its name. A Hugging Face source's "
+      "tokenizer\ncomes along, in native steps too; a release's SHA256SUMS are for "
+      "`sha256sum -c`.\n\n" +
+      HelpFooter("cairn convert meta-llama/Llama-3.1-8B runs/llama --to native --tp 4 --pp 2",
+                 "finite values would become infinite; nothing was written"));
+  convert->callback([arguments, convert, &verb] {
+    arguments->flags.options.command = CommandOf(*convert);
+    verb = [arguments] { return RunConvert(*arguments); };
+  });
+}
+
+}  // namespace cairn

@@ -1,0 +1,256 @@
+#include "tools/commands/cmd_data.h"
+
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/io/file_system.h"
+#include "runtime/data/indexed_dataset_builder.h"
+#include "runtime/text/sentencepiece_trainer.h"
+#include "runtime/text/text_import.h"
+#include "runtime/text/text_source.h"
+#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer_json.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+
+namespace cairn {
+namespace {
+
+struct DataOptions {
+  std::vector<std::string> inputs;   // text files and JSON lines
+  std::string output_prefix;         // P of P.bin, P.idx and, when trained here, P.model
+  std::string tokenizer;             // "bytes", "sentencepiece:FILE"; empty: trained here
+  bool train_sentencepiece = false;  // excludes `tokenizer`
+  uint32_t vocab_size = 0;           // of the model that is trained
+  TextSourceOptions source;
+  bool append_eod = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// What was, or would be, written.
+struct DataFacts {
+  ImportCounts counts;
+  uint32_t vocab_size = 0;
+  std::optional<int32_t> eod;
+  TokenType type = TokenType::kU16;
+  uint64_t model_bytes = 0;                      // 0: no model was trained
+  std::map<std::string, std::string> published;  // the tokenizer as transformers loads it, by file
+  std::string unpublished;                       // why there is none
+  double seconds = 0;
+
+  uint64_t bin_bytes() const { return counts.tokens * SizeOf(type); }
+  uint64_t idx_bytes() const {
+    return kIndexHeaderBytes + 12 * counts.documents + 8 * (counts.documents + 1);
+  }
+  uint64_t tokenizer_bytes() const {
+    uint64_t sum = 0;
+    for (const auto& [name, text] : published) sum += text.size();
+    return sum;
+  }
+  uint64_t bytes() const { return bin_bytes() + idx_bytes() + model_bytes + tokenizer_bytes(); }
+};
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// From the kernel's own count: getrusage would give that of the program which started this one, where it was
+// larger.
+uint64_t PeakMemoryBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string field;
+  uint64_t kilobytes = 0;
+  while (status >> field) {
+    if (field == "VmHWM:" && status >> kilobytes) break;
+  }
+  return kilobytes * 1024;
+}
+
+Status CheckDataOptions(const DataOptions& options) {
+  if (options.train_sentencepiece == !options.tokenizer.empty()) {
+    return InvalidArgument(
+        "give either --tokenizer bytes|sentencepiece:FILE or --train-sentencepiece --vocab-size N");
+  }
+  if (options.train_sentencepiece && options.vocab_size == 0) {
+    return InvalidArgument("--train-sentencepiece needs --vocab-size N, for example 8000");
+  }
+  if (!options.train_sentencepiece && options.vocab_size != 0) {
+    return InvalidArgument(
+        "--vocab-size belongs to --train-sentencepiece; a tokenizer that exists brings its own");
+  }
+  return OkStatus();
+}
+
+std::string ModelPath(const DataOptions& options) { return options.output_prefix + ".model"; }
+// Where cairn train looks for it, to give each step a copy.
+std::string TokenizerDir(const DataOptions& options) { return options.output_prefix + ".tokenizer"; }
+
+// Before any work is done for nothing.
+Status CheckOutputsAbsent(FileSystem& fs, const DataOptions& options) {
+  std::vector<std::string> paths = {TokensPath(options.output_prefix), IndexPath(options.output_prefix)};
+  paths.push_back(TokenizerDir(options));
+  if (options.train_sentencepiece) paths.push_back(ModelPath(options));
+  for (const std::string& path : paths) {
+    if (fs.Stat(path).ok()) {
+      return AlreadyExists("{} exists and is never overwritten; choose another --output-prefix or remove it",
+                           path);
+    }
+  }
+  return OkStatus();
+}
+
+// Trains the model and stores it, or loads the one that was named.
+Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOptions& options,
+                                                    DataFacts& facts) {
+  const auto publish = [&](const std::string& model) {
+    auto published = PublishedSentencePiece(model);
+    if (published.ok()) facts.published = *std::move(published);
+    if (!published.ok()) facts.unpublished = published.status().message();
+  };
+  if (!options.train_sentencepiece) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadTokenizerModel(fs, options.tokenizer));
+    model.empty() ? void(facts.published = PublishedBytes()) : publish(model);
+    return MakeTokenizer(fs, options.tokenizer);
+  }
+  CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
+  CAIRN_ASSIGN_OR_RETURN(const std::string model, TrainSentencePiece(source, options.vocab_size));
+  if (!options.dry_run) CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, ModelPath(options), model));
+  facts.model_bytes = model.size();
+  publish(model);
+  return MakeSentencePieceTokenizer(model);
+}
+
+Status Publish(FileSystem& fs, const std::string& directory,
+               const std::map<std::string, std::string>& files) {
+  if (files.empty()) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(fs.MakeDir(directory));
+  for (const auto& [name, text] : files)
+    CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, name), text));
+  return fs.SyncDir(directory);
+}
+
+Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
+  DataFacts facts;
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, PrepareTokenizer(fs, options, facts));
+  facts.vocab_size = tokenizer->vocab_size();
+  facts.eod = tokenizer->eod();
+  facts.type = TokenTypeFor(facts.vocab_size);
+  std::optional<IndexedDatasetBuilder> builder;
+  if (!options.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(auto created,
+                           IndexedDatasetBuilder::Create(fs, options.output_prefix, facts.type));
+    builder.emplace(std::move(created));
+  }
+  Progress progress("tokenizing", source.total_bytes(), !options.json);
+  CAIRN_ASSIGN_OR_RETURN(facts.counts,
+                         ImportText(source, *tokenizer, options.append_eod, builder ? &*builder : nullptr,
+                                    [&](const ImportCounts& counts) { progress.Update(counts.bytes_read); }));
+  if (facts.counts.documents == 0) {
+    return InvalidArgument("{}{}: no text in it, so there is no dataset to write", options.inputs.front(),
+                           options.inputs.size() > 1 ? " and the other inputs" : "");
+  }
+  if (builder) {
+    CAIRN_RETURN_IF_ERROR(builder->Finish());
+    CAIRN_RETURN_IF_ERROR(Publish(fs, TokenizerDir(options), facts.published));
+  }
+  facts.seconds = SecondsSince(start);
+  return facts;
+}
+
+nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts) {
+  return {
+      {"output_prefix", options.output_prefix},
+      {"documents", facts.counts.documents},
+      {"tokens", facts.counts.tokens},
+      {"vocab_size", facts.vocab_size},
+      {"eod", facts.eod ? nlohmann::ordered_json(*facts.eod) : nlohmann::ordered_json(nullptr)},
+      {"dtype", Name(facts.type)},
+      {"bytes", facts.bytes()},
+      {"bin_bytes", facts.bin_bytes()},
+      {"idx_bytes", facts.idx_bytes()},
+      {"model_bytes", facts.model_bytes},
+      {"tokenizer_bytes", facts.tokenizer_bytes()},
+      {"input_bytes", facts.counts.bytes_read},
+      {"seconds", facts.seconds},
+      {"peak_memory_bytes", PeakMemoryBytes()},
+      {"dry_run", options.dry_run},
+  };
+}
+
+void PrintDataText(const DataOptions& options, const DataFacts& facts) {
+  const std::string& prefix = options.output_prefix;
+  fmt::print("documents {}, tokens {} ({}), vocabulary {}\n", facts.counts.documents, facts.counts.tokens,
+             Name(facts.type), facts.vocab_size);
+  const char* verb = options.dry_run ? "would write" : "wrote";
+  const auto human = [](uint64_t bytes) { return HumanBytes(bytes); };
+  fmt::print("{} {}.bin ({}), {}.idx ({})", verb, prefix, human(facts.bin_bytes()), prefix,
+             human(facts.idx_bytes()));
+  if (facts.model_bytes > 0) fmt::print(", {} ({})", ModelPath(options), human(facts.model_bytes));
+  if (!facts.published.empty())
+    fmt::print(", {} for transformers ({})", TokenizerDir(options), human(facts.tokenizer_bytes()));
+  if (!facts.unpublished.empty())
+    fmt::print("\nno tokenizer for transformers: its tokenizer.json has no place for {}", facts.unpublished);
+  fmt::print("\n{}, peak memory {}\n", HumanSeconds(facts.seconds), human(PeakMemoryBytes()));
+}
+
+Result<int> RunData(const DataOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_RETURN_IF_ERROR(CheckDataOptions(options));
+  CAIRN_RETURN_IF_ERROR(CheckOutputsAbsent(fs, options));
+  CAIRN_ASSIGN_OR_RETURN(const DataFacts facts, Import(fs, options));
+  options.json ? PrintJson(ToJson(options, facts)) : PrintDataText(options, facts);
+  return kExitDone;
+}
+
+constexpr const char* kDetails =
+    R"(A text file is one document, or one for each paragraph; so is a line of JSON lines.
+Train on the result with cairn train --data-path P --vocab-size N, N being the vocabulary that was printed.
+P.tokenizer has the tokenizer as transformers' AutoTokenizer loads it; each step of that training, and what is
+released of it, has a copy.
+
+)";
+constexpr const char* kExample =
+    "cairn data shakespeare.txt --output-prefix shakespeare --train-sentencepiece --vocab-size 4000 "
+    "--append-eod\n"
+    "  cairn data pile.jsonl --output-prefix pile --tokenizer sentencepiece:shakespeare.model --append-eod";
+
+}  // namespace
+
+void AddDataCommand(CLI::App& app, Verb& verb) {
+  auto options = std::make_shared<DataOptions>();
+  CLI::App* data =
+      app.add_subcommand("data", "text or JSON lines to P.bin and P.idx, Megatron's indexed format");
+  data->add_option("INPUT", options->inputs, "text files, or JSON lines (.jsonl, .ndjson, .json)")
+      ->required();
+  data->add_option("--output-prefix", options->output_prefix, "P: writes P.bin and P.idx")->required();
+  data->add_option("--tokenizer", options->tokenizer, "bytes (257 tokens) or sentencepiece:FILE");
+  data->add_flag("--train-sentencepiece", options->train_sentencepiece,
+                 "first train a model on the inputs: P.model");
+  data->add_option("--vocab-size", options->vocab_size, "pieces of the model that is trained");
+  const std::map<std::string, TextFormat> formats = {
+      {"auto", TextFormat::kAuto}, {"text", TextFormat::kText}, {"jsonl", TextFormat::kJsonLines}};
+  data->add_option("--format", options->source.format, "of the inputs: auto (by name), text, jsonl")
+      ->transform(CLI::CheckedTransformer(formats).description(""))
+      ->type_name("FORMAT");
+  data->add_option("--json-key", options->source.json_key, "where a JSON line has its text")
+      ->capture_default_str();
+  data->add_flag("--append-eod", options->append_eod, "end each document with the end-of-document token");
+  data->add_flag("--split-documents-on-blank-lines", options->source.split_on_blank_lines,
+                 "text: a document for each paragraph instead of each file");
+  data->add_flag("--dry-run", options->dry_run, "count documents, tokens and bytes; write nothing");
+  data->add_flag("--json", options->json, "print the facts as JSON");
+  data->footer(kDetails + HelpFooter(kExample));
+  data->callback([options, &verb] { verb = [options] { return RunData(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,218 @@
+#include "tools/commands/cmd_ls.h"
+
+#include <ctime>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "ckpt/model/layout.h"
+#include "tools/archive/policy/purge_clock.h"
+#include "tools/archive/store/store.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text_table.h"
+#include "tools/commands/reshape_run.h"
+#include "tools/commands/run_listing.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kDefaultPurgeDays = 30;
+
+struct LsOptions {
+  std::vector<std::string> directories;
+  std::string store;                   // whose members are told; empty: none
+  int purge_days = kDefaultPurgeDays;  // after the last access
+  bool json = false;
+};
+
+std::string AgeText(int64_t seconds) {
+  if (seconds < 2 * 86400) return HumanSeconds(static_cast<double>(std::max<int64_t>(0, seconds)));
+  return fmt::format("{} d", seconds / 86400);
+}
+
+std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }
+
+// "2%"; never 0 or 100 where it is not.
+std::string ShareText(double share) {
+  if (share < 0.01) return "under 1%";
+  return fmt::format("{}%", std::min(99, static_cast<int>(share * 100)));
+}
+
+class Lister {
+ public:
+  explicit Lister(const LsOptions& options) : options_(options) {}
+
+  // Learns what the store holds.
+  Status ReadStore() {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members,
+                           ListStore(FileSystem::Posix(), options_.store));
+    for (const ArchiveMember& member : members)
+      if (member.state == MemberState::kVerified) archived_[member.record->manifest_digest] = member.tar;
+    return OkStatus();
+  }
+
+  Status List(const std::string& directory) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<RunListing> runs, ListRuns(FileSystem::Posix(), directory));
+    CAIRN_ASSIGN_OR_RETURN(const AccessTimes times, AccessTimesAt(directory));
+    for (const RunListing& run : runs) options_.json ? json_.push_back(ToJson(run, times)) : Print(run);
+    if (!Caveat(times).empty()) caveats_.insert(Caveat(times));
+    return OkStatus();
+  }
+
+  // Once, after all runs.
+  void Finish() const {
+    if (options_.json) return PrintJson(json_);
+    for (const std::string_view caveat : caveats_) fmt::print("{}\n", caveat);
+  }
+
+ private:
+  double Days(const StepListing& step) const {
+    return DaysUntilPurge(step.accessed_unix_seconds, now_, options_.purge_days);
+  }
+
+  // The tar that holds the step; nothing where the store has none that was verified.
+  std::optional<std::string> Archived(const StepListing& step) const {
+    if (!step.manifest) return std::nullopt;
+    const auto found = archived_.find(ToHex(DigestOf(EncodeManifest(*step.manifest))));
+    return found == archived_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  void Print(const RunListing& run) const {
+    PrintLine("{}", run.directory);
+    TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
+                     "rng", "files", "age", "purge in"});
+    for (const StepListing& step : run.steps) table.Add(Row(step));
+    table.Print();
+    for (const StepListing& step : run.steps)
+      if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
+    for (const StepListing& step : run.steps)
+      if (!step.unhealthy.empty()) PrintLine("step {}: unhealthy: {}", step.step, step.unhealthy);
+    for (const StepListing& step : run.steps)
+      if (step.manifest && !step.manifest->shards.empty())
+        PrintLine("step {}: virtual, its shards are in {}", step.step,
+                  step.manifest->DirectoryOf(step.directory, ShardName(0)));
+  }
+
+  // Of other optimizers' states --json has the bytes, the table does not.
+  static constexpr Role kColumns[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq,
+                                      Role::kRng};
+
+  static uint64_t BytesOf(const StepListing& step, Role role) {
+    const auto found = step.role_bytes.find(role);
+    return found == step.role_bytes.end() ? 0 : found->second;
+  }
+
+  std::string StateText(const StepListing& step) const {
+    const Trust trust = step.standing.trust;
+    const bool suspect = trust == Trust::kDamaged || trust == Trust::kChanged;
+    const bool whole = step.state == "committed" || step.state == cairn::Name(trust);
+    if (whole && !suspect && !step.unhealthy.empty()) return "unhealthy";
+    if (Archived(step) && !suspect) return "archived";
+    if (trust == Trust::kPartlyVerified)
+      return fmt::format("{} ({})", step.state, ShareText(step.standing.share));
+    return step.state;
+  }
+
+  std::vector<std::string> Row(const StepListing& step) const {
+    std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
+    if (step.manifest) {
+      row.push_back(std::to_string(IntField(step.manifest->state, "consumed_tokens")));
+      row.push_back(ToString(step.manifest->topology));
+    } else {
+      row.insert(row.end(), 2, "-");
+    }
+    for (const Role role : kColumns) row.push_back(HumanBytesOrDash(BytesOf(step, role)));
+    row.push_back(HumanBytesOrDash(step.bytes));
+    row.push_back(AgeText(now_ - step.modified_unix_seconds));
+    row.push_back(PurgeText(Days(step)));
+    return row;
+  }
+
+  ordered_json ToJson(const RunListing& run, AccessTimes times) const {
+    ordered_json steps = ordered_json::array();
+    for (const StepListing& step : run.steps) steps.push_back(ToJson(step));
+    return {{"run", run.directory},
+            {"access_times", Name(times)},
+            {"purge_days", options_.purge_days},
+            {"steps", steps}};
+  }
+
+  static ordered_json ToJson(const Check& check) {
+    return {{"checked", cairn::Name(check.kind)},
+            {"unix_seconds", check.unix_seconds},
+            {"bytes", check.bytes},
+            {"of_bytes", check.of_bytes},
+            {"problems", check.problems},
+            {"first_problems", check.first_problems}};
+  }
+
+  ordered_json ToJson(const StepListing& step) const {
+    ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
+    if (!step.trouble.empty()) json["trouble"] = step.trouble;
+    if (step.manifest) {
+      json["run_id"] = step.manifest->run;
+      json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
+      if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
+      json["topology"] = TopologyJson(step.manifest->topology);
+      for (const Role role : kColumns)
+        json["bytes_by_role"][std::string(cairn::Name(role))] = BytesOf(step, role);
+      for (const auto& [role, bytes] : step.role_bytes)
+        json["bytes_by_role"][std::string(cairn::Name(role))] = bytes;
+    }
+    for (const Check& check : step.checks) json["checks"].push_back(ToJson(check));
+    if (step.standing.trust == Trust::kPartlyVerified) json["verified_share"] = step.standing.share;
+    if (const auto tar = Archived(step)) json["archived"] = *tar;
+    if (!step.unhealthy.empty()) json["unhealthy"] = step.unhealthy;
+    if (const auto health = step.manifest ? HealthOf(step.manifest->state) : std::nullopt)
+      json["health"] = cairn::ToJson(*health);
+    json["bytes"] = step.bytes;
+    json["age_seconds"] = now_ - step.modified_unix_seconds;
+    json["days_until_purge"] = Days(step);
+    return json;
+  }
+
+  const LsOptions& options_;
+  std::map<std::string, std::string> archived_;  // manifest digest -> tar
+  const int64_t now_ = std::time(nullptr);
+  ordered_json json_ = ordered_json::array();
+  std::set<std::string_view> caveats_;
+};
+
+Result<int> RunLs(const LsOptions& options) {
+  Lister lister(options);
+  if (!options.store.empty()) CAIRN_RETURN_IF_ERROR(lister.ReadStore());
+  for (const std::string& directory : options.directories) CAIRN_RETURN_IF_ERROR(lister.List(directory));
+  lister.Finish();
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddLsCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<LsOptions>();
+  CLI::App* ls =
+      app.add_subcommand("ls", "list runs and steps: state, tokens, topology, bytes by role, age, purge");
+  ls->add_option("DIR", options->directories, "runs, steps, or directories of runs")->required();
+  ls->add_option("--purge-days", options->purge_days,
+                 "days after the last access at which the site deletes files")
+      ->capture_default_str();
+  ls->add_option("--store", options->store, "tell which steps this archive store holds, verified");
+  ls->add_flag("--json", options->json, "print facts as JSON");
+  ls->footer(
+      "States: committed (nobody has looked at its bytes since); partly verified (a sample of them was "
+      "good);\n"
+      "verified (cairn verify found every byte good); changed since verified (a file looks otherwise than\n"
+      "then); damaged (it does not open, or verify found it so and no check as strong has passed since);\n"
+      "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
+      "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention pass it\n"
+      "over); superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
+      HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
+  ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,115 @@
+#include "tools/commands/cmd_plan.h"
+
+#include <memory>
+
+#include "ckpt/io/file_system.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/commands/cmd_plan_predict.h"
+#include "tools/commands/plan_options.h"
+#include "tools/commands/plan_output.h"
+#include "tools/plan/job_script.h"
+
+namespace cairn {
+namespace {
+
+Result<Calibration> CalibrationOf(const PlanOptions& options) {
+  const PlanRequest& request = options.request;
+  if (options.calibrate.empty()) return BuiltInCalibration(request.cluster, request.program);
+  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
+  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, request.cluster, {}, request.program));
+  return Calibrate(runs.rows, options.request.cluster);
+}
+
+Status WriteText(const std::string& path, const std::string& text) {
+  CAIRN_ASSIGN_OR_RETURN(const auto file, FileSystem::Posix().Create(path));
+  CAIRN_RETURN_IF_ERROR(file->WriteAt(0, std::as_bytes(std::span(text))));
+  return file->Close();
+}
+
+// The path of each script. Nothing is written where one of them is there already.
+Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
+                                              const std::vector<PlanFacts>& plans) {
+  FileSystem& fs = FileSystem::Posix();
+  std::vector<std::string> paths;
+  for (const PlanFacts& plan : plans) {
+    paths.push_back(JoinPath(options.sbatch, JobName(options.request, plan.candidate.setup) + ".sbatch"));
+    if (fs.Stat(paths.back()).ok())
+      return AlreadyExists("{} is there already; give another directory", paths.back());
+  }
+  if (options.dry_run) return paths;
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.sbatch));
+  JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    job.save_interval = plans[i].save_interval;
+    CAIRN_RETURN_IF_ERROR(WriteText(paths[i], JobScriptText(options.request, plans[i].candidate.setup, job)));
+  }
+  return paths;
+}
+
+Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CompletePlanOptions(app, options));
+  CAIRN_ASSIGN_OR_RETURN(const Calibration calibration, CalibrationOf(options));
+  CAIRN_ASSIGN_OR_RETURN(const SearchResult result, Search(options.request, calibration, options.top));
+  std::vector<PlanFacts> plans;
+  for (const Candidate& candidate : result.best) plans.push_back(FactsOf(options, candidate, calibration));
+  std::vector<std::string> scripts;
+  if (!options.sbatch.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(scripts, WriteScripts(options, plans));
+  }
+  std::vector<ShapeProposal> shapes;
+  if (options.hidden_near > 0) {
+    CAIRN_ASSIGN_OR_RETURN(shapes,
+                           ShapesNear(options.request, calibration, options.hidden_near, options.top));
+  }
+  if (options.json) {
+    nlohmann::ordered_json json = PlansToJson(options, result, plans);
+    if (options.hidden_near > 0) json["shapes"] = ShapesToJson(shapes);
+    if (!options.sbatch.empty()) json["scripts"] = scripts;
+    PrintJson(json);
+  } else {
+    PrintPlans(options, result, plans);
+    if (options.hidden_near > 0) PrintShapes(options, shapes);
+    for (const std::string& script : scripts)
+      fmt::print("{} {}\n", options.dry_run ? "would write" : "wrote", script);
+  }
+  if (!plans.empty()) return kExitDone;
+  PrintProblem("no plan is left; the table above says which rule took how many");
+  return kExitCheckFailed;
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<PlanOptions>();
+  CLI::App* plan =
+      app.add_subcommand("plan", "the fastest ways to cut a model over a cluster, and what runs will take");
+  DeclarePlanOptions(*plan, *options);
+  plan->require_subcommand(0, 1);
+  AddPlanPredict(*plan, verb);
+  plan->footer(
+      "Plans are ranked by seconds of an iteration. Runs of jean-zay (82, Megatron-DeepSpeed), selene (7) "
+      "and\n"
+      "nvidia-h100 (5, both Megatron-LM) are built in, and plans for these clusters fitted on them. Of all "
+      "others the bounds\n"
+      "are as wide as clusters were found to differ; --calibrate with three runs of your own narrows them. "
+      "FP8, "
+      "ZeRO 2 and 3\n"
+      "and offloading follow from the same physics, unmeasured.\n"
+      "A cluster's TOML: base = \"a100-80\", gpus-per-node, memory-gb, half-tflops, single-tflops, bf16, "
+      "fp8, "
+      "sms, hbm-gbps,\n"
+      "link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and cores of a "
+      "node, which they\n"
+      "share, each as fast as the keys above say.\n\n" +
+      HelpFooter("cairn plan --cluster jean-zay --num-layers 72 --hidden-size 14336 --num-attention-heads 64 "
+                 "--vocab-size "
+                 "250000 --nodes 48 "
+                 "--global-batch-size 2048 --recompute full",
+                 "no plan is left"));
+  plan->callback([options, plan, &verb] {
+    if (plan->get_subcommands().empty()) verb = [options, plan] { return RunPlan(*plan, *options); };
+  });
+}
+
+}  // namespace cairn

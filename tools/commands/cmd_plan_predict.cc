@@ -1,0 +1,200 @@
+#include "tools/commands/cmd_plan_predict.h"
+
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "tools/cli/choices.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/text_table.h"
+#include "tools/commands/plan_options.h"
+#include "tools/plan/predict_table.h"
+
+namespace cairn {
+namespace {
+
+struct PredictOptions {
+  std::string rows;       // CSV
+  std::string calibrate;  // CSV; empty: the runs that are compiled in
+  std::string cluster;    // empty: the row's gpu, or a100-80
+  std::string leave_out;  // a column: cross-validation instead
+  TableFormat format = TableFormat::kTable;
+  Program framework = Program::kMegatronDeepSpeed;
+  bool quiet = false;
+};
+
+constexpr char kUsualCluster[] = "a100-80";
+
+void Print(const CsvTable& table, TableFormat format) {
+  if (format == TableFormat::kCsv) fmt::print("{}", ToCsv(table));
+  if (format == TableFormat::kMarkdown) fmt::print("{}", ToMarkdown(table));
+  if (format == TableFormat::kJson) PrintJson(ToJson(table));
+  if (format != TableFormat::kTable) return;
+  TextTable text(table.header);
+  for (const CsvTable::Row& row : table.rows) text.Add(row.cells);
+  text.Print();
+}
+
+void PrintNotes(const PredictOptions& options, const std::vector<std::string>& notes) {
+  if (options.quiet) return;
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+}
+
+// The rows of the table that ran on the cluster of this name, and where they stand in it.
+struct Part {
+  CsvTable table;
+  std::vector<size_t> rows;
+};
+
+// By cluster: the one that was asked for, else what the rows say themselves.
+std::map<std::string, Part> Split(const CsvTable& table, const std::string& cluster) {
+  std::map<std::string, Part> parts;
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    std::string gpu = table.Cell(table.rows[i], "gpu");
+    if (gpu == "h100-80") gpu = "h100";  // as FindCluster has it
+    Part& part = parts[!cluster.empty() ? cluster : !gpu.empty() ? gpu : kUsualCluster];
+    part.table.name = table.name;
+    part.table.header = table.header;
+    part.table.rows.push_back(table.rows[i]);
+    part.rows.push_back(i);
+  }
+  return parts;
+}
+
+// A cell of a table names no file.
+Result<Cluster> ClusterOf(const PredictOptions& options, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(Cluster cluster, FindCluster(name));
+  for (const Cluster& known : BuiltInClusters())
+    if (!options.cluster.empty() || known.name == cluster.name) return cluster;
+  return InvalidArgument("{}: gpu '{}' is not a built-in cluster; name one with --cluster", options.rows,
+                         Shown(name));
+}
+
+struct Known {
+  Calibration calibration;
+  std::vector<RunRow> rows;  // that it was fitted on
+  std::string from;          // where these are; empty: no run of the cluster was measured
+};
+
+void PrintFit(const std::string& name, const Known& known, Program framework) {
+  const Calibration& c = known.calibration;
+  if (known.from.empty())
+    fmt::print(stderr, "{}: no measured run; the bounds of times are as wide as clusters differ\n", name);
+  else
+    fmt::print(stderr, "{}: fitted on {} times and {} memories of {}; unexplained: {:.1f} % and {:.1f} %\n",
+               name, c.time.rows, c.memory.rows, known.from, 100 * c.time.noise, 100 * c.memory.noise);
+  fmt::print(stderr, "{}: memory as {} holds it\n", name, NameOf(framework));
+}
+
+// From the rows of the --calibrate table that ran on this cluster, else from what is compiled in.
+Result<Known> KnownOf(const PredictOptions& options, const std::string& name, const Cluster& cluster) {
+  Known known;
+  known.from = "the runs of " + cluster.name + " that are built in";
+  if (!options.calibrate.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.calibrate));
+    std::map<std::string, Part> parts = Split(table, options.cluster);
+    if (const auto part = parts.find(name); part != parts.end()) {
+      CAIRN_ASSIGN_OR_RETURN(RunRows runs,
+                             ParseRunRows(part->second.table, true, cluster, {}, options.framework));
+      PrintNotes(options, runs.notes);
+      known.rows = std::move(runs.rows);
+      known.from = options.calibrate;
+    }
+  }
+  if (!known.rows.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(known.calibration, Calibrate(known.rows, cluster));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(known.calibration, BuiltInCalibration(cluster, options.framework));
+    CAIRN_ASSIGN_OR_RETURN(known.rows, BuiltInRuns(cluster.measured, options.framework));
+    if (cluster.measured.empty()) known.from.clear();
+  }
+  return known;
+}
+
+Result<int> RunPredict(const PredictOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.rows));
+  std::vector<Prediction> predictions(table.rows.size());
+  for (const auto& [name, part] : Split(table, options.cluster)) {
+    CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(options, name));
+    CAIRN_ASSIGN_OR_RETURN(const Known known, KnownOf(options, name, cluster));
+    CAIRN_ASSIGN_OR_RETURN(const RunRows asked,
+                           ParseRunRows(part.table, false, cluster, known.rows, options.framework));
+    PrintNotes(options, asked.notes);
+    if (!options.quiet) PrintFit(name, known, options.framework);
+    for (size_t i = 0; i < part.rows.size(); ++i)
+      predictions[part.rows[i]] = PredictRow(asked.rows[i], cluster, known.calibration);
+  }
+  Print(WithPredictions(table, predictions), options.format);
+  return kExitDone;
+}
+
+Result<int> RunLeaveOut(const PredictOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const CsvTable table, ReadCsv(options.rows));
+  const auto parts = Split(table, options.cluster);
+  if (parts.size() > 1)
+    return InvalidArgument("{}: rows of {} kinds of GPUs; name one --cluster, or split the table",
+                           options.rows, parts.size());
+  CAIRN_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(options, parts.begin()->first));
+  if (table.Column(options.leave_out) < 0)
+    return InvalidArgument("{}: no column '{}' to leave groups out by", options.rows, options.leave_out);
+  CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, cluster, {}, options.framework));
+  PrintNotes(options, runs.notes);
+  std::vector<std::string> groups;
+  for (const CsvTable::Row& row : table.rows) groups.push_back(table.Cell(row, options.leave_out));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<HeldOut> held, CrossValidate(runs.rows, groups, cluster));
+  Print(ErrorTable(held), options.format);
+  const HeldOut all = SumOf(held);
+  if (options.format == TableFormat::kTable)
+    fmt::print(
+        "Bounds said to hold 9 of 10 runs held {} of {} times and {} of {} memories that were left out.\n",
+        all.within_time, all.time.all.size(), all.within_memory, all.memory.all.size());
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddPlanPredict(CLI::App& plan, Verb& verb) {
+  const auto options = std::make_shared<PredictOptions>();
+  CLI::App* predict = plan.add_subcommand("predict", "memory, seconds and TFLOPs of the rows of a table");
+  predict->add_option("ROWS", options->rows, "CSV of runs to predict; its measured columns are not looked at")
+      ->required();
+  predict->add_option(
+      "--calibrate", options->calibrate,
+      "CSV of measured runs to fit on, three or more; without it, those of the cluster that are "
+      "built in, if any");
+  predict->add_option("--cluster", options->cluster,
+                      "built-in cluster or TOML file, see cairn plan --help; else what the column gpu says, "
+                      "else a100-80");
+  AddFramework(*predict, options->framework);
+  predict->add_option(
+      "--leave-out", options->leave_out,
+      "a column of ROWS: leave each of its groups out of the fit, predict it, and print the errors "
+      "beside those of the plain formula");
+  AddChoice<TableFormat>(*predict, "--format", options->format, "how to print",
+                         {{"table", TableFormat::kTable},
+                          {"csv", TableFormat::kCsv},
+                          {"json", TableFormat::kJson},
+                          {"md", TableFormat::kMarkdown}});
+  predict->add_flag_callback(
+      "--json", [options] { options->format = TableFormat::kJson; }, "the same as --format json");
+  predict->add_flag("--quiet", options->quiet, "do not tell on stderr how rows were read");
+  predict->footer(
+      "Columns: hidden, tp, pp, mbs (blank: the fastest that fits), gbs, gpus or dp, layers or size_b (10^9 "
+      "parameters);\n"
+      "gpu (a100-80, h100, ...), heads, seq (2048), vocab (250000), zero (1), precision (bf16, fp16, fp32, "
+      "fp8), recompute\n"
+      "(full, selective, none), virtual_stages (1), first_layers and last_layers (as the other stages), "
+      "sequence_parallel (0),\n"
+      "flash_attention (0), mem_gb, sec_per_it, tflops "
+      "(OOM in one of them: the run went out of memory), note, table.\n"
+      "Appended: mem_gb_pred, sec_per_it_pred, tflops_pred, fits, then bounds within which 9 of 10 runs are "
+      "expected\n"
+      "(_lo, _hi) and fit_probability.\n\n" +
+      HelpFooter("cairn plan predict rows.csv --calibrate runs.csv --format csv"));
+  predict->callback([options, &verb] {
+    verb = [options] { return options->leave_out.empty() ? RunPredict(*options) : RunLeaveOut(*options); };
+  });
+}
+
+}  // namespace cairn

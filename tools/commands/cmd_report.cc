@@ -1,0 +1,235 @@
+#include "tools/commands/cmd_report.h"
+
+#include <map>
+#include <memory>
+
+#include "ckpt/io/file_system.h"
+#include "tools/cli/choices.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/commands/cmd_report_rewrite.h"
+#include "tools/commands/report_flags.h"
+#include "tools/report/html_page.h"
+#include "tools/report/plot.h"
+#include "tools/report/report_text.h"
+
+namespace cairn {
+namespace {
+
+enum class ReportFormat { kTable, kMarkdown, kCsv, kJson };
+
+struct ReportOptions {
+  std::vector<std::string> logs;
+  SummaryOptions summary;
+  ReportFormat format = ReportFormat::kTable;
+  std::vector<std::string> columns;  // empty: those of the format
+  std::string sort;
+  bool reverse = false;
+  bool keep_apart = false;
+  PlotOptions plot;
+  std::string plot_file;
+  std::string html_file;
+  bool dry_run = false;
+};
+
+// The logs that could be read; each that could not is told in a line.
+struct ReadLogs {
+  std::vector<TrainingLog> logs;
+  std::map<std::string, std::string> empty;  // why a file has no iteration
+  bool trouble = false;
+};
+
+ReadLogs ReadAll(const std::vector<std::string>& paths) {
+  ReadLogs read;
+  for (const std::string& path : paths) {
+    Result<TrainingLog> log = ReadTrainingLog(path);
+    if (!log.ok()) {
+      PrintProblem(log.status().message());
+      read.trouble = true;
+      continue;
+    }
+    const TrainingStart& only = log->starts[0];
+    const std::string cause = only.config.empty() ? EmptyCause(log->facts) : "no iteration";
+    read.empty[path] = cause;
+    if (log->starts.size() == 1 && only.series.empty() && !only.failure) {
+      PrintProblem(fmt::format("{}: {}", path, cause));
+      read.trouble |= log->facts.zeros > 0 || log->facts.compressed;
+    }
+    read.logs.push_back(*std::move(log));
+  }
+  return read;
+}
+
+std::vector<RunSummary> SummarizeAll(ReadLogs& read, const ReportOptions& options) {
+  std::vector<RunSummary> runs;
+  for (TrainingRun& run : JoinRuns(std::move(read.logs), !options.keep_apart)) {
+    RunSummary& summary = runs.emplace_back(Summarize(std::move(run), options.summary));
+    if (summary.samples.empty() && !summary.failure) summary.cause = read.empty[summary.file];
+  }
+  return runs;
+}
+
+bool PlansDays(const ReportOptions& options) { return options.summary.iterations || options.summary.tokens; }
+
+ColumnList AllColumns() {
+  ColumnList all;
+  for (const ReportColumn& column : ReportColumns())
+    if (column.key != "notes" && column.key != "name") all.push_back(&column);
+  return all;
+}
+
+Status Print(const ReportOptions& options, const std::vector<RunSummary>& runs) {
+  CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
+  const bool chosen = !columns.empty();
+  switch (options.format) {
+    case ReportFormat::kJson:
+      PrintJson(ReportJson(runs));
+      break;
+    case ReportFormat::kCsv:
+      fmt::print("{}", CsvText(chosen ? columns : AllColumns(), runs));
+      break;
+    case ReportFormat::kMarkdown:
+      fmt::print("{}", MarkdownTable(chosen ? columns : MarkdownColumns(PlansDays(options)), runs));
+      break;
+    case ReportFormat::kTable:
+      fmt::print("{}", TerminalTable(chosen ? columns : TerminalColumns(PlansDays(options)), runs));
+      break;
+  }
+  return OkStatus();
+}
+
+// Where a picture or page goes must be free before the logs are read.
+Status CheckTarget(const std::string& path) {
+  if (path.empty()) return OkStatus();
+  const Result<FileInfo> there = FileSystem::Posix().Stat(path);
+  if (there.ok()) return AlreadyExists("{} is there already; remove it or give another name", path);
+  return there.status().kind() == StatusKind::kNotFound ? OkStatus() : there.status();
+}
+
+Status CheckTargets(const ReportOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckTarget(options.plot_file));
+  CAIRN_RETURN_IF_ERROR(CheckTarget(options.html_file));
+  return options.plot_file.empty() ? OkStatus() : PlotTypeOf(options.plot_file).status();
+}
+
+Status WriteTarget(const ReportOptions& options, const std::string& path, const std::string& bytes) {
+  if (options.dry_run) {
+    fmt::print(stderr, "would write {}: {} bytes\n", path, bytes.size());
+    return OkStatus();
+  }
+  return WriteSmallFile(FileSystem::Posix(), path, bytes);
+}
+
+Status WritePlot(const ReportOptions& options, const std::vector<RunSummary>& runs) {
+  if (options.plot_file.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const PlotType type, PlotTypeOf(options.plot_file));
+  CAIRN_ASSIGN_OR_RETURN(const std::string picture, Plot(runs, options.plot, type));
+  return WriteTarget(options, options.plot_file, picture);
+}
+
+// With the curves, where there are any.
+Status WritePage(const ReportOptions& options, const std::vector<RunSummary>& runs) {
+  if (options.html_file.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(ColumnList columns, FindColumns(options.columns));
+  if (columns.empty()) columns = PageColumns(PlansDays(options));
+  std::vector<std::string> pictures;
+  if (PlotCommands(runs, options.plot, PlotType::kSvg).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(std::string picture, Plot(runs, options.plot, PlotType::kSvg));
+    pictures.push_back(std::move(picture));
+  }
+  return WriteTarget(options, options.html_file, HtmlPage(columns, runs, pictures));
+}
+
+Result<int> RunReportVerb(const ReportOptions& options) {
+  if (options.logs.empty()) return InvalidArgument("report needs a LOG; see cairn report --help");
+  ColumnList sort;
+  if (!options.sort.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(sort, FindColumns({options.sort}));
+  }
+  CAIRN_RETURN_IF_ERROR(FindColumns(options.columns).status());
+  CAIRN_RETURN_IF_ERROR(CheckTargets(options));
+  ReadLogs read = ReadAll(options.logs);
+  const bool trouble = read.trouble;
+  std::vector<RunSummary> runs = SummarizeAll(read, options);
+  if (!sort.empty()) SortBy(*sort[0], options.reverse, runs);
+  if (!runs.empty() || options.format == ReportFormat::kJson) CAIRN_RETURN_IF_ERROR(Print(options, runs));
+  CAIRN_RETURN_IF_ERROR(WritePlot(options, runs));
+  CAIRN_RETURN_IF_ERROR(WritePage(options, runs));
+  return trouble ? kExitTrouble : kExitDone;
+}
+
+void AddReportFlags(CLI::App& report, ReportOptions& options) {
+  report.add_option(
+      "LOG", options.logs,
+      "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed, Hugging Face's Trainer or cairn train; "
+      "-: stdin");
+  AddChoice<ReportFormat>(report, "--format", options.format, "default: table, for terminals",
+                          {{"table", ReportFormat::kTable},
+                           {"md", ReportFormat::kMarkdown},
+                           {"csv", ReportFormat::kCsv},
+                           {"json", ReportFormat::kJson}});
+  report.add_flag_callback(
+      "--json", [&options] { options.format = ReportFormat::kJson; }, "print all facts as JSON");
+  report.add_option("--columns", options.columns, "only these, by their names in --format json")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->option_text("NAME,...");
+  report.add_option("--sort", options.sort, "by this column; runs without a value last")
+      ->option_text("COLUMN");
+  report.add_flag("--reverse", options.reverse, "sort from the largest");
+  report
+      .add_option("--skip", options.summary.skip,
+                  "first iterations of a run that averages leave out (default 0)")
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("N");
+  AddChoice<TflopsFormula>(report, "--formula", options.summary.formula,
+                           "of the TFLOPs column (default auto: Megatron's where the model's shape is known; "
+                           "model leaves out what is computed again)",
+                           {{"auto", TflopsFormula::kAuto},
+                            {"simple", TflopsFormula::kSimple},
+                            {"megatron", TflopsFormula::kMegatron},
+                            {"model", TflopsFormula::kModel}});
+  report.add_option("--iterations", options.summary.iterations, "days to train so many")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+  report.add_option("--tokens", options.summary.tokens, "days to train on so many, like 300e9")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+  report.add_option("--plot", options.plot_file, "picture of loss, sec_per_it and tflops")
+      ->option_text("FILE.png|svg");
+  report
+      .add_option("--x", options.plot.x,
+                  "what the plot goes along: iteration (the default), or a column like pp: a point a run")
+      ->option_text("COLUMN");
+  report.add_option("--y", options.plot.y, "what the plot shows")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->option_text("COLUMN,...");
+  report.add_option("--html", options.html_file, "table and plot as one page")->option_text("FILE");
+  report.add_flag("--dry-run", options.dry_run, "write neither picture nor page, tell their sizes");
+  report.add_flag("--no-join", options.keep_apart, "a row for each start of a run");
+}
+
+}  // namespace
+
+void AddReportCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<ReportOptions>();
+  CLI::App* report = app.add_subcommand("report", "logs into tables: averages, TFLOPs, and why a run failed");
+  AddReportFlags(*report, *options);
+  AddConfigFlags(*report, options->summary.defaults);
+  AddReportRewrite(*report, verb);
+  AddReportMatch(*report, verb);
+  report->require_subcommand(0, 1);
+  report->footer(
+      "Configuration comes from the log, else from the file's name (61B-zero1-mbs-2-pp16-dp-1-gas-512.out), "
+      "else from "
+      "options. Starts that go on from each other are one run.\n"
+      "A run that failed is a row, with what it died of; one whose log ends before its last iteration is "
+      "incomplete. Only a log that cannot be read is trouble.\n\n" +
+      HelpFooter("cairn report logs/*.out --format md --sort sec_per_it --gpus 64 --seq-length 1024"));
+  report->callback([options, report, &verb] {
+    if (report->get_subcommands().empty()) verb = [options] { return RunReportVerb(*options); };
+  });
+}
+
+}  // namespace cairn

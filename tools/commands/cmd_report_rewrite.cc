@@ -1,0 +1,143 @@
+#include "tools/commands/cmd_report_rewrite.h"
+
+#include <memory>
+
+#include "ckpt/io/file_system.h"
+#include "tools/cli/choices.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
+#include "tools/commands/report_flags.h"
+#include "tools/process/shell_word.h"
+#include "tools/report/match_logs.h"
+#include "tools/report/rewrite_table.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxTableBytes = 64 << 20;
+constexpr uint64_t kMaxScriptBytes = 4 << 20;
+
+struct RewriteArguments {
+  std::string table;
+  RewriteOptions options;
+  bool in_place = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// The new file takes the old one's place in one step.
+Status ReplaceLog(const std::string& path, const std::string& bytes) {
+  FileSystem& fs = FileSystem::Posix();
+  const std::string fresh = path + ".new";
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, bytes));
+  return fs.Rename(fresh, path);
+}
+
+Result<int> RunRewrite(const RewriteArguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text,
+                         ReadSmallFile(FileSystem::Posix(), arguments.table, kMaxTableBytes));
+  const Result<RewrittenText> rewritten = RewriteTflops(text, arguments.options);
+  if (!rewritten.ok()) return rewritten.status().WithContext(arguments.table);
+  const bool writes = arguments.in_place && !arguments.dry_run && rewritten->changed > 0;
+  if (writes) CAIRN_RETURN_IF_ERROR(ReplaceLog(arguments.table, rewritten->text));
+  if (arguments.json)
+    PrintJson({{"file", arguments.table},
+               {"tables", rewritten->tables},
+               {"computed", rewritten->computed},
+               {"changed", rewritten->changed},
+               {"left", rewritten->left}});
+  else if (!arguments.in_place && !arguments.dry_run)
+    fmt::print("{}", rewritten->text);
+  else
+    PrintLine("{}: {} rows computed, {} cells {}, {} rows left as they are", arguments.table,
+              rewritten->computed, rewritten->changed, writes ? "changed" : "would change", rewritten->left);
+  return kExitDone;
+}
+
+struct MatchArguments {
+  std::vector<std::string> files;
+  bool json = false;
+};
+
+bool IsScript(const std::string& path, std::string_view text) {
+  return path.ends_with(".slurm") || path.ends_with(".sbatch") || path.ends_with(".sh") ||
+         text.starts_with("#!");
+}
+
+int PrintMatches(const std::vector<LogMatch>& matches, bool json) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  bool all = true;
+  for (const LogMatch& match : matches) {
+    all &= !match.script.empty();
+    nlohmann::ordered_json row = {{"log", match.log}};
+    for (const auto& [name, value] :
+         {std::pair{"script", match.script}, {"evidence", match.evidence}, {"rename", match.rename}})
+      row[name] = value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
+    list.push_back(std::move(row));
+    if (json) continue;
+    if (match.script.empty())
+      PrintLine("# {}: {}", match.log, match.evidence.empty() ? "no script" : match.evidence);
+    else if (match.rename.empty())
+      PrintLine("# {}: of {}, by {}", match.log, match.script, match.evidence);
+    else
+      fmt::print("mv -n -- {} {}  {}\n", ShellWord(match.log), ShellWord(match.rename),
+                 Printable(fmt::format("# of {}, by {}", match.script, match.evidence), Lines::kOne));
+  }
+  if (json) PrintJson(list);
+  return all ? kExitDone : kExitCheckFailed;
+}
+
+Result<int> RunMatch(const MatchArguments& arguments) {
+  std::vector<TrainingLog> logs;
+  std::vector<JobScript> scripts;
+  for (const std::string& path : arguments.files) {
+    const Result<std::string> text = ReadSmallFile(FileSystem::Posix(), path, kMaxScriptBytes);
+    if (!text.ok() && text.status().kind() != StatusKind::kNotSupported) return text.status();
+    if (text.ok() && IsScript(path, *text)) {
+      scripts.push_back(ReadJobScript(*text, path));
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(TrainingLog log, ReadTrainingLog(path));
+      logs.push_back(std::move(log));
+    }
+  }
+  if (logs.empty() || scripts.empty())
+    return InvalidArgument("report match needs logs and job scripts (.slurm, .sbatch, .sh); there {} no {}",
+                           logs.empty() ? "is" : "are", logs.empty() ? "log" : "scripts");
+  return PrintMatches(MatchLogs(logs, scripts), arguments.json);
+}
+
+}  // namespace
+
+void AddReportRewrite(CLI::App& report, Verb& verb) {
+  const auto arguments = std::make_shared<RewriteArguments>();
+  CLI::App* rewrite = report.add_subcommand("rewrite", "compute the TFLOPs column of a Markdown table anew");
+  rewrite->add_option("TABLE", arguments->table, "Markdown with tables")->required();
+  rewrite->add_flag("--in-place", arguments->in_place,
+                    "change the file; else the new text goes to standard output");
+  rewrite->add_flag("--dry-run", arguments->dry_run, "only count what would change");
+  rewrite->add_flag("--json", arguments->json, "print counts as JSON instead of the text");
+  AddChoice<TflopsFormula>(*rewrite, "--formula", arguments->options.formula,
+                           "default auto: Megatron's for rows with layers, hidden size and vocabulary; model "
+                           "leaves out what is computed again)",
+                           {{"auto", TflopsFormula::kAuto},
+                            {"simple", TflopsFormula::kSimple},
+                            {"megatron", TflopsFormula::kMegatron},
+                            {"model", TflopsFormula::kModel}});
+  AddConfigFlags(*rewrite, arguments->options.defaults);
+  rewrite->footer("Nothing but the digits of TFLOPs changes; they keep their number of decimals.\n\n" +
+                  HelpFooter("cairn report rewrite runs.md --seq-length 1024 --in-place"));
+  rewrite->callback([arguments, &verb] { verb = [arguments] { return RunRewrite(*arguments); }; });
+}
+
+void AddReportMatch(CLI::App& report, Verb& verb) {
+  const auto arguments = std::make_shared<MatchArguments>();
+  CLI::App* match = report.add_subcommand("match", "pair job scripts with logs, and print renames");
+  match->add_option("FILE", arguments->files, "job scripts (.slurm, .sbatch, .sh) and logs")->required();
+  match->add_flag("--json", arguments->json, "print the pairs as JSON");
+  match->footer("Nothing is renamed: the lines are for a shell.\n\n" +
+                HelpFooter("cairn report match jobs/*.slurm logs/*.out", "a log has no script, or several"));
+  match->callback([arguments, &verb] { verb = [arguments] { return RunMatch(*arguments); }; });
+}
+
+}  // namespace cairn

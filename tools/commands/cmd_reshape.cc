@@ -1,0 +1,78 @@
+#include "tools/commands/cmd_reshape.h"
+
+#include <cstdlib>
+#include <memory>
+
+#include "tools/check/source_check.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/writer_flags.h"
+#include "tools/commands/reshape_run.h"
+#include "tools/commands/step_tokenizer.h"
+#include "tools/source/open_ckpt.h"
+#include "tools/source/source_flags.h"
+
+namespace cairn {
+namespace {
+
+struct ReshapeArguments {
+  std::string source;
+  std::string target;
+  OpenOptions open;
+  SourceChecks checks;
+  ReshapeFlags flags;
+};
+
+Result<int> RunReshape(const ReshapeArguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.open));
+  const ReshapeFlags& flags = arguments.flags;
+  if (!flags.dry_run)
+    CAIRN_RETURN_IF_ERROR(CheckSource(opened, arguments.checks, flags.writer.max_memory, flags.json));
+  ReshapeFlags with_tokenizer = flags;
+  with_tokenizer.writer.beside = TokenizerForStep(opened.fs(), opened.source());
+  return RunReshape(opened.source(), arguments.target, with_tokenizer);
+}
+
+}  // namespace
+
+void AddReshapeCommand(CLI::App& app, Verb& verb) {
+  const auto arguments = std::make_shared<ReshapeArguments>();
+  CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
+  reshape
+      ->add_option("SRC", arguments->source,
+                   "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
+      ->required();
+  reshape->add_option("DST", arguments->target, "run directory that the new step is put into")->required();
+  AddTopologyFlags(*reshape, arguments->flags.topology);
+  reshape
+      ->add_option(
+          "--vocab-multiple", arguments->flags.vocab_multiple,
+          "in memory the vocabulary is padded to a multiple of this times TP; as SRC says by default")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
+      ->option_text("M");
+  CLI::Option* resume = reshape->add_flag(
+      "--resume", arguments->flags.resume,
+      "go on with what a killed run of the same command left; after an error, leave it again");
+  reshape
+      ->add_flag(
+          "--virtual", arguments->flags.is_virtual,
+          "metadata only, over the shards of SRC, which must stay; the same without --virtual makes it real")
+      ->excludes(resume);
+  reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
+                    "do not read the new step back before it counts; noted in its history");
+  AddSourceFlags(*reshape, arguments->open);
+  AddSourceCheckFlags(*reshape, arguments->checks);
+  AddWriterFlags(*reshape, arguments->flags.writer);
+  reshape->add_flag("--dry-run", arguments->flags.dry_run,
+                    "say bytes, files, memory and time; write nothing");
+  reshape->add_flag("--json", arguments->flags.json, "print facts as JSON");
+  reshape->footer(
+      "The step keeps its number; `cairn train --load DST` goes on from it. What was written is read back "
+      "and its\n"
+      "fingerprint compared with the source's before it becomes a step. Under mpirun or srun the ranks "
+      "share\n"
+      "the work; all must see DST.\n\n" +
+      HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2"));
+  reshape->callback([arguments, &verb] { verb = [arguments] { return RunReshape(*arguments); }; });
+}
+
+}  // namespace cairn

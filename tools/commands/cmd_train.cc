@@ -1,0 +1,128 @@
+#include "tools/commands/cmd_train.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "runtime/config/mpirun_args.h"
+#include "runtime/config/train_config.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/commands/supervise.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kRanksFlag = "--nproc-per-node";
+
+Result<int> ParseRanks(std::string_view text) {
+  int ranks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1)
+    return InvalidArgument("{} takes a number of ranks, not '{}'", kRanksFlag, text);
+  return ranks;
+}
+
+// Takes --nproc-per-node N (or =N) out of `arguments`; nothing where it is not there.
+Result<std::optional<int>> TakeRanks(std::vector<std::string>& arguments) {
+  std::optional<int> ranks;
+  for (size_t i = 0; i < arguments.size();) {
+    const bool joined = arguments[i].starts_with(std::string(kRanksFlag) + "=");
+    if (!joined && arguments[i] != kRanksFlag) {
+      ++i;
+      continue;
+    }
+    if (!joined && i + 1 == arguments.size())
+      return InvalidArgument("{} takes a number of ranks", kRanksFlag);
+    CAIRN_ASSIGN_OR_RETURN(
+        ranks, ParseRanks(joined ? arguments[i].substr(kRanksFlag.size() + 1) : arguments[i + 1]));
+    arguments.erase(arguments.begin() + i, arguments.begin() + i + (joined ? 1 : 2));
+  }
+  return ranks;
+}
+
+// The trainer knows Cairn's own steps only.
+Status CheckLoad(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--load";
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string load;
+    if (arguments[i] == kFlag && i + 1 < arguments.size()) load = arguments[i + 1];
+    if (arguments[i].starts_with("--load=")) load = arguments[i].substr(kFlag.size() + 1);
+    if (!load.empty() && IsForeign(load))
+      return NotSupported(
+          "{} was written by another system; run `cairn convert {} DIR --to native` first, then give --load "
+          "DIR, and --finetune where it has no optimizer states",
+          load, load);
+  }
+  return OkStatus();
+}
+
+// cairn-train lies beside this program.
+Result<std::string> FindTrainer() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string trainer = (self.parent_path() / "cairn-train").string();
+  if (::access(trainer.c_str(), X_OK) == 0) return trainer;
+  return NotFound(
+      "{} is not there: this cairn was built without the trainer (CAIRN_RUNTIME=OFF); build cairn-train",
+      trainer);
+}
+
+// The trainer would find the same, once a rank, after all of them have started.
+Status CheckArguments(const std::vector<std::string>& command, int ranks) {
+  std::vector<const char*> argv;
+  for (const std::string& word : command) argv.push_back(word.c_str());
+  CAIRN_ASSIGN_OR_RETURN(ParsedCommandLine parsed,
+                         ParseCommandLine(static_cast<int>(argv.size()), argv.data()));
+  return parsed.text.empty() ? Validate(parsed.config, ranks).status() : OkStatus();
+}
+
+std::string SignalLine(int signal) {
+  return fmt::format("a rank exited on signal {} ({}){}", signal, ::strsignal(signal),
+                     signal == SIGKILL ? "; the kernel does that where memory runs out" : "");
+}
+
+// Becomes the command. Returns only where that fails.
+Status Become(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  return NotFound("cannot start {}: {}", command[0], strerror(errno));
+}
+
+Result<int> RunTrain(std::vector<std::string> arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<int> ranks, TakeRanks(arguments));
+  CAIRN_RETURN_IF_ERROR(CheckLoad(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
+  bool help = false;
+  for (const std::string& argument : arguments) help = help || argument == "--help" || argument == "-h";
+  arguments.insert(arguments.begin(), trainer);
+  if (ranks && !help) {
+    CAIRN_RETURN_IF_ERROR(CheckArguments(arguments, *ranks));
+    CAIRN_ASSIGN_OR_RETURN(const int status, Supervise(MpirunArguments(*ranks, arguments)));
+    if (status > 128) PrintProblem(SignalLine(status - 128));  // mpirun does not say it
+    return status;
+  }
+  return Become(arguments);
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, Verb& verb) {
+  CLI::App* train = app.add_subcommand(
+      "train",
+      "train a model; --nproc-per-node N starts N ranks here, or joins those of mpirun, srun or torchrun");
+  train->set_help_flag();  // cairn-train's own is the real one
+  train->prefix_command();
+  train->callback(
+      [train, &verb] { verb = [arguments = train->remaining()] { return RunTrain(arguments); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,295 @@
+#include "tools/commands/cmd_verify.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "ckpt/base/canonical_path.h"
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "ckpt/run/run_dir.h"
+#include "ckpt/run/run_health.h"
+#include "convert/verbs/file_sums.h"
+#include "tools/archive/store/restore.h"
+#include "tools/archive/store/store.h"
+#include "tools/archive/tar/recall.h"
+#include "tools/archive/tar/tar_pieces.h"
+#include "tools/check/step_check.h"
+#include "tools/check/value_check.h"
+#include "tools/check/verify_record.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/progress.h"
+#include "tools/source/open_ckpt.h"
+#include "tools/source/source_flags.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct VerifyOptions {
+  std::string checkpoint;
+  OpenOptions open;
+  bool structure = false;
+  bool hash = false;
+  bool values = false;
+  std::string sample;
+  bool all = false;
+  int jobs = 2;
+  bool record = true;
+  bool json = false;
+
+  Result<CheckOptions> Checks() const {
+    CheckOptions checks{.structure = structure,
+                        .hash = hash || !sample.empty(),
+                        .values = values,
+                        .sample = {},
+                        .jobs = jobs};
+    if (!structure && !checks.hash && !values) checks.structure = checks.hash = true;
+    if (!sample.empty()) {
+      CAIRN_ASSIGN_OR_RETURN(checks.sample, ParseSampleSize(sample));
+    }
+    return checks;
+  }
+};
+
+// The steps to check. Unlike elsewhere, a run directory's newest step is not passed over when it is damaged.
+// Errors: NotFound where there is nothing that a check could be about.
+Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+  if (!info.is_directory())
+    return NotSupported("{} is a file; give a step directory or a run directory of Cairn", path);
+  const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
+  if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
+    return std::vector{path};
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, path));
+  if (steps.empty()) return NotFound("{}: neither a step nor a run directory of Cairn", path);
+  if (!all) steps.erase(steps.begin(), steps.end() - 1);
+  std::vector<std::string> directories;
+  for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
+  return directories;
+}
+
+class Verifier {
+ public:
+  Verifier(const VerifyOptions& options, CheckOptions checks)
+      : options_(options), checks_(std::move(checks)) {}
+
+  void Check(FileSystem& fs, const std::string& directory) {
+    const std::optional<Manifest> manifest = ManifestOf(fs, directory);
+    // As they look before they are read: whoever changes one meanwhile is noticed later.
+    std::vector<CheckedFile> files;
+    if (manifest) files = LookAtFiles(directory, *manifest);
+    StepReport report;
+    {
+      Progress progress("verifying", BytesOf(fs, directory), !options_.json);
+      report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
+    }
+    Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "");
+    if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
+  }
+
+  // Another system's: that it opens is all there is to its structure. Bytes are checked against what
+  // checksums its files bring along.
+  Status CheckForeign(const std::string& path) {
+    if (checks_.sample)
+      return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", path);
+    const Result<OpenedSource> found = OpenAnyCkpt(path, options_.open);
+    // Files that are missing or contradict each other are what a check is for.
+    const StatusKind kind = found.status().kind();
+    if (kind == StatusKind::kCorrupt ||
+        (kind == StatusKind::kNotFound && FileSystem::Posix().Stat(path).ok())) {
+      Tell(path, {.problems = {{path, 0, "", found.status().message()}}}, "structure");
+      return OkStatus();
+    }
+    if (!found.ok()) return found.status();
+    const OpenedSource& opened = *found;
+    const CheckpointSource& source = opened.source();
+    FileSums sums;
+    if (checks_.hash && opened.foreign) {
+      Result<FileSums> told = FindFileSums(opened.fs(), source.directory(), source.catalog().files);
+      if (told.status().kind() == StatusKind::kCorrupt) {
+        Tell(path, {.problems = {{path, 0, "", told.status().message()}}}, "structure");
+        return OkStatus();
+      }
+      if (!told.ok()) return told.status();
+      sums = *std::move(told);
+    }
+    if (options_.hash && sums.empty())
+      return NotSupported("{}: its format keeps no digests to check bytes against; --values reads them all",
+                          path);
+    // Without a choice both; of all that can be checked.
+    const bool values = options_.values || !options_.hash;
+    Progress progress("verifying", sums.bytes + (values ? source.catalog().bytes() : 0), !options_.json);
+    VerifyReport report =
+        CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
+    if (values) {
+      VerifyReport of_values = CheckValues(opened.source(), checks_.max_memory,
+                                           [&](uint64_t done) { progress.Update(sums.bytes + done); });
+      report.bytes_checked += of_values.bytes_checked;
+      std::ranges::move(of_values.problems, std::back_inserter(report.problems));
+    }
+    Tell(path, report,
+         fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
+                     values ? ", values" : ""));
+    return OkStatus();
+  }
+
+  int Finish() const {
+    if (options_.json) PrintJson(list_);
+    return code_;
+  }
+
+ private:
+  // Values can be whole and worth nothing: why nobody should resume from them.
+  static std::string WhyUnhealthyAt(FileSystem& fs, const std::string& directory) {
+    const std::filesystem::path step = CanonicalPath(directory);
+    const auto facts = ReadStepFacts(fs, step.parent_path().string());
+    for (size_t i = 0; facts.ok() && i < facts->size(); ++i)
+      if (StepDirName((*facts)[i].step) == step.filename()) return (*facts)[i].unhealthy;
+    return {};
+  }
+
+  void Tell(const std::string& checkpoint, const VerifyReport& report, const std::string& what,
+            const std::string& unhealthy = {}) {
+    if (!report.problems.empty() || !unhealthy.empty()) code_ = kExitCheckFailed;
+    if (options_.json) {
+      list_.push_back({{"checkpoint", checkpoint},
+                       {"ok", report.problems.empty() && unhealthy.empty()},
+                       {"unhealthy", unhealthy},
+                       {"bytes_checked", report.bytes_checked},
+                       {"problems", ToJson(report.problems)}});
+      return;
+    }
+    for (const Problem& problem : report.problems) PrintLine("{}", ToString(problem));
+    if (!unhealthy.empty()) PrintLine("{}: unhealthy: {}", checkpoint, unhealthy);
+    if (report.problems.empty() && unhealthy.empty())
+      PrintLine("{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked), what);
+    else if (!report.problems.empty())
+      PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
+                report.problems.size() == 1 ? "" : "s");
+  }
+
+  // What the checks will read; 0 where the step does not open.
+  uint64_t BytesOf(FileSystem& fs, const std::string& directory) const {
+    const auto step = StepReader::Open(fs, directory);
+    if (!step.ok()) return 0;
+    return (*step)->manifest().bytes() * (static_cast<int>(checks_.hash) + static_cast<int>(checks_.values));
+  }
+
+  // Nothing where there is none that can be read.
+  static std::optional<Manifest> ManifestOf(FileSystem& fs, const std::string& directory) {
+    Result<Manifest> manifest = ReadManifest(fs, directory);
+    return manifest.ok() ? std::optional(*std::move(manifest)) : std::nullopt;
+  }
+
+  // A directory that this user may not write into is worth a note: the check was made all the same.
+  void Record(FileSystem& fs, const std::string& directory, const Manifest& manifest,
+              const std::vector<CheckedFile>& files, std::vector<cairn::Check> checks) {
+    for (cairn::Check& check : checks) {
+      check.unix_seconds = std::time(nullptr);
+      check.of_bytes = manifest.bytes();
+      check.files = files;
+    }
+    const auto record = AddToVerifyRecord(fs, directory, manifest, checks);
+    if (!record.ok()) {
+      if (!std::exchange(noted_, true))
+        PrintProblem(
+            fmt::format("note: what was found is not kept for cairn ls: {}", record.status().message()));
+      return;
+    }
+    // What passed today may be less than what failed before.
+    const bool passed =
+        std::ranges::all_of(checks, [](const cairn::Check& check) { return check.problems == 0; });
+    const Standing standing = StandingOf(*record, LookAtFiles(directory, manifest));
+    if (passed && standing.trust == Trust::kDamaged)
+      PrintProblem(
+          fmt::format("note: {} is still held to be damaged: {}; only a check as strong settles that",
+                      directory, standing.why));
+  }
+
+  std::string What() const {
+    std::string what;
+    const auto add = [&](std::string_view part) {
+      what += fmt::format("{}{}", what.empty() ? "" : ", ", part);
+    };
+    if (checks_.structure) add("structure");
+    if (checks_.hash) add(checks_.sample ? "a sample of the bytes" : "every byte");
+    if (checks_.values) add("values");
+    return what;
+  }
+
+  const VerifyOptions& options_;
+  const CheckOptions checks_;
+  int code_ = kExitDone;
+  bool noted_ = false;  // that nothing can be recorded
+  ordered_json list_ = ordered_json::array();
+};
+
+Result<int> RunVerify(const VerifyOptions& options) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(CheckOptions checks, options.Checks());
+  Verifier verifier(options, std::move(checks));
+  const MemberName name = SplitMemberName(fs, options.checkpoint);
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+    if (member.record)
+      for (const std::string& path : FilesOf(PlaceOf(name.store, *member.record)))
+        if (IsStub(path)) return NeedsRecall(path);
+    if (member.form == Form::kFiles) {
+      CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
+      return verifier.Finish();
+    }
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
+    verifier.Check(*view, view->root());
+    return verifier.Finish();
+  }
+  if (IsForeign(options.checkpoint) || !options.open.format.empty()) {
+    CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
+    return verifier.Finish();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                         StepsToCheck(fs, options.checkpoint, options.all));
+  for (const std::string& step : steps) verifier.Check(fs, step);
+  return verifier.Finish();
+}
+
+}  // namespace
+
+void AddVerifyCommand(CLI::App& app, Verb& verb) {
+  const auto options = std::make_shared<VerifyOptions>();
+  CLI::App* verify = app.add_subcommand("verify", "check a checkpoint: structure, every byte, values");
+  verify
+      ->add_option("CKPT", options->checkpoint,
+                   "a step, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
+      ->required();
+  AddSourceFlags(*verify, options->open);
+  verify->add_flag("--structure", options->structure,
+                   "every element is covered once; sizes and shapes agree");
+  verify->add_flag("--hash", options->hash, "every byte is the one that was saved");
+  verify->add_flag("--values", options->values,
+                   "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even");
+  verify->add_option("--sample", options->sample,
+                     "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB");
+  verify->add_flag("--all", options->all, "of a run directory, every step");
+  verify->add_option("--jobs", options->jobs, "files that are read at the same time")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->option_text("N");
+  verify->add_flag("--record,!--no-record", options->record,
+                   "keep what was found in RUN/verified, for ls and archive (the default)");
+  verify->add_flag("--json", options->json, "print the list of problems as JSON");
+  verify->footer(
+      "Without a choice: --structure --hash; of a foreign checkpoint all three, as far as its files bring "
+      "checksums\nalong (SHA256SUMS of a release, the CRC-32 of torch.save's records). Each problem is named "
+      "by file, byte offset and tensor.\n\n" +
+      HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
+  verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,75 @@
+#include "tools/commands/export_run.h"
+
+#include <malloc.h>
+
+#include <chrono>
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/foreign/account.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/writer_flags.h"
+#include "tools/commands/account_text.h"
+
+namespace cairn {
+namespace {
+
+void Print(const CheckpointSource& source, const TargetFormat& format, const Topology& topology,
+           const ExportResult& result, double seconds, bool json) {
+  if (json) {
+    PrintJson({{"source", source.name()},
+               {"target", result.path},
+               {"format", format.name},
+               {"source_fingerprint", ToHex(result.source_fingerprint)},
+               {"account", AccountOf(source)},
+               {"tensors", result.tensors},
+               {"files", result.files},
+               {"bytes_read", result.bytes_read},
+               {"bytes_written", result.bytes_written},
+               {"notes", result.notes},
+               {"seconds", seconds},
+               {"peak_memory_bytes", PeakMemoryBytes()}});
+    return;
+  }
+  const auto written = static_cast<double>(result.bytes_written);
+  fmt::print("{} ({})\n-> {} ({}, {})\n", source.name(), ToString(source.manifest().topology), result.path,
+             format.name, ToString(topology));
+  PrintAccount(source);
+  fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
+             result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
+             HumanBytes(PeakMemoryBytes()));
+  fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
+}
+
+}  // namespace
+
+Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, const std::string& target,
+                      const ExportFlags& flags) {
+  ExportOptions options = flags.options;
+  const Result<ExportCost> estimated = EstimateExport(source, format, options);
+  if (!estimated.ok()) return estimated.status().WithContext(source.name());
+  const ExportCost& cost = *estimated;
+  if (flags.dry_run) {
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(
+        source, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        flags.json));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    return kExitDone;
+  }
+  AllowManyFiles();
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as reshape_run.cc does: freed buffers go back to the system
+  const auto start = std::chrono::steady_clock::now();
+  Result<ExportResult> result = [&] {
+    Progress progress("converting", cost.moved_bytes, !flags.json);
+    options.progress = [&](uint64_t done) { progress.Update(done); };
+    return Export(FileSystem::Posix(), source, format, target, options);
+  }();
+  if (!result.ok()) return result.status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  Print(source, format, options.target.topology, *result, seconds.count(), flags.json);
+  for (const std::string& note : result->notes) PrintProblem("note: " + note);
+  return kExitDone;
+}
+
+}  // namespace cairn

@@ -1,0 +1,19 @@
+// `cairn convert --to` a format of another training system: the run and its report.
+#pragma once
+
+#include "convert/verbs/export.h"
+#include "tools/cli/verb.h"
+
+namespace cairn {
+
+struct ExportFlags {
+  ExportOptions options;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// Writes and reports, or says what it would take. What could not be carried goes to stderr.
+Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, const std::string& target,
+                      const ExportFlags& flags);
+
+}  // namespace cairn

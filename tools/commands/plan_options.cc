@@ -1,0 +1,301 @@
+#include "tools/commands/plan_options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+#include "ckpt/io/strict_json.h"
+#include "runtime/config/train_config.h"
+#include "tools/cli/choices.h"
+#include "tools/plan/hf_config.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+
+const std::pair<const char*, Recompute> kRecompute[] = {
+    {"full", Recompute::kFull}, {"selective", Recompute::kSelective}, {"none", Recompute::kNone}};
+
+template <typename Value>
+CLI::Option* List(CLI::App& plan, const std::string& names, std::vector<Value>& values,
+                  const std::string& help, CLI::Range range = CLI::Range(1, 1'000'000)) {
+  return plan.add_option(names, values, help)->delimiter(',')->check(range)->group("Search");
+}
+
+void DeclareModel(CLI::App& plan, PlanOptions& o) {
+  const auto size = [&](const std::string& name, int64_t& value, const std::string& help) {
+    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{100'000'000}))->group("Model");
+  };
+  plan.add_option("--model", o.model, "Hugging Face config.json, or the directory that holds it")
+      ->group("Model");
+  size("--num-layers", o.shape.layers, "transformer layers");
+  size("--hidden-size", o.shape.hidden, "width of the model");
+  size("--num-attention-heads", o.shape.heads, "attention heads");
+  size("--num-query-groups", o.shape.kv_heads, "key and value heads; as many as heads unless given");
+  size("--ffn-hidden-size", o.shape.ffn, "width inside the MLP; 4 * hidden-size unless given");
+  size("--seq-length", o.shape.seq, "tokens of a sample (2048)");
+  size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
+  size("--make-vocab-size-divisible-by", o.shape.vocab_multiple, "padding of the vocabulary, times TP");
+  plan.add_flag("--swiglu", o.shape.gated, "gated MLP, no biases")->group("Model");
+  plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has a weight of its own")
+      ->group("Model");
+}
+
+void DeclareRun(CLI::App& plan, PlanOptions& o) {
+  const char* group = "Cluster and batch";
+  std::vector<std::string> names;
+  for (const Cluster& cluster : BuiltInClusters()) names.push_back(cluster.name);
+  plan.add_option("--cluster", o.cluster, fmt::format("{}, or a TOML file", fmt::join(names, ", ")))
+      ->capture_default_str()
+      ->group(group);
+  plan.add_option("--nodes", o.request.nodes, "budget; plans may use fewer")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str()
+      ->group(group);
+  plan.add_option("--global-batch-size", o.request.global_batch, "samples of one step")
+      ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
+      ->group(group);
+  plan.add_option("--rampup-batch-size", o.request.rampup, "START INCREMENT SAMPLES")
+      ->expected(3)
+      ->group(group);
+  const auto length = [&](const std::string& name, int64_t& value, const std::string& help) {
+    plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 60))->group(group);
+  };
+  length("--train-samples", o.train_samples, "length of the training, for days and GPU-hours");
+  length("--train-tokens", o.train_tokens, "the same in tokens");
+  length("--train-iters", o.train_iters, "the same in steps of the full batch");
+  plan.add_flag("--bf16", o.bf16, "bfloat16 (the default)")->group(group);
+  plan.add_flag("--fp16", o.fp16, "half precision")->group(group);
+  plan.add_flag("--fp32", o.fp32, "single precision")->group(group);
+  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, all else in bfloat16")->group(group);
+  plan.add_flag("--sequence-parallel", o.request.sequence_parallel,
+                "cut norms, residuals and dropout by TP along the sequence")
+      ->group(group);
+  plan.add_flag("--use-flash-attn", o.request.flash_attention, "attention that stores no scores")
+      ->group(group);
+  plan.add_flag("--offload-optimizer", o.request.offload_optimizer, "optimizer states and step on the CPU")
+      ->group(group);
+}
+
+void DeclareSearch(CLI::App& plan, PlanOptions& o) {
+  PlanRequest& r = o.request;
+  List(plan, "--tensor-model-parallel-size,--tp", r.tp, "sizes to try; powers of 2 unless given");
+  List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "the same; all");
+  List(plan, "--data-parallel-size,--dp", r.dp, "the same; all");
+  List(plan, "--micro-batch-size,--mbs", r.micro_batches, "the same; 1, 2, 4, 8, 16");
+  List(plan, "--zero-stage,--zero", r.zero, "the same; 0, 1, 2, 3", CLI::Range(0, 3));
+  List(plan, "--virtual-stages", r.virtual_stages, "the same; 1, 2, 4");
+  plan.add_option("--recompute-granularity,--recompute", r.recompute,
+                  "full, selective, none; all three unless given")
+      ->delimiter(',')
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Recompute>(std::begin(kRecompute), std::end(kRecompute))))
+      ->option_text("full|selective|none")
+      ->group("Search");
+  AddFramework(plan, r.program)->group("Search");
+  plan.add_flag("--for-cairn", o.for_cairn,
+                "only what cairn train runs, with its memory (implied by --sbatch)")
+      ->group("Search");
+  plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
+                "only stages where embedding and output layer count as a layer each")
+      ->group("Search");
+  plan.add_flag("--even-stages", r.even_stages,
+                "only stages of as many layers; without it the first and the last may hold fewer, as the "
+                "--framework can be told")
+      ->group("Search");
+  plan.add_flag("!--no-fused-softmax", r.fused_softmax, "drop the rule (heads / tp) * mbs % 4 == 0")
+      ->group("Search");
+  plan.add_option("--require", r.require,
+                  "a condition that plans must meet, such as \"dp % 4 == 0 && mem_gb < 70\"")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Search");
+  plan.add_option("--memory-share", r.memory_share,
+                  "of the GPU's memory that a plan may be predicted to need")
+      ->check(CLI::Range(0.1, 1.1))
+      ->capture_default_str()
+      ->group("Search");
+  plan.add_option("--calibrate", o.calibrate,
+                  "CSV of measured runs, see cairn plan predict --help; else the built-in ones")
+      ->group("Search");
+}
+
+void DeclareOutput(CLI::App& plan, PlanOptions& o) {
+  const char* group = "Output";
+  plan.add_option("--config", o.config,
+                  "TOML file with these names as keys, or that of cairn train; flags win")
+      ->group(group);
+  plan.add_option("--top", o.top, "plans to print")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str()
+      ->group(group);
+  plan.add_option("--for-hidden-near", o.hidden_near,
+                  "propose shapes of the same size with about this hidden size")
+      ->check(CLI::Range(64, 1'000'000))
+      ->group(group);
+  plan.add_option("--save-gbps", o.node_gbps, "GB/s that a node writes, for the time of a save")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  plan.add_option("--mtbf", o.mtbf_hours,
+                  "hours between failures of one node, for the interval between saves (Young and Daly)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  plan.add_option("--sbatch", o.sbatch,
+                  "write job scripts of the plans there, named after their configuration")
+      ->group(group);
+  plan.add_option("--sbatch-args", o.sbatch_args, "appended to cairn train in the scripts")->group(group);
+  plan.add_option("--time-limit", o.time_limit, "Slurm's limit of one job")
+      ->capture_default_str()
+      ->group(group);
+  plan.add_flag("--dry-run", o.dry_run, "name the scripts, do not write them")->group(group);
+  plan.add_flag("--json", o.json, "print facts as JSON")->group(group);
+}
+
+std::string TextOf(const toml::node& node) {
+  if (const auto text = node.value<std::string>()) return *text;
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto number = node.value<double>()) return fmt::format("{}", *number);
+  return "";
+}
+
+// Gives the option the key's value, as if it stood on the command line.
+Status Give(CLI::Option& option, const toml::node& node, const std::string& where) {
+  if (const toml::array* array = node.as_array())
+    for (const toml::node& each : *array) option.add_result(TextOf(each));
+  else
+    option.add_result(TextOf(node));
+  try {
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument("{}: {}", where, error.what());
+  }
+  return OkStatus();
+}
+
+bool IsTrainFlag(std::string_view name) {
+  const auto flags = TrainFlags();
+  return std::any_of(flags.begin(), flags.end(), [&](const Flag& flag) { return flag.name == name; });
+}
+
+Status ApplyTable(CLI::App& plan, const std::string& path, const toml::table& table) {
+  for (const auto& [key, node] : table) {
+    if (const toml::table* group = node.as_table()) {
+      CAIRN_RETURN_IF_ERROR(ApplyTable(plan, path, *group));
+      continue;
+    }
+    std::string name(key.str());
+    std::replace(name.begin(), name.end(), '_', '-');
+    const std::string where = fmt::format("{}:{}: {}", path, node.source().begin.line, name);
+    CLI::Option* option = plan.get_option_no_throw("--" + name);
+    if (option != nullptr && option->count() == 0) CAIRN_RETURN_IF_ERROR(Give(*option, node, where));
+    if (option == nullptr && !IsTrainFlag(name))
+      return InvalidArgument("{}: neither cairn plan nor cairn train knows this key", where);
+  }
+  return OkStatus();
+}
+
+Status ApplyConfig(CLI::App& plan, const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) return InvalidArgument("{}: empty, or cannot be read", path);
+  try {
+    return ApplyTable(plan, path, toml::parse(text.str()));
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument("{}:{}: {}", path, error.source().begin.line, error.description());
+  }
+}
+
+// What flags gave stands; the rest comes from the model's file.
+Status ApplyModel(PlanOptions& options) {
+  const bool directory = std::filesystem::is_directory(options.model);
+  const std::string path = directory ? JoinPath(options.model, "config.json") : options.model;
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json config,
+                         ReadJsonObject(FileSystem::Posix(), path, kMaxConfigBytes));
+  CAIRN_ASSIGN_OR_RETURN(ModelShape shape, ShapeOfConfig(config, path));
+  for (const auto field : {&ModelShape::layers, &ModelShape::hidden, &ModelShape::heads,
+                           &ModelShape::kv_heads, &ModelShape::ffn, &ModelShape::seq, &ModelShape::vocab})
+    if (options.shape.*field > 0) shape.*field = options.shape.*field;
+  shape.vocab_multiple = options.shape.vocab_multiple;
+  options.shape = shape;
+  return OkStatus();
+}
+
+}  // namespace
+
+CLI::Option* AddFramework(CLI::App& app, Program& program) {
+  return AddChoice<Program>(
+      app, "--framework", program, "whose memory is counted, and who is told how to cut",
+      {{"megatron-deepspeed", Program::kMegatronDeepSpeed}, {"megatron-lm", Program::kMegatronLm}});
+}
+
+std::string_view ShortNameOf(Program program) {
+  if (program == Program::kCairn) return "cairn train";
+  return program == Program::kMegatronLm ? "Megatron-LM" : "Megatron-DeepSpeed";
+}
+
+std::string NameOf(Program program) {
+  const std::string name(ShortNameOf(program));
+  if (program == Program::kCairn) return name;
+  return name + (program == Program::kMegatronLm ? " (18 bytes a parameter, 6 + 12/dp with ZeRO 1)"
+                                                 : " (20 bytes a parameter)");
+}
+
+void DeclarePlanOptions(CLI::App& plan, PlanOptions& options) {
+  DeclareModel(plan, options);
+  DeclareRun(plan, options);
+  DeclareSearch(plan, options);
+  DeclareOutput(plan, options);
+}
+
+Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
+  if (!options.config.empty()) CAIRN_RETURN_IF_ERROR(ApplyConfig(plan, options.config));
+  if (!options.model.empty()) CAIRN_RETURN_IF_ERROR(ApplyModel(options));
+  if (options.shape.seq == 0) options.shape.seq = 2048;
+  if (options.untied) options.shape.tied = false;
+  if (options.bf16 + options.fp16 + options.fp32 + options.fp8 > 1)
+    return InvalidArgument("--bf16, --fp16, --fp32 and --fp8 exclude each other");
+  PlanRequest& request = options.request;
+  request.shape = options.shape;
+  request.precision = options.fp32   ? Precision::kFp32
+                      : options.fp16 ? Precision::kFp16
+                      : options.fp8  ? Precision::kFp8
+                                     : Precision::kBf16;
+  const bool scripts = !options.sbatch.empty();
+  if (options.for_cairn || scripts) request.program = Program::kCairn;
+  if (request.shape.layers == 0 || request.shape.hidden == 0 || request.shape.heads == 0 ||
+      request.shape.vocab == 0)
+    return InvalidArgument(
+        "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
+        "--vocab-size");
+  if (request.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
+  const bool grouped = request.shape.kv_heads > 0 && request.shape.kv_heads != request.shape.heads;
+  if (request.program == Program::kCairn && (request.shape.gated || grouped))
+    return InvalidArgument(
+        "cairn train has no gated MLP and no grouped queries; plan without --for-cairn and --sbatch");
+  if (request.program == Program::kCairn &&
+      (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
+    return InvalidArgument(
+        "cairn train has no sequence parallelism, no flash attention that is chosen and no FP8; plan without "
+        "--for-cairn and --sbatch");
+  if (scripts && SamplesOf(options) == 0)
+    return InvalidArgument("--sbatch needs --train-samples, --train-tokens or --train-iters");
+  CAIRN_ASSIGN_OR_RETURN(request.cluster, FindCluster(options.cluster));
+  return OkStatus();
+}
+
+double SamplesOf(const PlanOptions& options) {
+  if (options.train_samples > 0) return static_cast<double>(options.train_samples);
+  if (options.train_tokens > 0) return static_cast<double>(options.train_tokens) / options.request.shape.seq;
+  return static_cast<double>(options.train_iters) * options.request.global_batch;
+}
+
+}  // namespace cairn

@@ -1,0 +1,306 @@
+#include "tools/commands/plan_output.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text_table.h"
+#include "tools/plan/launch_flags.h"
+#include "tools/plan/stage_layers.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string_view NameOf(Recompute recompute) {
+  constexpr std::string_view kNames[] = {"none", "selective", "full"};
+  return kNames[static_cast<int>(recompute)];
+}
+
+std::string ParametersText(double params) {
+  return params >= 1e9 ? fmt::format("{:.2f} B", params / 1e9) : fmt::format("{:.2f} M", params / 1e6);
+}
+
+std::string Percent(double part, double whole) { return fmt::format("{:.1f} %", 100 * part / whole); }
+
+// Time of TP's all-reduces and of handing over, within the steady part.
+double TensorParallelSeconds(const PlanFacts& plan, int64_t layers) {
+  const RunSetup& s = plan.candidate.setup;
+  const LayerTime& layer = plan.prediction.time.layer;
+  return (layer.tensor_parallel + layer.latency) * layers / s.pp * s.MicroBatches();
+}
+
+// Layers of the stages: "12", or of first, middle and last "11/12/11".
+std::string StagesText(const ModelShape& shape, const RunSetup& setup) {
+  const StageLayers layers = StageLayersOf(shape, setup);
+  const bool even = layers.first == layers.last && (setup.pp <= 2 || layers.first == layers.middle);
+  if (even) return fmt::format("{:g}", layers.first);
+  if (setup.pp == 2) return fmt::format("{:g}/{:g}", layers.first, layers.last);
+  return fmt::format("{:g}/{:g}/{:g}", layers.first, layers.middle, layers.last);
+}
+
+std::vector<std::string> Row(const ModelShape& shape, size_t rank, const PlanFacts& plan, bool with_days) {
+  const RunSetup& s = plan.candidate.setup;
+  const Prediction& p = plan.prediction;
+  std::vector<std::string> row = {std::to_string(rank)};
+  for (const int64_t n : {s.gpus, s.tp, s.pp}) row.push_back(std::to_string(n));
+  row.push_back(StagesText(shape, s));
+  for (const int64_t n : {s.virtual_stages, s.dp, s.micro_batch, s.MicroBatches(), s.zero})
+    row.push_back(std::to_string(n));
+  row.push_back(std::string(NameOf(s.recompute)));
+  row.push_back(fmt::format("{:.4g}", p.seconds.value));
+  row.push_back(fmt::format("{:.3g} - {:.3g}", p.seconds.low, p.seconds.high));
+  row.push_back(fmt::format("{:.1f}", p.tflops));
+  row.push_back(fmt::format("{:.1f}", p.memory_gb.value));
+  row.push_back(fmt::format("{:.0f} %", 100 * p.fit_probability));
+  row.push_back(Percent(p.time.bubble, p.time.Total()));
+  if (with_days) {
+    row.push_back(fmt::format("{:.1f}", plan.training.days));
+    row.push_back(fmt::format("{:.0f}", plan.training.gpu_hours));
+  }
+  return row;
+}
+
+void PrintMemory(const PlanFacts& plan) {
+  TextTable table(
+      {"GB a GPU", "parameters", "gradients", "optimizer", "in flight", "activations", "buffers", "all"});
+  const PipelineMemory& memory = plan.prediction.memory;
+  const std::pair<const char*, const StageMemory*> stages[] = {
+      {"first stage", &memory.first}, {"middle stage", &memory.middle}, {"last stage", &memory.last}};
+  for (const auto& [name, stage] : stages) {
+    std::vector<std::string> row = {name};
+    for (const double gb : {stage->parameters, stage->gradients, stage->optimizer, stage->in_flight,
+                            stage->activations, stage->buffers, stage->Total()})
+      row.push_back(fmt::format("{:.2f}", gb));
+    table.Add(row);
+  }
+  table.Print();
+}
+
+void PrintTime(const PlanOptions& options, const PlanFacts& plan) {
+  const IterationTime& t = plan.prediction.time;
+  fmt::print(
+      "An iteration: {:.4g} s = {:.4g} s of micro-batches (TP {:.3g} s, handing over {:.3g} s) + bubble "
+      "{:.3g} s + "
+      "data parallel {:.3g} s + optimizer {:.3g} s{}\n",
+      t.Total(), t.steady, TensorParallelSeconds(plan, options.request.shape.layers),
+      t.hand_over * plan.candidate.setup.MicroBatches(), t.bubble, t.data_parallel, t.optimizer,
+      t.turns > 0 ? fmt::format(" + {:.3g} s of turns on shared cores", t.turns) : "");
+}
+
+void PrintSpeed(const PlanOptions& options, const PlanFacts& plan) {
+  const Prediction& p = plan.prediction;
+  const double peak = options.request.cluster.PeakFlops(options.request.precision) / 1e12;
+  fmt::print(
+      "TFLOPs a GPU: {:.1f} of the hardware (with what is computed again, and all of attention, as published "
+      "tables have it),\n{:.1f} of the model ({:.1f} % of the peak; as Megatron-LM's and cairn train's logs "
+      "have it)\n",
+      p.tflops, p.model_tflops, 100 * p.model_tflops / peak);
+}
+
+void PrintCosts(const PlanOptions& options, const PlanFacts& plan) {
+  if (plan.training.days > 0)
+    fmt::print("Training: {:.0f} iterations, {:.1f} days ({:.1f} of them ramp-up), {:.0f} GPU-hours\n",
+               plan.training.iterations, plan.training.days, plan.training.rampup_days,
+               plan.training.gpu_hours);
+  const CheckpointCost& c = plan.checkpoint;
+  fmt::print(
+      "Checkpoint: {} in {} files ({} of weights), durable after {} at {} GB/s a node; archived as {} in {} "
+      "files\n",
+      HumanBytes(c.bytes), c.files, HumanBytes(c.weight_bytes), HumanSeconds(c.save_seconds),
+      options.node_gbps, HumanBytes(c.archive_bytes), c.archive_inodes);
+  fmt::print("Save every {} steps ({}): a node fails once in {:g} hours\n", plan.save_interval,
+             HumanSeconds(plan.save_interval * plan.prediction.seconds.value), options.mtbf_hours);
+}
+
+void PrintModel(const PlanOptions& options) {
+  const ModelShape& m = options.request.shape;
+  const Cluster& c = options.request.cluster;
+  fmt::print("{} parameters: {} layers, hidden {}, {} heads of {}, vocabulary {}, sequence {}\n",
+             ParametersText(m.TotalParams()), m.layers, m.hidden, m.heads, m.HeadDim(), m.vocab, m.seq);
+  fmt::print("{}: up to {} nodes of {} GPUs, {} GB and {} TFLOPs each\n", c.name, options.request.nodes,
+             c.gpus_per_node, c.memory_gb, c.PeakFlops(options.request.precision) / 1e12);
+  fmt::print("Memory as {} holds it. ", NameOf(options.request.program));
+  if (!options.calibrate.empty())
+    fmt::print("Times are fitted on {}.\n", options.calibrate);
+  else if (c.measured.empty())
+    fmt::print(
+        "No run of this cluster was measured: bounds are as wide as clusters differ (--calibrate "
+        "runs.csv).\n");
+  else
+    fmt::print("Times are fitted on the runs of {} that are built in.\n", c.measured);
+  if (m.hidden % 128 != 0)
+    fmt::print("hidden % 128 is {}: the last tile of every product is not full\n", m.hidden % 128);
+  if (m.hidden % c.sms != 0)
+    fmt::print(
+        "hidden % {} SMs is {}: the last wave of some products may not be full (--for-hidden-near {} "
+        "proposes others)\n",
+        c.sms, m.hidden % c.sms, m.hidden);
+  if (m.HeadDim() % 8 != 0)
+    fmt::print("head dimension {} is no multiple of 8: attention runs without tensor cores\n", m.HeadDim());
+}
+
+void PrintRules(const SearchResult& result) {
+  fmt::print("\n{} combinations, {} kept. Ruled out, each by the first rule that it breaks:\n",
+             result.considered, result.kept);
+  TextTable table({"rule", "ruled out", "why"});
+  for (const RuleCount& rule : result.rules) table.Add({rule.name, std::to_string(rule.ruled_out), rule.why});
+  table.Print();
+}
+
+ordered_json ToJson(const StageMemory& m) {
+  return {{"parameters_gb", m.parameters}, {"gradients_gb", m.gradients},     {"optimizer_gb", m.optimizer},
+          {"in_flight_gb", m.in_flight},   {"activations_gb", m.activations}, {"buffers_gb", m.buffers},
+          {"total_gb", m.Total()}};
+}
+
+ordered_json ToJson(const Estimate& e) { return {{"value", e.value}, {"low", e.low}, {"high", e.high}}; }
+
+ordered_json ToJson(const ModelShape& shape, const RunSetup& s) {
+  const StageLayers layers = StageLayersOf(shape, s);
+  return {{"gpus", s.gpus},
+          {"tp", s.tp},
+          {"pp", s.pp},
+          {"virtual_stages", s.virtual_stages},
+          {"first_layers", layers.first},
+          {"middle_layers", layers.middle},
+          {"last_layers", layers.last},
+          {"dp", s.dp},
+          {"mbs", s.micro_batch},
+          {"gas", s.MicroBatches()},
+          {"gbs", s.global_batch},
+          {"zero", s.zero},
+          {"recompute", NameOf(s.recompute)},
+          {"offload_optimizer", s.offload_optimizer}};
+}
+
+ordered_json ToJson(const PlanOptions& options, const PlanFacts& plan) {
+  const Prediction& p = plan.prediction;
+  ordered_json json = ToJson(options.request.shape, plan.candidate.setup);
+  json["flags"] = LaunchFlags(options.request.shape, plan.candidate.setup);
+  json["sec_per_it"] = ToJson(p.seconds);
+  json["mem_gb"] = ToJson(p.memory_gb);
+  json["fit_probability"] = p.fit_probability;
+  json["tflops"] = p.tflops;
+  json["model_tflops"] = p.model_tflops;
+  json["memory"] = {{"first", ToJson(p.memory.first)},
+                    {"middle", ToJson(p.memory.middle)},
+                    {"last", ToJson(p.memory.last)}};
+  json["time"] = {{"micro_batches_s", p.time.steady},
+                  {"tensor_parallel_s", TensorParallelSeconds(plan, options.request.shape.layers)},
+                  {"hand_over_s", p.time.hand_over * plan.candidate.setup.MicroBatches()},
+                  {"bubble_s", p.time.bubble},
+                  {"data_parallel_s", p.time.data_parallel},
+                  {"optimizer_s", p.time.optimizer},
+                  {"turns_s", p.time.turns}};
+  if (plan.training.days > 0)
+    json["training"] = {{"iterations", plan.training.iterations},
+                        {"days", plan.training.days},
+                        {"rampup_days", plan.training.rampup_days},
+                        {"gpu_hours", plan.training.gpu_hours}};
+  const CheckpointCost& c = plan.checkpoint;
+  json["checkpoint"] = {{"bytes", c.bytes},
+                        {"weight_bytes", c.weight_bytes},
+                        {"files", c.files},
+                        {"save_seconds", c.save_seconds},
+                        {"save_interval", plan.save_interval},
+                        {"archive_bytes", c.archive_bytes},
+                        {"archive_inodes", c.archive_inodes}};
+  return json;
+}
+
+ordered_json ToJson(const ModelShape& m) {
+  return {{"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
+          {"seq", m.seq},       {"vocab", m.vocab},   {"parameters", m.TotalParams()}};
+}
+
+}  // namespace
+
+PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration) {
+  const PlanRequest& request = options.request;
+  PlanFacts facts{candidate, Predict(request.shape, candidate.setup, request.cluster, calibration)};
+  if (SamplesOf(options) > 0)
+    facts.training = CostOf(request, candidate.setup, calibration.time.constants, SamplesOf(options));
+  facts.checkpoint = CheckpointOf(request, candidate.setup, options.node_gbps);
+  const double nodes = std::ceil(static_cast<double>(candidate.setup.gpus) / request.cluster.gpus_per_node);
+  facts.save_interval = SaveInterval(facts.checkpoint.save_seconds, options.mtbf_hours * 3600 / nodes,
+                                     facts.prediction.seconds.value);
+  return facts;
+}
+
+void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans) {
+  PrintModel(options);
+  const bool with_days = SamplesOf(options) > 0;
+  if (!plans.empty()) {
+    std::vector<std::string> header = {"",        "GPUs",   "TP",     "PP",   "layers",    "v",
+                                       "DP",      "MBS",    "GAS",    "ZeRO", "recompute", "sec/it",
+                                       "9 of 10", "TFLOPs", "mem GB", "fits", "bubble"};
+    if (with_days) header.insert(header.end(), {"days", "GPU-hours"});
+    TextTable table(header);
+    for (size_t i = 0; i < plans.size(); ++i)
+      table.Add(Row(options.request.shape, i + 1, plans[i], with_days));
+    fmt::print("\n");
+    table.Print();
+    fmt::print("\nThe first of them:\n");
+    PrintMemory(plans.front());
+    PrintTime(options, plans.front());
+    PrintSpeed(options, plans.front());
+    PrintCosts(options, plans.front());
+    const auto flags = LaunchFlags(options.request.shape, plans.front().candidate.setup);
+    fmt::print("{} takes it as {}\n", ShortNameOf(options.request.program), fmt::join(flags, " "));
+  }
+  PrintRules(result);
+}
+
+void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes) {
+  fmt::print("\nShapes of about {:.1f} B near hidden {}:\n", options.request.shape.TotalParams() / 1e9,
+             options.hidden_near);
+  TextTable table({"hidden", "layers", "heads", "head dim", "B", "tiles", "waves", "GPUs", "TP", "PP", "DP",
+                   "MBS", "sec/it", "sec/it at equal size"});
+  for (const ShapeProposal& s : shapes) {
+    const RunSetup& r = s.best.setup;
+    std::vector<std::string> row;
+    for (const int64_t n : {s.shape.hidden, s.shape.layers, s.shape.heads, s.shape.HeadDim()})
+      row.push_back(std::to_string(n));
+    row.push_back(fmt::format("{:.1f}", s.shape.TotalParams() / 1e9));
+    row.push_back(s.whole_tiles ? "whole" : "-");
+    row.push_back(s.whole_waves ? "whole" : "-");
+    for (const int64_t n : {r.gpus, r.tp, r.pp, r.dp, r.micro_batch}) row.push_back(std::to_string(n));
+    row.push_back(fmt::format("{:.2f}", s.best.seconds));
+    row.push_back(fmt::format("{:.2f}", s.seconds_of_size));
+    table.Add(row);
+  }
+  table.Print();
+}
+
+ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes) {
+  ordered_json list = ordered_json::array();
+  for (const ShapeProposal& s : shapes) {
+    ordered_json json = ToJson(s.shape);
+    json["whole_tiles"] = s.whole_tiles;
+    json["whole_waves"] = s.whole_waves;
+    json["plan"] = ToJson(s.shape, s.best.setup);
+    json["sec_per_it"] = s.best.seconds;
+    json["sec_per_it_at_equal_size"] = s.seconds_of_size;
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+                         const std::vector<PlanFacts>& plans) {
+  ordered_json json = {{"model", ToJson(options.request.shape)},
+                       {"cluster", options.request.cluster.name},
+                       {"considered", result.considered},
+                       {"kept", result.kept}};
+  for (const RuleCount& rule : result.rules)
+    json["ruled_out"].push_back({{"rule", rule.name}, {"why", rule.why}, {"count", rule.ruled_out}});
+  json["plans"] = ordered_json::array();
+  for (const PlanFacts& plan : plans) json["plans"].push_back(ToJson(options, plan));
+  return json;
+}
+
+}  // namespace cairn

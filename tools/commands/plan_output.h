@@ -1,0 +1,30 @@
+// Plans as text and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tools/commands/plan_options.h"
+#include "tools/plan/better_shapes.h"
+#include "tools/plan/training.h"
+
+namespace cairn {
+
+// One plan with all that is told of it.
+struct PlanFacts {
+  Candidate candidate;
+  Prediction prediction;
+  TrainingCost training;  // zeros where no length was given
+  CheckpointCost checkpoint;
+  int64_t save_interval = 0;  // steps
+};
+
+PlanFacts FactsOf(const PlanOptions& options, const Candidate& candidate, const Calibration& calibration);
+
+void PrintPlans(const PlanOptions& options, const SearchResult& result, const std::vector<PlanFacts>& plans);
+void PrintShapes(const PlanOptions& options, const std::vector<ShapeProposal>& shapes);
+nlohmann::ordered_json PlansToJson(const PlanOptions& options, const SearchResult& result,
+                                   const std::vector<PlanFacts>& plans);
+nlohmann::ordered_json ShapesToJson(const std::vector<ShapeProposal>& shapes);
+
+}  // namespace cairn

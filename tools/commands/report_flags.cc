@@ -1,0 +1,50 @@
+#include "tools/commands/report_flags.h"
+
+#include <algorithm>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kGroup = "What neither log nor file name tells";
+
+std::string FlagNames(const ConfigCount& count) {
+  const auto flag = [](std::string_view name) {
+    std::string text = "--" + std::string(name);
+    std::ranges::replace(text, '_', '-');
+    return text;
+  };
+  const std::string shorter = flag(count.name), longer = flag(count.long_name);
+  return shorter == longer ? shorter : shorter + "," + longer;
+}
+
+}  // namespace
+
+void AddConfigFlags(CLI::App& command, RunConfig& config) {
+  for (const ConfigCount& count : ConfigCounts()) {
+    auto& field = config.*count.field;
+    command
+        .add_option_function<int64_t>(
+            FlagNames(count), [&field](const int64_t& value) { field = value; }, std::string(count.what))
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+        ->option_text("N")
+        ->group(kGroup);
+  }
+  command
+      .add_option_function<double>(
+          "--size", [&config](const double& value) { config.size_b = value; },
+          "parameters in billions (10^9)")
+      ->check(CLI::PositiveNumber)
+      ->option_text("B")
+      ->group(kGroup);
+  command
+      .add_flag_function(
+          "--swiglu", [&config](int64_t) { config.gated = true; }, "the MLP is gated, as LLaMA's")
+      ->group(kGroup);
+  command
+      .add_flag_function(
+          "--recompute,!--no-recompute", [&config](int64_t count) { config.recompute = count > 0; },
+          "activations are recomputed, which counts as work of the hardware (where nothing tells: they are)")
+      ->group(kGroup);
+}
+
+}  // namespace cairn

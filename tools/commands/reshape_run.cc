@@ -1,0 +1,174 @@
+#include "tools/commands/reshape_run.h"
+
+#include <malloc.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/foreign/account.h"
+#include "convert/verbs/virtual_step.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/writer_flags.h"
+#include "tools/commands/account_text.h"
+
+namespace cairn {
+namespace {
+
+void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topology& target,
+           const ReshapeResult& result, double seconds) {
+  if (flags.json) {
+    PrintJson({{"source", source.name()},
+               {"target", result.directory},
+               {"topology", TopologyJson(target)},
+               {"fingerprint", ToHex(result.fingerprints.overall)},
+               {"account", AccountOf(source)},
+               {"files", result.files},
+               {"bytes_read", result.bytes_read},
+               {"bytes_written", result.bytes_written},
+               {"bytes_resumed", result.bytes_resumed},
+               {"read_back", !flags.no_read_back},
+               {"seconds", seconds},
+               {"peak_memory_bytes", PeakMemoryBytes()}});
+    return;
+  }
+  const auto written = static_cast<double>(result.bytes_written);
+  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
+             ToString(target));
+  PrintAccount(source);
+  fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
+             HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
+             HumanBytes(PeakMemoryBytes()));
+  if (result.bytes_resumed > 0)
+    fmt::print("{} of it were there already, and right\n", HumanBytes(result.bytes_resumed));
+  fmt::print("{}: fingerprint {}\n",
+             flags.no_read_back ? "not read back; check it with cairn verify" : "read back and equal",
+             ToHex(result.fingerprints.overall));
+}
+
+// Nothing of the tensors is read, so there is no fingerprint to tell.
+Result<int> RunVirtually(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags,
+                         const ReshapeOptions& options) {
+  const auto* step = dynamic_cast<const StepReader*>(&source);
+  if (!step || !FileSystem::Posix().Stat(step->directory()).ok())
+    return NotSupported("{}: --virtual needs a Cairn step outside of archives; leave --virtual out",
+                        source.name());
+  if (!options.team.leads()) return kExitDone;
+  if (flags.dry_run) {
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, EstimateVirtualBytes(*step, options));
+    if (flags.json) {
+      PrintJson({{"dry_run", true}, {"read_bytes", 0}, {"write_bytes", bytes}, {"files", 2}});
+    } else {
+      fmt::print("would read no tensor and write about {} in 2 files\n", HumanBytes(bytes));
+    }
+    return kExitDone;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const VirtualResult result,
+                         ReshapeVirtually(FileSystem::Posix(), *step, target, options));
+  if (!result.held.ok())
+    fmt::print(stderr, "cairn: warning: nothing keeps {} from being pruned: {}\n", result.shards,
+               result.held.message());
+  if (flags.json) {
+    PrintJson({{"source", source.name()},
+               {"target", result.directory},
+               {"topology", TopologyJson(options.target)},
+               {"shards", result.shards},
+               {"bytes_written", result.bytes_written}});
+    return kExitDone;
+  }
+  fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
+             ToString(options.target));
+  fmt::print("{} of metadata; the shards stay in {}\n", HumanBytes(result.bytes_written), result.shards);
+  return kExitDone;
+}
+
+}  // namespace
+
+nlohmann::json TopologyJson(const Topology& t) {
+  nlohmann::json json = {{"tp", t.tp}, {"pp", t.pp}, {"dp", t.dp}, {"zero", t.zero}};
+  if (t.virtual_stages != 1) json["virtual_stages"] = t.virtual_stages;
+  if (!t.layers_per_stage.empty()) json["layers_per_stage"] = t.layers_per_stage;
+  return json;
+}
+
+bool TopologyFlags::any() const {
+  return tp || pp || dp || zero || virtual_stages || !layers_per_stage.empty() || embedding_counts ||
+         loss_counts;
+}
+
+// The source's own cut of its layers stays where its pipeline stays.
+Result<Topology> TopologyFlags::Of(const Manifest& source) const {
+  Topology target = source.topology;
+  if (pp || virtual_stages) target.layers_per_stage.clear();
+  target.tp = tp.value_or(target.tp);
+  target.pp = pp.value_or(target.pp);
+  target.dp = dp.value_or(target.dp);
+  target.zero = zero.value_or(target.zero);
+  target.virtual_stages = virtual_stages.value_or(target.virtual_stages);
+  if (!layers_per_stage.empty()) target.layers_per_stage = layers_per_stage;
+  if (!embedding_counts && !loss_counts) return target;
+  CAIRN_RETURN_IF_ERROR(Validate(target));
+  CAIRN_ASSIGN_OR_RETURN(target.layers_per_stage,
+                         LayersBesideEnds(static_cast<int>(IntField(source.model, "num_layers")), target,
+                                          embedding_counts, loss_counts));
+  return target;
+}
+
+void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
+  verb.add_option("--tp", flags.tp, "tensor parallel size; that of SRC where it is left out")
+      ->option_text("N");
+  verb.add_option("--pp", flags.pp, "pipeline stages; those of SRC where it is left out")->option_text("N");
+  verb.add_option("--dp", flags.dp, "data parallel size; that of SRC where it is left out")->option_text("N");
+  verb.add_option("--zero", flags.zero, "ZeRO stage; that of SRC where it is left out")->option_text("N");
+  verb.add_option("--virtual-stages", flags.virtual_stages,
+                  "chunks of layers on each pipeline stage, interleaved (1: not interleaved)")
+      ->option_text("V");
+  verb.add_option("--layers-per-stage", flags.layers_per_stage,
+                  "layers of each stage (of each chunk, with --virtual-stages); as even as can be by default")
+      ->delimiter(',')
+      ->option_text("A,B,C");
+  verb.add_flag("--account-for-embedding-in-pipeline-split", flags.embedding_counts,
+                "the embedding counts as a layer of the first stage");
+  verb.add_flag("--account-for-loss-in-pipeline-split", flags.loss_counts,
+                "the output head and the loss count as a layer of the last stage");
+}
+
+Result<int> RunReshape(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags) {
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, flags.topology.Of(source.manifest()));
+  ReshapeOptions options{
+      .target = topology,
+      .writer = flags.writer,
+      .vocab_multiple = flags.vocab_multiple,
+      .resume = flags.resume,
+      .read_back = !flags.no_read_back,
+      .team = RankTeam::FromEnvironment([](const char* name) { return std::getenv(name); }),
+      .progress = {}};
+  if (flags.is_virtual) return RunVirtually(source, target, flags, options);
+  CAIRN_ASSIGN_OR_RETURN(const ReshapeCost cost, EstimateReshape(source, options));
+  if (flags.dry_run && !options.team.leads()) return kExitDone;
+  if (flags.dry_run) {
+    CAIRN_RETURN_IF_ERROR(PrintDryRun(
+        source, {cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        flags.json));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    return kExitDone;
+  }
+  AllowManyFiles();
+  // Buffers go back to the system when they are freed: glibc would keep more and more of them in its heaps.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  const auto start = std::chrono::steady_clock::now();
+  Result<ReshapeResult> result = [&] {
+    Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());
+    options.progress = [&](uint64_t done) { progress.Update(done); };
+    return Reshape(FileSystem::Posix(), source, target, options);
+  }();
+  if (!result.ok()) return result.status();
+  if (!options.team.leads()) return kExitDone;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  Print(flags, source, topology, *result, seconds.count());
+  return kExitDone;
+}
+
+}  // namespace cairn

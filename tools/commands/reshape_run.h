@@ -1,0 +1,45 @@
+// What `cairn reshape` and `cairn convert --to native` have in common.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <vector>
+
+#include "convert/verbs/reshape.h"
+#include "tools/cli/verb.h"
+
+namespace cairn {
+
+// As verbs print it; what is not there is as usual.
+nlohmann::json TopologyJson(const Topology& topology);
+
+struct TopologyFlags {
+  std::optional<int> tp, pp, dp, zero, virtual_stages;
+  std::vector<int> layers_per_stage;
+  bool embedding_counts = false;  // as a layer of the first stage
+  bool loss_counts = false;       // as a layer of the last one
+
+  bool any() const;
+  // What is left out is the source's. Errors: InvalidArgument (sizes that cannot be).
+  Result<Topology> Of(const Manifest& source) const;
+};
+
+// Adds --tp, --pp, --dp, --zero and those that say which stage has which layers.
+void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags);
+
+struct ReshapeFlags {
+  TopologyFlags topology;
+  uint64_t vocab_multiple = 0;  // 0: that of the source
+  bool resume = false;
+  bool no_read_back = false;
+  StepBuilderOptions writer;
+  bool is_virtual = false;  // metadata only
+  bool dry_run = false;
+  bool json = false;
+};
+
+// Reshapes and reports, alone or as one of the ranks that mpirun or srun started. Or says what it would take,
+// with `dry_run`.
+Result<int> RunReshape(CheckpointSource& source, const std::string& target, const ReshapeFlags& flags);
+
+}  // namespace cairn

@@ -1,0 +1,111 @@
+#include "tools/commands/run_listing.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+// "step-00000040", marked or not.
+std::optional<int64_t> StepOfName(std::string_view name) {
+  if (const auto step = ParseStepDirName(name)) return step;
+  if (!ParseMarkedDirName(name)) return std::nullopt;
+  return ParseStepDirName(name.substr(0, name.find('.')));
+}
+
+void ReadTimes(FileSystem& fs, StepListing& step) {
+  const auto names = fs.List(step.directory);
+  if (!names.ok()) return;
+  step.accessed_unix_seconds = INT64_MAX;
+  for (const std::string& name : *names) {
+    const Result<FileInfo> info = fs.Stat(JoinPath(step.directory, name));
+    if (!info.ok()) continue;  // vanished meanwhile
+    step.bytes += info->bytes;
+    step.modified_unix_seconds = std::max(step.modified_unix_seconds, info->modified_unix_seconds);
+    step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+  }
+  if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
+}
+
+// What a purge takes of a virtual step's shards it takes of the step.
+void AddShardTimes(FileSystem& fs, const StepReader& reader, StepListing& step) {
+  for (const ManifestFile& file : step.manifest->files)
+    if (const auto info = fs.Stat(JoinPath(reader.DirectoryOf(file.name), file.name)); info.ok())
+      step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+}
+
+void ReadCatalog(FileSystem& fs, StepListing& step) {
+  const auto reader = StepReader::Open(fs, step.directory);
+  if (!reader.ok()) {
+    step.state = "damaged";
+    step.trouble = reader.status().message();
+    return;
+  }
+  step.manifest = (*reader)->manifest();
+  step.step = step.manifest->step;
+  if (const auto health = HealthOf(step.manifest->state)) step.unhealthy = WhyUnhealthy(*health);
+  step.checks = ReadVerifyRecord(fs, step.directory, *step.manifest);
+  step.standing = StandingOf(step.checks, LookAtFiles(step.directory, *step.manifest));
+  step.trouble = step.standing.why;
+  const Trust trust = step.standing.trust;
+  if (trust == Trust::kDamaged || (trust != Trust::kUnverified && step.state == "committed"))
+    step.state = Name(trust);
+  if (!step.manifest->shards.empty()) AddShardTimes(fs, **reader, step);
+  for (const TensorEntry& tensor : (*reader)->catalog().tensors)
+    step.role_bytes[tensor.role] += tensor.bytes();
+}
+
+// Times come first: opening a step accesses its files.
+StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_view name) {
+  StepListing step{.directory = directory, .state = {}, .trouble = {}, .unhealthy = {}, .manifest = {}};
+  step.step = StepOfName(name).value_or(0);
+  step.state = ParseMarkedDirName(name).value_or("committed");
+  ReadTimes(fs, step);
+  if (step.state == "committed" || step.state == "superseded") ReadCatalog(fs, step);
+  return step;
+}
+
+// A step is judged by those that followed it, too.
+void AddVerdicts(FileSystem& fs, RunListing& run) {
+  const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run.directory);
+  if (!facts.ok()) return;
+  std::map<std::string, std::string> verdicts;  // by directory
+  for (const StepFacts& fact : *facts)
+    verdicts[JoinPath(run.directory, StepDirName(fact.step))] = fact.unhealthy;
+  for (StepListing& step : run.steps)
+    if (const auto found = verdicts.find(step.directory); found != verdicts.end())
+      step.unhealthy = found->second;
+}
+
+// Nothing where `directory` is no run directory.
+std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) {
+  const auto names = fs.List(directory);
+  if (!names.ok()) return std::nullopt;
+  RunListing run{.directory = directory, .steps = {}};
+  for (const std::string& name : *names)
+    if (StepOfName(name)) run.steps.push_back(ListStep(fs, JoinPath(directory, name), name));
+  if (run.steps.empty()) return std::nullopt;
+  std::ranges::stable_sort(run.steps, {}, &StepListing::step);
+  AddVerdicts(fs, run);
+  return run;
+}
+
+}  // namespace
+
+Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  if (std::ranges::find(names, kManifestName) != names.end()) {
+    const std::string name = directory.substr(directory.find_last_of('/') + 1);
+    return std::vector{RunListing{directory, {ListStep(fs, directory, name)}}};
+  }
+  if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};
+  std::vector<RunListing> runs;
+  for (const std::string& name : names)
+    if (auto run = ListRun(fs, JoinPath(directory, name))) runs.push_back(*std::move(run));
+  if (runs.empty()) return NotFound("{}: no run and no step of Cairn here", directory);
+  return runs;
+}
+
+}  // namespace cairn

@@ -1,0 +1,40 @@
+// What lies in a run directory, from names, sizes, times, manifests and catalogs: no tensor is read.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ckpt/run/run_dir.h"
+#include "tools/check/verify_record.h"
+
+namespace cairn {
+
+struct StepListing {
+  std::string directory;
+  int64_t step = 0;
+  std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
+                          // superseded, deleting
+  std::string trouble;    // why it is damaged, or what has changed
+  std::string unhealthy;  // why (ckpt/run/health.h); empty where it is healthy or nothing is known
+  uint64_t bytes = 0;     // of all files
+  int64_t modified_unix_seconds = 0;  // of the newest file
+  int64_t accessed_unix_seconds =
+      0;  // of the file that was accessed longest ago: the first that a purge takes
+  std::optional<Manifest> manifest;  // of a step that opens
+  std::vector<Check> checks;         // what cairn verify looked at, oldest first
+  Standing standing;                 // what that says today
+  std::map<Role, uint64_t> role_bytes;
+};
+
+struct RunListing {
+  std::string directory;
+  std::vector<StepListing> steps;  // by step, then by name
+};
+
+// The runs that `directory` means: itself, where it is a step or a run directory; else the run directories in
+// it. Errors: NotFound where there is none.
+Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory);
+
+}  // namespace cairn

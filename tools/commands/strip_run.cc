@@ -1,0 +1,235 @@
+#include "tools/commands/strip_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/foreign/account.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/flag_values.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/writer_flags.h"
+#include "tools/commands/account_text.h"
+#include "tools/commands/step_tokenizer.h"
+#include "tools/source/source_flags.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kListedTensors = 10;  // of those that lost something; --json has all
+
+// Flags that change how the work is done, not what comes out.
+constexpr const char* kSilentFlags[] = {"--jobs",    "--max-memory", "--direct",       "--json",
+                                        "--dry-run", "--tokenizer",  "--no-checksums", "--no-rounding-check"};
+
+CastCounts TotalOf(const StripResult& result) {
+  CastCounts total;
+  for (const StrippedTensor& tensor : result.tensors) total += tensor.counts;
+  return total;
+}
+
+ordered_json ToJson(const CastCounts& counts) {
+  return {{"elements", counts.elements},
+          {"overflowed", counts.overflowed},
+          {"subnormal", counts.subnormal},
+          {"underflowed", counts.underflowed},
+          {"nonfinite", counts.nonfinite}};
+}
+
+ordered_json ToJson(const CheckpointSource& source, const StripResult& result, double seconds) {
+  ordered_json tensors = ordered_json::array();
+  for (const StrippedTensor& tensor : result.tensors) {
+    ordered_json row = {{"name", tensor.name},
+                        {"source", Name(tensor.source)},
+                        {"from", Name(tensor.from)},
+                        {"to", Name(tensor.to)}};
+    row.update(ToJson(tensor.counts));
+    tensors.push_back(std::move(row));
+  }
+  return {{"ok", !result.overflowed},
+          {"target", result.path},
+          {"source_fingerprint", ToHex(result.source_fingerprint)},
+          {"account", AccountOf(source)},
+          {"files", result.files},
+          {"bytes_read", result.bytes_read},
+          {"bytes_written", result.bytes_written},
+          {"seconds", seconds},
+          {"peak_memory_bytes", PeakMemoryBytes()},
+          {"total", ToJson(TotalOf(result))},
+          {"tensors", std::move(tensors)}};
+}
+
+// "3 overflowed, 1 became zero": what is not 0 of it.
+std::string LossText(const CastCounts& counts) {
+  std::string text;
+  for (const auto& [count, what] :
+       {std::pair(counts.overflowed, "overflowed"), std::pair(counts.subnormal, "subnormal"),
+        std::pair(counts.underflowed, "became zero"), std::pair(counts.nonfinite, "NaN or infinite before")})
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  return text;
+}
+
+// The tensors that lost most: overflow first, then what became subnormal or zero.
+void PrintLosses(const StripResult& result) {
+  std::vector<const StrippedTensor*> lossy;
+  for (const StrippedTensor& tensor : result.tensors) {
+    const CastCounts& c = tensor.counts;
+    if (c.overflowed + c.subnormal + c.underflowed + c.nonfinite > 0) lossy.push_back(&tensor);
+  }
+  std::ranges::stable_sort(lossy, std::greater(), [](const StrippedTensor* t) {
+    return std::tuple(t->counts.overflowed, t->counts.nonfinite, t->counts.underflowed, t->counts.subnormal);
+  });
+  for (size_t i = 0; i < std::min(lossy.size(), kListedTensors); ++i) {
+    const CastCounts& c = lossy[i]->counts;
+    PrintLine("  {}: of {} elements {}", lossy[i]->name, c.elements, LossText(c));
+  }
+  if (lossy.size() > kListedTensors)
+    fmt::print("  and {} more; --json lists all\n", lossy.size() - kListedTensors);
+}
+
+// Then the fingerprint of what was read is what `cairn fingerprint SRC` prints.
+bool ReadsAll(const CheckpointSource& source, const StripResult& result) {
+  return result.tensors.size() ==
+         static_cast<size_t>(std::ranges::count_if(
+             source.catalog().tensors, [](const TensorEntry& tensor) { return tensor.role != Role::kRng; }));
+}
+
+std::string TypeName(const StripOptions& options) {
+  return options.dtype ? std::string(Name(*options.dtype)) : "their stored types";
+}
+
+void PrintStripText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
+                    double seconds) {
+  if (!result.overflowed)
+    fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.name(), result.path,
+               result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
+               HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
+  PrintAccount(source);
+  const CastCounts total = TotalOf(result);
+  if (options.dtype) {
+    fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
+               total.elements, TypeName(options), total.overflowed, total.subnormal, total.underflowed,
+               total.nonfinite);
+    PrintLosses(result);
+  } else {
+    fmt::print("{} elements in {}, bit for bit\n", total.elements, TypeName(options));
+  }
+  if (!result.overflowed)
+    PrintLine("read back and equal: {} {}",
+              ReadsAll(source, result) ? "source fingerprint" : "fingerprint of the weights read",
+              ToHex(result.source_fingerprint));
+}
+
+void PrintOverflow(const StripResult& result, const StripOptions& options, std::string_view outcome) {
+  PrintProblem(
+      fmt::format("{} elements are beyond the range of {}; {}. Choose --dtype bf16, --keep-fp32 GLOB or "
+                  "--saturate",
+                  TotalOf(result).overflowed, TypeName(options), outcome));
+}
+
+// Whether values overflow, the values say: where a type is named they are all read.
+Result<int> DryRun(CheckpointSource& source, const std::string& target, const StripOptions& options,
+                   const StripCost& cost, bool json) {
+  StripResult tried;
+  if (options.dtype) {
+    StripOptions trial = options;
+    Progress progress("looking for overflows", cost.read_bytes, !json);
+    trial.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
+  }
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(source,
+                                    {.read_bytes = cost.read_bytes,
+                                     .write_bytes = cost.file_bytes,
+                                     .moved_bytes = cost.moved_bytes,
+                                     .files = cost.files,
+                                     .peak_memory = cost.peak_memory,
+                                     .overflowed = tried.overflowed ? TotalOf(tried).overflowed : 0},
+                                    json));
+  if (!tried.overflowed) {
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
+    return kExitDone;
+  }
+  if (!json) PrintLosses(tried);
+  PrintOverflow(tried, options, "nothing would be written");
+  return kExitCheckFailed;
+}
+
+// That which was asked for, or that of the source.
+Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& source, const StripFlags& flags) {
+  if (!flags.tokenizer.empty()) return TokenizerFiles(FileSystem::Posix(), flags.tokenizer);
+  if (flags.options.format == StripFormat::kNative) return TokenizerForStep(fs, source);
+  return TokenizerOf(fs, source.directory());
+}
+
+}  // namespace
+
+void AddStripFlags(CLI::App& verb, StripFlags& flags) {
+  StripOptions& options = flags.options;
+  AddSize(verb, "--max-shard-size", options.max_file_bytes,
+          "of one safetensors file, like 5GB (default 50GB)");
+  verb.add_option("--keep-fp32", options.keep_fp32,
+                  "tensors that are fp32 in the result, like '*norm*'; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("GLOB");
+  verb.add_flag("--saturate", flags.saturate, "values beyond the range become the largest finite number");
+  verb.add_option("--tokenizer", flags.tokenizer,
+                  "directory whose tokenizer files go beside the weights; that of SRC where it has one")
+      ->option_text("DIR");
+  AddSourceFlags(verb, flags.open);
+  AddSourceCheckFlags(verb, flags.checks);
+  AddWriterFlags(verb, options.writer);
+  verb.add_flag("--dry-run", flags.dry_run, "say bytes, files, memory and time; write nothing");
+  verb.add_flag("--json", flags.json, "print facts and every tensor's counts as JSON");
+}
+
+std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults) {
+  std::string command = "cairn " + verb.get_name();
+  for (const CLI::Option* option : verb.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_positional() || std::ranges::count(kSilentFlags, name) > 0) continue;
+    if (option->count() == 0) {
+      if (const auto found = defaults.find(name); found != defaults.end())
+        command += fmt::format(" {} {}", name, found->second);
+      continue;
+    }
+    for (const std::string& value : option->results())
+      command += option->get_expected_min() == 0 ? " " + name : fmt::format(" {} {}", name, value);
+  }
+  return command;
+}
+
+Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                     const StripFlags& flags) {
+  StripOptions options = flags.options;
+  if (flags.saturate) options.on_overflow = OnOverflow::kSaturate;
+  CAIRN_ASSIGN_OR_RETURN(FileCopies tokenizer, ChooseTokenizer(fs, source, flags));
+  (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
+  CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
+  if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
+  const auto start = std::chrono::steady_clock::now();
+  Result<StripResult> result = [&] {
+    Progress progress("writing weights", cost.moved_bytes, !flags.json);
+    options.progress = [&](uint64_t done) { progress.Update(done); };
+    return Strip(FileSystem::Posix(), source, target, options);
+  }();
+  if (!result.ok()) return result.status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (flags.json)
+    PrintJson(ToJson(source, *result, seconds.count()));
+  else
+    PrintStripText(source, options, *result, seconds.count());
+  if (!result->overflowed) {
+    if (options.format == StripFormat::kHuggingFace && options.copies.empty())
+      PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
+                               source.name(), result->path));
+    return kExitDone;
+  }
+  PrintOverflow(*result, options, "nothing was written");
+  return kExitCheckFailed;
+}
+
+}  // namespace cairn

@@ -1,0 +1,44 @@
+// What `cairn strip` and `cairn convert` have in common: flags for released weights, the run and its report.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "convert/formats/formats.h"
+#include "convert/verbs/strip.h"
+#include "tools/check/source_check.h"
+#include "tools/cli/choices.h"
+#include "tools/cli/verb.h"
+
+namespace cairn {
+
+inline const std::vector<std::pair<std::string, Dtype>> kReleaseTypes = {
+    {"fp16", Dtype::kF16}, {"bf16", Dtype::kBF16}, {"fp32", Dtype::kF32}};
+inline const std::vector<std::pair<std::string, StripFormat>> kReleaseFormats = {
+    {"hf", StripFormat::kHuggingFace},
+    {"safetensors", StripFormat::kSafetensors},
+    {"native", StripFormat::kNative}};
+
+struct StripFlags {
+  StripOptions options;
+  std::string tokenizer;  // directory whose tokenizer goes beside the weights; empty: the source's, if any
+  OpenOptions open;
+  bool saturate = false;
+  SourceChecks checks;
+  bool dry_run = false;
+  bool json = false;
+};
+
+// Adds --max-shard-size, --keep-fp32, --saturate, --tokenizer, those of source_flags.h and writer_flags.h,
+// --dry-run and --json.
+void AddStripFlags(CLI::App& verb, StripFlags& flags);
+
+// "cairn strip --dtype fp16": the options that were given and that decide on the result, without paths.
+// `defaults`: values of options that are told also where they were not given, so that what asks for the same
+// makes the same bytes.
+std::string CommandOf(const CLI::App& verb, const std::map<std::string, std::string>& defaults = {});
+
+// Strips and reports. `fs` is what the source is read through. `flags.options` has its format and dtype.
+Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string& target,
+                     const StripFlags& flags);
+
+}  // namespace cairn

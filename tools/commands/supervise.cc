@@ -1,0 +1,62 @@
+#include "tools/commands/supervise.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tools/cli/output.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kCannotStart = 127;  // as of a shell
+
+[[noreturn]] void BecomeChild(const std::vector<std::string>& command, const sigset_t& original) {
+  ::setpgid(0, 0);  // a terminal's Ctrl-C then comes to the parent alone
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::sigprocmask(SIG_SETMASK, &original, nullptr);
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  ::_exit(kCannotStart);
+}
+
+int ExitStatus(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+}  // namespace
+
+Result<int> Supervise(const std::vector<std::string>& command) {
+  sigset_t watched, original;
+  sigemptyset(&watched);
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
+  struct sigaction hang_up;  // ignored under nohup, and to stay so
+  if (::sigaction(SIGHUP, nullptr, &hang_up) != 0 || hang_up.sa_handler != SIG_IGN)
+    sigaddset(&watched, SIGHUP);
+  ::sigprocmask(SIG_BLOCK, &watched, &original);
+  const pid_t child = ::fork();
+  if (child < 0) return IoError("fork: {}", strerror(errno));
+  if (child == 0) BecomeChild(command, original);
+  ::signal(SIGPIPE, SIG_IGN);  // its own few lines have a reader or not
+
+  for (bool asked = false; true;) {
+    const int signal = ::sigwaitinfo(&watched, nullptr);
+    if (signal == SIGUSR1 || signal == SIGUSR2) ::kill(child, signal);
+    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
+      if (!asked) PrintProblem("asked to stop: the ranks finish their step, save and exit (again: at once)");
+      ::kill(child, asked ? SIGTERM : SIGUSR1);
+      asked = true;
+    }
+    int status = 0;
+    if (signal != SIGCHLD || ::waitpid(child, &status, WNOHANG) != child) continue;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotStart)
+      return NotFound("cannot start {}; is Open MPI installed (openmpi-bin)?", command[0]);
+    return ExitStatus(status);
+  }
+}
+
+}  // namespace cairn

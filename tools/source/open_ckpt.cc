@@ -1,0 +1,84 @@
+#include "tools/source/open_ckpt.h"
+
+#include <algorithm>
+
+#include "ckpt/run/run_dir.h"
+#include "tools/archive/store/restore.h"
+#include "tools/archive/store/store.h"
+#include "tools/cli/output.h"
+
+namespace cairn {
+namespace {
+
+// An archived member, and what it is read through.
+struct OpenedMember {
+  std::unique_ptr<FileSystem> view;
+  std::string path;  // of the view's one directory
+  Form form = Form::kFull;
+};
+
+Result<OpenedMember> OpenMemberOf(const MemberName& name) {
+  FileSystem& fs = FileSystem::Posix();
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember(fs, name.store, member.tar));
+  std::string path = view->root();
+  return OpenedMember{std::move(view), std::move(path), member.form};
+}
+
+Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
+  if (member.form == Form::kFiles)
+    return NotSupported(
+        "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
+        argument);
+  OpenedStep opened{.view = std::move(member.view), .reader = nullptr};
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, member.path));
+  return opened;
+}
+
+Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& argument,
+                                  const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
+  OpenedSource opened;
+  if (options.format.empty() ? member.form == Form::kFiles : options.format != "native") {
+    opened.step.view = std::move(member.view);
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.step.view, member.path, options));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenStep(std::move(member), argument));
+  }
+  return opened;
+}
+
+}  // namespace
+
+Result<OpenedStep> OpenCkpt(const std::string& argument) {
+  FileSystem& fs = FileSystem::Posix();
+  const MemberName name = SplitMemberName(fs, argument);
+  if (!name.selector.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
+    return OpenStep(std::move(member), argument);
+  }
+  OpenedStep opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, [](const Status& skipped) {
+                           PrintProblem("passed over: " + skipped.message());
+                         }));
+  return opened;
+}
+
+bool IsForeign(const std::string& argument) {
+  return std::ranges::any_of(
+      Formats(), [&](const Format& format) { return format.matches(FileSystem::Posix(), argument); });
+}
+
+Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
+  const MemberName name = SplitMemberName(FileSystem::Posix(), argument);
+  if (!name.selector.empty()) return OpenArchived(name, argument, options);
+  OpenedSource opened;
+  if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
+  }
+  return opened;
+}
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// A CKPT argument, opened: a step directory, a run directory (its newest step that opens), STORE:RUN@STEP, or
+// another system's checkpoint.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ckpt/step/step_reader.h"
+#include "convert/formats/formats.h"
+
+namespace cairn {
+
+// A step and the file system it is read through. Movable; `fs` outlives `reader`.
+struct OpenedStep {
+  std::unique_ptr<FileSystem> view;  // of an archived step; null: the real one
+  std::unique_ptr<StepReader> reader;
+
+  FileSystem& fs() const { return view ? *view : FileSystem::Posix(); }
+};
+
+// Steps that are passed over because they do not open are told on stderr.
+// Errors: NotFound, Corrupt, NotSupported naming the path; of an archived tree NotSupported.
+Result<OpenedStep> OpenCkpt(const std::string& argument);
+
+// Whether a format of another system recognises the files outside of archives.
+bool IsForeign(const std::string& argument);
+
+// A native step, or a checkpoint of another system: both in a directory or in an archive.
+struct OpenedSource {
+  OpenedStep step;                            // its reader is null where the format is foreign
+  std::unique_ptr<CheckpointSource> foreign;  // null where it is native
+
+  FileSystem& fs() const { return step.fs(); }
+  CheckpointSource& source() const { return foreign ? *foreign : *step.reader; }
+};
+Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
+
+}  // namespace cairn
