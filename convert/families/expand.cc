@@ -54,10 +54,10 @@ class TensorBuilder {
   // Rows [first, first + count) of a parameter at row `at` of the tensor.
   static void AddRows(const ParameterSpec& spec, uint64_t first, uint64_t count, uint64_t at,
                       ForeignTensor& tensor) {
-    ForeignPart part{.parameter = spec.name, .source = Box::Whole(spec.shape), .box = Box::Whole(spec.shape)};
-    part.source.offset[0] = first;
-    part.box.offset[0] = at;
-    part.source.extent[0] = part.box.extent[0] = count;
+    ForeignPart part{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, spec.name};
+    part.box.offset[0] = first;
+    part.in_array.offset[0] = at;
+    part.box.extent[0] = part.in_array.extent[0] = count;
     tensor.parts.push_back(std::move(part));
   }
 
@@ -76,8 +76,7 @@ class TensorBuilder {
   static void Transpose(ForeignTensor& tensor) {
     std::swap(tensor.shape[0], tensor.shape[1]);
     for (ForeignPart& part : tensor.parts) {
-      std::swap(part.box.offset[0], part.box.offset[1]);
-      std::swap(part.box.extent[0], part.box.extent[1]);
+      part.in_array = Transposed(part.in_array);
       part.transpose = true;
     }
   }

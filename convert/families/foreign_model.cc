@@ -25,7 +25,7 @@ json GenerationConfig(const json& model, const json& config) {
 
 Status DoesNotFit(const ForeignTensor& tensor, const ForeignPart& part, const ParameterSpec& spec) {
   return Corrupt("tensor {} has shape {}; in {} of shape {} it would be {}", spec.name, ToString(spec.shape),
-                 tensor.name, ToString(tensor.shape), ToString(part.source));
+                 tensor.name, ToString(tensor.shape), ToString(part.box));
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ ForeignModel CanonicalModel(const std::vector<ParameterSpec>& parameters) {
   ForeignModel model;
   for (const ParameterSpec& spec : parameters)
     model.tensors.push_back(
-        {spec.name, spec.shape, {{spec.name, Box::Whole(spec.shape), Box::Whole(spec.shape), false}}});
+        {spec.name, spec.shape, {{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, spec.name}}});
   return model;
 }
 
@@ -73,12 +73,8 @@ Status CheckAgainst(const ForeignModel& model, const std::vector<ParameterSpec>&
       if (found == uses.end())
         return Corrupt("tensor {} needs {}, which the checkpoint does not have", tensor.name, part.parameter);
       const ParameterSpec& spec = *found->second.spec;
-      Dims extent = part.box.extent;
-      if (part.transpose) std::swap(extent[0], extent[1]);
-      if (part.source.rank() != spec.shape.rank() || !Contains(Box::Whole(spec.shape), part.source) ||
-          !(extent == part.source.extent))
-        return DoesNotFit(tensor, part, spec);
-      found->second.elements += part.source.Volume();
+      if (!part.Fits(spec.shape, tensor.shape)) return DoesNotFit(tensor, part, spec);
+      found->second.elements += part.box.Volume();
     }
   }
   for (const ParameterSpec& spec : parameters) {

@@ -10,16 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/box_map.h"
 #include "ckpt/model/tensor.h"
 
 namespace cairn {
 
-// A box of a canonical parameter inside a foreign tensor.
-struct ForeignPart {
+// A box of a canonical parameter inside a foreign tensor: all of the parameter as a rule, one head of many
+// where heads alternate.
+struct ForeignPart : BoxMap {
   std::string parameter;
-  Box source;              // of the parameter; all of it as a rule, one head of many where heads alternate
-  Box box;                 // of the foreign tensor
-  bool transpose = false;  // the parameter's rows are the box's columns; both have two dimensions
 };
 
 struct ForeignTensor {

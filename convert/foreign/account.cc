@@ -93,14 +93,14 @@ Ranges Gaps(Ranges ranges, uint64_t bytes) {
 
 // Whether two parts read an element of their array twice. Rows of many parts are compared with their
 // neighbours alone.
-bool Overlap(std::vector<const StoredPart*>& parts) {
+bool Overlap(std::vector<const ArrayPart*>& parts) {
   if (parts.size() <= kMaxPairs) {
     for (size_t i = 0; i < parts.size(); ++i)
       for (size_t j = 0; j < i; ++j)
         if (parts[i]->in_array.rank() > 0 && Intersect(parts[i]->in_array, parts[j]->in_array)) return true;
     return false;
   }
-  std::ranges::sort(parts, {}, [](const StoredPart* part) { return part->in_array.offset[0]; });
+  std::ranges::sort(parts, {}, [](const ArrayPart* part) { return part->in_array.offset[0]; });
   for (size_t i = 1; i < parts.size(); ++i)
     if (Intersect(parts[i]->in_array, parts[i - 1]->in_array)) return true;
   return false;
@@ -204,8 +204,8 @@ Status Account::LeaveRest(const std::string& file, const TorchFile& contents,
 // Which label each array's bytes have; what an array has beyond its parts is padding.
 Status Account::CheckArrays(const StoredCatalog& catalog, const std::set<uint32_t>& replicas, Totals& totals,
                             std::vector<int>& labels) {
-  std::vector<std::vector<const StoredPart*>> parts(catalog.arrays.size());
-  for (const StoredPart& part : catalog.parts) parts[part.array].push_back(&part);
+  std::vector<std::vector<const ArrayPart*>> parts(catalog.arrays.size());
+  for (const ArrayPart& part : catalog.parts) parts[part.array].push_back(&part);
   labels.assign(catalog.arrays.size(), 0);
   for (uint32_t i = 0; i < catalog.arrays.size(); ++i) {
     const StoredArray& array = catalog.arrays[i];
@@ -216,7 +216,7 @@ Status Account::CheckArrays(const StoredCatalog& catalog, const std::set<uint32_
     const TensorEntry& tensor = catalog.tensors[parts[i][0]->tensor];
     labels[i] = static_cast<int>(tensor.role);
     uint64_t volume = 0;
-    for (const StoredPart* part : parts[i]) volume += part->in_array.Volume();
+    for (const ArrayPart* part : parts[i]) volume += part->in_array.Volume();
     if (Overlap(parts[i])) return Corrupt("elements of {} would be read twice", array.name);
     const uint64_t left = array.shape.Volume() - std::min(volume, array.shape.Volume());
     if (left == 0 || replicas.contains(i)) continue;

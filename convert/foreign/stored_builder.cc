@@ -96,7 +96,7 @@ Result<uint32_t> StoredBuilder::Tensor(const ParameterSpec& spec, Role role, Dty
 
 void StoredBuilder::AddPart(uint32_t tensor, const Box& box, const TensorArray& array) {
   const Box in_array = Box::Whole(array.array.shape);
-  catalog.parts.push_back({tensor, box, AddArray(array.array), in_array, array.transposed});
+  catalog.parts.push_back({{box, in_array, array.transposed}, tensor, AddArray(array.array)});
 }
 
 std::vector<uint32_t> StoredBuilder::SortByParameter() {
@@ -113,7 +113,7 @@ std::vector<uint32_t> StoredBuilder::SortByParameter() {
     tensors.push_back(catalog.tensors[order[i]]);
   }
   catalog.tensors = std::move(tensors);
-  for (StoredPart& part : catalog.parts) part.tensor = place[part.tensor];
+  for (ArrayPart& part : catalog.parts) part.tensor = place[part.tensor];
   return place;
 }
 

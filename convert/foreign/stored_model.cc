@@ -119,15 +119,15 @@ class Mapper {
     for (const ForeignPart& part : wanted.parts) {
       const uint32_t parameter = parameter_of_.at(part.parameter);
       catalog.tensors[parameter].dtype = *tensor.dtype;
-      const Box in_array = tensor.transposed ? Transposed(part.box) : part.box;
-      catalog.parts.push_back({parameter, part.source, array, in_array, part.transpose != tensor.transposed});
+      const Box in_array = tensor.transposed ? Transposed(part.in_array) : part.in_array;
+      catalog.parts.push_back({{part.box, in_array, part.transpose != tensor.transposed}, parameter, array});
     }
     return OkStatus();
   }
 
   Status FindOriginal(StoredTwin& twin) const {
     const uint32_t embedding = parameter_of_.at("embedding.word.weight");
-    const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &StoredPart::tensor);
+    const auto part = std::ranges::find(mapped_.catalog.parts, embedding, &ArrayPart::tensor);
     twin.array = part->array;
     const StoredArray& original = mapped_.catalog.arrays[twin.array];
     const bool alike = twin.copy.dtype == original.dtype && !twin.copy.transposed &&
@@ -300,7 +300,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, cons
     catalog.tensors.push_back({{.name = tensor.name, .shape = tensor.shape}, Role::kWeight, *tensor.dtype});
     catalog.arrays.push_back(ArrayOf(tensor));
     const Box in_array = Box::Whole(catalog.arrays.back().shape);
-    catalog.parts.push_back({index, Box::Whole(tensor.shape), index, in_array, tensor.transposed});
+    catalog.parts.push_back({{Box::Whole(tensor.shape), in_array, tensor.transposed}, index, index});
   }
   if (catalog.tensors.empty()) return NotFound("{}: there are no tensors in it", directory);
   Manifest manifest;

@@ -10,15 +10,6 @@ constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to rea
 constexpr uint64_t kMinWindowBytes = 64 << 10;
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
 
-// `box` of the tensor in the array's coordinates.
-Box InArray(const StoredPart& part, const Box& box) {
-  Box found = part.transpose ? Transposed(box) : box;
-  const Box origin = part.transpose ? Transposed(part.box) : part.box;
-  for (int i = 0; i < found.rank(); ++i)
-    found.offset[i] = found.offset[i] - origin.offset[i] + part.in_array.offset[i];
-  return found;
-}
-
 template <typename Integer>
 void CopyStrided(const std::byte* from, uint64_t count, uint64_t stride, std::byte* to) {
   for (uint64_t i = 0; i < count; ++i)
@@ -39,7 +30,7 @@ Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::st
   std::unique_ptr<StoredSource> source(
       new StoredSource(fs, std::move(directory), std::move(manifest), std::move(catalog)));
   StoredCatalog& stored = source->catalog_;
-  std::ranges::sort(stored.parts, [](const StoredPart& a, const StoredPart& b) {
+  std::ranges::sort(stored.parts, [](const ArrayPart& a, const ArrayPart& b) {
     if (a.tensor != b.tensor) return a.tensor < b.tensor;
     return std::ranges::lexicographical_compare(a.box.offset, b.box.offset);
   });
@@ -47,7 +38,7 @@ Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::st
   CAIRN_RETURN_IF_ERROR(source->CheckParts());
   CAIRN_RETURN_IF_ERROR(source->CheckCovered());
   source->first_parts_.assign(stored.tensors.size() + 1, 0);
-  for (const StoredPart& part : stored.parts) ++source->first_parts_[part.tensor + 1];
+  for (const ArrayPart& part : stored.parts) ++source->first_parts_[part.tensor + 1];
   for (size_t i = 0; i < stored.tensors.size(); ++i) source->first_parts_[i + 1] += source->first_parts_[i];
   return source;
 }
@@ -81,7 +72,7 @@ Status StoredSource::CheckArrays() {
 }
 
 Status StoredSource::CheckParts() const {
-  for (const StoredPart& part : catalog_.parts) {
+  for (const ArrayPart& part : catalog_.parts) {
     if (part.tensor >= catalog_.tensors.size() || part.array >= catalog_.arrays.size())
       return Corrupt("{}: a part of tensor {} that there is not", directory(), part.tensor);
     const TensorEntry& tensor = catalog_.tensors[part.tensor];
@@ -89,12 +80,7 @@ Status StoredSource::CheckParts() const {
     if (array.dtype != tensor.dtype)
       return Corrupt("{}: {} is {}, other parts of tensor {} are {}", directory(), array.name,
                      Name(array.dtype), DisplayName(tensor), Name(tensor.dtype));
-    const bool ranks = part.box.rank() == tensor.spec.shape.rank() &&
-                       part.in_array.rank() == array.shape.rank() &&
-                       part.box.rank() == part.in_array.rank() && (!part.transpose || part.box.rank() == 2);
-    if (!ranks || !Contains(Box::Whole(tensor.spec.shape), part.box) ||
-        !Contains(Box::Whole(array.shape), part.in_array) ||
-        !((part.transpose ? Transposed(part.box) : part.box).extent == part.in_array.extent))
+    if (!part.Fits(tensor.spec.shape, array.shape))
       return Corrupt("{}: {} of shape {} does not fit tensor {} of shape {}", directory(), array.name,
                      ToString(array.shape), DisplayName(tensor), ToString(tensor.spec.shape));
   }
@@ -104,7 +90,7 @@ Status StoredSource::CheckParts() const {
 Status StoredSource::CheckCovered() const {
   Catalog boxes;
   static_cast<TensorTable&>(boxes) = catalog_;
-  for (const StoredPart& part : catalog_.parts) {
+  for (const ArrayPart& part : catalog_.parts) {
     const StoredArray& array = catalog_.arrays[part.array];
     const uint64_t volume = part.box.Volume();
     boxes.pieces.push_back({.tensor = part.tensor,
@@ -129,7 +115,7 @@ void StoredSource::SetCacheBytes(uint64_t bytes) {
 Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
   std::vector<Run> runs;
   for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
-    const StoredPart& part = catalog_.parts[i];
+    const ArrayPart& part = catalog_.parts[i];
     if (box.rank() == 0)
       AddRuns(part, box, box, runs);
     else if (const auto common = Intersect(part.box, box))
@@ -141,10 +127,10 @@ Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byt
 }
 
 // Walks the array's rows; trailing dimensions that are whole on both sides are one row with the one before.
-void StoredSource::AddRuns(const StoredPart& part, const Box& common, const Box& box,
+void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& box,
                            std::vector<Run>& runs) const {
   const StoredArray& array = catalog_.arrays[part.array];
-  const Box stored = InArray(part, common);
+  const Box stored = part.ToArray(common);
   if (stored.rank() == 0) return AddRun(array, 0, 1, 0, 1, runs);
   int inner = stored.rank() - 1;
   uint64_t count = stored.extent[inner];

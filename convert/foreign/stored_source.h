@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/box_map.h"
 #include "ckpt/io/open_files.h"
 #include "ckpt/model/source.h"
 
@@ -29,17 +30,9 @@ struct StoredArray {
   std::vector<StoredExtent> extents;  // in order, without gaps or overlaps
 };
 
-struct StoredPart {
-  uint32_t tensor = 0;  // into the catalog
-  Box box;              // of the tensor
-  uint32_t array = 0;
-  Box in_array;            // the same elements; of the same rank
-  bool transpose = false;  // the tensor's rows are the array's columns; both have two dimensions
-};
-
 struct StoredCatalog : TensorTable {
   std::vector<StoredArray> arrays;
-  std::vector<StoredPart> parts;  // in any order; cover each tensor once
+  std::vector<ArrayPart> parts;  // in any order; cover each tensor once
 };
 
 // A checkpoint of another system, as OpenForeign() gives it.
@@ -83,7 +76,7 @@ class StoredSource final : public ForeignSource {
   Status CheckArrays();
   Status CheckParts() const;
   Status CheckCovered() const;
-  void AddRuns(const StoredPart& part, const Box& common, const Box& box, std::vector<Run>& runs) const;
+  void AddRuns(const ArrayPart& part, const Box& common, const Box& box, std::vector<Run>& runs) const;
   void AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target, uint64_t stride,
               std::vector<Run>& runs) const;
   Status ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out);

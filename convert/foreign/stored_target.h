@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/box_map.h"
 #include "ckpt/model/tensor.h"
 #include "convert/torch/zip_layout.h"
 
@@ -40,14 +41,6 @@ struct TargetArray {
   std::vector<TargetExtent> extents;  // in order; elements between them are in no file
 };
 
-struct TargetPart {
-  uint32_t tensor = 0;  // into the target's tensors
-  Box box;              // of the tensor
-  uint32_t array = 0;
-  Box in_array;            // the same elements
-  bool transpose = false;  // the tensor's rows are the array's columns
-};
-
 // A tensor on its way: of the source, in the type that is written.
 struct TargetTensor {
   uint32_t source = 0;    // into the source's catalog
@@ -67,7 +60,7 @@ struct StoredTarget {
   std::vector<TargetZip> zips;
   std::vector<TargetTensor> tensors;
   std::vector<TargetArray> arrays;
-  std::vector<TargetPart> parts;
+  std::vector<ArrayPart> parts;
   std::vector<TargetConstant> constants;
 
   uint64_t bytes() const;

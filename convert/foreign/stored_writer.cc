@@ -38,7 +38,7 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
 
 Status StoredWriter::Write(const Block& block) {
   for (const uint32_t index : parts_[block.tensor]) {
-    const TargetPart& part = target_.parts[index];
+    const ArrayPart& part = target_.parts[index];
     if (part.box.rank() == 0)
       CAIRN_RETURN_IF_ERROR(WriteRun(part.array, 0, block.bytes));
     else if (const auto common = Intersect(part.box, block.box))
@@ -47,22 +47,15 @@ Status StoredWriter::Write(const Block& block) {
   return OkStatus();
 }
 
-// Offsets are modulo 2^64: the array may begin before the tensor does, where it has padding or other tensors.
-Status StoredWriter::WritePart(const TargetPart& part, const Box& common, const Block& block) {
+Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const Block& block) {
   const TargetArray& array = target_.arrays[part.array];
   const uint64_t size = SizeOf(array.dtype);
   std::span<const std::byte> bytes = block.bytes;
-  Box place = common, source = block.box;
-  Box whole{part.box.offset, array.shape};
-  if (part.transpose) {
-    bytes = Transpose(common, block, size);
-    place = source = Transposed(common);
-    whole.offset = Transposed(part.box).offset;
-  }
-  for (int d = 0; d < place.rank(); ++d) whole.offset[d] -= part.in_array.offset[d];
+  if (part.transpose) bytes = Transpose(common, block, size);
+  const Box place = part.ToArray(common), from = part.transpose ? place : part.ToArray(block.box);
   Status status;
-  ForEachRun(place, source, whole, [&](uint64_t from, uint64_t to, uint64_t count) {
-    if (status.ok()) status = WriteRun(part.array, to, bytes.subspan(from * size, count * size));
+  ForEachRun(place, from, Box::Whole(array.shape), [&](uint64_t at, uint64_t to, uint64_t count) {
+    if (status.ok()) status = WriteRun(part.array, to, bytes.subspan(at * size, count * size));
   });
   return status;
 }

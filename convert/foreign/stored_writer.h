@@ -43,7 +43,7 @@ class StoredWriter {
   StoredWriter(FileSystem& fs, std::string directory, const StoredTarget& target)
       : fs_(fs), directory_(std::move(directory)), target_(target), streams_(target.arrays.size()) {}
   Status Open(WriteRing& ring, Direct direct);
-  Status WritePart(const TargetPart& part, const Box& common, const Block& block);
+  Status WritePart(const ArrayPart& part, const Box& common, const Block& block);
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, const TargetExtent& extent, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);

@@ -77,7 +77,7 @@ std::string ToString(const FileRank& rank) {
 std::vector<StoredSlice> SlicesOf(const StoredSource& source, uint32_t tensor) {
   const auto& catalog = static_cast<const StoredCatalog&>(source.catalog());
   std::vector<StoredSlice> slices;
-  for (const StoredPart& part : catalog.parts) {
+  for (const ArrayPart& part : catalog.parts) {
     if (part.tensor != tensor || part.in_array.Volume() == 0) continue;
     const StoredArray& array = catalog.arrays[part.array];
     const FlatRange reach = ReachOf(part.in_array, array.shape);

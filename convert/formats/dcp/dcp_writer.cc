@@ -138,7 +138,7 @@ class DcpPlanner {
   void AddChunk(uint32_t index, const TensorEntry& tensor, const Box& box, uint32_t file, DcpEntry& entry) {
     const uint32_t zip = builder_.BeginZip(file, "archive");
     const uint32_t array = builder_.EmitArray(zip, tensor.dtype, box.extent);
-    builder_.target.parts.push_back({index, box, array, Box::Whole(box.extent), false});
+    builder_.target.parts.push_back({{box, Box::Whole(box.extent)}, index, array});
     entry.chunks.emplace_back(box, zip);
   }
 

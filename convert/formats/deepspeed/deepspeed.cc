@@ -470,7 +470,7 @@ class DeepSpeedOpener {
   Status AddCopies() {
     std::map<std::pair<std::string, std::string>, uint32_t> firsts;  // file and name: the array
     std::map<uint32_t, uint32_t> tensors;                            // of an array
-    for (const StoredPart& part : builder_.catalog.parts) tensors.emplace(part.array, part.tensor);
+    for (const ArrayPart& part : builder_.catalog.parts) tensors.emplace(part.array, part.tensor);
     for (const auto& [array, tensor] : tensors) {
       const StoredArray& stored = builder_.catalog.arrays[array];
       if (stored.extents.empty() || builder_.catalog.tensors[tensor].role != Role::kWeight) continue;
@@ -745,7 +745,7 @@ class DeepSpeedOpener {
   // What is stored under a second name is the same stretch of the file, or else must hold the same.
   Status AddAgain(const std::string& first, const StoredArray& array) {
     const auto& parts = builder_.catalog.parts;
-    const auto part = std::ranges::find_if(parts, [&](const StoredPart& p) {
+    const auto part = std::ranges::find_if(parts, [&](const ArrayPart& p) {
       const TensorEntry& tensor = builder_.catalog.tensors[p.tensor];
       return tensor.role == Role::kWeight && tensor.spec.name == first;
     });

@@ -263,7 +263,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     const uint32_t zip = builder_.BeginTorchFile(folder + "step.pt");
     if (!parameter.step) return builder_.EmitScalar(zip, static_cast<float>(state_.optimizer_step));
     const uint32_t array = builder_.EmitArray(zip, tensors_.tensors[*parameter.step].entry.dtype, {});
-    builder_.target.parts.push_back({*parameter.step, Box{}, array, Box{}, false});
+    builder_.target.parts.push_back({{}, *parameter.step, array});
   }
 
   // What ZeRO 1 and 2 look for is at the top, what ZeRO 3 does in a dict of its own.

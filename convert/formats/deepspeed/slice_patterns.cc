@@ -142,7 +142,7 @@ Status SliceAssembler::Add(int tp, const std::string& name, Role role, bool buff
     const Box in_array = slice.transposed ? Box::Whole(slice.array.shape) : in_slice;
     const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(box)), array);
     if (fresh) {
-      builder_.catalog.parts.push_back({tensor, box, array, in_array, slice.transposed});
+      builder_.catalog.parts.push_back({{box, in_array, slice.transposed}, tensor, array});
     } else if (half == 0) {
       builder_.account.Replica(array);
       replicas_.push_back({tensor, array, taken->second});

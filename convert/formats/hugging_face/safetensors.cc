@@ -25,7 +25,7 @@ StoredCatalog SourceCatalog(const std::vector<ParameterSpec>& parameters,
     catalog.tensors.push_back({spec, Role::kWeight, *tensor.dtype});
     catalog.arrays.push_back(
         {.name = tensor.name, .dtype = *tensor.dtype, .shape = tensor.shape, .extents = tensor.extents});
-    catalog.parts.push_back({index, Box::Whole(tensor.shape), index, Box::Whole(tensor.shape), false});
+    catalog.parts.push_back({{Box::Whole(tensor.shape), Box::Whole(tensor.shape)}, index, index});
   }
   return catalog;
 }

@@ -78,7 +78,7 @@ class SafetensorsSink final : public WeightSink {
   Status Write(const Block& block) override {
     const uint64_t size = SizeOf(dtypes_[places_[block.tensor][0].tensor]);
     for (const Place& place : places_[block.tensor]) {
-      const Box& source = model_.tensors[place.tensor].parts[place.part].source;
+      const Box& source = model_.tensors[place.tensor].parts[place.part].box;
       if (source.rank() == 0 || source == block.box || Contains(source, block.box)) {
         CAIRN_RETURN_IF_ERROR(WritePart(place, block.box, block.bytes));
       } else if (const auto common = Intersect(source, block.box)) {
@@ -123,16 +123,12 @@ class SafetensorsSink final : public WeightSink {
     const ForeignTensor& tensor = model_.tensors[place.tensor];
     const ForeignPart& part = tensor.parts[place.part];
     const uint64_t size = SizeOf(dtypes_[place.tensor]);
-    Box target = box;
-    for (int d = 0; d < target.rank(); ++d) target.offset[d] -= part.source.offset[d];
     if (part.transpose) {
       transposed_.resize(std::max(transposed_.size(), bytes.size()));
       Transpose(bytes.data(), box.extent[0], box.extent[1], size, transposed_.data());
       bytes = std::span(transposed_).first(bytes.size());
-      std::swap(target.extent[0], target.extent[1]);
-      std::swap(target.offset[0], target.offset[1]);
     }
-    for (int d = 0; d < target.rank(); ++d) target.offset[d] += part.box.offset[d];
+    const Box target = part.ToArray(box);
     CAIRN_ASSIGN_OR_RETURN(SafetensorsWriter* const writer, WriterOf(file_of_[place.tensor]));
     Status status;
     ForEachRun(target, target, Box::Whole(tensor.shape),

@@ -75,7 +75,7 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
   for (size_t i = 0; i < tensors.parameters.size(); ++i) {
     const ParameterSpec& spec = tensors.parameters[i].spec;
     const Box whole = Box::Whole(spec.shape);
-    held.push_back({.name = spec.name, .shape = spec.shape, .parts = {{i, whole, whole}}, .file_name = {}});
+    held.push_back({.name = spec.name, .shape = spec.shape, .parts = {{{whole, whole}, i}}, .file_name = {}});
   }
   return model;
 }
@@ -133,8 +133,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
 void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
               StoredTarget& target) {
   for (const MegatronPart& part : local.parts)
-    target.parts.push_back(
-        {WrittenTensor(tensors.parameters[part.parameter], role), part.source, array, part.place, false});
+    target.parts.push_back({part, WrittenTensor(tensors.parameters[part.parameter], role), array});
 }
 
 }  // namespace cairn

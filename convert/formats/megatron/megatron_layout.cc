@@ -129,8 +129,9 @@ class Builder {
     tensor.shape[0] = local * (share + 2) * d;
     for (uint64_t group = 0, at = 0; group < local; ++group)
       for (size_t i = 0; i < 3; at += rows[i++])
-        tensor.parts.push_back({found[i], Rows(ShapeOf(found[i]), (rank_ * local + group) * rows[i], rows[i]),
-                                Rows(tensor.shape, at, rows[i])});
+        tensor.parts.push_back({{Rows(ShapeOf(found[i]), (rank_ * local + group) * rows[i], rows[i]),
+                                 Rows(tensor.shape, at, rows[i])},
+                                found[i]});
     return true;
   }
 
@@ -145,7 +146,7 @@ class Builder {
     for (size_t i = 0; i < found.size(); ++i) {
       if (ShapeOf(found[i])[0] != shape_.ffn) return false;
       tensor.parts.push_back(
-          {found[i], Rows(ShapeOf(found[i]), rank_ * units, units), Rows(tensor.shape, i * units, units)});
+          {{Rows(ShapeOf(found[i]), rank_ * units, units), Rows(tensor.shape, i * units, units)}, found[i]});
     }
     return true;
   }
@@ -166,7 +167,7 @@ class Builder {
       source.offset[d] = std::min(whole[d], rank_ * tensor.shape[d]);
       source.extent[d] = std::min(whole[d] - source.offset[d], tensor.shape[d]);
     }
-    tensor.parts.push_back({parameter, source, {Dims::Filled(whole.rank(), 0), source.extent}});
+    tensor.parts.push_back({{source, Box::Whole(source.extent)}, parameter});
     return true;
   }
 

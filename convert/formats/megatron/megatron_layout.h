@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/box_map.h"
 #include "ckpt/model/tensor.h"
 #include "convert/formats/megatron/megatron_function.h"
 #include "convert/formats/training/training_tensors.h"
 
 namespace cairn {
 
-struct MegatronPart {
+// A box of a parameter inside a rank's tensor.
+struct MegatronPart : BoxMap {
   size_t parameter = 0;  // into the training's parameters
-  Box source;            // of it
-  Box place;             // the same elements, of the rank's tensor
 };
 
 struct MegatronTensor {

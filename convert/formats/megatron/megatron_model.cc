@@ -285,7 +285,7 @@ Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& targe
   }
   const auto [taken, fresh] = taken_.try_emplace(std::pair(tensor, ToString(target_box)), array);
   if (fresh)
-    builder_.catalog.parts.push_back({tensor, target_box, array, in_array});
+    builder_.catalog.parts.push_back({{target_box, in_array}, tensor, array});
   else if (first) {
     builder_.account.Replica(array);
     replicas_.push_back({tensor, array, taken->second});

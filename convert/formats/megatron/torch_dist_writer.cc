@@ -19,7 +19,7 @@ constexpr const char* kMetadata =
 // A box of a tensor over all TP ranks, without the dimension of the layers.
 struct ShardSlice {
   Box box;
-  std::vector<MegatronPart> parts;  // places within the box
+  std::vector<MegatronPart> parts;  // in_array: within the box
 };
 
 Dims Prepended(uint64_t first, const Dims& rest) {
@@ -42,7 +42,7 @@ std::vector<ShardSlice> SlicesOf(const MegatronTensor& tensor, int tp_rank, int 
     ShardSlice slice{Box::Whole(tensor.shape), {tensor.parts[half]}};
     slice.box.extent[0] = rows;
     slice.box.offset[0] = (half * ranks + rank) * rows;
-    slice.parts[0].place.offset[0] = 0;
+    slice.parts[0].in_array.offset[0] = 0;
     halves.push_back(std::move(slice));
   }
   return halves;
@@ -190,7 +190,7 @@ class TorchDistPlanner {
     const uint32_t array =
         builder_.AddArray({*entry.dtype, slice.box.extent, {{{0, volume}, zip, storage, 0}}});
     for (const MegatronPart& part : slice.parts)
-      builder_.target.parts.push_back({TensorOf(part, role), part.source, array, part.place, false});
+      builder_.target.parts.push_back({part, TensorOf(part, role), array});
     entry.chunks.emplace_back(box, zip);
   }
 

@@ -43,7 +43,7 @@ void GroupMembers::PutInto(nlohmann::json& param_groups) const {
 GroupMembers MembersOfArrays(const StoredCatalog& catalog,
                              const std::vector<std::vector<std::string>>& names) {
   std::map<std::string_view, std::vector<uint32_t>> tensors;  // of each name, in the order of the parts
-  for (const StoredPart& part : catalog.parts)
+  for (const ArrayPart& part : catalog.parts)
     if (IsOptimizerState(catalog.tensors[part.tensor].role))
       tensors[catalog.arrays[part.array].name].push_back(part.tensor);
   GroupMembers members(names.size());

@@ -33,7 +33,7 @@ Result<std::unique_ptr<StoredSource>> ArraysOf(FileSystem& fs, const std::string
     plain.tensors.push_back(
         {{.name = fmt::format("{}", index), .shape = array.shape}, Role::kWeight, array.dtype});
     plain.arrays.push_back(array);
-    plain.parts.push_back({at, Box::Whole(array.shape), at, Box::Whole(array.shape)});
+    plain.parts.push_back({{Box::Whole(array.shape), Box::Whole(array.shape)}, at, at});
   }
   return StoredSource::Make(fs, directory, {}, std::move(plain));
 }
@@ -153,7 +153,7 @@ std::vector<StoredCatalog> Alternatives(const StoredCatalog& catalog,
   std::vector<StoredCatalog> catalogs;
   for (size_t i = 0; i < count; ++i) {
     StoredCatalog& other = catalogs.emplace_back(catalog);
-    for (StoredPart& part : other.parts)
+    for (ArrayPart& part : other.parts)
       if (const auto found = others.find(part.array); found != others.end() && i < found->second.size())
         part.array = found->second[i];
   }

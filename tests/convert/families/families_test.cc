@@ -135,8 +135,8 @@ TEST_P(ArchitectureTest, EveryElementIsStoredOnceAndUsedOnce) {
     for (const ForeignTensor& tensor : expanded->tensors) {
       stored.AddTensor(tensor.name, tensor.shape);
       for (const ForeignPart& part : tensor.parts) {
-        stored.AddBox(tensor.name, part.box);
-        used.AddBox(part.parameter, part.source);
+        stored.AddBox(tensor.name, part.in_array);
+        used.AddBox(part.parameter, part.box);
       }
     }
     ASSERT_TRUE(stored.Check().ok()) << stored.Check().message();
@@ -304,7 +304,7 @@ TEST(CheckAgainstTest, PartsThatDoNotFitAreNamed) {
   ForeignModel twice = good;
   twice.tensors.push_back(good.tensors.back());
   ForeignModel outside = good;
-  outside.tensors[5].parts[0].source.offset[0] = 1000;
+  outside.tensors[5].parts[0].box.offset[0] = 1000;
   ForeignModel unknown = good;
   unknown.tensors[0].parts[0].parameter = "nobody";
   ForeignModel missing = good;

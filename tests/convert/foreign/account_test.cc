@@ -23,7 +23,7 @@ struct SampleTensors {
     const auto index = static_cast<uint32_t>(catalog.tensors.size());
     catalog.tensors.push_back({{.name = name, .shape = shape}, Role::kWeight, Dtype::kF32});
     catalog.arrays.push_back({name, Dtype::kF32, shape, {{{0, shape.Volume()}, 0, offset}}});
-    catalog.parts.push_back({index, Box::Whole(shape), index, Box::Whole(shape)});
+    catalog.parts.push_back({{Box::Whole(shape), Box::Whole(shape)}, index, index});
   }
   std::string Error() const { return account.Close(catalog).status().message(); }
 };

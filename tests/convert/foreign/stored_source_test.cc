@@ -49,7 +49,7 @@ struct Sample {
     const Box in{{rng() % (array[0] - rows + 1), rng() % (array[1] - columns + 1)}, {rows, columns}};
     std::vector<uint16_t> values;
     const uint32_t index = AddArray(rng, array, 1 + static_cast<int>(rng() % 3), values);
-    catalog.parts.push_back({tensor, box, index, in, transpose});
+    catalog.parts.push_back({{box, in, transpose}, tensor, index});
     for (uint64_t r = 0; r < rows; ++r)
       for (uint64_t c = 0; c < columns; ++c)
         expected[tensor][(box.offset[0] + (transpose ? c : r)) * shape[1] + box.offset[1] +
@@ -112,7 +112,7 @@ TEST(StoredSource, ReadsEachByteOfAWholeMatrixOnce) {
   for (uint64_t i = 0; i < 4; ++i) {  // columns, as row-parallel layers are cut
     std::vector<uint16_t> values;
     const uint32_t array = sample.AddArray(rng, {64, 12}, 1, values);
-    sample.catalog.parts.push_back({tensor, {{0, 12 * i}, {64, 12}}, array, {{0, 0}, {64, 12}}});
+    sample.catalog.parts.push_back({{{{0, 12 * i}, {64, 12}}, {{0, 0}, {64, 12}}}, tensor, array});
   }
   auto source = sample.Open();
   ASSERT_TRUE(source.ok());

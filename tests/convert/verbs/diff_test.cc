@@ -24,7 +24,7 @@ class Vectors {
     const Dims shape{values.size()};
     catalog_.tensors.push_back({{.name = name, .shape = shape}, role, Dtype::kF32});
     catalog_.arrays.push_back({name, Dtype::kF32, shape, {{{0, values.size()}, 0, bytes_.size() * 4}}});
-    catalog_.parts.push_back({index, Box::Whole(shape), index, Box::Whole(shape)});
+    catalog_.parts.push_back({{Box::Whole(shape), Box::Whole(shape)}, index, index});
     bytes_.insert(bytes_.end(), values.begin(), values.end());
     return *this;
   }
