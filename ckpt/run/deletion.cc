@@ -2,18 +2,14 @@
 // rename aside, make that durable, unlink what the checks saw.
 #include "ckpt/run/deletion.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <set>
 #include <thread>
 
-#include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_health.h"
@@ -154,11 +150,11 @@ Status CheckNobodyWrites(const TreeDeletion& d) {
   std::vector<std::string> runs{d.directory};
   for (const std::string& below : d.directories) runs.push_back(JoinPath(d.directory, below));
   for (const std::string& run : runs) {
-    const int fd = ::open(JoinPath(run, kLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) continue;
-    const bool free = ::flock(fd, LOCK_SH | LOCK_NB) == 0;
-    ::close(fd);
-    if (!free) return InvalidArgument("{}: a training writes into it; {} stays", run, d.directory);
+    Result<FileLock> lock = FileLock::Open(JoinPath(run, kLockName), FileLock::Missing::kError);
+    if (!lock.ok()) continue;
+    const Result<bool> free = lock->TryLock(FileLock::How::kShared);
+    if (!free.ok() || !*free)
+      return InvalidArgument("{}: a training writes into it; {} stays", run, d.directory);
   }
   return OkStatus();
 }
@@ -196,24 +192,15 @@ Status CheckNoRunInside(const TreeDeletion& d) {
 // ---- The lock ----
 
 Result<DeletionLock> DeletionLock::Take(FileSystem& fs, const std::string& run_dir) {
-  if (&fs != &FileSystem::Posix()) return DeletionLock(-1);
-  const std::string path = JoinPath(run_dir, kDeletionLockName);
-  int fd = -1;
-  do fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  while (fd < 0 && errno == EINTR);
-  if (fd < 0) return PosixError("open", path, errno);
-  DeletionLock lock(fd);
+  if (&fs != &FileSystem::Posix()) return DeletionLock(std::nullopt);
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kDeletionLockName)));
   for (const auto end = std::chrono::steady_clock::now() + kLockPatience;;) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
-    if (errno != EWOULDBLOCK && errno != EINTR) return PosixError("lock", path, errno);
+    CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
+    if (ours) return DeletionLock(std::move(file));
     if (std::chrono::steady_clock::now() > end)
       return AlreadyExists("{}: another process removes something here; run again later", run_dir);
     std::this_thread::sleep_for(kLockPause);
   }
-}
-
-DeletionLock::~DeletionLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 // ---- Deletion ----

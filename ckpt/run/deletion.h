@@ -19,10 +19,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
@@ -43,13 +45,10 @@ class DeletionLock {
   // Waits for another process for a few seconds. A simulated file system has no other process, so nothing is
   // locked there. Errors: AlreadyExists where another process holds it for longer; IoError.
   static Result<DeletionLock> Take(FileSystem& fs, const std::string& run_dir);
-  DeletionLock(DeletionLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  DeletionLock& operator=(DeletionLock&&) = delete;
-  ~DeletionLock();
 
  private:
-  explicit DeletionLock(int fd) : fd_(fd) {}
-  int fd_;
+  explicit DeletionLock(std::optional<FileLock> file) : file_(std::move(file)) {}
+  std::optional<FileLock> file_;
 };
 
 enum class DeletionRefusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };

@@ -1,13 +1,8 @@
 #include "ckpt/run/run_dir.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "ckpt/model/layout.h"
@@ -73,29 +68,21 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
 }
 
 Result<RunLock> RunLock::Take(const std::string& run_dir) {
-  const std::string path = JoinPath(run_dir, kLockName);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
-  RunLock lock(fd, path);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno == EWOULDBLOCK)
-    return AlreadyExists(
-        "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
-  return IoError("lock {}: {}", path, strerror(errno));
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
+  if (ours) return RunLock(std::move(file));
+  return AlreadyExists(
+      "{}: another training writes into this run directory; stop it or choose another --save", run_dir);
 }
 
 Status RunLock::CheckPlace() const {
   struct stat ours, there;
-  if (::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
-      ours.st_dev == there.st_dev)
+  if (::fstat(file_.fd().get(), &ours) == 0 && ::stat(file_.path().c_str(), &there) == 0 &&
+      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
     return OkStatus();
   return AlreadyExists(
       "{}: the run directory was renamed, removed or replaced while a training writes into it; put it back",
-      path_);
-}
-
-RunLock::~RunLock() {
-  if (fd_ >= 0) ::close(fd_);
+      file_.path());
 }
 
 Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain& left) {

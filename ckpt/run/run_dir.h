@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/run/deletion.h"
@@ -30,18 +31,10 @@ class RunLock {
   // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
   // renamed or removed, or another took its name.
   Status CheckPlace() const;
-  RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
-  RunLock& operator=(RunLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    std::swap(path_, other.path_);
-    return *this;
-  }
-  ~RunLock();
 
  private:
-  RunLock(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  int fd_ = -1;
-  std::string path_;  // of the lock file
+  explicit RunLock(FileLock file) : file_(std::move(file)) {}
+  FileLock file_;
 };
 
 // Told of each thing that a clean-up leaves where it is, and why.

@@ -1,11 +1,10 @@
 #include "ckpt/run/tokenizer_files.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/glob.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
@@ -30,7 +29,7 @@ Result<FileCopies> TokenizerFiles(FileSystem& fs, const std::string& directory) 
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   FileCopies files;
   for (const std::string& name : names) {
-    const auto matches = [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; };
+    const auto matches = [&](const char* glob) { return FitsGlob(name, glob); };
     if (!std::ranges::any_of(kTokenizerFiles, matches)) continue;
     const std::string path = JoinPath(directory, name);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));

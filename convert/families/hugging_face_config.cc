@@ -1,9 +1,8 @@
 #include "convert/families/hugging_face_config.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
+#include "ckpt/base/glob.h"
 #include "ckpt/model/model_function.h"
 #include "convert/families/expand.h"
 #include "convert/families/families.h"
@@ -102,9 +101,7 @@ bool SaysNothing(const json& value) {
 }
 
 bool IsKnown(const Architecture& architecture, const std::string& key) {
-  const auto fits = [&](const auto& glob) {
-    return ::fnmatch(std::string(glob).c_str(), key.c_str(), 0) == 0;
-  };
+  const auto fits = [&](const auto& glob) { return FitsGlob(key, std::string(glob)); };
   return std::ranges::any_of(kHarmless, fits) || std::ranges::any_of(architecture.harmless, fits) ||
          (architecture.rope && std::ranges::any_of(kOfRope, fits)) ||
          std::ranges::any_of(architecture.refusals, fits, &Refusal::config) ||

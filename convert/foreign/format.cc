@@ -1,8 +1,8 @@
 #include "convert/foreign/format.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
+
+#include "ckpt/base/glob.h"
 
 namespace cairn {
 
@@ -15,8 +15,8 @@ Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const S
 }
 
 bool IsAllowed(const OpenOptions& options, const std::string& name) {
-  const bool allowed = std::ranges::any_of(
-      options.allow, [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+  const bool allowed =
+      std::ranges::any_of(options.allow, [&](const std::string& glob) { return FitsGlob(name, glob); });
   if (allowed && options.let_pass) options.let_pass->insert(name);
   return allowed;
 }

@@ -1,13 +1,13 @@
 #include "convert/foreign/stored_model.h"
 
 #include <fmt/ranges.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/glob.h"
 #include "ckpt/io/strict_json.h"
 #include "convert/families/families.h"
 #include "convert/families/hugging_face_config.h"
@@ -24,8 +24,7 @@ constexpr uint64_t kCompareBytes = 4 << 20;
 constexpr size_t kNamesInMessage = 4;
 
 bool MatchesAny(const std::vector<std::string>& globs, const std::string& name) {
-  return std::ranges::any_of(globs,
-                             [&](const auto& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
+  return std::ranges::any_of(globs, [&](const auto& glob) { return FitsGlob(name, glob); });
 }
 
 // "a, b and 7 more"

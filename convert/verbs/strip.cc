@@ -1,12 +1,11 @@
 #include "convert/verbs/strip.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <unordered_map>
 
+#include "ckpt/base/glob.h"
 #include "convert/foreign/shared_parameters.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/hugging_face/safetensors_sink.h"
@@ -37,7 +36,7 @@ struct StripPlan {
 bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name, std::vector<bool>& used) {
   bool matches = false;
   for (size_t i = 0; i < globs.size(); ++i) {
-    if (fnmatch(globs[i].c_str(), name.c_str(), 0) != 0) continue;
+    if (!FitsGlob(name, globs[i])) continue;
     matches = true;
     used[i] = true;
   }

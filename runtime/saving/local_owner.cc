@@ -1,7 +1,6 @@
 #include "runtime/saving/local_owner.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -86,18 +85,15 @@ Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const Local
 Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner) {
   const std::string path = JoinPath(directory, kOwnerName);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
-  if (!fd.ok()) return PosixError("open", path, errno);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return IoError("another training uses {}", directory);
-    return PosixError("lock", path, errno);
-  }
+  CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
+  CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
+  if (!ours) return IoError("another training uses {}", directory);
   CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // as it is now that nobody writes it
   if (!ReadOwner(fs, directory).ok()) {
-    CAIRN_RETURN_IF_ERROR(WriteOwner(fd, path, owner));
+    CAIRN_RETURN_IF_ERROR(WriteOwner(file.fd(), path, owner));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));
   }
-  return LocalClaim(std::move(fd));
+  return LocalClaim(std::move(file));
 }
 
 }  // namespace cairn

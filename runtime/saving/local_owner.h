@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "ckpt/base/unique_fd.h"
+#include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/run/run_identity.h"
 
@@ -44,8 +44,8 @@ class LocalClaim {
   static Result<LocalClaim> Take(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 
  private:
-  explicit LocalClaim(UniqueFd fd) : fd_(std::move(fd)) {}
-  UniqueFd fd_;
+  explicit LocalClaim(FileLock file) : file_(std::move(file)) {}
+  FileLock file_;
 };
 
 }  // namespace cairn

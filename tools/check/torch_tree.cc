@@ -1,12 +1,12 @@
 #include "tools/check/torch_tree.h"
 
 #include <fmt/ranges.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "ckpt/base/glob.h"
 #include "convert/torch/tensor_walk.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
@@ -111,9 +111,8 @@ class TreePrinter {
   // Tensors that are not asked for are left out, and so is all that is no tensor where only some are.
   bool Wanted(const std::string& path, const PyValue& value) const {
     if (globs_.empty()) return true;
-    return value.is(PyKind::kTensor) && std::ranges::any_of(globs_, [&](const std::string& glob) {
-             return ::fnmatch(glob.c_str(), path.c_str(), 0) == 0;
-           });
+    return value.is(PyKind::kTensor) &&
+           std::ranges::any_of(globs_, [&](const std::string& glob) { return FitsGlob(path, glob); });
   }
 
   void Line(size_t depth, const std::string& key, const std::string& text) const {

@@ -1,14 +1,11 @@
 #include "tools/check/verify_record.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "ckpt/io/file_lock.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/tar/file_facts.h"
 
@@ -32,21 +29,11 @@ std::string PathOf(const std::string& step_directory) {
 std::string DigestOfManifest(const Manifest& manifest) { return ToHex(DigestOf(EncodeManifest(manifest))); }
 
 // Held while a record is read, changed and replaced. Where the file system has no locks, there is none.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const std::string& directory)
-      : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (fd_ >= 0) (void)::flock(fd_, LOCK_EX);
-  }
-  ~DirectoryLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
-
- private:
-  const int fd_;
-};
+std::optional<FileLock> LockDirectory(const std::string& directory) {
+  Result<FileLock> lock = FileLock::Open(directory, FileLock::Missing::kError);
+  if (!lock.ok() || !lock->Lock(FileLock::How::kExclusive).ok()) return std::nullopt;
+  return std::move(*lock);
+}
 
 // Files as lists that checks share: most checks saw the same.
 using FileLists = std::vector<std::vector<CheckedFile>>;
@@ -189,7 +176,7 @@ void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
   const std::string directory = JoinPath(run_directory, kDirectoryName);
   const auto names = fs.List(directory);
   if (!names.ok()) return;
-  const DirectoryLock lock(directory);
+  const std::optional<FileLock> lock = LockDirectory(directory);
   for (const std::string& name : *names) {
     const std::string path = JoinPath(directory, name);
     const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
@@ -218,7 +205,7 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
                                              const Manifest& manifest, const std::vector<Check>& checks) {
   const std::string path = PathOf(step_directory);
   CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(path)));
-  const DirectoryLock lock(ParentDir(path));
+  const std::optional<FileLock> lock = LockDirectory(ParentDir(path));
   std::vector<Check> all = ReadVerifyRecord(fs, step_directory, manifest);
   for (const Check& check : checks) AddCheck(all, check);
   CAIRN_RETURN_IF_ERROR(ReplaceRecord(fs, path, Encode(manifest, all)));

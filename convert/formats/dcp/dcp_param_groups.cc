@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::string_view kGroups = "param_groups";
 constexpr std::string_view kFlat = "param_groups.";
-constexpr const char* kDcpMembers = "params";
-constexpr size_t kMaxDcpGroups = 64;  // of an untrusted file
 
 std::optional<size_t> GroupIndex(const DcpBytes& bytes) {
   const size_t size = bytes.path.size();
@@ -19,7 +17,7 @@ std::optional<size_t> GroupIndex(const DcpBytes& bytes) {
   size_t group = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
   const bool whole = error == std::errc() && end == number.data() + number.size();
-  return whole && group < kMaxDcpGroups ? std::optional(group) : std::nullopt;
+  return whole && group < kMaxParamGroups ? std::optional(group) : std::nullopt;
 }
 
 // "layers.0.weight" and "lr".
@@ -50,7 +48,7 @@ void DcpParamGroups::Add(const DcpBytes& bytes, const PyValue& value,
 void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const PyValue& value,
                                 const std::function<std::string(std::string)>& name_of) {
   if (groups_.size() <= group) groups_.resize(group + 1, nlohmann::json::object());
-  if (key != kDcpMembers) {
+  if (key != kGroupMembers) {
     if (const auto plain = PlainJson(value)) groups_[group][key] = *plain;
     return;
   }
@@ -58,7 +56,7 @@ void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const PyVa
   for (const PyValue* item : value.items)
     if (const auto name = AsText(item)) names.push_back(name_of(std::string(*name)));
   const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
-  groups_[group][kDcpMembers] = all ? std::move(names) : nlohmann::json();
+  groups_[group][kGroupMembers] = all ? std::move(names) : nlohmann::json();
 }
 
 void DcpParamGroups::PutInto(nlohmann::json& state) const {
@@ -67,11 +65,11 @@ void DcpParamGroups::PutInto(nlohmann::json& state) const {
   for (const auto& [name, values] : flat_) {
     const auto [at, added] = of_values.try_emplace(values.dump(), groups.size());
     if (added) groups.push_back(values);
-    groups[at->second][kDcpMembers].push_back(name);
+    groups[at->second][kGroupMembers].push_back(name);
   }
   if (groups.empty()) return;
   for (size_t g = 0; groups.size() > 1 && g < groups.size(); ++g)
-    if (!groups[g].contains(kDcpMembers)) groups[g][kDcpMembers] = nullptr;
+    if (!groups[g].contains(kGroupMembers)) groups[g][kGroupMembers] = nullptr;
   state["param_groups"] = groups;
 }
 

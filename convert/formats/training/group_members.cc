@@ -2,10 +2,10 @@
 
 #include <map>
 
+#include "convert/formats/training/param_groups.h"
+
 namespace cairn {
 namespace {
-
-constexpr const char* kMembers = "params";
 
 struct MegatronGroup {
   bool decay = true;
@@ -37,7 +37,7 @@ void GroupMembers::PutInto(nlohmann::json& param_groups) const {
   const bool fits = param_groups.size() == groups_.size();
   for (size_t g = 0; g < param_groups.size(); ++g)
     if (param_groups[g].is_object() && (fits || param_groups.size() > 1))
-      param_groups[g][kMembers] = fits ? nlohmann::json(groups_[g]) : nlohmann::json();
+      param_groups[g][kGroupMembers] = fits ? nlohmann::json(groups_[g]) : nlohmann::json();
 }
 
 GroupMembers MembersOfArrays(const StoredCatalog& catalog,

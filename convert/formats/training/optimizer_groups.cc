@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "convert/formats/training/param_groups.h"
+
 namespace cairn {
 namespace {
-
-constexpr const char* kGroupMembers = "params";
 
 // torch 2.11, torch/optim/adamw.py.
 nlohmann::json AdamWDefaults() {

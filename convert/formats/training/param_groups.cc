@@ -8,8 +8,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kMaxGroups = 64;  // of an untrusted file
-constexpr size_t kMaxItems = 16;   // of a value
+constexpr size_t kMaxItems = 16;  // of a value
 
 template <typename T>
 double LoadNumber(const char* bytes) {
@@ -52,7 +51,7 @@ std::optional<nlohmann::json> PlainJson(const PyValue& value) {
 
 nlohmann::json ParamGroupsOf(const PyValue* groups) {
   nlohmann::json found = nlohmann::json::array();
-  if (!groups || !groups->is(PyKind::kList) || groups->items.size() > kMaxGroups) return found;
+  if (!groups || !groups->is(PyKind::kList) || groups->items.size() > kMaxParamGroups) return found;
   for (const PyValue* group : groups->items) {
     nlohmann::json plain = nlohmann::json::object();
     for (size_t i = 0; group->is(PyKind::kDict) && i + 1 < group->items.size(); i += 2) {

@@ -8,6 +8,9 @@
 
 namespace cairn {
 
+inline constexpr const char* kGroupMembers = "params";  // of a group: the names of its parameters
+inline constexpr size_t kMaxParamGroups = 64;           // of an untrusted file
+
 // None, numbers, texts, and lists and tuples of them; nothing for others.
 std::optional<nlohmann::json> PlainJson(const PyValue& value);
 

@@ -1,17 +1,15 @@
 #include "tools/archive/schedule/team.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "tools/archive/tar/record.h"
 
@@ -116,35 +114,6 @@ Status Refused(const std::string& store) {
   return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done", store);
 }
 
-// Errors: IoError. False: somebody else holds it.
-Result<bool> TryLock(int fd, int how, const std::string& path) {
-  if (::flock(fd, how | LOCK_NB) == 0) return true;
-  if (errno == EWOULDBLOCK) return false;
-  return IoError("lock {}: {}", path, strerror(errno));
-}
-
-Status WaitForLock(int fd, int how, const std::string& path) {
-  if (fd < 0) return IoError("open {}: {}", path, strerror(errno));
-  while (::flock(fd, how) != 0)
-    if (errno != EINTR) return IoError("lock {}: {}", path, strerror(errno));
-  return OkStatus();
-}
-
-class OpenFd {
- public:
-  explicit OpenFd(int fd) : fd_(fd) {}
-  ~OpenFd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  OpenFd(const OpenFd&) = delete;
-  OpenFd& operator=(const OpenFd&) = delete;
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 }  // namespace
 
 Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_env) {
@@ -175,33 +144,24 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
 
 Result<TeamStore> TeamStore::Join(FileSystem& fs, const std::string& store, const RankTeam& team,
                                   const std::function<Status()>& prepare) {
-  const std::string path = JoinPath(store, kLockName);
-  OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(store, kLockName)));
   for (const auto start = std::chrono::steady_clock::now();;) {
-    CAIRN_ASSIGN_OR_RETURN(const bool alone, TryLock(fd.get(), LOCK_EX, path));
+    CAIRN_ASSIGN_OR_RETURN(const bool alone, lock.TryLock(FileLock::How::kExclusive));
     if (alone) {
       CAIRN_RETURN_IF_ERROR(StartTeam(fs, store, team));
       CAIRN_RETURN_IF_ERROR(prepare());
     } else if (team.alone()) {
       return Refused(store);
     }
-    if (team.alone()) return TeamStore(fs, store, team, fd.Release());
-    CAIRN_ASSIGN_OR_RETURN(const bool shared, TryLock(fd.get(), LOCK_SH, path));
+    if (team.alone()) return TeamStore(fs, store, team, std::move(lock));
+    CAIRN_ASSIGN_OR_RETURN(const bool shared, lock.TryLock(FileLock::How::kShared));
     const bool ours = TeamOf(fs, store, team.launch).has_value();
-    if (shared && ours) return TeamStore(fs, store, team, fd.Release());
+    if (shared && ours) return TeamStore(fs, store, team, std::move(lock));
     const auto waited = std::chrono::steady_clock::now() - start;
     if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
       return Refused(store);
     std::this_thread::sleep_for(kPoll);
   }
-}
-
-TeamStore::TeamStore(TeamStore&& other) noexcept
-    : fs_(other.fs_), store_(other.store_), team_(other.team_), fd_(std::exchange(other.fd_, -1)) {}
-
-TeamStore::~TeamStore() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 std::vector<size_t> TeamStore::Order(size_t count) const {
@@ -224,10 +184,10 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   const std::string path = ClaimPath(key);
   const json team = ReadTeam(fs_, store_, team_.launch);  // before this process came
   if (team["done"].contains(ToHex(DigestOf(key)))) return false;
-  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (fd.get() < 0) return IoError("open {}: {}", path, strerror(errno));
-  CAIRN_ASSIGN_OR_RETURN(const bool locked, TryLock(fd.get(), LOCK_EX, path));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(path));
+  CAIRN_ASSIGN_OR_RETURN(const bool locked, lock.TryLock(FileLock::How::kExclusive));
   if (!locked) return false;
+  const int fd = lock.fd().get();
   const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
   if (said.ok() && ShareFromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
   const int64_t started = Now();
@@ -235,32 +195,30 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   result.started_unix_seconds = started;
   result.finished_unix_seconds = Now();
   const std::string text = ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
-  if (::ftruncate(fd.get(), 0) != 0 ||
-      ::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    return IoError("write {}: {}", path, strerror(errno));
+  if (::ftruncate(fd, 0) != 0 ||
+      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return PosixError("write", path, errno);
   return true;
 }
 
 Status TeamStore::Alone(const std::function<Status()>& work) {
   if (team_.alone()) return work();
-  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kAloneName);
-  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(JoinPath(store_, kClaimsName), kAloneName)));
+  CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kExclusive));
   return work();
 }
 
 Status TeamStore::TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work) {
   if (team_.alone()) return work();
-  const std::string path = JoinPath(JoinPath(store_, kClaimsName), kRoomName);
-  const OpenFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_SH, path));
-  if (!all_fit()) CAIRN_RETURN_IF_ERROR(WaitForLock(fd.get(), LOCK_EX, path));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(JoinPath(store_, kClaimsName), kRoomName)));
+  CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kShared));
+  if (!all_fit()) CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kExclusive));
   return work();
 }
 
 Result<bool> TeamStore::IsLast() {
   if (team_.alone()) return true;
-  return TryLock(fd_, LOCK_EX, JoinPath(store_, kLockName));
+  return lock_.TryLock(FileLock::How::kExclusive);
 }
 
 Result<std::vector<ShareResult>> TeamStore::Collect() {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
 #include "convert/stream/rank_team.h"
 
@@ -40,9 +41,6 @@ class TeamStore {
   // those of `prepare`.
   static Result<TeamStore> Join(FileSystem& fs, const std::string& store, const RankTeam& team,
                                 const std::function<Status()>& prepare);
-  TeamStore(TeamStore&& other) noexcept;
-  TeamStore& operator=(TeamStore&&) = delete;
-  ~TeamStore();
 
   // The order in which this process looks at `count` sources.
   std::vector<size_t> Order(size_t count) const;
@@ -65,14 +63,14 @@ class TeamStore {
   Result<std::vector<ShareResult>> Collect();
 
  private:
-  TeamStore(FileSystem& fs, std::string store, RankTeam team, int fd)
-      : fs_(fs), store_(std::move(store)), team_(std::move(team)), fd_(fd) {}
+  TeamStore(FileSystem& fs, std::string store, RankTeam team, FileLock lock)
+      : fs_(fs), store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {}
   std::string ClaimPath(const std::string& key) const;
 
   FileSystem& fs_;
   const std::string store_;
   const RankTeam team_;
-  int fd_ = -1;
+  FileLock lock_;  // of the store
 };
 
 }  // namespace cairn

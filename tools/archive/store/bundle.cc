@@ -15,7 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kBundleVersion = 1;
-constexpr size_t kBundleDigestDigits = 8;
 constexpr std::string_view kMark = "-bundle-";
 constexpr std::string_view kSeveralRuns = "runs";
 
@@ -71,14 +70,14 @@ std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt) {
     names += fmt::format("{} {}\n", TarName(member), member.bundle);
   }
   return fmt::format("{}{}{:08}-{:08}.{}{}", run, kMark, first, last,
-                     ToHex(DigestOf(names)).substr(0, kBundleDigestDigits), kTarSuffix);
+                     ToHex(DigestOf(names)).substr(0, kTarDigestDigits), kTarSuffix);
 }
 
 std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
   if (!IsPlainFileName(name) || !name.ends_with(kTarSuffix)) return std::nullopt;
   name.remove_suffix(kTarSuffix.size());
   const size_t dot = name.rfind('.'), mark = name.rfind(kMark);
-  if (dot == name.npos || name.size() - dot - 1 != kBundleDigestDigits ||
+  if (dot == name.npos || name.size() - dot - 1 != kTarDigestDigits ||
       name.find_first_not_of("0123456789abcdef", dot + 1) != name.npos || mark == name.npos || mark == 0 ||
       mark > dot)
     return std::nullopt;

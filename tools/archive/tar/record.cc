@@ -22,7 +22,6 @@ constexpr int kRecordVersion = 2;
 constexpr int kPiecesVersion = 3;  // of a tar in pieces, which older programs would take for a damaged one
 constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
 constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
-constexpr size_t kTarDigestDigits = 8;  // of the manifest's digest, in a tar's name
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 

@@ -26,6 +26,8 @@
 namespace cairn {
 
 inline constexpr std::string_view kTarSuffix = ".tar";
+inline constexpr size_t kTarDigestDigits =
+    8;  // before the suffix: of the manifest's digest, or of a bundle's names
 inline constexpr std::string_view kRecordSuffix = ".tar.json";
 inline constexpr std::string_view kParitySuffix = ".parity";  // behind the tar's name
 inline constexpr std::string_view kPartialSuffix =

@@ -1,0 +1,43 @@
+#include "ckpt/io/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+
+#include "ckpt/base/posix_error.h"
+
+namespace cairn {
+namespace {
+
+int Operation(FileLock::How how) { return how == FileLock::How::kShared ? LOCK_SH : LOCK_EX; }
+
+}  // namespace
+
+Result<FileLock> FileLock::Open(std::string path, Missing missing) {
+  // Without waiting: somebody may have put a named pipe there.
+  const int flags =
+      (missing == Missing::kCreate ? O_RDWR | O_CREAT : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  int fd = -1;
+  do fd = ::open(path.c_str(), flags, 0666);
+  while (fd < 0 && errno == EINTR);
+  if (fd < 0) return PosixError("open", path, errno);
+  return FileLock(UniqueFd(fd), std::move(path));
+}
+
+Result<bool> FileLock::TryLock(How how) {
+  int result = 0;
+  do result = ::flock(fd_.get(), Operation(how) | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  if (result == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  return PosixError("lock", path_, errno);
+}
+
+Status FileLock::Lock(How how) {
+  while (::flock(fd_.get(), Operation(how)) != 0)
+    if (errno != EINTR) return PosixError("lock", path_, errno);
+  return OkStatus();
+}
+
+}  // namespace cairn
