@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
-#include "ckpt/model/source.h"
+#include "convert/foreign/foreign_source.h"
 
 namespace cairn {
 
@@ -39,8 +39,8 @@ struct Format {
   // Whether `path` (a directory or a file) looks like it, from names alone or the first bytes of a file.
   bool (*matches)(FileSystem& fs, const std::string& path);
   // Errors: Corrupt, NotFound, NotSupported naming the file and what to do.
-  Result<std::unique_ptr<CheckpointSource>> (*open)(FileSystem& fs, const std::string& path,
-                                                    const OpenOptions& options);
+  Result<std::unique_ptr<ForeignSource>> (*open)(FileSystem& fs, const std::string& path,
+                                                 const OpenOptions& options);
 };
 
 }  // namespace cairn

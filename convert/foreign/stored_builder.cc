@@ -124,14 +124,14 @@ Status StoredBuilder::Settle(const std::string& directory, Manifest& manifest) c
   return OkStatus();
 }
 
-Result<std::unique_ptr<CheckpointSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
-                                                              Manifest manifest) {
+Result<std::unique_ptr<ForeignSource>> StoredBuilder::Open(FileSystem& fs, const std::string& directory,
+                                                           Manifest manifest) {
   SortByParameter();
   CAIRN_RETURN_IF_ERROR(Settle(directory, manifest));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunIdentity(fs, directory, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<CheckpointSource>(std::move(source));
+  return std::unique_ptr<ForeignSource>(std::move(source));
 }
 
 }  // namespace cairn

@@ -50,8 +50,8 @@ class StoredBuilder {
 
   // Sorts, settles, gives the manifest a run, and opens what was built. To be called once, last. Errors:
   // those of StoredSource::Make.
-  Result<std::unique_ptr<CheckpointSource>> Open(FileSystem& fs, const std::string& directory,
-                                                 Manifest manifest);
+  Result<std::unique_ptr<ForeignSource>> Open(FileSystem& fs, const std::string& directory,
+                                              Manifest manifest);
 
  private:
   std::map<std::string, uint32_t, std::less<>> files_;

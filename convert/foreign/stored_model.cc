@@ -251,10 +251,10 @@ Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const js
   return RunIdentity(fs, directory, catalog, fields.dump());
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
-                                                          std::vector<std::string> files,
-                                                          const std::vector<ListedTensor>& tensors,
-                                                          Account account, const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
+                                                       std::vector<std::string> files,
+                                                       const std::vector<ListedTensor>& tensors,
+                                                       Account account, const OpenOptions& options) {
   const Architecture* architecture = nullptr;
   CAIRN_ASSIGN_OR_RETURN(json model, ReadModel(fs, directory, architecture));
   if (architecture == nullptr)
@@ -275,14 +275,14 @@ Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const 
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(mapped->catalog)));
-  return std::unique_ptr<CheckpointSource>(std::move(source));
+  return std::unique_ptr<ForeignSource>(std::move(source));
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
-                                                            std::vector<std::string> files,
-                                                            const std::vector<ListedTensor>& tensors,
-                                                            Account account, json model,
-                                                            const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
+                                                         std::vector<std::string> files,
+                                                         const std::vector<ListedTensor>& tensors,
+                                                         Account account, json model,
+                                                         const OpenOptions& options) {
   MappedModel mapped;
   mapped.catalog.files = std::move(files);
   StoredCatalog& catalog = mapped.catalog;
@@ -310,7 +310,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, cons
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<CheckpointSource>(std::move(source));
+  return std::unique_ptr<ForeignSource>(std::move(source));
 }
 
 }  // namespace cairn

@@ -52,18 +52,18 @@ Result<MappedModel> MapToParameters(const Architecture& architecture, const nloh
 // made from the model and the first bytes of each tensor, so that it does not depend on how the tensors are
 // spread over files; its step is 0. Errors: those of MapToParameters; Corrupt, NotSupported and
 // InvalidArgument of config.json; Corrupt where copies of tied embeddings differ.
-Result<std::unique_ptr<CheckpointSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
-                                                          std::vector<std::string> files,
-                                                          const std::vector<ListedTensor>& tensors,
-                                                          Account account, const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std::string& directory,
+                                                       std::vector<std::string> files,
+                                                       const std::vector<ListedTensor>& tensors,
+                                                       Account account, const OpenOptions& options);
 
 // The same of a model that nobody knows (an adapter, another family): every tensor under its own name, cut
 // nowhere. `model` goes into the manifest. Errors: NotSupported naming a tensor of a type that is not held.
-Result<std::unique_ptr<CheckpointSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
-                                                            std::vector<std::string> files,
-                                                            const std::vector<ListedTensor>& tensors,
-                                                            Account account, nlohmann::json model,
-                                                            const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const std::string& directory,
+                                                         std::vector<std::string> files,
+                                                         const std::vector<ListedTensor>& tensors,
+                                                         Account account, nlohmann::json model,
+                                                         const OpenOptions& options);
 
 // 32 hex digits for the Manifest::run of a model that has none: the same for the same model and tensors.
 Result<std::string> RunOf(FileSystem& fs, const std::string& directory, const nlohmann::json& model,

@@ -13,7 +13,7 @@
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/io/open_files.h"
-#include "ckpt/model/source.h"
+#include "convert/foreign/foreign_source.h"
 
 namespace cairn {
 
@@ -33,13 +33,6 @@ struct StoredArray {
 struct StoredCatalog : TensorTable {
   std::vector<StoredArray> arrays;
   std::vector<ArrayPart> parts;  // in any order; cover each tensor once
-};
-
-// A checkpoint of another system, as OpenForeign() gives it.
-class ForeignSource : public CheckpointSource {
- public:
-  virtual void SetName(std::string name) = 0;
-  virtual void AddHistory(std::string entry) = 0;
 };
 
 class StoredSource final : public ForeignSource {

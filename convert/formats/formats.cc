@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "convert/foreign/stored_source.h"
 #include "convert/formats/dcp/dcp.h"
 #include "convert/formats/deepspeed/deepspeed.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
@@ -60,13 +59,11 @@ Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std:
     if (options.format.empty() ? !format.matches(fs, path) : format.name != options.format) continue;
     OpenOptions recorded = options;
     recorded.let_pass = std::make_shared<std::set<std::string>>();
-    auto source = format.open(fs, path, recorded);
-    if (!source.ok()) return source;
-    auto& foreign = dynamic_cast<ForeignSource&>(**source);
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<ForeignSource> source, format.open(fs, path, recorded));
     if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
-      foreign.SetName(path);
-    RecordLetPass(recorded, foreign);
-    return source;
+      source->SetName(path);
+    RecordLetPass(recorded, *source);
+    return std::unique_ptr<CheckpointSource>(std::move(source));
   }
   if (!options.format.empty())
     return NotFound("there is no format {}; there are {}", options.format, fmt::join(names, ", "));

@@ -123,7 +123,7 @@ class DcpReader {
         optimizers_(OptimizersOf(index)),
         items_(fs, path_, builder_.account) {}
 
-  Result<std::unique_ptr<CheckpointSource>> Open() {
+  Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadOwn());
     const std::vector<Place> places = PlaceAll(index_, optimizers_);
     leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
@@ -363,8 +363,8 @@ bool MatchesDcp(FileSystem& fs, const std::string& path) {
          std::ranges::any_of(*names, [](const std::string& n) { return n.ends_with(".distcp"); });
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenDcp(FileSystem& fs, const std::string& path,
-                                                  const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
+                                               const OpenOptions& options) {
   if (!fs.Stat(JoinPath(path, ".metadata")).ok())
     return NotFound(
         "{}: there are .distcp files and no .metadata: its save was interrupted, and nothing else "

@@ -10,7 +10,7 @@
 namespace cairn {
 
 bool MatchesDcp(FileSystem& fs, const std::string& path);
-Result<std::unique_ptr<CheckpointSource>> OpenDcp(FileSystem& fs, const std::string& path,
-                                                  const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string& path,
+                                               const OpenOptions& options);
 
 }  // namespace cairn

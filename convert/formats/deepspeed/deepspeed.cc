@@ -38,7 +38,7 @@ class DeepSpeedOpener {
   DeepSpeedOpener(FileSystem& fs, DeepSpeedFiles files, const OpenOptions& options)
       : fs_(fs), files_(std::move(files)), options_(options) {}
 
-  Result<std::unique_ptr<CheckpointSource>> Open() {
+  Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadModels());
     CAIRN_RETURN_IF_ERROR(files_.layers.empty() ? ReadModules() : ReadLayers());
     CAIRN_RETURN_IF_ERROR(ReadOptimizers());
@@ -788,8 +788,8 @@ class DeepSpeedOpener {
 
 }  // namespace
 
-Result<std::unique_ptr<CheckpointSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
-                                                        const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
+                                                     const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(DeepSpeedFiles files, FindDeepSpeedFiles(fs, path));
   return DeepSpeedOpener(fs, std::move(files), options).Open();
 }

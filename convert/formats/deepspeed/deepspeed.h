@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-Result<std::unique_ptr<CheckpointSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
-                                                        const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenDeepSpeed(FileSystem& fs, const std::string& path,
+                                                     const OpenOptions& options);
 
 }  // namespace cairn

@@ -55,7 +55,7 @@ class UniversalOpener {
   UniversalOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
-  Result<std::unique_ptr<CheckpointSource>> Open() {
+  Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadModelStates());
     CAIRN_RETURN_IF_ERROR(ListNames());
     CAIRN_RETURN_IF_ERROR(ReadOptimizerState());
@@ -304,8 +304,8 @@ bool MatchesUniversal(FileSystem& fs, const std::string& path) {
          (fs.Stat(JoinPath(path, kPointer)).ok() && !fs.Stat(JoinPath(path, "latest")).ok());
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
-                                                        const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
+                                                     const OpenOptions& options) {
   if (IsUniversal(fs, path)) return UniversalOpener(fs, path, options).Open();
   const std::string pointer = JoinPath(path, kPointer);
   CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));

@@ -10,7 +10,7 @@ namespace cairn {
 
 // `path` is such a directory. Open also takes one with a `latest_universal` file, where --from asks for it.
 bool MatchesUniversal(FileSystem& fs, const std::string& path);
-Result<std::unique_ptr<CheckpointSource>> OpenUniversal(FileSystem& fs, const std::string& path,
-                                                        const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::string& path,
+                                                     const OpenOptions& options);
 
 }  // namespace cairn

@@ -30,8 +30,8 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path) {
          fs.Stat(JoinPath(ParentDir(path), "config.json")).ok();
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
-                                                          const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
+                                                       const OpenOptions& options) {
   const bool pickled =
       path.ends_with(".bin") || (!HasAny(fs, path, kSafetensors) && HasAny(fs, path, kPickles));
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files,

@@ -11,7 +11,7 @@ bool IsHuggingFace(FileSystem& fs, const std::string& path);
 
 // Weights in the order that transformers prefers: safetensors, then pickles (which are read, never run).
 // Errors: those of OpenStoredModel and weight_files.h.
-Result<std::unique_ptr<CheckpointSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
-                                                          const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenHuggingFace(FileSystem& fs, const std::string& path,
+                                                       const OpenOptions& options);
 
 }  // namespace cairn

@@ -88,8 +88,8 @@ bool IsSafetensors(FileSystem& fs, const std::string& path) {
          fs.Stat(JoinPath(path, kAdapterFile)).ok();
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
-                                                          const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
+                                                       const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(WeightFiles files, ReadSafetensorsFiles(fs, path));
   const auto& metadata = files.metadata;
   if (!metadata.contains(kModelKey) || !metadata.contains(kParametersKey))
@@ -108,7 +108,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const 
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, files.directory, manifest.model, catalog));
   CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, files.directory, std::move(manifest), std::move(catalog)));
-  return std::unique_ptr<CheckpointSource>(std::move(source));
+  return std::unique_ptr<ForeignSource>(std::move(source));
 }
 
 }  // namespace cairn

@@ -17,8 +17,8 @@ namespace cairn {
 bool IsSafetensors(FileSystem& fs, const std::string& path);
 
 // Errors: NotSupported naming a tensor of a type that is not held; those of the headers.
-Result<std::unique_ptr<CheckpointSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
-                                                          const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std::string& path,
+                                                       const OpenOptions& options);
 
 // What `cairn.parameters` holds.
 std::string EncodeParameters(const std::vector<ParameterSpec>& parameters);

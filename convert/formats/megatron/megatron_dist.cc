@@ -65,7 +65,7 @@ class MegatronDistOpener {
         options_(options),
         items_(fs, directory_, builder_.account) {}
 
-  Result<std::unique_ptr<CheckpointSource>> Open() {
+  Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs_, directory_));
     bucketed_ = std::ranges::any_of(index.tensors, MegatronBuckets::IsOne, &DcpTensor::name);
     CAIRN_RETURN_IF_ERROR(ReadCommon(index));
@@ -276,8 +276,8 @@ bool IsMegatronDist(FileSystem& fs, const std::string& directory) {
   return json.ok() && json->is_object() && json->contains("sharded_backend");
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
-                                                           const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
+                                                        const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json,
                          ReadJsonObject(fs, JoinPath(directory, "metadata.json"), kMaxMetadataBytes));
   const auto backend = json.value("sharded_backend", nlohmann::json());

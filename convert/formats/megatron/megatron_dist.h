@@ -10,7 +10,7 @@ namespace cairn {
 // Whether the directory's metadata.json says so.
 bool IsMegatronDist(FileSystem& fs, const std::string& directory);
 
-Result<std::unique_ptr<CheckpointSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
-                                                           const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
+                                                        const OpenOptions& options);
 
 }  // namespace cairn

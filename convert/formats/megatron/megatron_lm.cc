@@ -62,7 +62,7 @@ class MegatronOpener {
   MegatronOpener(FileSystem& fs, std::string directory, const OpenOptions& options)
       : fs_(fs), directory_(std::move(directory)), options_(options) {}
 
-  Result<std::unique_ptr<CheckpointSource>> Open() {
+  Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(FindRanks());
     for (const Rank& rank : ranks_) CAIRN_RETURN_IF_ERROR(ReadRank(rank));
     for (const Rank& rank : ranks_)
@@ -312,8 +312,8 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   return fs.Stat(JoinPath(path, kTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
-                                                         const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
+                                                      const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
   if (!HoldsRanks(fs, directory))

@@ -10,7 +10,7 @@ namespace cairn {
 
 // `path` is an iter_* directory, or one with latest_checkpointed_iteration.txt.
 bool MatchesMegatronLm(FileSystem& fs, const std::string& path);
-Result<std::unique_ptr<CheckpointSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
-                                                         const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
+                                                      const OpenOptions& options);
 
 }  // namespace cairn

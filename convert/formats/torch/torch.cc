@@ -42,8 +42,8 @@ Result<std::vector<TorchTensor>> ListTorchTensors(FileSystem& fs, const std::str
   return tensors;
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::string& path,
-                                                    const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
+                                                 const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Open(fs, path));
   const auto [directory, name] = SplitPath(path);
   StoredBuilder builder;

@@ -11,8 +11,8 @@
 namespace cairn {
 
 bool MatchesTorch(FileSystem& fs, const std::string& path);
-Result<std::unique_ptr<CheckpointSource>> OpenTorch(FileSystem& fs, const std::string& path,
-                                                    const OpenOptions& options);
+Result<std::unique_ptr<ForeignSource>> OpenTorch(FileSystem& fs, const std::string& path,
+                                                 const OpenOptions& options);
 
 // A tensor of a state dict in a file: its name, and the array that holds it.
 struct TorchTensor {

@@ -162,10 +162,10 @@ std::vector<StoredCatalog> Alternatives(const StoredCatalog& catalog,
 
 }  // namespace
 
-Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
-                                                           Manifest manifest, StoredCatalog catalog,
-                                                           const std::vector<StoredReplica>& replicas,
-                                                           Replicas how) {
+Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
+                                                        Manifest manifest, StoredCatalog catalog,
+                                                        const std::vector<StoredReplica>& replicas,
+                                                        Replicas how) {
   CAIRN_ASSIGN_OR_RETURN(const Differing differing, Compare(fs, directory, catalog, replicas));
   if (!differing.replicas.empty()) {
     const std::string what = fmt::format("{} copies on several ranks differ, most {} by {:.3g}",
@@ -185,13 +185,13 @@ Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const
   std::vector<std::unique_ptr<StoredSource>> sources;
   CAIRN_ASSIGN_OR_RETURN(auto first,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  if (others.empty()) return std::unique_ptr<CheckpointSource>(std::move(first));
+  if (others.empty()) return std::unique_ptr<ForeignSource>(std::move(first));
   sources.push_back(std::move(first));
   for (StoredCatalog& other : others) {
     CAIRN_ASSIGN_OR_RETURN(auto source, StoredSource::Make(fs, directory, {}, std::move(other)));
     sources.push_back(std::move(source));
   }
-  return std::unique_ptr<CheckpointSource>(new MeanSource(std::move(sources), std::move(averaged)));
+  return std::unique_ptr<ForeignSource>(new MeanSource(std::move(sources), std::move(averaged)));
 }
 
 }  // namespace cairn

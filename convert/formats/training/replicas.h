@@ -20,9 +20,9 @@ struct StoredReplica {
 // `how` says and names them with their distance in the manifest's history.
 // Errors: Corrupt naming every tensor that differs, its files and the distance, where how is kStrict; those
 // of StoredSource.
-Result<std::unique_ptr<CheckpointSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
-                                                           Manifest manifest, StoredCatalog catalog,
-                                                           const std::vector<StoredReplica>& replicas,
-                                                           Replicas how);
+Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const std::string& directory,
+                                                        Manifest manifest, StoredCatalog catalog,
+                                                        const std::vector<StoredReplica>& replicas,
+                                                        Replicas how);
 
 }  // namespace cairn
