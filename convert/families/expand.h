@@ -1,7 +1,7 @@
 // A family's table filled in for one model: its canonical parameters, and how the other system stores them.
 #pragma once
 
-#include "convert/families/canonical_modules.h"
+#include "ckpt/model/canonical_modules.h"
 #include "convert/families/family.h"
 #include "convert/families/foreign_model.h"
 

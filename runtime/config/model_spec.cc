@@ -1,76 +1,54 @@
 #include "runtime/config/model_spec.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "ckpt/model/canonical_modules.h"
 
 namespace cairn {
 namespace {
 
-// Collects the specs of one layer (or of what surrounds the layers).
-class Builder {
- public:
-  explicit Builder(std::vector<ParameterSpec>& specs) : specs_(specs) {}
+// A layer's modules in the order in which the trainer registers them; queries, keys and values are one matrix
+// to it, whose weights come before their biases.
+constexpr std::string_view kAttention[] = {"attention.query", "attention.key", "attention.value"};
+constexpr std::string_view kBehindAttention[] = {"attention.output", "post_attention_norm", "mlp.up",
+                                                 "mlp.down"};
 
-  void At(int layer, std::string prefix) {
-    layer_ = layer;
-    prefix_ = std::move(prefix);
-  }
-  ParameterSpec& Add(std::string_view name, Dims shape, int tp_dim = kReplicated, uint64_t tp_unit = 1) {
-    return specs_.emplace_back(ParameterSpec{.name = fmt::format("{}{}", prefix_, name),
-                                             .shape = shape,
-                                             .tp_dim = tp_dim,
-                                             .tp_unit = tp_unit,
-                                             .layer = layer_});
-  }
-  void Norm(std::string_view name, uint64_t width) {
-    Add(fmt::format("{}.weight", name), {width});
-    Add(fmt::format("{}.bias", name), {width});
-  }
-
- private:
-  std::vector<ParameterSpec>& specs_;
-  int layer_ = kBeforeLayers;
-  std::string prefix_;
-};
-
-void AddLayer(Builder& add, const TrainConfig& config) {
-  const uint64_t h = config.hidden_size;
-  const uint64_t f = config.ffn();
-  const uint64_t head = config.head_dim();
-  add.Norm("input_norm", h);
-  for (const char* part : {"query", "key", "value"})
-    add.Add(fmt::format("attention.{}.weight", part), {h, h}, 0, head);
-  for (const char* part : {"query", "key", "value"})
-    add.Add(fmt::format("attention.{}.bias", part), {h}, 0, head);
-  add.Add("attention.output.weight", {h, h}, 1, head);
-  add.Add("attention.output.bias", {h});
-  add.Norm("post_attention_norm", h);
-  add.Add("mlp.up.weight", {f, h}, 0);
-  add.Add("mlp.up.bias", {f}, 0);
-  add.Add("mlp.down.weight", {h, f}, 1);
-  add.Add("mlp.down.bias", {h});
+ModelSizes SizesOf(const TrainConfig& config) {
+  const auto heads = static_cast<uint64_t>(config.num_attention_heads);
+  return {.layers = static_cast<uint64_t>(config.num_layers),
+          .hidden = static_cast<uint64_t>(config.hidden_size),
+          .heads = heads,
+          .key_value_heads = heads,
+          .head = static_cast<uint64_t>(config.head_dim()),
+          .ffn = static_cast<uint64_t>(config.ffn()),
+          .vocab = static_cast<uint64_t>(config.vocab_size),
+          .positions = static_cast<uint64_t>(config.positions())};
 }
 
 }  // namespace
 
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  const uint64_t h = config.hidden_size;
-  const uint64_t vocabulary = config.vocab_size;
+  const ModelSizes sizes = SizesOf(config);
   std::vector<ParameterSpec> specs;
-  Builder add(specs);
-  ParameterSpec& word = add.Add("embedding.word.weight", {vocabulary, h}, 0);
-  word.pad_multiple = config.make_vocab_size_divisible_by;
-  word.tied_to_last = !config.untie_embeddings_and_output_weights;
-  add.Add("embedding.position.weight", {static_cast<uint64_t>(config.positions()), h});
+  const auto add = [&](std::string_view module, bool bias, int layer) -> ParameterSpec& {
+    specs.push_back(SpecOf(*FindCanonicalModule(module), bias, layer, sizes));
+    if (specs.back().pad_multiple > 0) specs.back().pad_multiple = config.make_vocab_size_divisible_by;
+    return specs.back();
+  };
+  const auto add_both = [&](std::string_view module, int layer) {
+    for (const bool bias : {false, true}) add(module, bias, layer);
+  };
+  add("embedding.word", false, kBeforeLayers).tied_to_last = !config.untie_embeddings_and_output_weights;
+  add("embedding.position", false, kBeforeLayers);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    add.At(layer, fmt::format("layers.{}.", layer));
-    AddLayer(add, config);
+    add_both("input_norm", layer);
+    for (const bool bias : {false, true})
+      for (const std::string_view part : kAttention) add(part, bias, layer);
+    for (const std::string_view module : kBehindAttention) add_both(module, layer);
   }
-  add.At(kAfterLayers, "");
-  add.Norm("final_norm", h);
-  if (config.untie_embeddings_and_output_weights)
-    add.Add("output.weight", {vocabulary, h}, 0).pad_multiple = config.make_vocab_size_divisible_by;
+  add_both("final_norm", kAfterLayers);
+  if (config.untie_embeddings_and_output_weights) add("output", false, kAfterLayers);
   return specs;
 }
 

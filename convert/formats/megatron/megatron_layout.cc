@@ -5,53 +5,11 @@
 #include <set>
 
 #include "ckpt/model/manifest.h"
-#include "convert/families/canonical_modules.h"
 #include "convert/families/hugging_face_config.h"
+#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 namespace {
-
-enum class WrittenForm { kOne, kQkv, kGateUp };
-
-struct WrittenModule {
-  std::string_view name;
-  std::vector<std::string_view> canonical;
-  Cut cut = Cut::kNone;
-  WrittenForm form = WrittenForm::kOne;
-  bool vocabulary = false;
-};
-
-const std::vector<WrittenModule>& WrittenBeforeLayers() {
-  static const std::vector<WrittenModule> kModules = {
-      {"word_embeddings", {"embedding.word"}, Cut::kRows, WrittenForm::kOne, true},
-      {"position_embeddings", {"embedding.position"}},
-      {"word_embeddings.norm", {"embedding.norm"}},
-  };
-  return kModules;
-}
-const std::vector<WrittenModule>& WrittenInLayer() {
-  static const std::vector<WrittenModule> kModules = {
-      {"input_layernorm", {"input_norm"}},
-      {"self_attention.query_key_value",
-       {"attention.query", "attention.key", "attention.value"},
-       Cut::kRows,
-       WrittenForm::kQkv},
-      {"self_attention.q_layernorm", {"attention.query_norm"}},
-      {"self_attention.k_layernorm", {"attention.key_norm"}},
-      {"self_attention.dense", {"attention.output"}, Cut::kColumns},
-      {"post_attention_layernorm", {"post_attention_norm"}},
-      {"mlp.dense_h_to_4h", {"mlp.gate", "mlp.up"}, Cut::kRows, WrittenForm::kGateUp},
-      {"mlp.dense_4h_to_h", {"mlp.down"}, Cut::kColumns},
-  };
-  return kModules;
-}
-const std::vector<WrittenModule>& WrittenAfterLayers() {
-  static const std::vector<WrittenModule> kModules = {
-      {"final_layernorm", {"final_norm"}},
-      {"output_layer", {"output"}, Cut::kRows, WrittenForm::kOne, true},
-  };
-  return kModules;
-}
 
 Box Rows(const Dims& shape, uint64_t begin, uint64_t count) {
   Box box = Box::Whole(shape);
@@ -72,24 +30,26 @@ class Builder {
       return InvalidArgument(
           "TP={} does not divide {} key and value heads and {} FFN units; choose a TP that does", tp_,
           shape_.groups, shape_.ffn);
-    CAIRN_RETURN_IF_ERROR(AddAll(WrittenBeforeLayers(), kBeforeLayers));
+    CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kBeforeLayers, kBeforeLayers));
     for (int layer = 0; layer < static_cast<int>(shape_.layers); ++layer)
-      CAIRN_RETURN_IF_ERROR(AddAll(WrittenInLayer(), layer));
-    CAIRN_RETURN_IF_ERROR(AddAll(WrittenAfterLayers(), kAfterLayers));
+      CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kInLayer, layer));
+    CAIRN_RETURN_IF_ERROR(AddAll(MegatronPlace::kAfterLayers, kAfterLayers));
     for (const auto& [name, index] : index_)
       if (!used_.contains(index)) return NotSupported("tensor {} has no place in Megatron's GPT", name);
     return std::move(result_);
   }
 
  private:
-  Status AddAll(const std::vector<WrittenModule>& modules, int layer) {
-    for (const WrittenModule& module : modules)
+  Status AddAll(MegatronPlace place, int layer) {
+    for (const MegatronModule& module : MegatronModules()) {
+      if (module.place != place) continue;
       for (const bool bias : {false, true}) CAIRN_RETURN_IF_ERROR(Add(module, bias, layer));
+    }
     return OkStatus();
   }
 
   // The parameters of a module, those that there are.
-  std::vector<size_t> Find(const WrittenModule& module, bool bias, int layer) const {
+  std::vector<size_t> Find(const MegatronModule& module, bool bias, int layer) const {
     std::vector<size_t> found;
     const bool inside = layer != kBeforeLayers && layer != kAfterLayers;
     for (const std::string_view name : module.canonical) {
@@ -102,15 +62,15 @@ class Builder {
 
   const Dims& ShapeOf(size_t parameter) const { return tensors_.parameters[parameter].spec.shape; }
 
-  Status Add(const WrittenModule& module, bool bias, int layer) {
+  Status Add(const MegatronModule& module, bool bias, int layer) {
     const std::vector<size_t> found = Find(module, bias, layer);
     if (found.empty()) return OkStatus();
     used_.insert(found.begin(), found.end());
     MegatronTensor tensor{
         .module = std::string(module.name), .bias = bias, .layer = layer, .shape = {}, .parts = {}};
-    const bool fits = module.form == WrittenForm::kQkv      ? AddQkv(found, tensor)
-                      : module.form == WrittenForm::kGateUp ? AddGateUp(found, tensor)
-                                                            : AddOne(module, found[0], tensor);
+    const bool fits = module.is_qkv()       ? AddQkv(found, tensor)
+                      : module.is_gate_up() ? AddGateUp(found, tensor)
+                                            : AddOne(module, found[0], tensor);
     if (!fits)
       return Corrupt("tensor {} has shape {}, which the model's sizes do not make",
                      tensors_.parameters[found[0]].spec.name, ToString(ShapeOf(found[0])));
@@ -151,17 +111,16 @@ class Builder {
     return true;
   }
 
-  bool AddOne(const WrittenModule& module, size_t parameter, MegatronTensor& tensor) const {
+  bool AddOne(const MegatronModule& module, size_t parameter, MegatronTensor& tensor) const {
     const Dims& whole = ShapeOf(parameter);
     tensor.shape = whole;
-    tensor.vocabulary = module.vocabulary;
+    tensor.vocabulary = module.is_vocabulary();
     Box source = Box::Whole(whole);
-    if (module.cut == Cut::kRows) tensor.tp_dim = 0;
-    if (module.cut == Cut::kColumns && !tensor.bias) tensor.tp_dim = 1;
+    tensor.tp_dim = CutDim(module.cut_as(), tensor.bias);
     if (tensor.tp_dim != kReplicated) {
       const int d = tensor.tp_dim;
       if (d >= whole.rank()) return false;
-      const uint64_t size = module.vocabulary ? shape_.padded_vocab(static_cast<int>(tp_)) : whole[d];
+      const uint64_t size = tensor.vocabulary ? shape_.padded_vocab(static_cast<int>(tp_)) : whole[d];
       if (size % tp_ != 0) return false;
       tensor.shape[d] = size / tp_;
       source.offset[d] = std::min(whole[d], rank_ * tensor.shape[d]);

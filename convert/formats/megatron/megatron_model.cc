@@ -2,55 +2,14 @@
 
 #include <algorithm>
 
-#include "convert/families/canonical_modules.h"
 #include "convert/formats/megatron/megatron_function.h"
+#include "convert/formats/megatron/megatron_modules.h"
 
 namespace cairn {
 namespace {
 
-enum class StoredForm { kOne, kQkv, kGateUp };
-
-struct StoredModule {
-  std::string_view stored;
-  std::string_view canonical;
-  Cut cut = Cut::kNone;
-  StoredForm layout = StoredForm::kOne;
-  bool vocabulary = false;
-};
-
-// Megatron-LM v1 to v2 and the legacy models after, Megatron-DeepSpeed, and Megatron-Core with Transformer
-// Engine's fused norms or without.
-constexpr StoredModule kStoredModules[] = {
-    {"word_embeddings", "embedding.word", Cut::kRows, StoredForm::kOne, true},
-    {"position_embeddings", "embedding.position"},
-    {"word_embeddings.norm", "embedding.norm"},
-    {"input_layernorm", "input_norm"},
-    {"input_norm", "input_norm"},
-    {"self_attention.linear_qkv.layer_norm", "input_norm"},
-    {"attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
-    {"self_attention.query_key_value", "attention", Cut::kRows, StoredForm::kQkv},
-    {"self_attention.linear_qkv", "attention", Cut::kRows, StoredForm::kQkv},
-    {"self_attention.q_layernorm", "attention.query_norm"},
-    {"self_attention.k_layernorm", "attention.key_norm"},
-    {"attention.dense", "attention.output", Cut::kColumns},
-    {"self_attention.dense", "attention.output", Cut::kColumns},
-    {"self_attention.linear_proj", "attention.output", Cut::kColumns},
-    {"post_attention_layernorm", "post_attention_norm"},
-    {"post_attention_norm", "post_attention_norm"},
-    {"pre_mlp_layernorm", "post_attention_norm"},
-    {"mlp.linear_fc1.layer_norm", "post_attention_norm"},
-    {"mlp.dense_h_to_4h", "mlp", Cut::kRows, StoredForm::kGateUp},
-    {"mlp.linear_fc1", "mlp", Cut::kRows, StoredForm::kGateUp},
-    {"mlp.dense_4h_to_h", "mlp.down", Cut::kColumns},
-    {"mlp.linear_fc2", "mlp.down", Cut::kColumns},
-    {"final_layernorm", "final_norm"},
-    {"final_norm", "final_norm"},
-    {"lm_head", "output", Cut::kRows, StoredForm::kOne, true},
-    {"output_layer", "output", Cut::kRows, StoredForm::kOne, true},
-};
-
 struct NameParts {
-  const StoredModule* module = nullptr;
+  const MegatronModule* module = nullptr;
   bool bias = false;
 };
 
@@ -58,8 +17,7 @@ NameParts SplitName(std::string_view name) {
   const bool bias = name.ends_with("bias");
   if (!bias && !name.ends_with("weight")) return {};
   name.remove_suffix(bias ? 5 : 7);  // ".bias", or Transformer Engine's "_bias"
-  const auto found = std::ranges::find(kStoredModules, name, &StoredModule::stored);
-  return {found == std::end(kStoredModules) ? nullptr : found, bias};
+  return {FindMegatronModule(name), bias};
 }
 
 class ArgumentReader {
@@ -92,7 +50,7 @@ class ArgumentReader {
 }  // namespace
 
 struct MegatronAssembler::Target {
-  const StoredModule* module;
+  const MegatronModule* module;
   bool bias;
   std::string prefix;  // of the canonical name: "layers.3."
 };
@@ -154,7 +112,7 @@ Status MegatronAssembler::Add(const MegatronSlice& slice) {
   Target target{parts.module, parts.bias, ""};
   if (slice.layer != kBeforeLayers && slice.layer != kAfterLayers)
     target.prefix = fmt::format("layers.{}.", slice.layer);
-  if (parts.module->layout == StoredForm::kQkv) return AddQkv(slice, target);
+  if (parts.module->is_qkv()) return AddQkv(slice, target);
   return AddStacked(slice, target);
 }
 
@@ -185,11 +143,10 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
   };
   bool first = true;
   const auto add = [&](int which, uint64_t to, uint64_t from, uint64_t count) {
-    static constexpr std::string_view kNames[] = {"attention.query", "attention.key", "attention.value"};
     Dims whole = shape;
     whole[0] = (which == 0 ? args_.heads : args_.groups) * d;
-    const Status status =
-        AddBox(slice, target, kNames[which], whole, rows(to, count), rows(from, count), array, first);
+    const Status status = AddBox(slice, target, target.module->canonical[which], whole, rows(to, count),
+                                 rows(from, count), array, first);
     first = false;
     return status;
   };
@@ -212,18 +169,16 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
 }
 
 Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& target) {
-  const StoredModule& module = *target.module;
+  const MegatronModule& module = *target.module;
   const uint64_t tp = static_cast<uint64_t>(tp_size_), rank = static_cast<uint64_t>(slice.tp);
   const bool transposed = slice.tensor.transposed;
   Dims shape = slice.shape;
   if (transposed) return NotSupported("{} is stored transposed", slice.tensor.array.name);
   const uint32_t array = builder_.AddArray(slice.tensor.array);
-  const int dim = module.cut == Cut::kRows                      ? 0
-                  : module.cut == Cut::kColumns && !target.bias ? 1
-                                                                : kReplicated;
+  const int dim = CutDim(module.cut_as(), target.bias);
   if (dim >= shape.rank()) return Corrupt("{} has shape {}", slice.tensor.array.name, ToString(shape));
   Box in_slice = Box::Whole(shape), box = in_slice;
-  if (module.layout == StoredForm::kGateUp && args_.gated) {
+  if (module.is_gate_up() && args_.gated) {
     const uint64_t half = shape[0] / 2;
     if (shape[0] % 2 != 0) return Corrupt("{} has no two halves", slice.tensor.array.name);
     shape[0] = half * tp;
@@ -233,7 +188,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
       in_slice.offset[0] = second ? half : 0;
       const bool gate = second == args_.gate_last;
       CAIRN_RETURN_IF_ERROR(
-          AddBox(slice, target, gate ? "mlp.gate" : "mlp.up", shape, box, in_slice, array, !second));
+          AddBox(slice, target, module.canonical[gate ? 0 : 1], shape, box, in_slice, array, !second));
     }
     return OkStatus();
   }
@@ -241,7 +196,7 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
     box.offset[dim] = rank * shape[dim];
     shape[dim] *= tp;
   }
-  if (module.vocabulary) {
+  if (module.is_vocabulary()) {
     if (shape[0] < args_.vocab)
       return Corrupt("{} has {} rows on {} ranks, the vocabulary {}", slice.tensor.array.name, slice.shape[0],
                      tp, args_.vocab);
@@ -252,30 +207,28 @@ Status MegatronAssembler::AddStacked(const MegatronSlice& slice, const Target& t
     }
     box.extent[0] = in_slice.extent[0] = std::min(box.extent[0], shape[0] - box.offset[0]);
   }
-  return AddBox(slice, target, module.layout == StoredForm::kGateUp ? "mlp.up" : module.canonical, shape, box,
-                in_slice, array, true);
+  return AddBox(slice, target, module.canonical.back(), shape, box, in_slice, array, true);
 }
 
 // The first slice that comes with a box is read; others must be equal to it.
 Status MegatronAssembler::AddBox(const MegatronSlice& slice, const Target& target, std::string_view canonical,
                                  const Dims& shape, const Box& box, const Box& in_slice, uint32_t array,
                                  bool first) {
+  const CanonicalModule& module = *FindCanonicalModule(canonical);
   ParameterSpec spec{
       .name = fmt::format("{}{}.{}", target.prefix, canonical, target.bias ? "bias" : "weight"),
       .shape = shape,
+      .tp_dim = CutDim(module, target.bias),
       .layer = slice.layer};
-  const StoredModule& module = *target.module;
-  if (module.cut == Cut::kRows) spec.tp_dim = 0;
-  if (module.cut == Cut::kColumns && !target.bias) spec.tp_dim = 1;
-  if (module.layout == StoredForm::kQkv || (canonical == "attention.output" && !target.bias))
-    spec.tp_unit = args_.head;
-  if (module.vocabulary) spec.pad_multiple = args_.vocab_multiple;
+  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = args_.head;
+  if (module.out == Extent::kVocab) spec.pad_multiple = args_.vocab_multiple;
   spec.tied_to_last = canonical == "embedding.word" && args_.facts.at("tied_embeddings") == true;
   CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, builder_.Tensor(spec, slice.role, slice.tensor.array.dtype));
   const auto common = Intersect(in_slice, slice.box);
   if (!common) {
     // A chunk with rows of padding alone; of a gated MLP, what the other half reads.
-    if (module.vocabulary) builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
+    if (module.out == Extent::kVocab)
+      builder_.account.Leave(Fate::kPadding, builder_.catalog, slice.tensor.array);
     return OkStatus();
   }
   Box target_box = *common, in_array = *common;

@@ -34,6 +34,11 @@ const CanonicalModule* FindCanonicalModule(std::string_view name);
 
 uint64_t SizeOf(Extent extent, const ModelSizes& sizes);
 
+// The dimension of its weight or bias that tensor parallelism cuts: 0, 1 or kReplicated.
+int CutDim(const CanonicalModule& module, bool bias);
+// Whether that cut falls between heads.
+bool CutsHeads(const CanonicalModule& module);
+
 // The weight or the bias of a module, in `layer` (or kBeforeLayers, kAfterLayers).
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelSizes& sizes);
 

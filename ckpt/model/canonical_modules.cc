@@ -1,4 +1,4 @@
-#include "convert/families/canonical_modules.h"
+#include "ckpt/model/canonical_modules.h"
 
 #include <algorithm>
 
@@ -29,11 +29,6 @@ constexpr CanonicalModule kCanonicalModules[] = {
     {"final_norm", Extent::kHidden, Extent::kNone},
     {"output", Extent::kVocab, Extent::kHidden, Cut::kRows},
 };
-
-// Cuts fall between heads.
-uint64_t UnitOf(Extent extent, const ModelSizes& sizes) {
-  return extent == Extent::kQuery || extent == Extent::kKeyValue ? sizes.head : 1;
-}
 
 }  // namespace
 
@@ -66,19 +61,24 @@ uint64_t SizeOf(Extent extent, const ModelSizes& sizes) {
   return 0;
 }
 
+int CutDim(const CanonicalModule& module, bool bias) {
+  if (module.cut == Cut::kRows) return 0;
+  return module.cut == Cut::kColumns && !bias ? 1 : kReplicated;
+}
+
+bool CutsHeads(const CanonicalModule& module) {
+  const Extent cut = module.cut == Cut::kColumns ? module.in : module.out;
+  return module.cut != Cut::kNone && (cut == Extent::kQuery || cut == Extent::kKeyValue);
+}
+
 ParameterSpec SpecOf(const CanonicalModule& module, bool bias, int layer, const ModelSizes& sizes) {
   ParameterSpec spec{.name = fmt::format("{}.{}", module.name, bias ? "bias" : "weight"),
                      .shape = {SizeOf(module.out, sizes)},
+                     .tp_dim = CutDim(module, bias),
                      .layer = layer};
   if (layer >= 0 && layer != kAfterLayers) spec.name = fmt::format("layers.{}.{}", layer, spec.name);
   if (!bias && module.in != Extent::kNone) spec.shape.push_back(SizeOf(module.in, sizes));
-  if (module.cut == Cut::kRows) {
-    spec.tp_dim = 0;
-    spec.tp_unit = UnitOf(module.out, sizes);
-  } else if (module.cut == Cut::kColumns && !bias) {
-    spec.tp_dim = 1;
-    spec.tp_unit = UnitOf(module.in, sizes);
-  }
+  if (spec.tp_dim != kReplicated && CutsHeads(module)) spec.tp_unit = sizes.head;
   if (module.out == Extent::kVocab) spec.pad_multiple = kVocabularyMultiple;
   return spec;
 }
