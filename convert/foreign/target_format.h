@@ -20,7 +20,7 @@ struct TargetOptions {
   bool allow_optimizer = false;  // what the format cannot hold of the optimizer's state may be left out
 };
 
-struct TargetPlanned {
+struct TargetFiles {
   StoredTarget target;
   std::string directory;           // below the result's: what the reader opens; empty: the result itself
   std::vector<std::string> notes;  // what could not be carried, for the user
@@ -32,7 +32,7 @@ struct TargetFormat {
   std::string_view description;  // one line for `cairn convert --help`
   // Pure but for reading the source's catalog. Errors: InvalidArgument, NotSupported: what the format cannot
   // hold.
-  Result<TargetPlanned> (*plan)(const CheckpointSource& source, const TargetOptions& options);
+  Result<TargetFiles> (*plan)(const CheckpointSource& source, const TargetOptions& options);
 };
 
 }  // namespace cairn

@@ -7,7 +7,7 @@ namespace {
 
 class NativeSink final : public WeightSink {
  public:
-  NativeSink(TargetPlan plan, const StepBuilderOptions& options, std::function<void(uint64_t)> progress)
+  NativeSink(StepPlan plan, const StepBuilderOptions& options, std::function<void(uint64_t)> progress)
       : plan_(std::move(plan)), options_(options), progress_(std::move(progress)), sums_(CatalogOf(plan_)) {}
 
   Status Open(FileSystem& fs, const std::string& run_dir, const StepInfo& info) {
@@ -35,13 +35,13 @@ class NativeSink final : public WeightSink {
   }
 
  private:
-  static Catalog CatalogOf(const TargetPlan& plan) {
+  static Catalog CatalogOf(const StepPlan& plan) {
     Catalog catalog;
     catalog.tensors = plan.tensors();
     return catalog;
   }
 
-  const TargetPlan plan_;
+  const StepPlan plan_;
   const StepBuilderOptions options_;
   const std::function<void(uint64_t)> progress_;
   StepFingerprint sums_;
@@ -63,7 +63,7 @@ Result<std::unique_ptr<WeightSink>> MakeNativeSink(FileSystem& fs, const std::st
                                                    const std::vector<StrippedWeight>& weights,
                                                    const StepBuilderOptions& options,
                                                    std::function<void(uint64_t)> progress) {
-  CAIRN_ASSIGN_OR_RETURN(TargetPlan plan, TargetPlan::Make(NativeTensors(weights), source.model, topology));
+  CAIRN_ASSIGN_OR_RETURN(StepPlan plan, StepPlan::Make(NativeTensors(weights), source.model, topology));
   const StepInfo info{{source.run, source.step}, topology, source.model, source.state, history};
   auto sink = std::make_unique<NativeSink>(std::move(plan), options, std::move(progress));
   CAIRN_RETURN_IF_ERROR(sink->Open(fs, run_dir, info));

@@ -24,12 +24,12 @@ WriteRingOptions RingFor(uint64_t max_memory, int jobs, int tp) {
           .in_flight = in_flight};
 }
 
-StageWriter::StageWriter(const TargetPlan& plan)
+StageWriter::StageWriter(const StepPlan& plan)
     : plan_(plan), targets_(plan.tensors().size()), gather_(kGatherBytes) {}
 
 Result<std::unique_ptr<StageWriter>> StageWriter::Create(FileSystem& fs, WriteRing& ring,
                                                          const std::string& directory,
-                                                         const StepIdentity& identity, const TargetPlan& plan,
+                                                         const StepIdentity& identity, const StepPlan& plan,
                                                          int stage, Direct direct, Existing existing) {
   std::unique_ptr<StageWriter> writer(new StageWriter(plan));
   for (PlannedShard& planned : plan.Stage(stage)) {

@@ -29,7 +29,7 @@ class StageWriter {
   // Lays out the stage's shards in `directory` and creates them. `ring` and `plan` must outlive it.
   static Result<std::unique_ptr<StageWriter>> Create(FileSystem& fs, WriteRing& ring,
                                                      const std::string& directory,
-                                                     const StepIdentity& identity, const TargetPlan& plan,
+                                                     const StepIdentity& identity, const StepPlan& plan,
                                                      int stage, Direct direct,
                                                      Existing existing = Existing::kRefuse);
 
@@ -46,10 +46,10 @@ class StageWriter {
   Result<std::vector<ShardReceipt>> Finish();
 
  private:
-  explicit StageWriter(const TargetPlan& plan);
+  explicit StageWriter(const StepPlan& plan);
   Status Scatter(const Target& target, const Block& block, const Box& common, uint64_t element_bytes);
 
-  const TargetPlan& plan_;
+  const StepPlan& plan_;
   std::vector<std::unique_ptr<ShardWriter>> shards_;
   std::vector<std::vector<Target>> targets_;  // of each tensor, in row-major order
   std::vector<uint32_t> tensors_;

@@ -22,7 +22,7 @@ constexpr uint64_t kManifestFileBytes = 128;
 constexpr uint64_t kLaidOutPieces = 8192;
 
 // The bytes of a shard's file.
-uint64_t EstimatedShardBytes(const TargetPlan& plan, const PlannedShard& shard, bool lay_out) {
+uint64_t EstimatedShardBytes(const StepPlan& plan, const PlannedShard& shard, bool lay_out) {
   if (lay_out) {
     const auto laid_out =
         ShardPlan::Make(ShardName(shard.rank), {std::string(32, '0'), 0}, plan.tensors(), shard.pieces);
@@ -36,12 +36,12 @@ uint64_t EstimatedShardBytes(const TargetPlan& plan, const PlannedShard& shard, 
 
 }  // namespace
 
-StepBuilder::StepBuilder(FileSystem& fs, StepInfo info, const TargetPlan& plan,
+StepBuilder::StepBuilder(FileSystem& fs, StepInfo info, const StepPlan& plan,
                          const StepBuilderOptions& options)
     : fs_(fs), info_(std::move(info)), plan_(plan), options_(options) {}
 
 Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const std::string& run_dir,
-                                                         const StepInfo& info, const TargetPlan& plan,
+                                                         const StepInfo& info, const StepPlan& plan,
                                                          const StepBuilderOptions& options) {
   std::unique_ptr<StepBuilder> builder(new StepBuilder(fs, info, plan, options));
   builder->run_dir_ = run_dir;
@@ -89,7 +89,7 @@ Status StepBuilder::Publish() {
   return OkStatus();
 }
 
-StepSize EstimateStepSize(const TargetPlan& plan) {
+StepSize EstimateStepSize(const StepPlan& plan) {
   StepSize size;
   const Topology& topology = plan.topology();
   const auto ranks = static_cast<uint64_t>(topology.tp) * static_cast<uint64_t>(topology.dp);

@@ -32,7 +32,7 @@ class StepBuilder {
   // directory. Errors: AlreadyExists where the step is there or another process writes into the directory;
   // NoSpace.
   static Result<std::unique_ptr<StepBuilder>> Create(FileSystem& fs, const std::string& run_dir,
-                                                     const StepInfo& info, const TargetPlan& plan,
+                                                     const StepInfo& info, const StepPlan& plan,
                                                      const StepBuilderOptions& options);
 
   // Opens the shards of the next stage and returns the tensors that have pieces there, in catalog order.
@@ -50,11 +50,11 @@ class StepBuilder {
   const std::string& final_path() const { return final_path_; }
 
  private:
-  StepBuilder(FileSystem& fs, StepInfo info, const TargetPlan& plan, const StepBuilderOptions& options);
+  StepBuilder(FileSystem& fs, StepInfo info, const StepPlan& plan, const StepBuilderOptions& options);
 
   FileSystem& fs_;
   const StepInfo info_;
-  const TargetPlan& plan_;
+  const StepPlan& plan_;
   const StepBuilderOptions options_;
   std::string run_dir_;
   std::string final_path_;
@@ -74,6 +74,6 @@ struct StepSize {
   uint64_t file_bytes = 0;
   uint64_t files = 0;
 };
-StepSize EstimateStepSize(const TargetPlan& plan);
+StepSize EstimateStepSize(const StepPlan& plan);
 
 }  // namespace cairn

@@ -41,11 +41,11 @@ Result<std::vector<int>> LayersBesideEnds(int layers, const Topology& topology, 
   return per_chunk;
 }
 
-Result<TargetPlan> TargetPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
-                                    const Topology& topology) {
+Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+                                const Topology& topology) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   CAIRN_RETURN_IF_ERROR(CheckModel(model, topology));
-  TargetPlan plan;
+  StepPlan plan;
   plan.tensors_ = tensors;
   plan.topology_ = topology;
   std::unordered_map<std::string, uint32_t> index_of;
@@ -80,7 +80,7 @@ Result<TargetPlan> TargetPlan::Make(const std::vector<TensorEntry>& tensors, con
   return plan;
 }
 
-std::vector<PlannedShard> TargetPlan::Stage(int pp_rank) const {
+std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
   std::vector<PlannedShard> shards(topology_.tp * topology_.dp);
   const int first = topology_.RankOf({0, pp_rank, 0});
   for (size_t i = 0; i < shards.size(); ++i) shards[i].rank = first + static_cast<int>(i);

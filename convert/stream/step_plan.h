@@ -23,12 +23,12 @@ struct PlannedShard {
   std::vector<Piece> pieces;  // tensor, box and range, in the order of the tensors
 };
 
-class TargetPlan {
+class StepPlan {
  public:
   // Errors: InvalidArgument where the topology does not fit the model, naming sizes and tensor; Corrupt where
   // roles of a parameter disagree on its shape.
-  static Result<TargetPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
-                                 const Topology& topology);
+  static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
+                               const Topology& topology);
 
   const Topology& topology() const { return topology_; }
   const std::vector<TensorEntry>& tensors() const { return tensors_; }

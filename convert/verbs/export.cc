@@ -19,7 +19,7 @@ constexpr uint64_t kBufferBytes = 1 << 20;
 int ExportWritesInFlight(const ExportOptions& options) { return std::max(4, 2 * options.writer.jobs); }
 
 // Beside what the other system reads: where it comes from, and what was not carried.
-std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetPlanned& plan) {
+std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetFiles& plan) {
   const Manifest& manifest = source.manifest();
   const nlohmann::ordered_json record = {
       {"cairn", CAIRN_VERSION},   {"format", format.name},
@@ -29,9 +29,9 @@ std::string Record(const CheckpointSource& source, const TargetFormat& format, c
   return record.dump(1) + "\n";
 }
 
-Result<TargetPlanned> PlanExport(const CheckpointSource& source, const TargetFormat& format,
-                                 const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(TargetPlanned plan, format.plan(source, options.target));
+Result<TargetFiles> PlanExport(const CheckpointSource& source, const TargetFormat& format,
+                               const ExportOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(TargetFiles plan, format.plan(source, options.target));
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({"cairn.json", bytes, std::move(record)});
@@ -40,7 +40,7 @@ Result<TargetPlanned> PlanExport(const CheckpointSource& source, const TargetFor
 
 class Exporter {
  public:
-  Exporter(FileSystem& fs, CheckpointSource& source, const TargetFormat& format, TargetPlanned plan,
+  Exporter(FileSystem& fs, CheckpointSource& source, const TargetFormat& format, TargetFiles plan,
            const ExportOptions& options)
       : fs_(fs), source_(source), format_(format), plan_(std::move(plan)), options_(options) {
     for (uint32_t i = 0; i < target().tensors.size(); ++i) {
@@ -184,7 +184,7 @@ class Exporter {
   FileSystem& fs_;
   CheckpointSource& source_;
   const TargetFormat& format_;
-  const TargetPlanned plan_;
+  const TargetFiles plan_;
   const ExportOptions& options_;
   std::map<uint32_t, std::vector<uint32_t>> written_;  // of each source tensor that is read
   std::vector<uint32_t> order_;                        // those tensors
@@ -198,7 +198,7 @@ class Exporter {
 
 Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFormat& format,
                                   const ExportOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlanned plan, PlanExport(source, format, options));
+  CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
   ExportCost cost;
   std::map<uint32_t, uint64_t> read;
   uint64_t read_back = 0;
@@ -220,7 +220,7 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
 
 Result<ExportResult> Export(FileSystem& fs, CheckpointSource& source, const TargetFormat& format,
                             const std::string& target, const ExportOptions& options) {
-  Result<TargetPlanned> plan = PlanExport(source, format, options);
+  Result<TargetFiles> plan = PlanExport(source, format, options);
   if (!plan.ok()) return plan.status().WithContext(source.name());
   return Exporter(fs, source, format, std::move(plan).value(), options).Run(target);
 }

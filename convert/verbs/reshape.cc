@@ -76,7 +76,7 @@ Digest JobOf(const CheckpointSource& source, const ReshapeOptions& options) {
 class ReshapeRun {
  public:
   ReshapeRun(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
-             const ReshapeOptions& options, const TargetPlan& plan)
+             const ReshapeOptions& options, const StepPlan& plan)
       : fs_(fs),
         source_(source),
         run_dir_(run_dir),
@@ -360,7 +360,7 @@ class ReshapeRun {
   CheckpointSource& source_;
   const std::string& run_dir_;
   const ReshapeOptions& options_;
-  const TargetPlan& plan_;
+  const StepPlan& plan_;
   const RankTeam& team_;
   StepInfo info_;
   const Digest job_;
@@ -386,13 +386,13 @@ class ReshapeRun {
 
 }  // namespace
 
-Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options) {
+Result<StepPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckKnownCuts(source, options.target));
-  return TargetPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
+  return StepPlan::Make(TargetTensors(source, options), source.manifest().model, options.target);
 }
 
 Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   const StepSize size = EstimateStepSize(plan);
   const uint64_t max_memory = options.writer.max_memory;
   const Topology& target = options.target;
@@ -413,7 +413,7 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
 
 Result<ReshapeResult> Reshape(FileSystem& fs, CheckpointSource& source, const std::string& run_dir,
                               const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   return ReshapeRun(fs, source, run_dir, options, plan).Run();
 }
 

@@ -44,7 +44,7 @@ struct ReshapeCost {
 };
 
 // Which pieces the target would have. Errors: InvalidArgument where the topology does not fit the model.
-Result<TargetPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options);
+Result<StepPlan> PlanReshape(const CheckpointSource& source, const ReshapeOptions& options);
 
 // What it would take; writes nothing. Errors: InvalidArgument where the topology does not fit the model.
 Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const ReshapeOptions& options);

@@ -314,9 +314,9 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
         tensor.name.size() + kHeaderEntryBytes + (cut > 1 ? tensor.name.size() + kIndexLineBytes : 0);
   cost.files = cut + (cut > 1) + beside.size() + 1;  // index, SHA256SUMS
   if (options.format == StripFormat::kNative) {
-    CAIRN_ASSIGN_OR_RETURN(const TargetPlan target,
-                           TargetPlan::Make(NativeTensors(plan.weights), source.manifest().model,
-                                            options.topology.value_or(source.manifest().topology)));
+    CAIRN_ASSIGN_OR_RETURN(const StepPlan target,
+                           StepPlan::Make(NativeTensors(plan.weights), source.manifest().model,
+                                          options.topology.value_or(source.manifest().topology)));
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
     cost.files = size.files + options.writer.beside.size();

@@ -23,7 +23,7 @@ Result<stdfs::path> Canonical(const std::string& path) {
   return canonical;
 }
 
-Catalog CatalogOf(const StepReader& source, const TargetPlan& plan) {
+Catalog CatalogOf(const StepReader& source, const StepPlan& plan) {
   Catalog catalog;
   catalog.tensors = plan.tensors();
   catalog.files = source.catalog().files;
@@ -39,7 +39,7 @@ std::vector<ManifestFile> ShardsOf(const StepReader& source) {
   return shards;
 }
 
-Result<StepSeal> SealOf(const StepReader& source, const TargetPlan& plan, const std::string& shards) {
+Result<StepSeal> SealOf(const StepReader& source, const StepPlan& plan, const std::string& shards) {
   const Manifest& manifest = source.manifest();
   const Catalog catalog = CatalogOf(source, plan);
   CAIRN_RETURN_IF_ERROR(CheckCoverage(catalog).WithContext(source.directory()));
@@ -51,14 +51,14 @@ Result<StepSeal> SealOf(const StepReader& source, const TargetPlan& plan, const 
 }  // namespace
 
 Result<uint64_t> EstimateVirtualBytes(const StepReader& source, const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, SealOf(source, plan, source.directory()));
   return seal.index.size() + seal.manifest.size();
 }
 
 Result<VirtualResult> ReshapeVirtually(FileSystem& fs, const StepReader& source, const std::string& run_dir,
                                        const ReshapeOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, PlanReshape(source, options));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, PlanReshape(source, options));
   const int64_t step = source.manifest().step;
   VirtualResult result{.directory = JoinPath(run_dir, StepDirName(step)), .shards = {}, .held = {}};
   if (fs.Stat(result.directory).ok())

@@ -55,8 +55,8 @@ Status Write(const Flags& flags) {
                       {{"iteration", flags.step},
                        {"consumed_samples", 8 * flags.step},
                        {"consumed_tokens", 1024 * flags.step}}};
-  CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan,
-                         TargetPlan::Make(TensorsOf(recipe), recipe.model, flags.topology));
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan plan,
+                         StepPlan::Make(TensorsOf(recipe), recipe.model, flags.topology));
   CAIRN_ASSIGN_OR_RETURN(const auto builder,
                          StepBuilder::Create(FileSystem::Posix(), flags.run_dir, info, plan, {}));
   for (int stage = 0; stage < flags.topology.pp; ++stage) {

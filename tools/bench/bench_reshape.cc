@@ -93,7 +93,7 @@ class ReshapeBench {
         std::max<uint64_t>(2, scratch_.size() / 10 * 9 / (12 * hidden * hidden * kBytesPerParameter)));
     const std::vector<TensorEntry> tensors = GptTensors(scratch_.size(), layers, hidden);
     const StepInfo info{.identity = {"00000000000000000000000000000001", 1}, .topology = kSourceTopology};
-    CAIRN_ASSIGN_OR_RETURN(const TargetPlan plan, TargetPlan::Make(tensors, info.model, kSourceTopology));
+    CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, StepPlan::Make(tensors, info.model, kSourceTopology));
     CAIRN_ASSIGN_OR_RETURN(const auto builder,
                            StepBuilder::Create(FileSystem::Posix(), source_, info, plan, {}));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> here, builder->BeginStage());

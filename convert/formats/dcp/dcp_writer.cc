@@ -18,7 +18,7 @@ class DcpPlanner {
   DcpPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
-  Result<TargetPlanned> Plan() {
+  Result<TargetFiles> Plan() {
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
     if (tensors_.optimizer) CAIRN_RETURN_IF_ERROR(FitStates());
     LeaveLoneMasters(tensors_);
@@ -33,7 +33,7 @@ class DcpPlanner {
     builder_.Place();
     builder_.DropEmptyFiles();
     builder_.AddText(".metadata", DcpMetadata(entries_, builder_.target));
-    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+    return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
  private:
@@ -198,7 +198,7 @@ class DcpPlanner {
 
 }  // namespace
 
-Result<TargetPlanned> PlanDcp(const CheckpointSource& source, const TargetOptions& options) {
+Result<TargetFiles> PlanDcp(const CheckpointSource& source, const TargetOptions& options) {
   return DcpPlanner(source, options).Plan();
 }
 

@@ -11,6 +11,6 @@
 
 namespace cairn {
 
-Result<TargetPlanned> PlanDcp(const CheckpointSource& source, const TargetOptions& options);
+Result<TargetFiles> PlanDcp(const CheckpointSource& source, const TargetOptions& options);
 
 }  // namespace cairn

@@ -106,7 +106,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
  public:
   using DeepSpeedPlanner::DeepSpeedPlanner;
 
-  Result<TargetPlanned> Plan() {
+  Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(Choose(options_.dtype));
     if (topology_.zero == 0) topology_.zero = 1;
     if (topology_.zero == 3 && !tensors_.optimizer)
@@ -130,7 +130,7 @@ class ShardedPlanner : public DeepSpeedPlanner {
     if (model_.names == LocalNames::kPipeline) AddLayers(directory);
     builder_.Place();
     builder_.AddText("latest", StepName());
-    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+    return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
  private:
@@ -205,7 +205,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
  public:
   using DeepSpeedPlanner::DeepSpeedPlanner;
 
-  Result<TargetPlanned> Plan() {
+  Result<TargetFiles> Plan() {
     steps_ = Steps::kOfEach;
     state_.round_robin_gradients = false;  // parameters are by name
     CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
@@ -227,7 +227,7 @@ class UniversalPlanner : public DeepSpeedPlanner {
     topology_ = topology;
     builder_.Place();
     builder_.AddText("latest_universal", directory);
-    return TargetPlanned{std::move(builder_.target), directory, std::move(state_.notes)};
+    return TargetFiles{std::move(builder_.target), directory, std::move(state_.notes)};
   }
 
  private:
@@ -301,11 +301,11 @@ class UniversalPlanner : public DeepSpeedPlanner {
 
 }  // namespace
 
-Result<TargetPlanned> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options) {
+Result<TargetFiles> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options) {
   return ShardedPlanner(source, options).Plan();
 }
 
-Result<TargetPlanned> PlanUniversal(const CheckpointSource& source, const TargetOptions& options) {
+Result<TargetFiles> PlanUniversal(const CheckpointSource& source, const TargetOptions& options) {
   return UniversalPlanner(source, options).Plan();
 }
 

@@ -10,12 +10,12 @@
 
 namespace cairn {
 
-Result<TargetPlanned> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options);
+Result<TargetFiles> PlanMegatronDeepSpeed(const CheckpointSource& source, const TargetOptions& options);
 
 // DeepSpeed's universal form of the same training: a directory a parameter, whole over all ranks, that a
 // training of any topology and ZeRO stage loads; `latest_universal` beside it. Its fp32 values are masters,
 // or weights. Names depend on the program: a pipeline's for ZeRO 0 and 1, the language model's for ZeRO 2
 // and 3. Source: deepspeed 0.19.8, checkpoint/ds_to_universal.py, universal_checkpoint.py.
-Result<TargetPlanned> PlanUniversal(const CheckpointSource& source, const TargetOptions& options);
+Result<TargetFiles> PlanUniversal(const CheckpointSource& source, const TargetOptions& options);
 
 }  // namespace cairn

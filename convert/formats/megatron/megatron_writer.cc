@@ -25,7 +25,7 @@ class MegatronPlanner {
   MegatronPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
-  Result<TargetPlanned> Plan() {
+  Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
@@ -41,7 +41,7 @@ class MegatronPlanner {
     builder_.Place();
     builder_.AddText("latest_checkpointed_iteration.txt", std::to_string(state_.iteration));
     AddNotes();
-    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+    return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
  private:
@@ -283,7 +283,7 @@ class MegatronPlanner {
 
 }  // namespace
 
-Result<TargetPlanned> PlanMegatron(const CheckpointSource& source, const TargetOptions& options) {
+Result<TargetFiles> PlanMegatron(const CheckpointSource& source, const TargetOptions& options) {
   return MegatronPlanner(source, options).Plan();
 }
 

@@ -11,6 +11,6 @@
 
 namespace cairn {
 
-Result<TargetPlanned> PlanMegatron(const CheckpointSource& source, const TargetOptions& options);
+Result<TargetFiles> PlanMegatron(const CheckpointSource& source, const TargetOptions& options);
 
 }  // namespace cairn

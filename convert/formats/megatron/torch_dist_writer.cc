@@ -53,7 +53,7 @@ class TorchDistPlanner {
   TorchDistPlanner(const CheckpointSource& source, const TargetOptions& options)
       : source_(source), options_(options), state_(TrainingStateOf(source)), topology_(options.topology) {}
 
-  Result<TargetPlanned> Plan() {
+  Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));
     load_.resize(topology_.world());
     CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
@@ -78,7 +78,7 @@ class TorchDistPlanner {
     builder_.AddText("latest_checkpointed_iteration.txt",
                      name == "release" ? name : std::to_string(state_.iteration));
     AddNotes();
-    return TargetPlanned{std::move(builder_.target), "", std::move(state_.notes)};
+    return TargetFiles{std::move(builder_.target), "", std::move(state_.notes)};
   }
 
  private:
@@ -252,7 +252,7 @@ class TorchDistPlanner {
 
 }  // namespace
 
-Result<TargetPlanned> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options) {
+Result<TargetFiles> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options) {
   return TorchDistPlanner(source, options).Plan();
 }
 

@@ -13,6 +13,6 @@
 
 namespace cairn {
 
-Result<TargetPlanned> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options);
+Result<TargetFiles> PlanTorchDist(const CheckpointSource& source, const TargetOptions& options);
 
 }  // namespace cairn

@@ -48,7 +48,7 @@ uint64_t ResidentBytes() {
 // share.
 double BytesOfARank(const std::vector<TensorEntry>& tensors, const Topology& topology) {
   const uint64_t before = ResidentBytes();
-  const auto plan = TargetPlan::Make(tensors, nlohmann::json::object(), topology);
+  const auto plan = StepPlan::Make(tensors, nlohmann::json::object(), topology);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   uint64_t most = 0, covered = 0, pieces = 0;
   for (int stage = 0; stage < topology.pp; ++stage) {

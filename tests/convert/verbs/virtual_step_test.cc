@@ -89,7 +89,7 @@ TEST_F(VirtualStepTest, CostsMetadataOnly) {
   const StepRecipe recipe =
       RecipeOf({.layers = 8, .hidden = 42240, .heads = 96, .ffn = 168960, .vocab = 250880},
                {.tp = 8, .pp = 8, .dp = 8, .zero = 1});
-  const auto plan = TargetPlan::Make(TensorsOf(recipe), recipe.model, recipe.topology);
+  const auto plan = StepPlan::Make(TensorsOf(recipe), recipe.model, recipe.topology);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   Catalog catalog;
   catalog.tensors = plan->tensors();

@@ -55,7 +55,7 @@ json VectorsThenMatrices() {
             {{"lr", 0.5}, {"weight_decay", 0.25}, {"params", {"a.weight", "b.weight"}}}}}};
 }
 
-Result<TargetPlanned> Plan(const char* format, const Source& source, TargetOptions options = {}) {
+Result<TargetFiles> Plan(const char* format, const Source& source, TargetOptions options = {}) {
   return FindTargetFormat(format)->plan(source, options);
 }
 
