@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <set>
-#include <sstream>
 
 #include "ckpt/base/sha256.h"
 #include "ckpt/model/layout.h"
@@ -16,7 +15,6 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 4 << 20;
 constexpr uint64_t kMaxSumsBytes = 16 << 20;
-constexpr size_t kDigestDigits = 64;
 
 // Whether the first bytes are those of a zip's first record.
 bool IsZipAt(File& file, uint64_t begin) {
@@ -28,27 +26,12 @@ bool IsZip(FileSystem& fs, const std::string& path) {
   return file.ok() && IsZipAt(**file, 0);
 }
 
-// "HEX  NAME" a line; "HEX *NAME" is the same.
-Result<std::vector<std::pair<std::string, std::string>>> ReadSums(FileSystem& fs, const std::string& path) {
+Result<std::vector<Sha256Sum>> ReadSums(FileSystem& fs, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, path, kMaxSumsBytes));
-  std::vector<std::pair<std::string, std::string>> sums;
-  std::istringstream lines(text);
-  size_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (line.empty()) continue;
-    const size_t digits = std::min(line.find_first_not_of("0123456789abcdefABCDEF"), line.size());
-    if (digits != kDigestDigits || line.size() < digits + 3 || line[digits] != ' ' ||
-        (line[digits + 1] != ' ' && line[digits + 1] != '*'))
-      return Corrupt("{}: line {} is not what sha256sum writes", path, number);
-    std::string name = line.substr(digits + 2);
-    if (!IsPlainFileName(name))
-      return Corrupt("{}: line {} names a file elsewhere: {:.100}", path, number, name);
-    std::string digest = line.substr(0, digits);
-    for (char& c : digest)
-      if (c >= 'A' && c <= 'F') c = static_cast<char>(c + 32);
-    sums.emplace_back(std::move(name), std::move(digest));
-  }
+  auto sums = ParseSha256Sums(text);
+  if (!sums.ok()) return sums.status().WithContext(path);
+  for (const Sha256Sum& sum : *sums)
+    if (!IsPlainFileName(sum.name)) return Corrupt("{}: names a file elsewhere: {:.100}", path, sum.name);
   return sums;
 }
 
@@ -81,7 +64,8 @@ class SumChecker {
     if (!status.ok()) return Add(path, 0, status.message());
     const std::string found = sum.FinishHex();
     if (found != digest)
-      Add(path, 0, fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSumsFile, digest));
+      Add(path, 0,
+          fmt::format("its SHA-256 is {}, {} says {}; it was changed", found, kSha256SumsName, digest));
   }
 
   // Of `where` in the file; of all of it by default.
@@ -155,7 +139,7 @@ class SumChecker {
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
                               const std::vector<std::string>& files) {
   FileSums sums = FindZips(fs, directory, files);
-  const std::string path = JoinPath(directory, kSumsFile);
+  const std::string path = JoinPath(directory, std::string(kSha256SumsName));
   if (!fs.Stat(path).ok()) return sums;
   CAIRN_ASSIGN_OR_RETURN(sums.digests, ReadSums(fs, path));
   for (const auto& [name, digest] : sums.digests) AddBytes(fs, JoinPath(directory, name), sums);

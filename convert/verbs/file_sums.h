@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/sha256_sums.h"
 #include "ckpt/step/verify.h"
 #include "convert/torch/zip_container.h"
 
@@ -13,15 +14,13 @@ namespace cairn {
 
 // What is there to check against. `files` are names relative to `directory`, as a source's catalog has them.
 struct FileSums {
-  std::vector<std::string> zips;                             // names
-  std::vector<std::pair<std::string, Stretch>> items;        // zips in a .distcp, and their names
-  std::vector<std::pair<std::string, std::string>> digests;  // name and SHA-256 in hex, of SHA256SUMS
-  uint64_t bytes = 0;                                        // that a check reads
+  std::vector<std::string> zips;                       // names
+  std::vector<std::pair<std::string, Stretch>> items;  // zips in a .distcp, and their names
+  std::vector<Sha256Sum> digests;                      // of SHA256SUMS
+  uint64_t bytes = 0;                                  // that a check reads
 
   bool empty() const { return zips.empty() && items.empty() && digests.empty(); }
 };
-
-inline constexpr const char* kSumsFile = "SHA256SUMS";
 
 // Errors: Corrupt (SHA256SUMS is not what sha256sum writes, or names a file elsewhere); IoError.
 Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ckpt/base/sha256.h"
+#include "ckpt/base/sha256_sums.h"
 #include "convert/stream/stage_writer.h"
 
 namespace cairn {
@@ -103,8 +104,8 @@ class SafetensorsSink final : public WeightSink {
     for (const auto& [name, text] : model_.files) CAIRN_RETURN_IF_ERROR(WriteText(name, text));
     for (const auto& [name, from] : copies_) CAIRN_RETURN_IF_ERROR(CopyFile(name, from));
     std::string sums;
-    for (const auto& [name, sha] : sums_) sums += fmt::format("{}  {}\n", sha, name);
-    CAIRN_RETURN_IF_ERROR(WriteText("SHA256SUMS", sums));
+    for (const auto& [name, sha] : sums_) sums += Sha256Line(sha, name);
+    CAIRN_RETURN_IF_ERROR(WriteText(std::string(kSha256SumsName), sums));
     CAIRN_RETURN_IF_ERROR(fs_.SyncDir(partial_->path()));
     CAIRN_RETURN_IF_ERROR(fs_.Rename(partial_->path(), directory_));
     partial_->Keep();

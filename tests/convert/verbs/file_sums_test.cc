@@ -37,7 +37,7 @@ class FileSumsTest : public testing::Test {
 TEST_F(FileSumsTest, EveryFileOfSha256SumsIsRead) {
   Write("a", "one");
   Write("b", "two");
-  Write(kSumsFile, Sha256Of("one") + "  a\n" + Sha256Of("two") + " *b\n");
+  Write(std::string(kSha256SumsName), Sha256Of("one") + "  a\n" + Sha256Of("two") + " *b\n");
   EXPECT_THAT(Problems(), SizeIs(0));
   EXPECT_EQ(Find()->bytes, 6);
 }
@@ -45,7 +45,8 @@ TEST_F(FileSumsTest, EveryFileOfSha256SumsIsRead) {
 TEST_F(FileSumsTest, ChangedAndMissingFilesAreProblems) {
   Write("a", "one");
   Write("b", "tvo");
-  Write(kSumsFile, Sha256Of("one") + "  a\n" + Sha256Of("two") + "  b\n" + Sha256Of("") + "  c\n");
+  Write(std::string(kSha256SumsName),
+        Sha256Of("one") + "  a\n" + Sha256Of("two") + "  b\n" + Sha256Of("") + "  c\n");
   const auto problems = Problems();
   ASSERT_THAT(problems, SizeIs(2));
   EXPECT_THAT(problems[0].file, HasSubstr("/b"));
@@ -56,7 +57,7 @@ TEST_F(FileSumsTest, ChangedAndMissingFilesAreProblems) {
 TEST_F(FileSumsTest, NoNameLeadsOutOfTheDirectory) {
   for (const char* name : {"../a", "/etc/passwd", "x/y", "."}) {
     TempDir dir;
-    ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), JoinPath(dir.path(), kSumsFile),
+    ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), JoinPath(dir.path(), std::string(kSha256SumsName)),
                                Sha256Of("one") + "  " + name + "\n")
                     .ok());
     EXPECT_EQ(FindFileSums(FileSystem::Posix(), dir.path(), {}).status().kind(), StatusKind::kCorrupt)
@@ -65,7 +66,7 @@ TEST_F(FileSumsTest, NoNameLeadsOutOfTheDirectory) {
 }
 
 TEST_F(FileSumsTest, WhatIsNotASumIsSaid) {
-  Write(kSumsFile, "abc  a\n");
+  Write(std::string(kSha256SumsName), "abc  a\n");
   EXPECT_THAT(Find().status().message(), HasSubstr("line 1 is not what sha256sum writes"));
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "ckpt/base/sha256_sums.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
@@ -241,29 +242,6 @@ size_t Utf8Bytes(std::string_view text) {
 }
 
 // As sha256sum does to a name, whose line then begins with a backslash.
-std::string EscapeForSums(std::string_view name) {
-  std::string text;
-  for (const char c : name)
-    if (c == '\\')
-      text += "\\\\";
-    else if (c == '\n')
-      text += "\\n";
-    else if (c == '\r')
-      text += "\\r";
-    else
-      text += c;
-  return text;
-}
-
-std::string UnescapeFromSums(std::string_view text) {
-  std::string name;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char next = text[at] == '\\' && at + 1 < text.size() ? text[++at] : '\0';
-    name += next == 'n' ? '\n' : next == 'r' ? '\r' : next != '\0' ? next : text[at];
-  }
-  return name;
-}
-
 // The first line of a tree's list.
 constexpr std::string_view kTreeComment = "# cairn tree, ";
 constexpr std::string_view kLinksKept = "links kept, from ";
@@ -369,7 +347,7 @@ Result<std::string> UnescapeName(std::string_view text) {
 }
 
 std::string SumsName(const ArchiveRecord& record) {
-  std::string name(kSumsName);
+  std::string name(kSha256SumsName);
   const auto taken = [&] {
     return std::ranges::find(record.files, name, &ArchivedFile::name) != record.files.end() ||
            (record.tree && std::ranges::find(record.tree->entries, name, &ArchivedEntry::name) !=
@@ -385,33 +363,23 @@ std::string Sha256Sums(const ArchiveRecord& record) {
     text = fmt::format("{}{}{}\n", kTreeComment, record.tree->followed_links ? kLinksFollowed : kLinksKept,
                        EscapeForSums(EscapeName(record.source)));
   for (const ArchivedFile& file : record.files) {
-    const std::string name = record.tree ? EscapeForSums(file.name) : file.name;
-    text += fmt::format("{}{}  {}\n", name == file.name ? "" : "\\", file.sha256, name);
+    text += Sha256Line(file.sha256, file.name);
   }
   return text;
 }
 
 Status TakeSha256Sums(std::string_view text, ArchiveRecord& record) {
-  constexpr size_t kHexDigits = 64, kNameAt = kHexDigits + 2;
-  std::map<std::string, std::string_view, std::less<>> sums;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = text.substr(at, end - at);
-    at = end + 1;
-    if (record.tree && line.starts_with(kTreeComment)) {
-      CAIRN_RETURN_IF_ERROR(TakeComment(line.substr(kTreeComment.size()), record));
-      continue;
-    }
-    const bool escaped = line.starts_with('\\');
-    if (escaped) line.remove_prefix(1);
-    if (line.size() <= kNameAt) continue;
-    const std::string_view name = line.substr(kNameAt);
-    sums[escaped ? UnescapeFromSums(name) : std::string(name)] = line.substr(0, kHexDigits);
+  if (record.tree && text.starts_with(kTreeComment)) {
+    const std::string_view comment = text.substr(0, text.find('\n'));
+    CAIRN_RETURN_IF_ERROR(TakeComment(comment.substr(kTreeComment.size()), record));
   }
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Sha256Sum> list, ParseSha256Sums(text));
+  std::map<std::string_view, const Sha256Sum*> sums;
+  for (const Sha256Sum& sum : list) sums[sum.name] = &sum;
   for (ArchivedFile& file : record.files) {
     const auto sum = sums.find(file.name);
     if (sum == sums.end()) return Corrupt("{} is not in its list of SHA-256 sums", file.name);
-    file.sha256 = sum->second;
+    file.sha256 = sum->second->digest;
   }
   return OkStatus();
 }

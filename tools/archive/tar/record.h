@@ -32,7 +32,6 @@ inline constexpr std::string_view kRecordSuffix = ".tar.json";
 inline constexpr std::string_view kParitySuffix = ".parity";  // behind the tar's name
 inline constexpr std::string_view kPartialSuffix =
     ".partial";  // behind the name of a file that is being written
-inline constexpr std::string_view kSumsName = "SHA256SUMS";  // last entry of the tar
 inline constexpr uint64_t kMaxRecordBytes = 512 << 20;
 
 enum class Form {
@@ -139,8 +138,8 @@ std::string EscapeName(std::string_view name);
 // The name that EscapeName() made this of. Errors: Corrupt.
 Result<std::string> UnescapeName(std::string_view text);
 
-// The entry of the tar that Sha256Sums() goes into: kSumsName, or the first of that name with ".cairn" behind
-// it that the member has no entry of.
+// The entry of the tar that Sha256Sums() goes into: kSha256SumsName, or the first of that name with ".cairn"
+// behind it that the member has no entry of.
 std::string SumsName(const ArchiveRecord& record);
 // What `sha256sum -c` takes: names with a backslash or line break are escaped as sha256sum does. Of a tree a
 // comment comes first, with the path that it had and what became of links.
