@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "ckpt/base/chunks.h"
 #include "convert/stream/decode_values.h"
 
 namespace cairn {
@@ -38,8 +39,33 @@ long double Exact(Dtype dtype, const std::byte* at, double decoded) {
 
 }  // namespace
 
-// Most blocks are equal, and only their norms are wanted then.
 void ValueDistance::Add(uint64_t begin, std::span<const std::byte> a, std::span<const std::byte> b) {
+  const size_t size_a = SizeOf(a_), size_b = SizeOf(b_);
+  SumOverChunks(a.size() / size_a, ValueDistance(a_, b_, absolute_, relative_), *this,
+                [&](ValueDistance& part, size_t at, size_t count) {
+                  part.AddChunk(begin + at, a.subspan(at * size_a, count * size_a),
+                                b.subspan(at * size_b, count * size_b));
+                });
+}
+
+void ValueDistance::Join(const ValueDistance& behind) {
+  if (differing == 0) first = behind.first;
+  if (beyond == 0) first_beyond = behind.first_beyond;
+  elements += behind.elements;
+  differing += behind.differing;
+  beyond += behind.beyond;
+  nan_payloads += behind.nan_payloads;
+  max_absolute = std::max(max_absolute, behind.max_absolute);
+  max_relative = std::max(max_relative, behind.max_relative);
+  max_ulp = std::max(max_ulp, behind.max_ulp);
+  squares_a_ += behind.squares_a_;
+  squares_b_ += behind.squares_b_;
+  product_ += behind.product_;
+  squares_of_difference_ += behind.squares_of_difference_;
+}
+
+// Most chunks are equal, and only their norms are wanted then.
+void ValueDistance::AddChunk(uint64_t begin, std::span<const std::byte> a, std::span<const std::byte> b) {
   const size_t size_a = SizeOf(a_), size_b = SizeOf(b_);
   const size_t count = a.size() / size_a;
   elements += count;

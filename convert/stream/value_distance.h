@@ -16,6 +16,9 @@ class ValueDistance {
   // Elements from row-major index `begin` on, as many of both.
   void Add(uint64_t begin, std::span<const std::byte> a, std::span<const std::byte> b);
 
+  // What another one, of elements behind these, has gathered.
+  void Join(const ValueDistance& behind);
+
   uint64_t elements = 0;
   uint64_t differing = 0;
   uint64_t beyond = 0;        // the tolerance
@@ -29,6 +32,7 @@ class ValueDistance {
   double cosine() const;
 
  private:
+  void AddChunk(uint64_t begin, std::span<const std::byte> a, std::span<const std::byte> b);
   void AddElement(uint64_t index, long double a, long double b);
 
   Dtype a_, b_;

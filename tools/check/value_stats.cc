@@ -2,11 +2,31 @@
 
 #include <algorithm>
 
+#include "ckpt/base/chunks.h"
 #include "convert/stream/decode_values.h"
 
 namespace cairn {
 
 void ValueStats::Add(Dtype dtype, std::span<const std::byte> bytes) {
+  const size_t size = SizeOf(dtype);
+  SumOverChunks(bytes.size() / size, ValueStats(), *this, [&](ValueStats& part, size_t begin, size_t n) {
+    part.AddChunk(dtype, bytes.subspan(begin * size, n * size));
+  });
+}
+
+void ValueStats::Join(const ValueStats& other) {
+  if (other.finite() > 0) {
+    min = finite() == 0 ? other.min : std::min(min, other.min);
+    max = finite() == 0 ? other.max : std::max(max, other.max);
+  }
+  count += other.count;
+  nan += other.nan;
+  infinite += other.infinite;
+  zeros += other.zeros;
+  squares += other.squares;
+}
+
+void ValueStats::AddChunk(Dtype dtype, std::span<const std::byte> bytes) {
   VisitValues(dtype, bytes, [this](size_t, double value) {
     ++count;
     if (std::isnan(value)) {

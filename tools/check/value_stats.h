@@ -18,9 +18,11 @@ struct ValueStats {
   double squares = 0;  // sum of their squares
 
   void Add(Dtype dtype, std::span<const std::byte> bytes);
+  void Join(const ValueStats& other);
   double norm() const;  // L2, of the finite values
 
  private:
+  void AddChunk(Dtype dtype, std::span<const std::byte> bytes);
   uint64_t finite() const { return count - nan - infinite; }
 };
 

@@ -1,7 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "ckpt/base/chunks.h"
 #include "convert/stream/decode_values.h"
+#include "convert/stream/value_distance.h"
 #include "tools/check/value_stats.h"
+
+// Of OpenMP's runtime; null in a build without it.
+extern "C" void omp_set_num_threads(int threads) __attribute__((weak));
 
 namespace cairn {
 namespace {
@@ -41,6 +46,33 @@ TEST(DecodeValuesTest, IntegersAndWideFloats) {
   EXPECT_EQ(Decode(Dtype::kI64, static_cast<uint64_t>(-5)), -5);
   EXPECT_EQ(Decode(Dtype::kBF16, 0x3f80), 1);
   EXPECT_EQ(Decode(Dtype::kF64, std::bit_cast<uint64_t>(0.1)), 0.1);
+}
+
+TEST(ValueStatsTest, ManyThreadsSeeWhatOneSees) {
+  std::vector<float> values(5 * kChunkElements + 17);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 1e3f;
+  values[kChunkElements] = NAN;
+  values[3 * kChunkElements + 5] = -7e3f;
+  std::vector<float> others = values;
+  others[2 * kChunkElements + 1] += 1;
+  others[4 * kChunkElements] += 2;
+  std::vector<double> sums;
+  for (const int threads : {1, 2, 7}) {
+    if (omp_set_num_threads != nullptr) omp_set_num_threads(threads);
+    ValueStats stats;
+    stats.Add(Dtype::kF32, std::as_bytes(std::span(values)));
+    EXPECT_EQ(stats.count, values.size());
+    EXPECT_EQ(stats.nan, 1u);
+    EXPECT_EQ(stats.min, -7e3f);
+    ValueDistance distance(Dtype::kF32, Dtype::kF32, 0, 0);
+    distance.Add(100, std::as_bytes(std::span(values)), std::as_bytes(std::span(others)));
+    EXPECT_EQ(distance.elements, values.size());
+    EXPECT_EQ(distance.differing, 2u);
+    EXPECT_EQ(distance.first, 100 + 2 * kChunkElements + 1);
+    EXPECT_NEAR(distance.max_absolute, 2, 1e-3);
+    sums.insert(sums.end(), {stats.squares, distance.relative_norm(), distance.cosine()});
+  }
+  for (size_t i = 3; i < sums.size(); ++i) EXPECT_EQ(sums[i], sums[i % 3]) << "to the last bit";
 }
 
 TEST(ValueStatsTest, CountsWhatIsNotFiniteApart) {
