@@ -29,6 +29,7 @@ void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
                             }},
                  flag.field);
   if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  if (!flag.value.empty()) option->type_name(std::string(flag.value));
   option->group(std::string(flag.group));
 }
 
@@ -126,17 +127,22 @@ Status ApplyToml(std::string_view text, const std::string& origin, const std::ve
   }
 }
 
+void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_file) {
+  app.add_option("--config", config_file,
+                 "TOML file of the flags below, by the same names; the command line wins")
+      ->type_name("FILE");
+  app.set_version_flag("--version", "cairn-train " CAIRN_VERSION);
+  for (const Flag& flag : TrainFlags()) Declare(app, flag, config);
+}
+
 Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   CLI::App app(
       "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun or torchrun-style variables:\n"
       "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
   std::string config_file;
-  app.add_option("--config", config_file,
-                 "TOML file of the flags below, by the same names; the command line wins");
   app.get_formatter()->column_width(46);
-  app.set_version_flag("--version", "cairn-train " CAIRN_VERSION);
-  for (const Flag& flag : TrainFlags()) Declare(app, flag, parsed.config);
+  DeclareTrainFlags(app, parsed.config, config_file);
   if (argc > 0) app.name(argv[0]);
   app.allow_extras();
   std::vector<std::string> words;  // last first, as CLI11 takes them

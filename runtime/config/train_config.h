@@ -16,6 +16,10 @@
 #include "ckpt/base/status.h"
 #include "ckpt/model/topology.h"
 
+namespace CLI {
+class App;
+}
+
 namespace cairn {
 
 struct TrainConfig {
@@ -138,8 +142,13 @@ struct Flag {
                std::string TrainConfig::*, std::vector<int64_t> TrainConfig::*,
                std::vector<std::string> TrainConfig::*>
       field;
+  std::string_view value = {};  // name of its value in the help, choices as "a|b"; empty: its type
 };
 std::span<const Flag> TrainFlags();
+
+// Declares --config, --version and all flags to CLI11, which writes into `config` and `config_file`: for
+// parsing, and for what is made from the tree of flags (manual pages, shell completion).
+void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_file);
 
 // What a command line asks for: to train, or only to print `text` (help, version) and stop.
 struct ParsedCommandLine {

@@ -47,7 +47,7 @@ const Flag kFlags[] = {
     {kParallel, "reduce-bucket-size", "Elements of one gradient collective", &C::reduce_bucket_size},
     {kParallel, "distributed-timeout-seconds", "Deadline of each collective; on expiry all ranks stop",
      &C::distributed_timeout_seconds},
-    {kParallel, "device", "cpu or cuda", &C::device},
+    {kParallel, "device", "cpu or cuda", &C::device, "cpu|cuda"},
     {kParallel, "threads", "CPU threads of each rank; 0 divides the node's cores among its ranks",
      &C::threads},
 
@@ -77,7 +77,8 @@ const Flag kFlags[] = {
 
     {kOptimizer, "lr", "Highest learning rate", &C::lr},
     {kOptimizer, "min-lr", "Lowest learning rate of the decay", &C::min_lr},
-    {kOptimizer, "lr-decay-style", "constant, linear or cosine", &C::lr_decay_style},
+    {kOptimizer, "lr-decay-style", "constant, linear or cosine", &C::lr_decay_style,
+     "constant|linear|cosine"},
     {kOptimizer, "lr-decay-iters", "Steps of the decay; 0 is train-iters", &C::lr_decay_iters},
     {kOptimizer, "lr-decay-samples", "Samples of the decay; 0 is train-samples", &C::lr_decay_samples},
     {kOptimizer, "lr-warmup-iters", "Steps over which the rate rises from 0", &C::lr_warmup_iters},
@@ -91,23 +92,24 @@ const Flag kFlags[] = {
     {kOptimizer, "adam-eps", "Added to the denominator of Adam", &C::adam_eps},
 
     {kMemory, "recompute-granularity",
-     "full: keep only each layer's input and recompute the rest in backward", &C::recompute_granularity},
+     "full: keep only each layer's input and recompute the rest in backward", &C::recompute_granularity,
+     "full"},
     {kMemory, "checkpoint-activations", "The same as --recompute-granularity full",
      &C::checkpoint_activations},
 
-    {kData, "data-path", "Indexed dataset, as PREFIX of .bin and .idx", &C::data_path},
-    {kData, "split", "Shares of training, validation and test", &C::split},
+    {kData, "data-path", "Indexed dataset, as PREFIX of .bin and .idx", &C::data_path, "PREFIX"},
+    {kData, "split", "Shares of training, validation and test", &C::split, "SHARES"},
     {kData, "mock-data", "Train on a synthetic sequence made from the seed", &C::mock_data},
     {kData, "seed", "Seed of weights, sample order and dropout", &C::seed},
     {kData, "eval-interval", "Steps between evaluations; 0 is none", &C::eval_interval},
     {kData, "eval-iters", "Batches of an evaluation; 0 is none", &C::eval_iters},
 
-    {kCheckpoints, "save", "Run directory to write checkpoints to", &C::save},
+    {kCheckpoints, "save", "Run directory to write checkpoints to", &C::save, "DIR"},
     {kCheckpoints, "load",
      "Run directory or step to resume from where --save has none yet; may be the same as --save, which "
      "starts "
      "anew the first time",
-     &C::load},
+     &C::load, "DIR"},
     {kCheckpoints, "finetune",
      "Of --load take the weights alone, in any float type; optimizer, learning rate and data start anew",
      &C::finetune},
@@ -121,29 +123,30 @@ const Flag kFlags[] = {
      "Steps between checkpoints; 0 saves at the end only; auto measures two saves and then loses the least "
      "time "
      "to saves and failures (Young and Daly), and a resumed training keeps to it",
-     &C::save_interval},
+     &C::save_interval, "N|auto"},
     {kCheckpoints, "mtbf", "Hours between failures of one node, for --save-interval auto", &C::mtbf},
     {kCheckpoints, "save-local",
      "Node-local directory (NVMe, /dev/shm) that takes each checkpoint first; {rank} in it stands for the "
      "rank",
-     &C::save_local},
+     &C::save_local, "DIR"},
     {kCheckpoints, "save-local-interval",
      "Steps between local checkpoints; those that --save-interval names are copied on to --save",
      &C::save_local_interval},
     {kCheckpoints, "redundancy",
      "xor:K or rs:K,M: of each group of K ranks, any 1 or any M may lose their local checkpoints",
-     &C::redundancy},
+     &C::redundancy, "SCHEME"},
     {kCheckpoints, "keep-last-local", "Healthy local checkpoints to keep, newest first", &C::keep_last_local},
     {kCheckpoints, "save-mode",
-     "lazy: the snapshot is copied under the next forward and backward; copy: at once", &C::save_mode},
+     "lazy: the snapshot is copied under the next forward and backward; copy: at once", &C::save_mode,
+     "lazy|copy"},
     {kCheckpoints, "save-overlap",
      "Where a save is due before the last one is durable: wait, skip it, or double the snapshot's memory",
-     &C::save_overlap},
+     &C::save_overlap, "wait|skip|double"},
     {kCheckpoints, "save-codec",
      "none, zstd (exponents and the like compressed, opened by HDF5 with its zstd filter), or auto: only "
      "while "
      "the disk is what a save waits for",
-     &C::save_codec},
+     &C::save_codec, "none|zstd|auto"},
     {kCheckpoints, "split-master",
      "Store of a bf16 weight's fp32 master only what the weight does not say, of an fp16 weight nothing that "
      "its master says (12 bytes a parameter, not 14)",
@@ -156,13 +159,13 @@ const Flag kFlags[] = {
      &C::keep_last},
     {kCheckpoints, "keep-every", "Also keep steps that this divides", &C::keep_every},
     {kCheckpoints, "keep-tokens", "Also keep one step for each so many tokens", &C::keep_tokens},
-    {kCheckpoints, "save-now-file", "When this file appears, save and delete it", &C::save_now_file},
+    {kCheckpoints, "save-now-file", "When this file appears, save and delete it", &C::save_now_file, "FILE"},
 
     {kLogs, "log-interval", "Steps between log lines", &C::log_interval},
     {kLogs, "log-num-zeros-in-grad", "Count the zeros of the gradient", &C::log_num_zeros_in_grad},
-    {kLogs, "log-json", "Append one JSON object per step to this file", &C::log_json},
+    {kLogs, "log-json", "Append one JSON object per step to this file", &C::log_json, "FILE"},
     {kLogs, "tensorboard-dir", "Write scalars as TensorBoard event files there, by Megatron-LM's names",
-     &C::tensorboard_dir},
+     &C::tensorboard_dir, "DIR"},
     {kLogs, "tensorboard-log-interval", "Steps between TensorBoard's points", &C::tensorboard_log_interval},
 };
 

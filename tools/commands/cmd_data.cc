@@ -232,8 +232,11 @@ void AddDataCommand(CLI::App& app, Verb& verb) {
       app.add_subcommand("data", "text or JSON lines to P.bin and P.idx, Megatron's indexed format");
   data->add_option("INPUT", options->inputs, "text files, or JSON lines (.jsonl, .ndjson, .json)")
       ->required();
-  data->add_option("--output-prefix", options->output_prefix, "P: writes P.bin and P.idx")->required();
-  data->add_option("--tokenizer", options->tokenizer, "bytes (257 tokens) or sentencepiece:FILE");
+  data->add_option("--output-prefix", options->output_prefix, "P: writes P.bin and P.idx")
+      ->required()
+      ->type_name("PREFIX");
+  data->add_option("--tokenizer", options->tokenizer, "bytes (257 tokens) or sentencepiece:FILE")
+      ->type_name("TOKENIZER");
   data->add_flag("--train-sentencepiece", options->train_sentencepiece,
                  "first train a model on the inputs: P.model");
   data->add_option("--vocab-size", options->vocab_size, "pieces of the model that is trained");
@@ -241,8 +244,9 @@ void AddDataCommand(CLI::App& app, Verb& verb) {
       {"auto", TextFormat::kAuto}, {"text", TextFormat::kText}, {"jsonl", TextFormat::kJsonLines}};
   data->add_option("--format", options->source.format, "of the inputs: auto (by name), text, jsonl")
       ->transform(CLI::CheckedTransformer(formats).description(""))
-      ->type_name("FORMAT");
+      ->type_name("auto|text|jsonl");
   data->add_option("--json-key", options->source.json_key, "where a JSON line has its text")
+      ->type_name("KEY")
       ->capture_default_str();
   data->add_flag("--append-eod", options->append_eod, "end each document with the end-of-document token");
   data->add_flag("--split-documents-on-blank-lines", options->source.split_on_blank_lines,

@@ -159,18 +159,23 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
   CLI::App* predict = plan.add_subcommand("predict", "memory, seconds and TFLOPs of the rows of a table");
   predict->add_option("ROWS", options->rows, "CSV of runs to predict; its measured columns are not looked at")
       ->required();
-  predict->add_option(
-      "--calibrate", options->calibrate,
-      "CSV of measured runs to fit on, three or more; without it, those of the cluster that are "
-      "built in, if any");
-  predict->add_option("--cluster", options->cluster,
-                      "built-in cluster or TOML file, see cairn plan --help; else what the column gpu says, "
-                      "else a100-80");
+  predict
+      ->add_option("--calibrate", options->calibrate,
+                   "CSV of measured runs to fit on, three or more; without it, those of the cluster that are "
+                   "built in, if any")
+      ->type_name("FILE");
+  predict
+      ->add_option("--cluster", options->cluster,
+                   "built-in cluster or TOML file, see cairn plan --help; else what the column gpu says, "
+                   "else a100-80")
+      ->type_name("NAME|FILE");
   AddFramework(*predict, options->framework);
-  predict->add_option(
-      "--leave-out", options->leave_out,
-      "a column of ROWS: leave each of its groups out of the fit, predict it, and print the errors "
-      "beside those of the plain formula");
+  predict
+      ->add_option(
+          "--leave-out", options->leave_out,
+          "a column of ROWS: leave each of its groups out of the fit, predict it, and print the errors "
+          "beside those of the plain formula")
+      ->type_name("COLUMN");
   AddChoice<TableFormat>(*predict, "--format", options->format, "how to print",
                          {{"table", TableFormat::kTable},
                           {"csv", TableFormat::kCsv},

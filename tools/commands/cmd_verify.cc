@@ -274,8 +274,10 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   verify->add_flag("--hash", options->hash, "every byte is the one that was saved");
   verify->add_flag("--values", options->values,
                    "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even");
-  verify->add_option("--sample", options->sample,
-                     "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB");
+  verify
+      ->add_option("--sample", options->sample,
+                   "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB")
+      ->type_name("PERCENT|SIZE");
   verify->add_flag("--all", options->all, "of a run directory, every step");
   verify->add_option("--jobs", options->jobs, "files that are read at the same time")
       ->check(CLI::Range(1, 256))

@@ -33,6 +33,7 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
     plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{100'000'000}))->group("Model");
   };
   plan.add_option("--model", o.model, "Hugging Face config.json, or the directory that holds it")
+      ->type_name("PATH")
       ->group("Model");
   size("--num-layers", o.shape.layers, "transformer layers");
   size("--hidden-size", o.shape.hidden, "width of the model");
@@ -52,6 +53,7 @@ void DeclareRun(CLI::App& plan, PlanOptions& o) {
   std::vector<std::string> names;
   for (const Cluster& cluster : BuiltInClusters()) names.push_back(cluster.name);
   plan.add_option("--cluster", o.cluster, fmt::format("{}, or a TOML file", fmt::join(names, ", ")))
+      ->type_name("NAME|FILE")
       ->capture_default_str()
       ->group(group);
   plan.add_option("--nodes", o.request.nodes, "budget; plans may use fewer")
@@ -113,6 +115,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
       ->group("Search");
   plan.add_option("--require", r.require,
                   "a condition that plans must meet, such as \"dp % 4 == 0 && mem_gb < 70\"")
+      ->type_name("CONDITION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Search");
@@ -123,6 +126,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
       ->group("Search");
   plan.add_option("--calibrate", o.calibrate,
                   "CSV of measured runs, see cairn plan predict --help; else the built-in ones")
+      ->type_name("FILE")
       ->group("Search");
 }
 
@@ -130,6 +134,7 @@ void DeclareOutput(CLI::App& plan, PlanOptions& o) {
   const char* group = "Output";
   plan.add_option("--config", o.config,
                   "TOML file with these names as keys, or that of cairn train; flags win")
+      ->type_name("FILE")
       ->group(group);
   plan.add_option("--top", o.top, "plans to print")
       ->check(CLI::Range(1, 10'000))
@@ -150,9 +155,13 @@ void DeclareOutput(CLI::App& plan, PlanOptions& o) {
       ->group(group);
   plan.add_option("--sbatch", o.sbatch,
                   "write job scripts of the plans there, named after their configuration")
+      ->type_name("DIR")
       ->group(group);
-  plan.add_option("--sbatch-args", o.sbatch_args, "appended to cairn train in the scripts")->group(group);
+  plan.add_option("--sbatch-args", o.sbatch_args, "appended to cairn train in the scripts")
+      ->type_name("FLAGS")
+      ->group(group);
   plan.add_option("--time-limit", o.time_limit, "Slurm's limit of one job")
+      ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
   plan.add_flag("--dry-run", o.dry_run, "name the scripts, do not write them")->group(group);

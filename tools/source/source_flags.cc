@@ -3,10 +3,20 @@
 #include "tools/cli/choices.h"
 
 namespace cairn {
+namespace {
+
+// "native|megatron|...": the names that --from takes.
+std::string FormatNames() {
+  std::string names = "native";
+  for (const Format& format : Formats()) names += fmt::format("|{}", format.name);
+  return names;
+}
+
+}  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
   verb.add_option("--from", options.format, "format of SRC, where its files do not tell")
-      ->option_text("FORMAT");
+      ->option_text(FormatNames());
   verb.add_option("--allow", options.allow,
                   "stored tensors that have no place here and may be left out, or 'optimizer' where its "
                   "state cannot be read; repeatable")

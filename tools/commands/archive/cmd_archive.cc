@@ -454,8 +454,10 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
     return command;
   };
   const auto add_recall = [&](CLI::App* command) {
-    command->add_option("--policy", options->policy,
-                        "policy (TOML) whose [recall] commands and [verify] budget to use");
+    command
+        ->add_option("--policy", options->policy,
+                     "policy (TOML) whose [recall] commands and [verify] budget to use")
+        ->type_name("FILE");
     command
         ->add_option("--recall", options->recall.recall, "command that brings files from tape: dmget {paths}")
         ->option_text("CMD");

@@ -211,9 +211,9 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
       "directory");
-  run->add_option("--store", options->store, "directory that keeps the tar files");
+  run->add_option("--store", options->store, "directory that keeps the tar files")->type_name("STORE");
   CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
-  policy->excludes("SRC")->excludes("--store");
+  policy->type_name("FILE")->excludes("SRC")->excludes("--store");
   run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
   run->add_flag(
       "--pack", options->pack,
@@ -236,7 +236,7 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
          "they lead to, or follow them and store that in their place")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Links>{
           {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
-      ->option_text("WHAT")
+      ->option_text("refuse|keep|follow")
       ->excludes(policy);
   run->add_flag(
       "--delete-source", options->delete_source,

@@ -129,13 +129,18 @@ void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
                    "how often (default 24); cron and systemd: 1, 2, 3, 4, 6, 8, 12, 24 or 168")
       ->check(CLI::Range(1, 24 * 7))
       ->option_text("N");
-  schedule->add_option("--log", o.log, "what a run prints is appended to it (default POLICY.log)");
-  schedule->add_option("--program", o.cairn,
-                       "the program to run (default this one); a link that outlives an upgrade, say");
-  schedule->add_option("--script", o.script, "where the Slurm script lies (default POLICY.sbatch)");
-  schedule->add_option("--partition", o.partition, "of the Slurm job");
-  schedule->add_option("--account", o.account, "of the Slurm job");
-  schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)");
+  schedule->add_option("--log", o.log, "what a run prints is appended to it (default POLICY.log)")
+      ->type_name("FILE");
+  schedule
+      ->add_option("--program", o.cairn,
+                   "the program to run (default this one); a link that outlives an upgrade, say")
+      ->type_name("FILE");
+  schedule->add_option("--script", o.script, "where the Slurm script lies (default POLICY.sbatch)")
+      ->type_name("FILE");
+  schedule->add_option("--partition", o.partition, "of the Slurm job")->type_name("NAME");
+  schedule->add_option("--account", o.account, "of the Slurm job")->type_name("NAME");
+  schedule->add_option("--time", o.time_limit, "limit of the Slurm job (default 08:00:00)")
+      ->type_name("TIME");
   schedule->footer(
       "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end of "
       "the\n"
