@@ -1,0 +1,25 @@
+# `cmake --install`: the programs, their manual pages and completions. cairn itself writes the last two, then.
+include(GNUInstallDirs)
+install(TARGETS cairn COMPONENT programs)
+foreach(target cairn-train cairn_nccl cairn_cuda)  # the modules are looked for beside the program
+  if(TARGET ${target})
+    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR}
+            COMPONENT programs)
+  endif()
+endforeach()
+
+set(made ${CMAKE_BINARY_DIR}/manual)
+install(CODE "
+  file(REMOVE_RECURSE \"${made}\")
+  file(MAKE_DIRECTORY \"${made}/completion\")
+  execute_process(COMMAND \"$<TARGET_FILE:cairn>\" manual --format man --output \"${made}/man1\" COMMAND_ERROR_IS_FATAL ANY)
+  foreach(shell bash zsh fish)
+    execute_process(COMMAND \"$<TARGET_FILE:cairn>\" completion \${shell} OUTPUT_FILE \"${made}/completion/\${shell}\"
+                    COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()" COMPONENT manual)
+install(DIRECTORY ${made}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT manual)
+install(FILES ${made}/completion/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME cairn
+        COMPONENT manual)
+install(FILES ${made}/completion/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _cairn COMPONENT manual)
+install(FILES ${made}/completion/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME cairn.fish
+        COMPONENT manual)
