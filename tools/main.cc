@@ -22,6 +22,7 @@
 #include "tools/commands/cmd_fingerprint.h"
 #include "tools/commands/cmd_inspect.h"
 #include "tools/commands/cmd_ls.h"
+#include "tools/commands/cmd_manual.h"
 #include "tools/commands/cmd_plan.h"
 #include "tools/commands/cmd_report.h"
 #include "tools/commands/cmd_reshape.h"
@@ -36,9 +37,10 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {
-    AddTrainCommand,       AddDataCommand, AddLsCommand,      AddInspectCommand, AddVerifyCommand,
-    AddFingerprintCommand, AddDiffCommand, AddReshapeCommand, AddStripCommand,   AddConvertCommand,
-    AddArchiveCommand,     AddPlanCommand, AddReportCommand,  AddBenchCommand};
+    AddTrainCommand,  AddDataCommand,        AddLsCommand,      AddInspectCommand,
+    AddVerifyCommand, AddFingerprintCommand, AddDiffCommand,    AddReshapeCommand,
+    AddStripCommand,  AddConvertCommand,     AddArchiveCommand, AddPlanCommand,
+    AddReportCommand, AddBenchCommand,       AddManualCommand,  AddCompletionCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {
@@ -90,7 +92,7 @@ int Run(int argc, char** argv, bool json) {
   CLI::App app("Cairn: checkpoints of 3D-parallel training, saved, checked, reshaped and kept.", "cairn");
   app.set_version_flag("--version", "cairn " CAIRN_VERSION);
   app.footer(HelpFooter("cairn ls /scratch/me/runs", "a check failed or two checkpoints differ") +
-             "\ncairn VERB --help tells more.");
+             "\n\n`cairn VERB --help` describes a verb, `cairn manual VERB` shows its manual page.");
   app.require_subcommand(1);
   Verb verb;
   for (const AddCommand add : kCommands) add(app, verb);

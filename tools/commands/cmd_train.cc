@@ -14,12 +14,15 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/supervise.h"
+#include "tools/manual/command_tree.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kRanksFlag = "--nproc-per-node";
+constexpr const char* kSummary =
+    "train a model; --nproc-per-node N starts N ranks here, or joins those of mpirun, srun or torchrun";
 
 Result<int> ParseRanks(std::string_view text) {
   int ranks = 0;
@@ -116,13 +119,24 @@ Result<int> RunTrain(std::vector<std::string> arguments) {
 }  // namespace
 
 void AddTrainCommand(CLI::App& app, Verb& verb) {
-  CLI::App* train = app.add_subcommand(
-      "train",
-      "train a model; --nproc-per-node N starts N ranks here, or joins those of mpirun, srun or torchrun");
+  CLI::App* train = app.add_subcommand("train", kSummary);
   train->set_help_flag();  // cairn-train's own is the real one
   train->prefix_command();
   train->callback(
       [train, &verb] { verb = [arguments = train->remaining()] { return RunTrain(arguments); }; });
+}
+
+manual::Command DescribeTrain() {
+  TrainConfig config;
+  std::string config_file;
+  int ranks = 1;
+  CLI::App train(kSummary, "cairn train");
+  train.add_option(std::string(kRanksFlag), ranks, "ranks to start on this node, through mpirun")
+      ->type_name("N");
+  DeclareTrainFlags(train, config, config_file);
+  train.footer(HelpFooter("cairn train --config train.toml --nproc-per-node 4 --tensor-model-parallel-size 2",
+                          "the loss was bad too often (--max-bad-iterations)"));
+  return manual::DescribeCommand(train);
 }
 
 }  // namespace cairn

@@ -4,9 +4,13 @@
 #include <CLI/CLI.hpp>
 
 #include "tools/cli/verb.h"
+#include "tools/manual/command.h"
 
 namespace cairn {
 
 void AddTrainCommand(CLI::App& app, Verb& verb);
+
+// Its flags and cairn-train's: the subcommand itself declares none, since it hands all on.
+manual::Command DescribeTrain();
 
 }  // namespace cairn
