@@ -12,7 +12,8 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kMagic = "CAIRNPAR";
+constexpr std::string_view kMagic = "CAIRNTPR";
+constexpr std::string_view kOldMagic = "CAIRNPAR";  // also that of ckpt/parity_file.h: read, no longer written
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kFixedBytes = 8 + 4 * 3 + 8 * 3;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
@@ -92,7 +93,8 @@ Result<Header> ReadHeader(File& file, uint64_t file_bytes) {
   if (file_bytes < kFixedBytes) return corrupt("is too short to be parity");
   CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
   ByteReader in(text);
-  if (in.GetRaw(kMagic.size()) != kMagic) return corrupt("is no parity file");
+  if (const std::string_view magic = in.GetRaw(kMagic.size()); magic != kMagic && magic != kOldMagic)
+    return corrupt("is not a parity file");
   if (const auto version = in.Get<uint32_t>(); version != kVersion)
     return NotSupported("{}: version {}; use a newer cairn", file.path(), version);
   Header header;
