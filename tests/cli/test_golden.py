@@ -1,9 +1,11 @@
-"""The commands write the bytes that they wrote when tests/golden/bytes.json was made."""
+"""The commands write the bytes that they wrote when tests/golden/bytes.json was made, and read the steps kept there."""
 
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -22,6 +24,18 @@ class GoldenBytesTest(unittest.TestCase):
         self.assertEqual(sorted(found), sorted(expected), "other files; tests/golden/golden_bytes.py says what to do")
         changed = [name for name in expected if found[name] != expected[name]]
         self.assertEqual(changed, [], "changed files; tests/golden/golden_bytes.py says what to do")
+
+    def test_steps_of_every_version_are_read(self):
+        expected = json.loads((GOLDEN / "steps-1" / "fingerprints.json").read_text())
+        with tempfile.TemporaryDirectory() as directory:
+            with tarfile.open(GOLDEN / "steps-1" / "steps.tar.xz") as tar:
+                tar.extractall(directory)
+            self.assertEqual(sorted(os.listdir(directory)), sorted(expected))
+            for run, fingerprint in expected.items():
+                for flags in (["verify", "--structure", "--hash", "--no-record"], ["fingerprint", "--json"]):
+                    done = subprocess.run([os.environ["CAIRN"], flags[0], run, *flags[1:]], cwd=directory, capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 0, f"{run}: {done.stdout}{done.stderr}")
+                self.assertEqual(json.loads(done.stdout)["fingerprint"], fingerprint, run)
 
 
 if __name__ == "__main__":
