@@ -1,4 +1,4 @@
-"""The commands write the bytes that they wrote when tests/golden/bytes.json was made, and read the steps kept there."""
+"""The commands write the bytes that they wrote when tests/golden/bytes.json was made, and read the steps and stores kept there."""
 
 import json
 import os
@@ -36,6 +36,17 @@ class GoldenBytesTest(unittest.TestCase):
                     done = subprocess.run([os.environ["CAIRN"], flags[0], run, *flags[1:]], cwd=directory, capture_output=True, text=True)
                     self.assertEqual(done.returncode, 0, f"{run}: {done.stdout}{done.stderr}")
                 self.assertEqual(json.loads(done.stdout)["fingerprint"], fingerprint, run)
+
+    def test_stores_of_every_version_are_whole(self):
+        for stores in sorted(GOLDEN.glob("archive-v*/stores.tar.*")):
+            with self.subTest(stores=str(stores)), tempfile.TemporaryDirectory() as directory:
+                with tarfile.open(stores) as tar:
+                    tar.extractall(directory)
+                for store in ("store", "bundled", "pieces"):
+                    done = subprocess.run([os.environ["CAIRN"], "archive", "verify", store], cwd=directory, capture_output=True, text=True)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""), store)
+                    self.assertEqual(done.stdout.count("whole"), len(done.stdout.splitlines()), done.stdout)
+                    self.assertIn("notes@0" if store != "bundled" else "gpt@10", done.stdout)
 
 
 if __name__ == "__main__":
