@@ -149,7 +149,7 @@ class BundleTest(CliTest):
         self.archive("prune", policy, "--rewrite", "half", code=2, says="write 50%")
         self.assertEqual(self.tars(), files)
         self.archive("prune", policy, "--rewrite", "20%", "--dry-run",
-                     says=[f"write {unwanted['bundle']} anew as ", "reads ", "writes ", "frees ", "is written anew without it", "would free"])
+                     says=[f"rewrite {unwanted['bundle']} as ", "reads ", "writes ", "frees ", "is rewritten without it", "would free"])
         self.assertEqual(self.tars(), files)
         self.archive("prune", policy, "--rewrite", "20%", says=["bundled", "read back and verified; no class asks for", "freed"])
         self.assertNotIn(unwanted["bundle"], self.tars())

@@ -64,7 +64,9 @@ Result<SampleSize> ParseSampleSize(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, text.data() + text.size() - end);
-  const auto bad = [&] { return InvalidArgument("'{}' is no sample; write for example 5% or 200GB", text); };
+  const auto bad = [&] {
+    return InvalidArgument("'{}' is not a sample; write for example 5% or 200GB", text);
+  };
   if (error != std::errc() || !(number > 0)) return bad();
   if (unit == "%") return number <= 100 ? Result<SampleSize>(SampleSize{.fraction = number / 100}) : bad();
   constexpr std::pair<std::string_view, double> kUnits[] = {

@@ -54,7 +54,7 @@ void AddFingerprintCommand(CLI::App& app, Verb& verb) {
   AddMaxMemory(*fingerprint, options->max_memory);
   fingerprint->add_flag("--json", options->json, "print the fingerprint and that of each tensor as JSON");
   fingerprint->footer(
-      "Random states belong to one topology and are left out. It tells equal from different; it is no "
+      "Random states belong to one topology and are left out. It shows equal from different; it is not a "
       "signature.\n\n" +
       HelpFooter("cairn fingerprint runs/gpt --json"));
   fingerprint->callback([options, &verb] { verb = [options] { return RunFingerprint(*options); }; });

@@ -238,9 +238,8 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
   inspect->add_flag("--slices", options->slices, "where each slice lies: box, elements of it, file, offset");
   inspect->add_flag("--stats", options->stats, "read the values: NaN, Inf, zeros, min, max, norm");
   inspect->add_flag("--json", options->json, "print facts as JSON");
-  inspect->footer(
-      "Of a file of torch.save (.pt, .bin) it shows every value in it; nothing of it is run.\n\n" +
-      HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
+  inspect->footer("Of a torch.save file (.pt, .bin) it shows every value, and runs none of it.\n\n" +
+                  HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
   inspect->callback([options, &verb] { verb = [options] { return RunInspect(*options); }; });
 }
 

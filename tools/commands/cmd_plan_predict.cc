@@ -183,7 +183,7 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
                           {"md", TableFormat::kMarkdown}});
   predict->add_flag_callback(
       "--json", [options] { options->format = TableFormat::kJson; }, "the same as --format json");
-  predict->add_flag("--quiet", options->quiet, "do not tell on stderr how rows were read");
+  predict->add_flag("--quiet", options->quiet, "do not say on stderr how rows were read");
   predict->footer(
       "Columns: hidden, tp, pp, mbs (blank: the fastest that fits), gbs, gpus or dp, layers or size_b (10^9 "
       "parameters);\n"

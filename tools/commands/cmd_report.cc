@@ -206,7 +206,7 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       ->allow_extra_args(false)
       ->option_text("COLUMN,...");
   report.add_option("--html", options.html_file, "table and plot as one page")->option_text("FILE");
-  report.add_flag("--dry-run", options.dry_run, "write neither picture nor page, tell their sizes");
+  report.add_flag("--dry-run", options.dry_run, "write neither picture nor page; say their sizes");
   report.add_flag("--no-join", options.keep_apart, "a row for each start of a run");
 }
 
@@ -223,7 +223,7 @@ void AddReportCommand(CLI::App& app, Verb& verb) {
   report->footer(
       "Configuration comes from the log, else from the file's name (61B-zero1-mbs-2-pp16-dp-1-gas-512.out), "
       "else from "
-      "options. Starts that go on from each other are one run.\n"
+      "options. Starts that continue each other are one run.\n"
       "A run that failed is a row, with what it died of; one whose log ends before its last iteration is "
       "incomplete. Only a log that cannot be read is trouble.\n\n" +
       HelpFooter("cairn report logs/*.out --format md --sort sec_per_it --gpus 64 --seq-length 1024"));

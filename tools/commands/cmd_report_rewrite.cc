@@ -111,7 +111,7 @@ Result<int> RunMatch(const MatchArguments& arguments) {
 
 void AddReportRewrite(CLI::App& report, Verb& verb) {
   const auto arguments = std::make_shared<RewriteArguments>();
-  CLI::App* rewrite = report.add_subcommand("rewrite", "compute the TFLOPs column of a Markdown table anew");
+  CLI::App* rewrite = report.add_subcommand("rewrite", "recompute the TFLOPs column of a Markdown table");
   rewrite->add_option("TABLE", arguments->table, "Markdown with tables")->required();
   rewrite->add_flag("--in-place", arguments->in_place,
                     "change the file; else the new text goes to standard output");

@@ -51,7 +51,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       ->option_text("M");
   CLI::Option* resume = reshape->add_flag(
       "--resume", arguments->flags.resume,
-      "go on with what a killed run of the same command left; after an error, leave it again");
+      "continue what a killed run of the same command left; after an error, leave it again");
   reshape
       ->add_flag(
           "--virtual", arguments->flags.is_virtual,
@@ -66,7 +66,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
                     "say bytes, files, memory and time; write nothing");
   reshape->add_flag("--json", arguments->flags.json, "print facts as JSON");
   reshape->footer(
-      "The step keeps its number; `cairn train --load DST` goes on from it. What was written is read back "
+      "The step keeps its number; `cairn train --load DST` continues from it. What was written is read back "
       "and its\n"
       "fingerprint compared with the source's before it becomes a step. Under mpirun or srun the ranks "
       "share\n"

@@ -242,7 +242,7 @@ Status ApplyModel(PlanOptions& options) {
 
 CLI::Option* AddFramework(CLI::App& app, Program& program) {
   return AddChoice<Program>(
-      app, "--framework", program, "whose memory is counted, and who is told how to cut",
+      app, "--framework", program, "whose memory is counted, and whose flags say how to cut",
       {{"megatron-deepspeed", Program::kMegatronDeepSpeed}, {"megatron-lm", Program::kMegatronLm}});
 }
 

@@ -33,7 +33,7 @@ struct PlanOptions {
 
 void DeclarePlanOptions(CLI::App& plan, PlanOptions& options);
 
-// --framework: whose memory is counted, and who is told how to cut.
+// --framework: whose memory is counted, and whose flags say how to cut.
 CLI::Option* AddFramework(CLI::App& app, Program& program);
 std::string_view ShortNameOf(Program program);
 std::string NameOf(Program program);  // with the bytes of a parameter

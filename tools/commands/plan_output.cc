@@ -140,7 +140,8 @@ void PrintModel(const PlanOptions& options) {
         "proposes others)\n",
         c.sms, m.hidden % c.sms, m.hidden);
   if (m.HeadDim() % 8 != 0)
-    fmt::print("head dimension {} is no multiple of 8: attention runs without tensor cores\n", m.HeadDim());
+    fmt::print("head dimension {} is not a multiple of 8: attention runs without tensor cores\n",
+               m.HeadDim());
 }
 
 void PrintRules(const SearchResult& result) {

@@ -110,7 +110,7 @@ Result<Cluster> FindCluster(const std::string& name_or_path) {
   std::ifstream file(name_or_path);
   std::stringstream text;
   if (!file || !(text << file.rdbuf()))
-    return InvalidArgument("'{}' is no file that can be read and none of {}", name_or_path,
+    return InvalidArgument("'{}' is neither a file that can be read nor one of {}", name_or_path,
                            fmt::join(Names(), ", "));
   try {
     return FromTable(name_or_path, toml::parse(text.str()));

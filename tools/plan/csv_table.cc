@@ -69,7 +69,7 @@ const std::string& CsvTable::Cell(const Row& row, std::string_view column) const
 }
 
 Result<CsvTable> ParseCsv(std::string_view text, const std::string& name) {
-  if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is no text", name);
+  if (text.find('\0') != std::string_view::npos) return InvalidArgument("{}: this is not text", name);
   Parsed parsed;
   CsvParser parser;
   if (const Status status = parser.Parse(WithoutByteOrderMark(text), parsed); !status.ok())

@@ -48,7 +48,7 @@ class RowReader {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc() || end != cell.data() + cell.size() || !(value >= 0) || value > kLargestNumber)
-      return InvalidArgument("{}: '{}' is no number from 0 to 1e9", Where(column), Shown(cell));
+      return InvalidArgument("{}: '{}' is not a number from 0 to 1e9", Where(column), Shown(cell));
     return std::optional(value);
   }
 
@@ -57,7 +57,7 @@ class RowReader {
     if (!value && otherwise) return *otherwise;
     if (!value) return InvalidArgument("{}: a number is needed", Where(column));
     if (*value < least || *value > kLargestCount || *value != std::floor(*value))
-      return InvalidArgument("{}: {} is no whole number from {} to 1e6", Where(column), *value, least);
+      return InvalidArgument("{}: {} is not a whole number from {} to 1e6", Where(column), *value, least);
     return static_cast<int64_t>(*value);
   }
 
@@ -211,7 +211,8 @@ class RowParser {
     if (setup.virtual_stages > 1 && setup.pp == 1)
       return InvalidArgument("{}: {} need a pipeline of more than one stage", reader.Where("virtual_stages"),
                              setup.virtual_stages);
-    if (setup.zero > 3) return InvalidArgument("{}: {} is no ZeRO stage", reader.Where("zero"), setup.zero);
+    if (setup.zero > 3)
+      return InvalidArgument("{}: {} is not a ZeRO stage", reader.Where("zero"), setup.zero);
     const int64_t copy = setup.tp * setup.pp;
     if (setup.gpus == 0 && setup.dp == 0)
       return InvalidArgument("{} and dp are both blank; one is needed", reader.Where("gpus"));

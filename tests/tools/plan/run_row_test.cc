@@ -131,7 +131,7 @@ TEST(RunRowTest, BadCellsAreNamed) {
     return rows.ok() ? std::string() : rows.status().message();
   };
   EXPECT_EQ(message("8,18,14336,6,64,2048,250000,1,eight,1,2,2048,1,,,,,\n"),
-            "runs.csv:2: tp: 'eight' is no number from 0 to 1e9");
+            "runs.csv:2: tp: 'eight' is not a number from 0 to 1e9");
   EXPECT_NE(message("8,,14336,,64,2048,250000,1,8,1,2,2048,1,,,,,\n").find("size_b are both blank"),
             std::string::npos);
   EXPECT_NE(message("8,18,0,6,64,2048,250000,1,8,1,2,2048,1,,,,,\n").find("hidden"), std::string::npos);

@@ -116,7 +116,7 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
   if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
-    return Corrupt("{}: its last entry '{}' is no index of a bundle's members", path, entry.name);
+    return Corrupt("{}: its last entry '{}' is not an index of a bundle's members", path, entry.name);
   std::string text(entry.bytes, '\0');
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
   CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));

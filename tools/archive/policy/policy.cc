@@ -161,7 +161,8 @@ const std::vector<Row>& Rows() {
       {{"quota", "inodes", "100000", "files and directories in it"},
        [](T t) { return Size(t.policy.quota_inodes); }},
       {{"delete", "source", "true",
-        "remove a step, once every form that is asked for was proven anew; never the newest (default false)"},
+        "remove a step, once every form that is asked for was proven again; never the newest (default "
+        "false)"},
        [](T t) { return Into(t.policy.delete_source); }},
       {{"delete", "weights_suffice", "true", "also where only its weights are asked for (default false)"},
        [](T t) { return Into(t.policy.weights_suffice); }},
@@ -169,7 +170,7 @@ const std::vector<Row>& Rows() {
         "archive run also prunes: members that no class asks for and nobody else claims (default false)"},
        [](T t) { return Into(t.policy.delete_stored); }},
       {{"delete", "rewrite", "\"50%\"",
-        "prune: write a bundle anew of which no class asks for so much; it is brought back from tape for it "
+        "prune: rewrite a bundle once so much of it is unwanted; it is recalled from tape for that "
         "(default: never)"},
        [](T t) { return Percent(t.policy.rewrite); }},
       {{"verify", "sample", "\"2%\"",

@@ -52,7 +52,7 @@ void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntr
     if (!entry.remove || kept == 0) continue;
     entry.rewrite = rewritten[entry.file];
     entry.remove = entry.rewrite;
-    entry.why += entry.rewrite ? fmt::format("; its bundle {} is written anew without it", entry.file)
+    entry.why += entry.rewrite ? fmt::format("; its bundle {} is rewritten without it", entry.file)
                                : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
                                              kept == 1 ? "is" : "are");
   }

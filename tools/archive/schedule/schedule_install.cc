@@ -198,7 +198,7 @@ Status CheckManager() {
   const Result<ChildOutcome> outcome = RunChild({"systemctl", "--user", "show-environment"});
   if (!outcome.ok()) return outcome.status();
   if (outcome->exit == 0) return OkStatus();
-  return NotFound("there is no systemd of this user here (log in anew, or use --cron or --slurm): {}",
+  return NotFound("there is no systemd of this user here (log in again, or use --cron or --slurm): {}",
                   outcome->err);
 }
 

@@ -136,7 +136,8 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
   }
   if (!team.alone() && team.launch.empty())
     return InvalidArgument(
-        "the launcher does not name its job, so that this launch cannot be told from another; run one "
+        "the launcher does not name its job, so that this launch cannot be distinguished from another; run "
+        "one "
         "process, or "
         "use a Slurm array");
   return team;

@@ -229,7 +229,7 @@ std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& sto
     Judge(member, there, bundle->tar_bytes);
     if (member.state == MemberState::kVerified && member.record->verified_unix_seconds == 0) {
       member.state = MemberState::kDamaged;
-      member.trouble = "it was not whole when the bundle's sidecar was made anew";
+      member.trouble = "it was not whole when the bundle's sidecar was rebuilt";
     }
     members.push_back(std::move(member));
   }

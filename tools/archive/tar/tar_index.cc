@@ -181,7 +181,7 @@ class Indexer {
   template <typename Bad>
   Status AddOther(EntryKind kind, const std::string& name, const char* target, const Bad& bad) {
     if (!kinds_.emplace(name, kind).second) return bad("is there twice");
-    if (last_.bytes > 0) return bad("is no file and has bytes");
+    if (last_.bytes > 0) return bad("is not a file and has bytes");
     index_.others.push_back(
         {.name = name, .kind = kind, .target = kind == EntryKind::kLink ? target : "", .facts = last_.facts});
     is_file_ = false;
@@ -277,7 +277,7 @@ Result<TarEntry> ReadLastEntry(FileSystem& fs, const std::string& path) {
     const auto type = archive_entry_filetype(entry);
     const bool tree = type == AE_IFDIR || type == AE_IFLNK;  // of a member; the last entry is a file
     if (name == nullptr || (type != AE_IFREG && !tree) || bytes < 0)
-      return Corrupt("{}: entry '{}' is no plain file", path, name == nullptr ? "?" : name);
+      return Corrupt("{}: entry '{}' is not a plain file", path, name == nullptr ? "?" : name);
     last = {.name = tree ? "" : name, .bytes = static_cast<uint64_t>(bytes)};
     return OkStatus();
   };

@@ -225,8 +225,8 @@ Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveO
       options.sample.empty() ? std::optional(policy.verify_sample) : ParsePercent(options.sample);
   const auto bytes = options.per_night.empty() ? std::optional(static_cast<double>(policy.verify_per_night))
                                                : ParseSize(options.per_night);
-  if (!fraction) return InvalidArgument("--sample '{}' is no share; write 2%", options.sample);
-  if (!bytes) return InvalidArgument("--per-night '{}' is no size; write 200GB", options.per_night);
+  if (!fraction) return InvalidArgument("--sample '{}' is not a share; write 2%", options.sample);
+  if (!bytes) return InvalidArgument("--per-night '{}' is not a size; write 200GB", options.per_night);
   CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, store, false));
   std::erase_if(all, [&](const LedgerMember& entry) {
     return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
@@ -470,7 +470,7 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   ls->add_option("STORE", options->store, "the store")->required();
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->add_flag("--rebuild", options->rebuild,
-               "make the ledger anew from the store alone, and sidecars that are lost from their tars");
+               "rebuild the ledger from the store alone, and lost sidecars from their tars");
   ls->footer(HelpFooter("cairn archive ls /tape/me/store"));
 
   CLI::App* verify = add("verify", "read stored steps back and check every byte", RunArchiveVerify);

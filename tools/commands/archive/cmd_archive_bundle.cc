@@ -87,7 +87,7 @@ Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
     const std::string path = JoinPath(policy.store, rewrite.draft.files.front());
     if (policy.recall.empty() && IsStub(path)) {  // it stays as it is: nobody says how to ask for it
       PrintProblem(
-          fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not written anew", path));
+          fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
       continue;
     }
     drafts.push_back(rewrite.draft);
@@ -100,8 +100,8 @@ Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
 void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
   const std::string& file = rewrite.draft.files.front();
   const bool taped = IsStub(JoinPath(policy.store, file));
-  fmt::print("write {} anew as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file,
-             rewrite.draft.name, rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
+  fmt::print("rewrite {} as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file, rewrite.draft.name,
+             rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
              taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",
              HumanBytes(rewrite.draft.bytes), HumanBytes(rewrite.unwanted_bytes), rewrite.draft.why);
 }

@@ -350,7 +350,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(Policy policy, ReadPolicy(options.policy));
   if (!options.rewrite.empty()) {
     const auto share = ParsePercent(options.rewrite);
-    if (!share) return InvalidArgument("--rewrite '{}' is no share; write 50%", options.rewrite);
+    if (!share) return InvalidArgument("--rewrite '{}' is not a share; write 50%", options.rewrite);
     policy.rewrite = *share;
   }
   std::optional<RunLock> lock;
@@ -483,10 +483,9 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
                      "policy names is not there or cannot be read"));
   CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
   prune
-      ->add_option(
-          "--rewrite", options->rewrite,
-          "write bundles anew of which no class asks for so much, like 50%; they are brought back from "
-          "tape for it")
+      ->add_option("--rewrite", options->rewrite,
+                   "rewrite bundles once so much of them is unwanted, like 50%; they are recalled from "
+                   "tape for it")
       ->option_text("PERCENT");
   prune
       ->add_option("--adopt", options->adopt,
