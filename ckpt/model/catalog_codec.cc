@@ -204,9 +204,9 @@ class Decoder {
     piece.chunks.resize(chunks);
     std::memcpy(piece.chunks.data(), raw.data(), raw.size());
     if (piece.codec == Codec::kMasterLow && (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32))
-      return Bad("low halves of what is no fp32 master");
+      return Bad("codec 2 on a tensor that is not an fp32 master");
     if (piece.codec == Codec::kDerived && (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16))
-      return Bad("derived piece of what is no fp16 weight");
+      return Bad("codec 3 on a tensor that is not an fp16 weight");
     piece.stored.clear();
     piece.exceptions.clear();
     if (piece.codec == Codec::kDerived)

@@ -50,7 +50,7 @@ Digest DigestAt(const json& object) {
 // A fraction has no value as an integer where it is too large for one.
 template <typename T>
 T IntegerOf(const json& value) {
-  if (!value.is_number_integer()) throw json::other_error::create(600, "a number is no integer", nullptr);
+  if (!value.is_number_integer()) throw json::other_error::create(600, "a number is not an integer", nullptr);
   return value.get<T>();
 }
 

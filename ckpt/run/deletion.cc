@@ -106,7 +106,7 @@ class StepCheck {
     Digest digest{};
     CAIRN_ASSIGN_OR_RETURN(manifest_, ReadManifest(fs_, directory_, &digest));
     if (digest != d_.manifest)
-      return Corrupt("{}: was saved anew meanwhile; it stays, run again", directory_);
+      return Corrupt("{}: was saved again meanwhile; it stays, run again", directory_);
     const auto named = ParseStepDirName(d_.name.substr(0, d_.name.find('.')));
     if (named && *named != manifest_.step)
       return Corrupt("{}: its manifest says step {}; it stays", directory_, manifest_.step);

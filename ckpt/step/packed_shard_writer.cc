@@ -105,7 +105,7 @@ Status PackedShardWriter::AppendSplit(size_t master, std::span<const std::byte> 
   const TensorEntry& tensor = contents_.tensor(master);
   if (tensor.role != Role::kMaster || tensor.dtype != Dtype::kF32 || cursors_[master].appended != 0 ||
       bytes.size() != DecodedBytes(piece, tensor.dtype) || weight.size() * 2 != bytes.size())
-    return InvalidArgument("{}: tensor {} is no whole master", file_->path(), DisplayName(tensor));
+    return InvalidArgument("{}: tensor {} is not a whole master", file_->path(), DisplayName(tensor));
   const auto weight_of = [&](uint64_t chunk, size_t count) {
     return weight.subspan(chunk * kChunkBytes / 2, count / 2);
   };
@@ -134,7 +134,7 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
   const TensorEntry& tensor = contents_.tensor(weight);
   if (tensor.role != Role::kWeight || tensor.dtype != Dtype::kF16 || cursors_[weight].appended != 0 ||
       bytes.size() != DecodedBytes(piece, tensor.dtype) || master.size() != bytes.size() * 2)
-    return InvalidArgument("{}: tensor {} is no whole fp16 weight", file_->path(), DisplayName(tensor));
+    return InvalidArgument("{}: tensor {} is not a whole fp16 weight", file_->path(), DisplayName(tensor));
   uint64_t nonfinite = 0;
   std::vector<StoredChunk> stored;
   std::vector<MasterException> all, exceptions;

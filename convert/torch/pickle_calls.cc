@@ -217,7 +217,7 @@ Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id) {
                           id.items[1]->is(PyKind::kGlobal);
   if (!is_storage)
     return NotSupported(
-        "a persistent id that is no storage; a whole module was saved with its code: save its "
+        "a persistent id that is not a storage; a whole module was saved with its code: save its "
         "state_dict()");
   const TorchType* type = FindTorchStorage(id.items[1]->text);
   if (!type) return NotSupported("storages of {} are not known", id.items[1]->ClassName());

@@ -385,7 +385,7 @@ class Machine {
     const PyValue* callable = PopTop();
     const bool named = callable->is(PyKind::kGlobal) || callable->is(PyKind::kObject);
     if (!named || !args->is(PyKind::kTuple))
-      return Corrupt("it calls what is no class or function; the file is damaged");
+      return Corrupt("the call target is not a class or function; the file is damaged");
     CAIRN_ASSIGN_OR_RETURN(PyValue * value, CallKnown(pickle_, *callable, *args, copies_));
     if (keywords && keywords->is(PyKind::kDict) && value->is(PyKind::kObject)) value->contents = keywords;
     return Push(value);

@@ -45,7 +45,7 @@ Status Explain(std::string_view head) {
     return NotSupported("it was saved by torch before 0.4; load and save it with a newer torch");
   if (std::ranges::all_of(head, [](char c) { return c == 0; }))
     return Corrupt("it begins with zeros; its blocks were never written");
-  return NotSupported("it is no file of torch.save");
+  return NotSupported("it is not a file of torch.save");
 }
 
 // Reads pickles that are followed by what is none, so that their end is known only from themselves.

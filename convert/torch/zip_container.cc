@@ -45,7 +45,7 @@ Result<uint64_t> FindEnd(std::string_view tail) {
 }
 
 Result<Directory> FindDirectory(File& file, Stretch where) {
-  if (where.size() < kEndBytes) return Corrupt("{} bytes are no zip container", where.size());
+  if (where.size() < kEndBytes) return Corrupt("{} bytes are not a zip container", where.size());
   const uint64_t tail_bytes = std::min(where.size(), kEndBytes + kMaxCommentBytes + kZip64LocatorBytes);
   // Comments are for other programs: the end is at the end.
   uint64_t read = std::min<uint64_t>(tail_bytes, 4096);

@@ -30,7 +30,7 @@ Status CheckMagic(const std::string& path, std::span<const std::byte> bytes) {
   }
   if (!text.starts_with(kIndexMagic)) {
     return Corrupt(
-        "{} does not begin with MMIDIDX, so it is no Megatron index; give the prefix of a .bin/.idx pair",
+        "{} does not begin with MMIDIDX, so it is not a Megatron index; give the prefix of a .bin/.idx pair",
         path);
   }
   return OkStatus();

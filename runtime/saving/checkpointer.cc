@@ -384,7 +384,7 @@ void Checkpointer::Report(const Save& save) {
     newest_saved_ = -1;
     if (control_->rank() == 0 && save.durable)
       Say(
-          fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training goes on, the next "
+          fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, the next "
                       "interval tries again",
                       step, failed_saves_, save.status.message()));
   } else if (control_->rank() == 0) {

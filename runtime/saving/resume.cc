@@ -228,7 +228,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
     if (root && failure.ok() && only_local && i == candidates.size()) failure = StepsAreGone();
     if (failure.ok() && !only_local && i == candidates.size())
       failure = Corrupt(
-          "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start anew",
+          "{}: none of its {} steps can be loaded; look with `cairn verify`, or move it away to start again",
           PlaceOf(candidates), candidates.size());
     CAIRN_ASSIGN_OR_RETURN(const Candidate candidate, Agreed(!failure.ok() ? Result<Candidate>(failure)
                                                              : i < candidates.size() ? candidates[i]

@@ -31,7 +31,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   Status Load(const std::string& model) {
     const auto status = processor_.LoadFromSerializedProto(model);
-    if (!status.ok()) return Corrupt("this is no SentencePiece model: {}", status.ToString());
+    if (!status.ok()) return Corrupt("this is not a SentencePiece model: {}", status.ToString());
     CAIRN_ASSIGN_OR_RETURN(line_by_line_, NewlinesSeparate());
     return OkStatus();
   }

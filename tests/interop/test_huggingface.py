@@ -244,7 +244,7 @@ class HuggingFaceTest(CliTest):
         files = list(index["weight_map"].values())
         name, file = next((n, f) for n, f in index["weight_map"].items() if files.count(f) > 1)
         other = next(f for f in files if f != file)
-        for wrong, says in ((other, "which the index does not say"), ("../" + file, "no file of this directory"), (7, "no file")):
+        for wrong, says in ((other, "which the index does not say"), ("../" + file, "not a file of this directory"), (7, "not a file")):
             path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: wrong}}))
             self.cairn("convert", source, "out", "--to", "hf", code=2, says=says)
         path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"ghost": file}}))

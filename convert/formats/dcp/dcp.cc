@@ -197,7 +197,7 @@ class DcpReader {
     if (place.training) return AddTrainingState(tensor);
     if (!place.role)
       return NotSupported(
-          "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out, "
+          "{}: {} is not a state of an optimizer that is known here; --allow '{}' leaves it out, "
           "--allow optimizer the whole optimizer",
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
@@ -246,7 +246,7 @@ class DcpReader {
   }
   Status TakeOwn(std::string_view text) {
     CAIRN_ASSIGN_OR_RETURN(const nlohmann::json own, ParseStrictJson(text));
-    if (!own.is_object()) return Corrupt("it is no object");
+    if (!own.is_object()) return Corrupt("it is not an object");
     const auto part = [&](const char* key, nlohmann::json fallback) {
       return own.contains(key) && own[key].type() == fallback.type() ? own[key] : fallback;
     };
@@ -308,7 +308,7 @@ class DcpReader {
       }
     }
     return NotSupported(
-        "{}: {} is no tensor, and differs between parameters or is not known here; --allow "
+        "{}: {} is not a tensor, and differs between parameters or is not known here; --allow "
         "'{}' leaves it out, --allow optimizer the whole optimizer",
         path_, bytes.name, bytes.name);
   }

@@ -236,7 +236,7 @@ Result<double> DcpItems::Number(const std::string& name, const DcpItem& item) {
   const PyValue& root = torch.root();
   if (const auto number = AsNumber(&root)) return *number;
   const TensorRef* tensor = root.tensor;
-  if (!tensor || tensor->shape.Volume() != 1) return NotSupported("{} is no number", name);
+  if (!tensor || tensor->shape.Volume() != 1) return NotSupported("{} is not a number", name);
   CAIRN_ASSIGN_OR_RETURN(const uint64_t at, torch.Locate(*tensor));
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
   std::array<char, 16> bytes{};

@@ -112,7 +112,7 @@ class DeepSpeedOpener {
   Status ReadLayers() {
     for (const auto& [key, name] : files_.layers) tp_ = std::max(tp_, key.second + 1);
     if (models_.size() % static_cast<size_t>(tp_) != 0)
-      return Corrupt("{}: {} model parallel ranks are no multiple of {} tensor parallel ones",
+      return Corrupt("{}: {} model parallel ranks are not a multiple of {} tensor parallel ones",
                      files_.directory, models_.size(), tp_);
     for (const auto& [key, name] : files_.layers)
       if (!files_.layers.contains({key.first, tp_ - 1}) || !files_.layers.contains({key.first, 0}))

@@ -88,7 +88,7 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
     const std::string latest = JoinPath(path, "latest");
     CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, latest, 4096));
     while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
-    if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", latest, tag);
+    if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", latest, tag);
     files.directory = JoinPath(path, tag);
     if (!IsTagDirectory(fs, files.directory))
       return NotFound("{} names {}, which is not there or empty; name another global_step directory", latest,

@@ -197,8 +197,8 @@ class UniversalOpener {
       const auto role = ParseRole(key);
       if (!file.ends_with(".pt") || !role || !IsOptimizerState(*role) || *role == Role::kMaster)
         return NotSupported(
-            "{}: {} is no state of an optimizer that is known here; --allow '{}' leaves it out", directory_,
-            relative, relative);
+            "{}: {} is not a state of an optimizer that is known here; --allow '{}' leaves it out",
+            directory_, relative, relative);
       const Status added = Add(name, *role, file.c_str(), place, assembler);
       if (added.kind() == StatusKind::kNotSupported)
         return NotSupported("{}; --allow '{}' leaves it out", added.message(), relative);
@@ -258,7 +258,7 @@ class UniversalOpener {
     const auto known = shapes_.find(name);
     const bool flat = array->array.shape.rank() == 1 && known != shapes_.end() && known->second.rank() != 1;
     if (flat && known->second.Volume() != array->array.shape[0])
-      return Corrupt("{}: {} elements are no tensor of shape {}", path, array->array.shape[0],
+      return Corrupt("{}: {} elements are not a tensor of shape {}", path, array->array.shape[0],
                      ToString(known->second));
     if (flat) array->array.shape = known->second;
     const Dims shape =
@@ -310,7 +310,7 @@ Result<std::unique_ptr<ForeignSource>> OpenUniversal(FileSystem& fs, const std::
   const std::string pointer = JoinPath(path, kPointer);
   CAIRN_ASSIGN_OR_RETURN(std::string tag, ReadSmallFile(fs, pointer, 4096));
   tag.erase(std::ranges::find_if(tag, [](char c) { return c == '\n' || c == ' '; }), tag.end());
-  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is no name of a directory", pointer, tag);
+  if (!IsPlainFileName(tag)) return Corrupt("{}: {:.100} is not the name of a directory", pointer, tag);
   return UniversalOpener(fs, JoinPath(path, tag), options).Open();
 }
 

@@ -126,7 +126,7 @@ class UnshardedReader {
 
   Status ReadMasters(const PyValue* masters, const PyValue* ids) {
     for (size_t i = 0; const PyValue* value = ItemOf(masters, i); ++i) {
-      if (!value->is(PyKind::kTensor)) return NotSupported("a master that is no tensor");
+      if (!value->is(PyKind::kTensor)) return NotSupported("a master that is not a tensor");
       CAIRN_ASSIGN_OR_RETURN(TensorArray master, Array(*value->tensor, fmt::format("master {}", i)));
       CAIRN_ASSIGN_OR_RETURN(const size_t weight, WeightOf(master, 0, false));
       const Match match{weight, 0, false};
@@ -138,7 +138,7 @@ class UnshardedReader {
   }
 
   Status ReadFlat(const PyValue* value, const PyValue* id) {
-    if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is no tensor");
+    if (!value || !value->is(PyKind::kTensor)) return NotSupported("a flat group that is not a tensor");
     CAIRN_ASSIGN_OR_RETURN(const TensorArray master, Array(*value->tensor, "a flat group's masters"));
     const uint64_t size = master.array.shape.Volume();
     for (uint64_t at = 0; at < size;) {

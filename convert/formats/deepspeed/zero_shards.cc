@@ -238,7 +238,7 @@ class Zero12 : public ZeroReader {
       if (contents_.steps_differ) {
         const TensorRef* step = TensorIn(states.step);
         if (!step)
-          return NotSupported("{}: the steps of its groups differ and are no tensors", shards_[0].path);
+          return NotSupported("{}: the steps of its groups differ and are not tensors", shards_[0].path);
         CAIRN_RETURN_IF_ERROR(AddNumber(parameter, Role::kStep, *step));
       }
     return OkStatus();

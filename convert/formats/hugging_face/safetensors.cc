@@ -55,7 +55,7 @@ Result<std::vector<ParameterSpec>> DecodeParameters(const std::string& text,
   CAIRN_ASSIGN_OR_RETURN(const json rows, ParseStrictJson(text));
   std::set<std::string> seen;
   std::vector<ParameterSpec> parameters;
-  if (!rows.is_array()) return Corrupt("{} is no list", kParametersKey);
+  if (!rows.is_array()) return Corrupt("{} is not a list", kParametersKey);
   for (const json& row : rows) {
     const bool fits = row.is_array() && row.size() == 6 && row[0].is_string() && row[1].is_number_integer() &&
                       row[2].is_number_unsigned() && row[3].is_number_unsigned() &&
@@ -97,7 +97,7 @@ Result<std::unique_ptr<ForeignSource>> OpenSafetensors(FileSystem& fs, const std
                              std::move(files.account), nlohmann::json::object(), options);
   Manifest manifest;
   CAIRN_ASSIGN_OR_RETURN(manifest.model, ParseStrictJson(metadata.at(kModelKey)));
-  if (!manifest.model.is_object()) return Corrupt("{}: {} is no object", path, kModelKey);
+  if (!manifest.model.is_object()) return Corrupt("{}: {} is not an object", path, kModelKey);
   for (const ListedTensor& tensor : files.tensors)
     if (!tensor.dtype) return NotSupported("{}: tensor {} is {}", path, tensor.name, tensor.dtype_name);
   const Result<std::vector<ParameterSpec>> parameters = SpecsOf(metadata.at(kParametersKey), files.tensors);

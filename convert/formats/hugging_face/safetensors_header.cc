@@ -120,7 +120,7 @@ class HeaderParser final : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return Fail(fmt::format("the header is no JSON at its byte {}", position));
+    return Fail(fmt::format("the header is not JSON at its byte {}", position));
   }
 
  private:

@@ -23,7 +23,8 @@ Result<WeightIndex> ReadWeightIndex(FileSystem& fs, const std::string& path) {
   std::set<std::string> files;
   for (const auto& [tensor, file] : weight_map->items()) {
     if (!file.is_string() || !IsPlainName(file.get<std::string>()))
-      return Corrupt("{}: tensor {} is in {}, which is no file of this directory", path, tensor, file.dump());
+      return Corrupt("{}: tensor {} is in {}, which is not a file of this directory", path, tensor,
+                     file.dump());
     files.insert(index.file_of[tensor] = file.get<std::string>());
   }
   if (files.empty()) return Corrupt("{}: its weight_map names no tensor", path);

@@ -146,7 +146,7 @@ Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, c
     if (box.extent[d] == shape[d]) continue;
     if (parts > 1 || box.extent[d] == 0 || shape[d] % box.extent[d] != 0 ||
         box.offset[d] % box.extent[d] != 0)
-      return NotSupported("a chunk of {} is no rank's", chunk.name);
+      return NotSupported("a chunk of {} belongs to no rank", chunk.name);
     parts = shape[d] / box.extent[d];
     at = box.offset[d] / box.extent[d];
   }

@@ -10,7 +10,7 @@ namespace {
 Result<Dims> CellShape(const DcpTensor& state, const Dims& weight) {
   const Dims& grid = state.shape;
   const auto unlike = [&] {
-    return NotSupported("{} of shape {} is no grid of flattened parts of a weight of shape {}", state.name,
+    return NotSupported("{} of shape {} is not a grid of flattened parts of a weight of shape {}", state.name,
                         ToString(grid), ToString(weight));
   };
   if (grid.rank() != weight.rank() + 1) return unlike();

@@ -158,7 +158,7 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.ffn = size("ffn_hidden_size", 4 * shape.hidden);
   shape.positions = size("max_position_embeddings", 0);
   if (shape.groups > shape.heads || shape.heads % shape.groups != 0)
-    return InvalidArgument("{} query heads are no multiple of {} groups", shape.heads, shape.groups);
+    return InvalidArgument("{} query heads are not a multiple of {} groups", shape.heads, shape.groups);
   const auto has = [&](std::string_view name) {
     return std::ranges::find(tensors.parameters, name, [](const TrainingParameter& p) -> std::string_view {
              return p.spec.name;

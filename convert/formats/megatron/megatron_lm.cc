@@ -295,7 +295,7 @@ Result<std::string> IterationOf(FileSystem& fs, const std::string& path) {
   int64_t iteration = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
   if (text != "release" && (error != std::errc() || end != text.data() + text.size() || iteration < 0))
-    return Corrupt("{}: {:.100} is no iteration", tracker, text);
+    return Corrupt("{}: {:.100} is not an iteration", tracker, text);
   const std::string directory =
       JoinPath(path, text == "release" ? text : fmt::format("iter_{:07}", iteration));
   if (!fs.Stat(directory).ok())

@@ -73,7 +73,7 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   m.qkv_version = checkpoint_version;
   CAIRN_RETURN_IF_ERROR(from.status());
   if (m.heads % m.groups != 0)
-    return InvalidArgument("{} query heads are no multiple of {} groups", m.heads, m.groups);
+    return InvalidArgument("{} query heads are not a multiple of {} groups", m.heads, m.groups);
   if (from.Flag("apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other system does");
   if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)

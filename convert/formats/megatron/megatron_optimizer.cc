@@ -27,7 +27,7 @@ Status LeaveStep(const PyValue& state, const std::string& of, const TorchFile& f
     const std::string key = KeyText(*state.items[i]);
     if (key == "exp_avg" || key == "exp_avg_sq") continue;
     if (key != "step" && state.items[i + 1]->is(PyKind::kTensor))
-      return NotSupported("{} of {} is no state of Megatron's Adam", key, of);
+      return NotSupported("{} of {} is not a state of Megatron's Adam", key, of);
     account.LeaveBelow(Fate::kTrainingState, name, file, *state.items[i + 1], of + "." + key);
   }
   return OkStatus();

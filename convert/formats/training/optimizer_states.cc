@@ -8,7 +8,7 @@ namespace cairn {
 
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of) {
   OptimizerStates states;
-  if (!state.is(PyKind::kDict)) return NotSupported("the state of {} is no dict", of);
+  if (!state.is(PyKind::kDict)) return NotSupported("the state of {} is not a dict", of);
   for (size_t i = 0; i + 1 < state.items.size(); i += 2) {
     const std::string key = KeyText(*state.items[i]);
     const PyValue* value = state.items[i + 1];
@@ -19,8 +19,8 @@ Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of) {
     }
     const auto role = ParseRole(key);
     if (!role || !IsOptimizerState(*role) || *role == Role::kMaster)
-      return NotSupported("{} of {} is no state of an optimizer that is known here", key, of);
-    if (!value->is(PyKind::kTensor)) return NotSupported("{} of {} is no tensor", key, of);
+      return NotSupported("{} of {} is not a state of an optimizer that is known here", key, of);
+    if (!value->is(PyKind::kTensor)) return NotSupported("{} of {} is not a tensor", key, of);
     states.tensors.emplace_back(*role, value->tensor);
   }
   std::ranges::sort(states.tensors);

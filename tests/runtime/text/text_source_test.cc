@@ -85,12 +85,12 @@ TEST_F(TextSourceTest, JsonLinesAreFoundByName) {
 }
 
 TEST_F(TextSourceTest, BadJsonLinesAreNamed) {
-  ExpectRefused("{\"text\": \"a\"}\n{\"text\": \n", "line 2 is no JSON object");
-  ExpectRefused("[1]\n", "line 1 is no JSON object");
-  ExpectRefused("{\"text\": \"\xFF\"}\n", "line 1 is no JSON object");
+  ExpectRefused("{\"text\": \"a\"}\n{\"text\": \n", "line 2 is not a JSON object");
+  ExpectRefused("[1]\n", "line 1 is not a JSON object");
+  ExpectRefused("{\"text\": \"\xFF\"}\n", "line 1 is not a JSON object");
   ExpectRefused("{\"text\": 3}\n", "line 1 has no string under \"text\"");
   ExpectRefused("{\"body\": \"a\"}\n", "line 1 has no string under \"text\"");
-  ExpectRefused(std::string(100'000, '['), "line 1 is no JSON object");
+  ExpectRefused(std::string(100'000, '['), "line 1 is not a JSON object");
 }
 
 TEST_F(TextSourceTest, MissingInputIsFoundBeforeAnyIsRead) {
