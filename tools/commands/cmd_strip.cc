@@ -28,7 +28,7 @@ Result<int> RunStrip(const StripArguments& arguments) {
 
 void AddStripCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<StripArguments>();
-  CLI::App* strip = app.add_subcommand("strip", "take the weights out for release: fp16, bf16 or fp32");
+  CLI::App* strip = app.add_subcommand("strip", "publish the weights: fp16, bf16 or fp32");
   strip
       ->add_option("SRC", arguments->source,
                    "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")

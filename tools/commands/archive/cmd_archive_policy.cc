@@ -474,7 +474,7 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
     command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
     return command;
   };
-  add("plan", "say what a policy asks for now, why, and whether it can be had in time", RunArchivePlan)
+  add("plan", "say what a policy asks for now, why, and whether it can be done in time", RunArchivePlan)
       ->footer(
           "Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
           PolicyKeysText() + "\n" +

@@ -215,10 +215,9 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
   policy->type_name("FILE")->excludes("SRC")->excludes("--store");
   run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
-  run->add_flag(
-      "--pack", options->pack,
-      "store shards in fewer bytes: float planes under zstd, masters without what their bf16 weights "
-      "say; unpack.py in the store gives them back without cairn");
+  run->add_flag("--pack", options->pack,
+                "pack shards: float planes under zstd, and of masters only what their bf16 weights do not "
+                "hold; unpack.py in the store unpacks them without cairn");
   run->add_option_function<std::string>(
          "--parity",
          [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },

@@ -89,7 +89,7 @@ Result<int> RunTouch(const TouchOptions& options) {
 
 void AddArchiveTouchCommand(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<TouchOptions>();
-  CLI::App* touch = archive.add_subcommand("touch", "put a purge off: access times of now, no copy");
+  CLI::App* touch = archive.add_subcommand("touch", "put off a purge: set access times to now, copy nothing");
   touch->add_option("PATH", options->paths, "steps, run directories, any files and directories")->required();
   touch
       ->add_option("--older-than", options->older_than_days,
