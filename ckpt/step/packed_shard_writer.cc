@@ -305,8 +305,8 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
 
 namespace {
 
-// Of each piece that need not be stored whole, the one of the same elements that says the rest: of an fp32
-// master its bf16 weight, of an fp16 weight its fp32 master.
+// Maps each piece that another one can rebuild to that piece, of the same elements: an fp32 master to its
+// bf16 weight, an fp16 weight to its fp32 master.
 std::map<size_t, size_t> OthersOfPieces(const ShardPlan& plan) {
   std::map<std::string_view, std::vector<size_t>> weights;  // by parameter
   for (size_t i = 0; i < plan.piece_count(); ++i)

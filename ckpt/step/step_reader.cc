@@ -85,7 +85,7 @@ Status StepReader::CheckFileSizes() const {
   return OkStatus();
 }
 
-// Nothing of the catalog is kept unless its digest is right, and that is told first where both are wrong.
+// Keeps the catalog only if its digest matches. Reports a mismatch before a decoding error.
 Status StepReader::ReadCatalog() {
   const std::string path = JoinPath(directory_, kIndexName);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));

@@ -74,7 +74,8 @@ std::span<const std::byte> StoredWriter::Transpose(const Box& common, const Bloc
   return std::span(transposed_).first(bytes);
 }
 
-// Elements of an array from `element` on, to the storages that hold them; those that none holds are dropped.
+// Writes elements of an array, from `element` on, to their storages. Elements outside every extent are
+// dropped.
 Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const std::byte> bytes) {
   const TargetArray& array = target_.arrays[index];
   const uint64_t size = SizeOf(array.dtype);

@@ -18,7 +18,7 @@ constexpr uint64_t kBufferBytes = 1 << 20;
 
 int ExportWritesInFlight(const ExportOptions& options) { return std::max(4, 2 * options.writer.jobs); }
 
-// Beside what the other system reads: where it comes from, and what was not carried.
+// Contents of cairn.json: provenance, and state that the format cannot hold.
 std::string Record(const CheckpointSource& source, const TargetFormat& format, const TargetFiles& plan) {
   const Manifest& manifest = source.manifest();
   const nlohmann::ordered_json record = {

@@ -370,8 +370,8 @@ Result<std::string> Checkpointer::ChooseInterval() {
   return DecodeOutcome(told);
 }
 
-// A save that is on its way on from a local step is reported as such, and again when it is in save_dir. How
-// local saves fail is the local saver's to tell.
+// Reports a save that is still being copied from a local step, and again when it is in save_dir. LocalSaver
+// reports its own failures.
 void Checkpointer::Report(const Save& save) {
   const int64_t step = save.info.identity.step;
   if (save.durable && !save.drain && save.status.ok()) auto_.Saved(save.durable_seconds);

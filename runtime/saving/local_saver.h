@@ -2,11 +2,10 @@
 //
 // Every rank writes its shard into its own directory, computes its share of the parity of its group from the
 // others' snapshots, and publishes the step there; the snapshot's memory is then free. A save that is wanted
-// in the run directory is copied on from there by the saver (saver.h), beside the next local saves; where it
-// is to be compressed, from the snapshot. Where a
-// local save fails on any rank, that one goes to the run directory from the snapshot; one that is wanted only
-// locally fails: writing each of these to the run directory would cost the training what the user did not
-// ask for.
+// in the run directory is copied on from there by the saver (saver.h), beside the next local saves; if it is
+// to be compressed, from the snapshot. If a local save fails on any rank, a save that is also wanted in the
+// run directory goes there from the snapshot. A local-only save then fails; a fallback would add I/O that
+// nobody requested.
 #pragma once
 
 #include <map>
