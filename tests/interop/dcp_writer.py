@@ -10,6 +10,7 @@ import os
 import sys
 
 import torch
+import torch._dynamo  # noqa: F401 - which each forked rank would import for itself
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp

@@ -21,7 +21,10 @@ import sys
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
 
 import deepspeed  # noqa: E402
+import deepspeed.module_inject  # noqa: E402, F401 - here and below what each forked rank would import for itself
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401
+import torch.utils.cpp_extension  # noqa: E402, F401
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402

@@ -10,6 +10,7 @@ Ranks are forked, so that the imports are paid for once.
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -19,11 +20,13 @@ os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401 - which each forked rank would import for itself
 
 if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, numpy 2 dropped it
     numpy.product = numpy.prod
 
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
+from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
@@ -153,6 +156,8 @@ def fork(job, rank, spec, out, port):
         log = os.open(f"{out}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        # Megatron would spawn a process for this queue, which imports all of the above once more for each rank.
+        filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
         try:
             job(rank, spec, out, port)
             os._exit(0)
@@ -164,7 +169,7 @@ def fork(job, rank, spec, out, port):
 
 
 def succeeded(rank):
-    """Waits for it, and ends the writing processes that Megatron keeps for the next save: they would outlive it for good."""
+    """Waits for it, and ends the processes that it has left: its queue would outlive it for good."""
     _, status = os.waitpid(rank, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(rank, signal.SIGKILL)
@@ -186,5 +191,5 @@ def main(job):
     sys.exit(f"failed: {failed}" if failed else 0)
 
 
-if __name__ == "__main__":  # Megatron's writers are processes that import this file
+if __name__ == "__main__":
     main(train)
