@@ -106,7 +106,7 @@ class H5py(Blocking):
 
     def read_back(self, tensors, path):
         with h5py.File(path) as file:
-            for key, tensor in tensors.items():
+            for key in tensors:
                 yield key, torch.from_numpy(file[key][...])
 
     def load(self, live, path):

@@ -24,9 +24,8 @@ import h5py
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors import safe_open
-
 from peers import Dcp, files_of
+from safetensors import safe_open
 from sources import CAIRN, convert, random_step, to_universal, zero1, zero2, zero_to_safetensors
 from trained_state import digest
 from turns import Contender, Job, Limit, main

@@ -19,8 +19,8 @@ import warnings
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
-from peers import PEERS, Ours, OursLazy, files_of
-from trained_state import Shared, trained_step
+from peers import PEERS, Ours, OursLazy, files_of  # noqa: E402
+from trained_state import Shared, trained_step  # noqa: E402
 
 UNITS = {"kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1}
 VOID = 0.15

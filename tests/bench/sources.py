@@ -1,11 +1,8 @@
 """What the benchmarks of conversions start from: a random GPT, the same in other formats, and DeepSpeed's own tools."""
 
-import glob
 import os
 import subprocess
 import sys
-
-import torch
 
 CAIRN = os.environ["CAIRN"]
 MAKE_STEP = os.environ.get("CAIRN_MAKE_STEP") or os.path.join(os.path.dirname(CAIRN), "make_step")

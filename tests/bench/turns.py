@@ -133,7 +133,8 @@ def measure(job, out, rounds):
         proven = [value / (bound + back) for value, bound, back in zip(values, limits, job.limit.backs)]
         rows.append({"job": job.name, "by": name, "seconds": statistics.median(values), "seconds_from": min(values),
                      "seconds_to": max(values), "ratio": statistics.median(ratios), "ratio_from": min(ratios),
-                     "ratio_to": max(ratios), "ratio_with_read_back": statistics.median(proven), "to_ours": statistics.median(v / o for v, o in zip(values, ours)),
+                     "ratio_to": max(ratios), "ratio_with_read_back": statistics.median(proven),
+                     "to_ours": statistics.median(v / o for v, o in zip(values, ours)),
                      "peak_memory_bytes": memory[name], "limit_moved": moved, "read_bytes": job.limit.read,
                      "write_bytes": job.limit.write, "rounds": rounds})
     return rows

@@ -105,7 +105,7 @@ class ArchiveTest(CliTest):
 
     def test_extra_files_keep_a_source_whatever_form_was_stored(self):
         for number in (10, 20):
-            step = self.make_step(step=number)
+            self.make_step(step=number)
         notes = self.run_dir / "step-00000010/notes.txt"
         notes.write_text("mine")
         for form in ([], ["--weights-only"]):

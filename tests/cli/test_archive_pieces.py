@@ -52,7 +52,8 @@ class PiecesTest(CliTest):
         shell = line.replace("RUN-step-NNNNNNNN.XXXXXXXX", files[0].name.removesuffix(".tar")) + "done"
         subprocess.run(["sh", "-ec", shell], cwd=self.store, check=True)
         out = self.store / "gpt/step-00000020"
-        subprocess.run([os.environ.get("CAIRN_VENV", "/usr") + "/bin/python3", "unpack.py", out], cwd=self.store, check=True, stdout=subprocess.DEVNULL)
+        python = os.environ.get("CAIRN_VENV", "/usr") + "/bin/python3"
+        subprocess.run([python, "unpack.py", out], cwd=self.store, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
         (out / "SHA256SUMS").unlink()
         self.assertEqual(tree(out), before)

@@ -2,7 +2,6 @@
 namespace of its own, so that nobody's crontab, units or running services are touched."""
 
 import datetime
-import json
 import os
 import pathlib
 import re

@@ -239,7 +239,9 @@ def zips(pickle):
     def end(count, size, at, comment=b""):
         return struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, size, at, len(comment)) + comment
 
-    def one(directory, body=local(b"a/data.pkl", pickle)):
+    whole = local(b"a/data.pkl", pickle)
+
+    def one(directory, body=whole):
         return body + directory + end(1, len(directory), len(body))
 
     body = local(b"a/data.pkl", b"x" * 3000)

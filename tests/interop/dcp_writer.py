@@ -2,11 +2,11 @@
 
     dcp_writer.py DIR
 
-Groups are vectors, then matrices; a layer has had fewer updates. Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of optimizer states) and DIR/full{2,4}.pt; DIR/NAME and DIR/NAME.pt
-of other optimizers, with a scheduler and losses beside them.
+Groups are vectors, then matrices; a layer has had fewer updates. Writes DIR/nested{2,4}, DIR/flat{2,4} (both spellings of
+optimizer states) and DIR/full{2,4}.pt; DIR/NAME and DIR/NAME.pt of other optimizers, with a scheduler and losses beside
+them.
 """
 
-import os
 import sys
 
 import torch

@@ -2,12 +2,13 @@
 
     deepspeed_writer.py DIR JSON
 
-JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied", "config": {...deepspeed...}}}. Writes DIR/NAME
-(save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args", "states" name another optimizer of torch's and its
-states, "frozen" the start of names that are not trained, "buffers" some of several types, with "load": DIRECTORY instead of a training from the start only the latter.
-"more": N steps follow, their losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Engine "gpt" is a
-pipeline that computes what GPT-2 does, on "batches": FILE, token lists of each step. Known is {name: {"offset", "shape" (global), "weight", "fp32", "exp_avg",
-"exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
+JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline of other modules) | "plain" | "tied",
+"config": {...deepspeed...}}}. Writes DIR/NAME (save_checkpoint) and DIR/NAME-known-RANK.pt; "optimizer", "optimizer_args",
+"states" name another optimizer of torch's and its states, "frozen" the start of names that are not trained, "buffers" some of
+several types, with "load": DIRECTORY instead of a training from the start only the latter. "more": N steps follow, their
+losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Engine "gpt" is a pipeline that computes
+what GPT-2 does, on "batches": FILE, token lists of each step. Known is {name: {"offset", "shape" (global), "weight", "fp32",
+"exp_avg", "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
 Megatron's GPT; what the others compute is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
 so that the imports are paid for once.
 """

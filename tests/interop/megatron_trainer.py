@@ -5,9 +5,9 @@
 JSON: {NAME: {"world": 2, "tp": 2, "pp": 1, "zero": 1, "load": DIRECTORY, ...}}; zero 1 is the distributed optimizer. Without
 "load" a state of random values is saved as Megatron-LM's training does, as torch_dist in DIR/NAME/iter_0000003 and in its older
 form in DIR/NAME-legacy. "batches": FILE has token lists of each iteration: the state is then that of 3 iterations on them, and
-DIR/NAME-losses.json has the losses of those that follow. With "load" every key of the checkpoint but those "beside", and no other, is loaded into model and
-optimizer ("legacy": of the older form). DIR/NAME.ROLE-known-RANK.pt is what the rank then has, and
-DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
+DIR/NAME-losses.json has the losses of those that follow. With "load" every key of the checkpoint but those "beside", and no
+other, is loaded into model and optimizer ("legacy": of the older form). DIR/NAME.ROLE-known-RANK.pt is what the rank then has,
+and DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
 """
 
 import contextlib

@@ -25,7 +25,7 @@ import torch._dynamo  # noqa: E402, F401 - which each forked rank would import f
 if not hasattr(numpy, "product"):  # Megatron-Core before 0.15 asks for it, numpy 2 dropped it
     numpy.product = numpy.prod
 
-from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
+from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402

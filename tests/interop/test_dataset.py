@@ -11,9 +11,8 @@ import unittest
 
 import numpy
 import sentencepiece
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from harness import Case, cairn
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 DTYPES = {1: numpy.uint8, 2: numpy.int8, 3: numpy.int16, 4: numpy.int32, 5: numpy.int64, 8: numpy.uint16}
 PROSE = [

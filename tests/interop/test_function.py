@@ -15,8 +15,18 @@ import transformers
 from harness import Case, cairn
 from planned_stages import PlannedStagesTest  # noqa: F401, its programs are imported here already
 from torch.overrides import TorchFunctionMode
-from transformers import (AutoModelForCausalLM, BloomConfig, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, OPTConfig,
-                          Phi3Config, Qwen2Config, Qwen3Config)
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 import unittest
@@ -41,8 +40,9 @@ MODELS = {
     "gpt2": (gpt2(), (2, 3)),
     "gpt2-untied": (gpt2(tie_word_embeddings=False, n_inner=42, scale_attn_by_inverse_layer_idx=True, activation_function="gelu"), (2, 3)),
     "gpt_neox": (transformers.GPTNeoXConfig(**GROUPED, use_parallel_residual=True), (2, 3)),
-    "gpt_neox-serial": (transformers.GPTNeoXConfig(**GROUPED | {"hidden_size": 48}, use_parallel_residual=False, attention_bias=False,
-                                                   rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}), (2, 3)),
+    "gpt_neox-serial": (transformers.GPTNeoXConfig(
+        **GROUPED | {"hidden_size": 48}, use_parallel_residual=False, attention_bias=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}), (2, 3)),
     "bloom": (transformers.BloomConfig(vocab_size=61, hidden_size=24, n_head=6, n_layer=3, apply_residual_connection_post_layernorm=True), (2, 3)),
     "opt": (transformers.OPTConfig(**SMALL, ffn_dim=54, max_position_embeddings=37, word_embed_proj_dim=24), (2, 3)),
     "llama": (transformers.LlamaConfig(**GROUPED, num_key_value_heads=2, head_dim=6, rope_parameters=LLAMA3), (2, 1)),
@@ -342,8 +342,8 @@ class HuggingFaceTest(CliTest):
         self.cairn("convert", "canonical", "bare", "--to", "native")
         self.cairn("convert", "bare", "without", "--to", "hf", says="has no tokenizer")
         self.cairn("convert", "native", "with", "--to", "hf", "--tokenizer", source)
-        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("of-virtual", names), ("of-wide", names), ("of-part", names), ("of-fp16", names),
-                                    ("of-half", names), ("without", set())):
+        for directory, expected in (("copy", names), ("strip", names), ("with", names), ("carried", names), ("of-virtual", names),
+                                    ("of-wide", names), ("of-part", names), ("of-fp16", names), ("of-half", names), ("without", set())):
             self.assertEqual(names & set(os.listdir(self.dir / directory)), expected)
             self.assertFalse((self.dir / directory / "README.md").exists())
             self.check_sums(self.dir / directory)

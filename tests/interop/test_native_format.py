@@ -6,7 +6,6 @@ decodes through the filters of hdf5plugin and the second reader through zstd's o
 
 import ctypes
 import ctypes.util
-
 import glob
 import json
 import os

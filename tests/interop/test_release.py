@@ -7,10 +7,9 @@ import unittest
 
 import numpy as np
 import torch
+from harness import TINY, Case, cairn, fingerprint, steps
 from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
-
-from harness import TINY, Case, cairn, fingerprint, steps
 
 
 class Release(Case):

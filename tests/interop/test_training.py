@@ -12,7 +12,6 @@ import unittest
 
 import h5py
 import numpy as np
-
 from harness import CAIRN, TINY, Case, cairn, fingerprint, steps, topology
 
 

@@ -4,9 +4,8 @@ test, and leaves no access time behind."""
 import dataclasses
 import os
 
-import xxhash
-
 import tape
+import xxhash
 from store_reader import StoreReader, holds
 
 

@@ -11,7 +11,6 @@ CAIRN and CAIRN_MAKE_STEP name the programs; CAIRN_LONG=1 is what --long wants o
 """
 
 import argparse
-import os
 import pathlib
 import shutil
 import subprocess

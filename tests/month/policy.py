@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import os
-import pathlib
 
 from ledger import Kept
 

@@ -9,7 +9,7 @@ import trainer
 import vandal
 from oracle import Oracle
 from policy import Policy
-from world import TRAINS, World
+from world import World
 
 SCENARIOS = {}
 TRAININGS = set()  # those that need the real trainer
