@@ -6,10 +6,14 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kKillPoints = 12'000;
-constexpr uint64_t kKillPointsLong = 200'000;
-constexpr uint64_t kPowerLosses = 100'000;
-constexpr uint64_t kPowerLossesLong = 1'000'000;
+using Form = GoalOptions::Form;
+
+uint64_t KillPoints(Form form) { return form == Form::kLong ? 200'000 : 12'000; }
+
+// Each mutant of the code is caught within 20,000 of them.
+uint64_t PowerLosses(Form form) {
+  return form == Form::kLong ? 1'000'000 : form == Form::kQuick ? 20'000 : 100'000;
+}
 
 // Data is written into directories that nobody reads: what happens to the names is tried more often.
 int Weight(const Recording& recording, size_t at) {
@@ -40,11 +44,11 @@ void ForEachOperation(const GoalOptions& options, uint64_t states, Tally& tally,
 }  // namespace
 
 void RunKillPoints(const GoalOptions& options, Tally& tally) {
-  ForEachOperation(options, options.long_form ? kKillPointsLong : kKillPoints, tally, TryKill);
+  ForEachOperation(options, KillPoints(options.form), tally, TryKill);
 }
 
 void RunPowerLoss(const GoalOptions& options, Tally& tally) {
-  ForEachOperation(options, options.long_form ? kPowerLossesLong : kPowerLosses, tally, TryPowerLoss);
+  ForEachOperation(options, PowerLosses(options.form), tally, TryPowerLoss);
 }
 
 }  // namespace cairn

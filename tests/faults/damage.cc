@@ -227,14 +227,17 @@ void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally) {
     at -= bytes;
     return at < swaps.size() ? Exchange(patient, swaps[at]) : LoadClean(patient, at);
   };
-  const uint64_t seeds = (9 * bytes + swaps.size() + kCleanLoads) / stride;
-  ForEachSeedOn(options, seeds, tally, [&] {
+  const uint64_t damages = 9 * bytes / stride;
+  ForEachSeedOn(options, damages + swaps.size() + kCleanLoads / stride, tally, [&] {
     return [&, patient = std::make_shared<Patient>(**disk)](uint64_t seed) {
-      return attempt(*patient, options.seed ? seed : seed * stride);
+      return attempt(*patient, seed < damages ? seed * stride : 9 * bytes + seed - damages);
     };
   });
 }
 
-void RunDamage(const GoalOptions& options, Tally& tally) { TryDamage(options, 1, tally); }
+// Quick: every seventh bit, so that a bit of each byte is among them.
+void RunDamage(const GoalOptions& options, Tally& tally) {
+  TryDamage(options, options.form == GoalOptions::Form::kQuick ? 7 : 1, tally);
+}
 
 }  // namespace cairn

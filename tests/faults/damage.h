@@ -5,8 +5,9 @@
 
 namespace cairn {
 
-// Every `stride`-th of: each bit of each file flipped, each file cut at each byte, shards that are swapped,
-// duplicated, stale or foreign; and whole checkpoints, which must raise no alarm.
+// Every `stride`-th of: each bit of each file flipped, each file cut at each byte. All shards that are
+// swapped, duplicated, stale or foreign. Whole checkpoints, which must raise no alarm, again fewer by
+// `stride`.
 void TryDamage(const GoalOptions& options, uint64_t stride, Tally& tally);
 
 }  // namespace cairn

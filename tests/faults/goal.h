@@ -12,8 +12,8 @@
 namespace cairn {
 
 struct GoalOptions {
-  std::optional<uint64_t> seed;  // this state only, and loudly
-  bool long_form = false;
+  std::optional<uint64_t> seed;                                   // this state only, and loudly
+  enum class Form { kQuick, kUsual, kLong } form = Form::kUsual;  // how many states
 };
 
 class Tally {

@@ -49,7 +49,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> wanted = names;
   app.add_option("--goal", wanted, "only these")->check(CLI::IsMember(names));
   app.add_option("--seed", options.seed, "only this state of the goal, with its complaint");
-  app.add_flag("--long", options.long_form, "many more states");
+  using Form = cairn::GoalOptions::Form;
+  auto* quick = app.add_flag_callback(
+      "--quick", [&] { options.form = Form::kQuick; }, "fewer power losses, and one bit of each byte");
+  app.add_flag_callback(
+         "--long", [&] { options.form = Form::kLong; }, "many more states")
+      ->excludes(quick);
   CLI11_PARSE(app, argc, argv);
   bool good = true;
   for (const cairn::Goal& goal : cairn::kGoals)

@@ -67,7 +67,7 @@ void RunReaders(const GoalOptions& options, Tally& tally) {
   const std::string run_dir = temp / "run";
   UnsyncedFileSystem fs;
   const Known known;
-  const int64_t saves = options.long_form ? kSavesLong : kSaves;
+  const int64_t saves = options.form == GoalOptions::Form::kLong ? kSavesLong : kSaves;
   std::atomic<int64_t> saved = 0;  // 0: no reader may begin
   std::atomic<bool> done = false;
   std::vector<std::jthread> readers;
