@@ -161,7 +161,8 @@ TEST_P(PagedFileTest, NothingIsWrittenBehindTheEnd) {
   EXPECT_EQ((*file)->Write(8, ZipBytes("abc")).kind(), StatusKind::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Direct, PagedFileTest, testing::Values(Direct::kAuto, Direct::kOff));
+INSTANTIATE_TEST_SUITE_P(Direct, PagedFileTest, testing::Values(Direct::kAuto, Direct::kOff),
+                         [](const auto& info) { return info.param == Direct::kOff ? "Off" : "Auto"; });
 
 }  // namespace
 }  // namespace cairn
