@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace cairn {
 
@@ -89,7 +90,7 @@ void PagedFile::WritePages(std::map<uint64_t, Page>::iterator first,
   for (; first != last; ++first) {
     const uint64_t offset = first->first * kPageBytes;
     if (buffer && (offset != begin + buffer->size || buffer->size == ring_.buffer_bytes()))
-      ring_.Submit(file_.get(), begin, std::move(buffer));
+      ring_.Submit(file_.get(), begin, std::exchange(buffer, nullptr));
     if (!buffer) {
       buffer = ring_.Acquire();
       begin = offset;
