@@ -10,7 +10,7 @@ namespace {
 uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // The slice of `spec` at one tensor parallel rank: its box, and its shape in memory.
-Status Cut(const ParameterSpec& spec, int tp, int tp_rank, LocalParameter& local) {
+Status CutByTensorParallelism(const ParameterSpec& spec, int tp, int tp_rank, LocalParameter& local) {
   local.box = Box::Whole(spec.shape);
   local.local_shape = spec.shape;
   if (spec.tp_dim == kReplicated) return OkStatus();
@@ -83,7 +83,7 @@ Result<RankLayout> LayoutOf(const std::vector<ParameterSpec>& specs, const Topol
     LocalParameter local;
     local.index = i;
     local.flat_begin = layout.flat_size;
-    CAIRN_RETURN_IF_ERROR(Cut(spec, topology.tp, tp_rank, local));
+    CAIRN_RETURN_IF_ERROR(CutByTensorParallelism(spec, topology.tp, tp_rank, local));
     const bool writer_among_tp = spec.tp_dim != kReplicated || static_cast<int>(i % topology.tp) == tp_rank;
     local.writes = owns && writer_among_tp;
     layout.flat_size += local.local_shape.Volume();
