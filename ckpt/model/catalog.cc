@@ -6,6 +6,8 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "ckpt/base/box_cover.h"
+
 namespace cairn {
 namespace {
 
@@ -26,36 +28,31 @@ Status CheckPiece(const TensorTable& catalog, const Piece& piece) {
   return OkStatus();
 }
 
-struct PlacedBox {
-  Box box;
-  size_t piece;
+// The boxes that a tensor's pieces are made of, and which piece each is of.
+struct PieceBoxes {
+  std::vector<Box> boxes;
+  std::vector<size_t> pieces;
 };
 
-// Volumes add up to the tensor's, and no two boxes meet: then every element is covered exactly once. Boxes
-// are swept in order of their first dimension, so that only those which share rows are compared.
 template <typename AnyCatalog>
-Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, std::vector<PlacedBox>& boxes) {
+Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, PieceBoxes& found) {
   const TensorEntry& tensor = catalog.tensors[index];
   const auto [first, last] = catalog.PiecesOfTensor(index);
-  boxes.clear();
+  found.boxes.clear();
+  found.pieces.clear();
   uint64_t covered = 0;
   for (size_t i = first; i < last; ++i) {
     const Piece& piece = catalog.pieces[i];
     CAIRN_RETURN_IF_ERROR(CheckPiece(catalog, piece));
     covered += piece.range.size();
-    for (const Segment& segment : Decompose(piece.box, piece.range)) boxes.push_back({segment.box, i});
+    for (const Segment& segment : Decompose(piece.box, piece.range)) {
+      found.boxes.push_back(segment.box);
+      found.pieces.push_back(i);
+    }
   }
-  const auto begin_row = [](const PlacedBox& b) { return b.box.rank() == 0 ? 0 : b.box.offset[0]; };
-  const auto end_row = [](const PlacedBox& b) {
-    return b.box.rank() == 0 ? 1 : b.box.offset[0] + b.box.extent[0];
-  };
-  std::stable_sort(boxes.begin(), boxes.end(),
-                   [&](const PlacedBox& a, const PlacedBox& b) { return begin_row(a) < begin_row(b); });
-  for (size_t i = 0; i < boxes.size(); ++i)
-    for (size_t j = i + 1; j < boxes.size() && begin_row(boxes[j]) < end_row(boxes[i]); ++j)
-      if (Intersect(boxes[i].box, boxes[j].box))
-        return Corrupt("{} overlaps {}", Describe(catalog, catalog.pieces[boxes[i].piece]),
-                       Describe(catalog, catalog.pieces[boxes[j].piece]));
+  if (const auto overlap = FindOverlap(found.boxes))
+    return Corrupt("{} overlaps {}", Describe(catalog, catalog.pieces[found.pieces[overlap->first]]),
+                   Describe(catalog, catalog.pieces[found.pieces[overlap->second]]));
   if (covered != tensor.spec.shape.Volume())
     return Corrupt("tensor {} of shape {} has a hole: its pieces hold {} of {} elements", DisplayName(tensor),
                    ToString(tensor.spec.shape), covered, tensor.spec.shape.Volume());
@@ -64,7 +61,7 @@ Status CheckTensorCoverage(const AnyCatalog& catalog, uint32_t index, std::vecto
 
 template <typename AnyCatalog>
 Status CheckEveryTensor(const AnyCatalog& catalog) {
-  std::vector<PlacedBox> boxes;
+  PieceBoxes boxes;
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i)
     CAIRN_RETURN_IF_ERROR(CheckTensorCoverage(catalog, i, boxes));
   return OkStatus();

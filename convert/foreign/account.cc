@@ -7,6 +7,7 @@
 #include <array>
 #include <unordered_set>
 
+#include "ckpt/base/box_cover.h"
 #include "ckpt/step/step_reader.h"
 #include "convert/torch/tensor_walk.h"
 
@@ -17,7 +18,6 @@ constexpr int kFates = 256;  // labels of fates begin here, behind those of role
 constexpr uint64_t kMaxRuns = 1 << 20;
 constexpr size_t kMaxListedPathBytes = 512;
 constexpr size_t kMaxNames = 256;  // in the manifest
-constexpr size_t kMaxPairs = 256;  // of parts that are compared each with each
 
 constexpr std::array<std::string_view, 7> kFateNames = {
     "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced"};
@@ -91,19 +91,13 @@ Ranges Gaps(Ranges ranges, uint64_t bytes) {
   return gaps;
 }
 
-// Whether two parts read an element of their array twice. Rows of many parts are compared with their
-// neighbours alone.
-bool Overlap(std::vector<const ArrayPart*>& parts) {
-  if (parts.size() <= kMaxPairs) {
-    for (size_t i = 0; i < parts.size(); ++i)
-      for (size_t j = 0; j < i; ++j)
-        if (parts[i]->in_array.rank() > 0 && Intersect(parts[i]->in_array, parts[j]->in_array)) return true;
-    return false;
-  }
-  std::ranges::sort(parts, {}, [](const ArrayPart* part) { return part->in_array.offset[0]; });
-  for (size_t i = 1; i < parts.size(); ++i)
-    if (Intersect(parts[i]->in_array, parts[i - 1]->in_array)) return true;
-  return false;
+// Whether two parts read an element of their array twice. A number may stand for many parameters: that of the
+// steps does.
+bool Overlap(const std::vector<const ArrayPart*>& parts) {
+  if (parts[0]->in_array.rank() == 0) return false;
+  std::vector<Box> boxes;
+  for (const ArrayPart* part : parts) boxes.push_back(part->in_array);
+  return FindOverlap(boxes).has_value();
 }
 
 }  // namespace

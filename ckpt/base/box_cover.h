@@ -1,0 +1,17 @@
+// Whether boxes cover something exactly once: their volumes add up to its volume, and no two of them meet.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "ckpt/base/box.h"
+
+namespace cairn {
+
+// Two boxes that have an element in common, by their places in `boxes`, or nothing. Boxes are swept in order
+// of their first dimension, so that only those that share rows are compared. Requires equal ranks.
+std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
+
+}  // namespace cairn

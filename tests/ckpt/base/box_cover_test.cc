@@ -1,0 +1,39 @@
+#include "ckpt/base/box_cover.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace cairn {
+namespace {
+
+TEST(BoxCoverTest, FindsTwoThatMeetWhereverTheyStand) {
+  std::vector<Box> boxes;  // columns of one matrix: all of them share all rows
+  for (uint64_t i = 0; i < 600; ++i) boxes.push_back({{0, 2 * i}, {8, 2}});
+  EXPECT_FALSE(FindOverlap(boxes));
+  boxes[599].offset[1] = 1;  // over the first two
+  const auto overlap = FindOverlap(boxes);
+  ASSERT_TRUE(overlap);
+  EXPECT_EQ(*overlap, std::pair(size_t{0}, size_t{599}));
+}
+
+TEST(BoxCoverTest, EmptyBoxesAndNeighboursDoNotMeet) {
+  EXPECT_FALSE(FindOverlap({}));
+  EXPECT_FALSE(FindOverlap(std::vector<Box>{{{0}, {4}}, {{4}, {4}}, {{2}, {0}}}));
+  EXPECT_TRUE(FindOverlap(std::vector<Box>{Box{}, Box{}})) << "a scalar twice";
+}
+
+TEST(BoxCoverTest, IsWhatEachWithEachFinds) {
+  std::mt19937_64 rng(17);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Box> boxes;
+    for (int i = 0; i < 6; ++i) boxes.push_back({{rng() % 6, rng() % 6}, {rng() % 3, rng() % 3}});
+    bool meet = false;
+    for (size_t i = 0; i < boxes.size(); ++i)
+      for (size_t j = 0; j < i; ++j) meet |= Intersect(boxes[i], boxes[j]).has_value();
+    EXPECT_EQ(FindOverlap(boxes).has_value(), meet);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
