@@ -123,7 +123,8 @@ class CompletionTest(CliTest):
         cases = [("cairn resh", "reshape"), ("cairn archive re", "restore recall"), ("cairn reshape --vocab-m", "--vocab-multiple"),
                  ("cairn reshape --direct a", "auto"), ("cairn reshape --direct = a", "auto"), ("cairn reshape --direct =", "auto on off"),
                  ("cairn ls --store gp", "gpt dir"), ("cairn inspect gp", "gpt dir|gpt file"), ("cairn reshape --tp 1", ""),
-                 ("cairn plan --cluster predict --lea", ""), ("cairn plan --cluster = predict --lea", ""), ("cairn plan predict --lea", "--leave-out"),
+                 ("cairn plan --cluster predict --lea", ""), ("cairn plan --cluster = predict --lea", ""),
+                 ("cairn plan predict --lea", "--leave-out"),
                  ("cairn train --lr-decay-style c", "constant cosine"), ("cairn completion ", "bash zsh fish")]
         program = f"source '{path}'\n" + "".join(
             f"COMP_WORDS=({line}{' ' + chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _cairn; "
