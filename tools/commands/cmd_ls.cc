@@ -201,7 +201,7 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
   ls->add_option("--purge-days", options->purge_days,
                  "days after the last access at which the site deletes files")
       ->capture_default_str();
-  ls->add_option("--store", options->store, "tell which steps this archive store holds, verified")
+  ls->add_option("--store", options->store, "show which steps this archive store holds, verified")
       ->type_name("STORE");
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->footer(

@@ -15,7 +15,7 @@ std::string FormatNames() {
 }  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
-  verb.add_option("--from", options.format, "format of SRC, where its files do not tell")
+  verb.add_option("--from", options.format, "format of SRC, where its files do not say")
       ->option_text(FormatNames());
   verb.add_option("--allow", options.allow,
                   "stored tensors that have no place here and may be left out, or 'optimizer' where its "
