@@ -13,7 +13,8 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kMagic = "CAIRNTPR";
-constexpr std::string_view kOldMagic = "CAIRNPAR";  // also that of ckpt/parity_file.h: read, no longer written
+constexpr std::string_view kOldMagic =
+    "CAIRNPAR";  // also that of ckpt/parity_file.h: read, no longer written
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kFixedBytes = 8 + 4 * 3 + 8 * 3;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;

@@ -6,9 +6,10 @@
 // lies; the memory is that of a group, 62 MiB at most.
 //
 // STORE/TAR.parity, little-endian:
-//   u8[8] "CAIRNTPR" (before: "CAIRNPAR"), u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a stripe, u64 bytes of
-//   the tar, u64 data blocks, u64 parity blocks, u8[16] digest of each data block, then of each parity block,
-//   u8[16] digest of all before it; then the parity blocks, stripe by stripe, each 64 KiB
+//   u8[8] "CAIRNTPR" (before: "CAIRNPAR"), u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a
+//   stripe, u64 bytes of the tar, u64 data blocks, u64 parity blocks, u8[16] digest of each data block, then
+//   of each parity block, u8[16] digest of all before it; then the parity blocks, stripe by stripe, each 64
+//   KiB
 // Digests are XXH3-128 (ckpt/base/digest.h). Blocks beyond the end of the tar count as zeros.
 #pragma once
 
