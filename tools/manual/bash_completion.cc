@@ -48,7 +48,7 @@ std::string BashWords(const Command& command) {
   return fmt::format("words='{}' flags='{}' paths={}", fmt::join(words, " "), fmt::join(flags, " "), paths);
 }
 
-constexpr std::string_view kHead = R"(# bash completion of {0}, made by `{0} completion bash`.
+constexpr std::string_view kBashHead = R"(# bash completion of {0}, made by `{0} completion bash`.
 
 # Adds the names that compgen finds; $1 is -f for files, -d for directories.
 _{0}_paths() {{
@@ -69,7 +69,7 @@ _{0}() {{
   for ((i = 1; i < COMP_CWORD; i++)); do
 )";
 
-constexpr std::string_view kTail = R"(  if [[ $cur == -* ]]; then
+constexpr std::string_view kBashTail = R"(  if [[ $cur == -* ]]; then
     COMPREPLY=($(compgen -W "$flags" -- "$cur"))
   else
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
@@ -92,9 +92,9 @@ std::string BashCompletion(const Command& root) {
         if (option.value.kind != ValueKind::kNone)
           values[BashValueAction(option.value, root.name)].push_back(command->name + " " + name);
   }
-  return fmt::format(kHead, root.name) + BashCase("\"$command ${COMP_WORDS[i]}\"", steps) + "  done\n" +
+  return fmt::format(kBashHead, root.name) + BashCase("\"$command ${COMP_WORDS[i]}\"", steps) + "  done\n" +
          BashCase("\"$command $prev\"", values) + BashCase("$command", offers) +
-         fmt::format(kTail, root.name);
+         fmt::format(kBashTail, root.name);
 }
 
 }  // namespace cairn::manual

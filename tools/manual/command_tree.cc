@@ -16,7 +16,7 @@ constexpr std::string_view kDirectoryNames[] = {"DIR", "STORE"};
 constexpr std::string_view kFileNames[] = {"A",    "B",      "CKPT",   "DST",  "FILE", "INPUT", "LOG",
                                            "PATH", "POLICY", "PREFIX", "ROWS", "SRC",  "TABLE"};
 
-bool IsOneOf(std::string_view word, std::span<const std::string_view> words) {
+bool IsAmong(std::string_view word, std::span<const std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
@@ -34,8 +34,8 @@ std::vector<std::string> ChoicesOf(const std::string& name) {
 
 ValueKind KindOf(const std::string& name) {
   const std::string stem = name.substr(0, name.find('.'));  // of FILE.png
-  if (IsOneOf(stem, kDirectoryNames)) return ValueKind::kDirectory;
-  return IsOneOf(stem, kFileNames) ? ValueKind::kFile : ValueKind::kOther;
+  if (IsAmong(stem, kDirectoryNames)) return ValueKind::kDirectory;
+  return IsAmong(stem, kFileNames) ? ValueKind::kFile : ValueKind::kOther;
 }
 
 // "INT in [1 - 8]" -> "1 to 8".

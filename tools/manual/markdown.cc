@@ -11,9 +11,9 @@ namespace {
 constexpr std::string_view kGenerated =
     "<!-- Made from the program's flags: cairn manual --format markdown --output docs/manual -->\n";
 
-std::string Code(const std::string& text) { return "`" + text + "`"; }
+std::string CodeSpan(const std::string& text) { return "`" + text + "`"; }
 
-std::string BodyOf(const Option& option) {
+std::string MarkdownBody(const Option& option) {
   const std::string constraints = ConstraintText(option);
   const bool stops = option.description.ends_with('.');
   return MarkdownText(option.description) + (stops || constraints.empty() ? "" : ".") +
@@ -22,21 +22,21 @@ std::string BodyOf(const Option& option) {
 
 std::string OptionItem(const Option& option) {
   std::vector<std::string> names;
-  for (const std::string& name : option.names) names.push_back(Code(name));
+  for (const std::string& name : option.names) names.push_back(CodeSpan(name));
   if (const std::string value = ValueText(option); !value.empty())
-    names.back() = Code(option.names.back() + " " + value);
-  return fmt::format("- {}: {}\n", fmt::join(names, ", "), BodyOf(option));
+    names.back() = CodeSpan(option.names.back() + " " + value);
+  return fmt::format("- {}: {}\n", fmt::join(names, ", "), MarkdownBody(option));
 }
 
 std::string CodeBlock(const std::string& lines, const std::string& language) {
   return fmt::format("```{}\n{}\n```\n\n", language, lines);
 }
 
-std::string Options(const Command& command) {
+std::string OptionSections(const Command& command) {
   std::string text;
   if (!command.positionals.empty()) text += "## Arguments\n\n";
   for (const Option& positional : command.positionals)
-    text += fmt::format("- {}: {}\n", Code(ValueText(positional)), BodyOf(positional));
+    text += fmt::format("- {}: {}\n", CodeSpan(ValueText(positional)), MarkdownBody(positional));
   if (!command.positionals.empty()) text += "\n";
   for (const std::string& group : GroupsOf(command)) {
     text += fmt::format("## {}\n\n", group.empty() ? "Options" : MarkdownText(group));
@@ -49,7 +49,7 @@ std::string Options(const Command& command) {
   return text;
 }
 
-std::string Commands(const Command& command) {
+std::string CommandSection(const Command& command) {
   if (command.commands.empty()) return "";
   std::string text = "## Commands\n\n";
   for (const Command& below : command.commands)
@@ -57,14 +57,14 @@ std::string Commands(const Command& command) {
   return text + "\n";
 }
 
-std::string Notes(const Command& command) {
+std::string NoteSection(const Command& command) {
   std::string text;
   for (const TextBlock& block : command.notes)
     text += block.verbatim ? CodeBlock(block.text, "text") : MarkdownText(block.text) + "\n\n";
   return text;
 }
 
-std::string End(const Command& command) {
+std::string EndSections(const Command& command) {
   std::string text;
   if (!command.examples.empty())
     text += "## Example\n\n" + CodeBlock(fmt::format("{}", fmt::join(command.examples, "\n")), "sh");
@@ -107,7 +107,7 @@ std::string MarkdownPage(const Command& command) {
   std::string page(kGenerated);
   page += fmt::format("# {}\n\n{}\n\n", command.name, MarkdownText(command.summary));
   page += CodeBlock(fmt::format("{} {}", command.name, fmt::join(SynopsisWords(command), " ")), "text");
-  page += Notes(command) + Commands(command) + Options(command) + End(command);
+  page += NoteSection(command) + CommandSection(command) + OptionSections(command) + EndSections(command);
   while (page.ends_with("\n\n")) page.pop_back();
   return page;
 }

@@ -16,11 +16,11 @@ std::string UpperCase(std::string text) {
   return text;
 }
 
-std::string Bold(const std::string& text) { return "\\fB" + RoffText(text) + "\\fR"; }
-std::string Italic(const std::string& text) { return "\\fI" + RoffText(text) + "\\fR"; }
+std::string RoffBold(const std::string& text) { return "\\fB" + RoffText(text) + "\\fR"; }
+std::string RoffItalic(const std::string& text) { return "\\fI" + RoffText(text) + "\\fR"; }
 
 // "cairn-reshape(1)"
-std::string Reference(const std::string& page) { return Bold(page) + "(1)"; }
+std::string Reference(const std::string& page) { return RoffBold(page) + "(1)"; }
 
 class RoffWriter {
  public:
@@ -49,7 +49,7 @@ class RoffWriter {
 
 void WriteSynopsis(const Command& command, RoffWriter& page) {
   page.Section("SYNOPSIS");
-  std::string line = Bold(command.name);
+  std::string line = RoffBold(command.name);
   for (const std::string& word : SynopsisWords(command)) line += " " + RoffText(word);
   page.Line(line);
 }
@@ -67,7 +67,7 @@ void WriteNotes(const Command& command, RoffWriter& page) {
   }
 }
 
-std::string BodyOf(const Option& option) {
+std::string RoffBody(const Option& option) {
   const std::string constraints = ConstraintText(option);
   if (constraints.empty()) return RoffText(option.description);
   return RoffText(
@@ -76,15 +76,15 @@ std::string BodyOf(const Option& option) {
 
 void WriteOption(const Option& option, RoffWriter& page) {
   std::vector<std::string> names;
-  for (const std::string& name : option.names) names.push_back(Bold(name));
-  if (!ValueText(option).empty()) names.back() += " " + Italic(ValueText(option));
-  page.Tagged(fmt::format("{}", fmt::join(names, ", ")), BodyOf(option));
+  for (const std::string& name : option.names) names.push_back(RoffBold(name));
+  if (!ValueText(option).empty()) names.back() += " " + RoffItalic(ValueText(option));
+  page.Tagged(fmt::format("{}", fmt::join(names, ", ")), RoffBody(option));
 }
 
 void WriteOptions(const Command& command, RoffWriter& page) {
   if (!command.positionals.empty()) page.Section("ARGUMENTS");
   for (const Option& positional : command.positionals)
-    page.Tagged(Italic(ValueText(positional)), BodyOf(positional));
+    page.Tagged(RoffItalic(ValueText(positional)), RoffBody(positional));
   if (!command.options.empty()) page.Section("OPTIONS");
   for (const std::string& group : GroupsOf(command)) {
     if (!group.empty()) page.Line(".SS " + RoffText(group));
@@ -106,7 +106,7 @@ void WriteCommands(const Command& command, RoffWriter& page) {
 void WriteEnd(const Command& command, RoffWriter& page) {
   if (!command.exit_statuses.empty()) page.Section("EXIT STATUS");
   for (const ExitStatus& status : command.exit_statuses)
-    page.Tagged(Bold(status.code), RoffText(status.meaning));
+    page.Tagged(RoffBold(status.code), RoffText(status.meaning));
   if (!command.examples.empty()) page.Section("EXAMPLES");
   for (const std::string& example : command.examples) page.Verbatim(example);
 }
