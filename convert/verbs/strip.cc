@@ -118,7 +118,7 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
   if (options.format == StripFormat::kSafetensors)
     for (const auto& [spec, first] : SecondNames(source))
       plan.model.tensors.push_back(
-          {spec.name, spec.shape, {{first, Box::Whole(spec.shape), Box::Whole(spec.shape), false}}});
+          {spec.name, spec.shape, {{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, first}}});
   CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
   for (size_t i = 0; i < plan.weights.size(); ++i) {
     const TensorEntry& tensor = catalog.tensors[plan.sources[i]];
