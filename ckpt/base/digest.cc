@@ -6,6 +6,8 @@
 #include <xxh_x86dispatch.h>  // AVX2 and AVX-512 where the processor has them
 #endif
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <new>
 
