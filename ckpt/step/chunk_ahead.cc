@@ -1,3 +1,8 @@
+// `wanted_` has the chunks of the next boxes in order of first use, each once. A read takes the first of
+// them, and all later ones that lie close behind it in the same file. The memory of a read is free again when
+// all of its chunks were taken. Therefore a chunk that is asked for, but found no room, is read at once and
+// beyond the limit: waiting for room could wait for chunks that are asked for only later.
+
 #include "ckpt/step/chunk_ahead.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Everything is checked and made in memory before the index or the manifest is written: the receipts give one
+// catalog that covers each element exactly once, and that gives the index and the manifest. The manifest is
+// written last, because it makes the directory valid and holds the digest of the index. Publishing is one
+// rename; a step that is already there changes places with the new one, so that its name always has a whole
+// step.
+
 #include "ckpt/step/commit.h"
 
 #include "ckpt/h5/h5_index.h"

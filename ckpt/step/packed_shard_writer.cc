@@ -1,3 +1,10 @@
+// Chunks become numbered jobs in the order in which they were filled. The workers encode jobs side by side,
+// but append the results in the order of the numbers; so the file does not depend on the number of threads.
+// The queue is bounded, and with it the memory of chunks that wait. Finish() waits for all jobs, puts the
+// catalog behind the stream, and lets HDF5 describe the chunks where they already lie: its metadata goes into
+// the gap before the data and behind it. A piece is joined with another one in all of its chunks or in none,
+// so it is examined first.
+
 #include "ckpt/step/packed_shard_writer.h"
 
 #include <algorithm>

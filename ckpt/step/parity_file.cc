@@ -1,3 +1,9 @@
+// ParityGroup says which block each member holds in each stripe. Rebuilder computes one member's blocks, data
+// or parity, from K - M blocks that others hold; so parity is first made by the same code that later
+// rebuilds. It goes stripe by stripe, which bounds the memory. Bytes behind the end of a shorter shard count
+// as zeros and are not stored. The header of a parity file is written last, because it holds the digests of
+// the blocks.
+
 #include "ckpt/step/parity_file.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// First the frame is filled in, apart from the catalog. Then the data goes out in windows: wait until the
+// snapshot has filled one, start its write, and take its digests while that is in flight. The catalog holds
+// the digests, so it comes last; it lies behind all data. The receipt is made after the sync: whoever has a
+// receipt knows that the file was synced.
+
 #include "ckpt/step/shard_image.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// ShardContents keeps only the tensors that pieces name, and sorts the pieces; callers use the index of a
+// piece as they gave it. HDF5 then lays out one dataset for each piece, and one for the shard's own catalog,
+// the last. The length of the catalog does not depend on the digests, so its place is known before they are.
+// The digest of the frame is computed from what is known (HDF5's pages, the catalog, zeros), without reading
+// the file.
+
 #include "ckpt/step/shard_plan.h"
 
 #include <algorithm>

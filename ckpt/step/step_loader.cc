@@ -1,3 +1,10 @@
+// Plan() lists the pieces that the requests need, in order of their place in the files. The workers take
+// extents from the front of this list, under one lock: needed chunks of one file, with small gaps at most. An
+// extent that is mostly in the page cache is delivered at once, any other is read in the background; the next
+// read starts before a finished one is delivered. A chunk is decoded and verified once, for all requests that
+// want it. An extent that is one plain chunk with one place is read into that place and verified there; that
+// is why a failed load leaves `out` unspecified.
+
 #include "ckpt/step/step_loader.h"
 
 #include <sys/mman.h>

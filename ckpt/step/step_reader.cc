@@ -1,3 +1,9 @@
+// Opening checks the manifest, the sizes of the files, and the catalog, which is decoded and digested in one
+// pass through a window. ReadBox() cuts a box into runs of its pieces, and a run into chunks. A whole chunk
+// is decoded into its final place. Of a chunk that is needed in part the rest stays in a cache, for the next
+// box. A joined chunk reads its other tensor by ReadBox() again, through the same cache; this nests only
+// once, because that other tensor is never joined itself.
+
 #include "ckpt/step/step_reader.h"
 
 #include <algorithm>

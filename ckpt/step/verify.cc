@@ -1,3 +1,8 @@
+// A file is divided into regions: the chunks of its pieces in order of offset, and between them the frame.
+// One scan from front to back then puts each byte under exactly one digest. A wrong chunk becomes a problem
+// and the scan continues; only a file that cannot be read ends it. Threads take whole files. Each file has a
+// report of its own, so that the order of problems does not depend on the threads.
+
 #include "ckpt/step/verify.h"
 
 #include <algorithm>
