@@ -1,3 +1,8 @@
+// Index arithmetic in row-major order. Decompose() cuts a range into head, whole rows and tail; only head and
+// tail go one dimension deeper, which is why so few boxes result. ForEachRun() joins the last dimensions that
+// are whole in both boxes, and the one before them, into one run; the rest is counted up like an odometer.
+// Contains() subtracts rather than adds, as sums of untrusted numbers may wrap around.
+
 #include "ckpt/base/box.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The sample that decides, the frame, the encoder, the decoder. Raw planes are split straight to their place
+// in the output. libzstd's own frame of the other planes follows them, and loses its header to become their
+// continuation. The decoder knows nothing of this: it decodes any single frame and joins the planes.
+
 #include "ckpt/codec/plane_codec.h"
 
 #define ZSTD_STATIC_LINKING_ONLY  // for ZSTD_compressSequences and literal compression

@@ -1,3 +1,8 @@
+// Attributes first, then a virtual dataset for each tensor, then the catalog. A piece that is a whole box
+// maps as that box; a flat range, or a packed piece, maps as the boxes that it decomposes into. HDF5 cannot
+// join: low halves of masters get a dataset of their own, and derived pieces are in none. HDF5 only reserves
+// the catalog's place; its bytes are put into the finished image.
+
 #include "ckpt/h5/h5_index.h"
 
 #include <algorithm>

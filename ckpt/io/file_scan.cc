@@ -1,3 +1,8 @@
+// Open() decides once whether the file is in the page cache. If it is, windows of it are mapped, or copied,
+// one after the other. If not, a ring of slots has one more than there are reads in flight: the caller uses
+// one while the others fill. Direct reads are of whole pages, so what is behind the last whole page comes
+// through a second, buffered file.
+
 #include "ckpt/io/file_scan.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Bytes from a page boundary on gather in the cursor's buffer and go out as whole pages. A part of a page is
+// put into that page in memory, which goes out when it is full. When too many pages wait, all of them go out
+// as they are. One of those that gets more bytes is read again, and then waits for Finish(), because how much
+// of it was filled is no longer known. The file has whole pages until Finish() cuts it to its length.
+
 #include "ckpt/io/paged_file.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// One mutex over a queue of jobs and a queue of completions, and one thread for each transfer that may be in
+// flight. Their count is the submitter's own and needs no lock. Where no thread could be started, Submit()
+// does the transfer itself, and Wait() finds it finished.
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>

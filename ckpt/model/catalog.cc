@@ -1,3 +1,7 @@
+// Coverage needs no map of the elements: the boxes of a tensor's pieces lie inside it, no two overlap, and
+// their sizes add up to its size; so each element is covered exactly once. Flat ranges become boxes first.
+// TensorIndex is a hash table of numbers with open addressing: the names stay in the table of tensors.
+
 #include "ckpt/model/catalog.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Decoding limits the depth, checks the version, reads the fields, and then encodes what it read: the result
+// must be the same bytes. This one comparison checks the digest, and that nothing was added, reordered or out
+// of range. It does not make the contents harmless, so the topology and the names of files are validated
+// after it.
+
 #include "ckpt/model/manifest.h"
 
 #include "ckpt/io/file_system.h"

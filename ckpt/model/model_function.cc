@@ -1,3 +1,8 @@
+// kFields is the only list. FunctionOf() takes each field from the model or its default, and then makes equal
+// functions equal values: spellings of an activation, sizes that follow from others, a scale that is the
+// default, a window that no layer uses, rotary fields without rotation. Comparing field by field is then
+// enough.
+
 #include "ckpt/model/model_function.h"
 
 #include <fmt/ranges.h>

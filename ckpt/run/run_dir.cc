@@ -1,3 +1,9 @@
+// A name makes a step a candidate, and opening it shows whether it is one; a training may save and retire
+// meanwhile, so a list is made again when a step of it does not open. A directory goes through deletion.h
+// alone; what that refuses is reported and stays, and only an error of the disk ends a clean-up. Retention
+// first decides from facts alone (StepsToRetire), then deletes; for each step it must find a newer healthy
+// one first.
+
 #include "ckpt/run/run_dir.h"
 
 #include <sys/stat.h>

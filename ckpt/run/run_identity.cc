@@ -1,3 +1,8 @@
+// RUN/.run is compared with the directory it lies in. Another inode or birth time: a copy. The same facts and
+// path: the owner. The same facts at another path: renamed. Without birth times two disks may agree by
+// chance; then the old path is looked at, and if the run is still there, this one is the copy. A new identity
+// is written beside the old one and renamed over it, so that RUN/.run is always whole.
+
 #include "ckpt/run/run_identity.h"
 
 #include <fcntl.h>
