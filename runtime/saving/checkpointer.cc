@@ -1,3 +1,10 @@
+// A slot is the memory of one snapshot, and a save holds its slot until it is collected. All slots are
+// reserved before the first save, so that no save fails for want of memory. When a step is due, it gets a
+// free slot, or waits for the oldest save. A lazy copy runs beside the training and is completed before the
+// optimizer changes the weights. Only the training's thread touches the slots: it collects finished saves,
+// reports them, and counts failures. What all ranks must know alike (the directory, the interval) rank 0
+// decides and broadcasts, together with its error.
+
 #include "runtime/saving/checkpointer.h"
 
 #include <unistd.h>

@@ -1,3 +1,8 @@
+// Ranks may share a directory whatever their hosts are called. So each rank leaves a mark with the session's
+// nonce; once all have, each looks for marks: their owners share the directory, and the first of them leads.
+// Whose directory it is gets checked before anything is made there, and the leader cleans it only under its
+// claim, so that nothing of another run or training goes.
+
 #include "runtime/saving/local_place.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// A local save: each rank writes its shard from the snapshot, rank 0 makes the index and the manifest of all
+// receipts, each directory gets a copy, and each rank writes its parity, which it computes from the others'
+// snapshots in memory rather than from their files. Directories are published only after all ranks agree that
+// everything is written. A save for the run directory then goes to the saver: as a drain, which reads the
+// local step so that the snapshot is free, or as itself.
+
 #include "runtime/saving/local_saver.h"
 
 #include <algorithm>

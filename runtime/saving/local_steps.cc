@@ -1,3 +1,9 @@
+// Survey() shares what the directory of every rank holds. Load() gets manifest and catalog from any good
+// copy, and then loads at once, through a file system that shows the files of other ranks in this rank's
+// directory. So an intact step costs no pass of verification. Only where a file is missing, or a load meets
+// damage, all ranks verify what they hold, rebuild the lost files into a partial directory, install it, and
+// load again. Ranks agree on each outcome before the next collective, because all must take the same branch.
+
 #include "runtime/saving/local_steps.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,9 @@
+// Rank 0 lists the steps to try: those of the run directory and the local ones, newest first, and those of
+// --load where the run directory has none; then it leaves out the unhealthy ones. All ranks load one proposal
+// after the other. A step counts only if every rank loaded its part, so no two ranks continue from different
+// steps. Damage leads to the next proposal; any other error ends the start. Within a step, boxes in host
+// memory go into one parallel load. Boxes that go to a GPU, or are cast, pass through a buffer one by one.
+
 #include "runtime/saving/resume.h"
 
 #include <fmt/ranges.h>

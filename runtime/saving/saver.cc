@@ -1,3 +1,8 @@
+// One thread takes the saves one by one: shard, receipts to rank 0, commit, outcome to all, reading back,
+// retention. Rank 0 alone commits and deletes. A rank that failed sends its error in place of a receipt and
+// takes part in all that follows, or the others would wait for it. Older steps go only once every rank has
+// read its shard of the new step back.
+
 #include "runtime/saving/saver.h"
 
 #include <algorithm>

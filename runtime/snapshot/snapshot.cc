@@ -1,3 +1,9 @@
+// To copy behind, the chunks of all pieces, in order of their place in the image, are one list of work. The
+// copier takes chunks from it, and in Complete() the trainer does too, until none is left. `copied_` counts
+// the chunks at the front that are all there; the writer waits for it alone, and so writes the image front to
+// back while it is still being copied. With a DeviceSnapshot the copier leaves out what lies on the GPU; then
+// nothing from the first such chunk on counts until the device is done.
+
 #include "runtime/snapshot/snapshot.h"
 
 #include <algorithm>

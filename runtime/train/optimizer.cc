@@ -1,3 +1,9 @@
+// The share is cut into stretches of parameters with the same weight decay; adjacent ones merge, so that the
+// fused kernel gets few tensors. A tied copy on the last stage is in no stretch: the engine copies the first
+// stage's weights over it after the update. For the norm each rank counts one partition, without such copies,
+// and of tensors that tensor parallel ranks hold alike only the first rank's; the sum over the world then has
+// each element once.
+
 #include "runtime/train/optimizer.h"
 
 #include <torch/torch.h>

@@ -1,3 +1,9 @@
+// An iteration: the gradients of all micro-batches, the rest of a lazy copy, the update, the log, evaluation,
+// and a save that is due. Ranks see signals and clocks at different times; so each rank's wishes travel as a
+// number in the sum that has the loss and the norm, and all ranks act on that sum at the same iteration. A
+// step for which some rank could not read its data is undone: no counter has moved, and the random state is
+// put back.
+
 #include "runtime/train/trainer.h"
 
 #include <torch/torch.h>
