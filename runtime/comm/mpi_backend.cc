@@ -1,3 +1,9 @@
+// An operation is a set of MPI requests, one for each piece of its tensors, and what remains to be done when
+// they are complete. The progress thread and the waiting thread both test the set, one at a time; what
+// remains is done by the waiting thread alone. Long sums are cut into many short ones, for the reason at
+// LongestSum(). If an error leaves requests behind, their tensors are leaked on purpose, because MPI may
+// still use them.
+
 #include "runtime/comm/mpi_backend.h"
 
 #include <algorithm>

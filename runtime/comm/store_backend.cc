@@ -1,3 +1,8 @@
+// An operation posts its messages at once, and becomes a list of messages that it awaits and a function for
+// when all are there. The awaited messages of one sender are filled in the order of the calls, whichever
+// operation looks first. A reduction adds in rank order, the own term in its place, so that all ranks get the
+// same bits.
+
 #include "runtime/comm/store_backend.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The same table of flags drives the command line and the TOML file; std::visit chooses by the type of the
+// field. The command line is parsed first, because it names the file. The file then fills only those flags
+// that the command line did not give.
+
 #include "runtime/config/train_config.h"
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,9 @@
+// The shared page is a plain array with a row for each rank. A rank writes its own row alone (and one flag
+// for all), with atomics and no lock, so that the board works whatever became of the others. A page of zeros
+// is empty and valid, so ranks may map it in any order; a row counts once its pid is there, which is stored
+// last. What is said about another rank combines its row with what the kernel knows of the process, and the
+// start time of the process shows whether the pid is still its own.
+
 #include "runtime/control/status_board.h"
 
 #include <fcntl.h>

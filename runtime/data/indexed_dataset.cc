@@ -1,3 +1,8 @@
+// Open() maps both files and checks the whole index: the header against the size of the file, the sequences,
+// which must follow each other up to the end of the .bin file, and the documents, which must ascend to the
+// number of sequences. After that the getters rely on it. Arrays of the index may be unaligned, so numbers
+// are copied out.
+
 #include "runtime/data/indexed_dataset.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Tokens go straight to the .bin file, and the length of each document straight to the .idx file, behind room
+// for the header. Finish() reads the lengths back block by block and appends the pointers, appends the
+// document index, and fills in the header. Both files are synced before the first rename, and the index is
+// renamed last, because it makes the two files a dataset.
+
 #include "runtime/data/indexed_dataset_builder.h"
 
 #include <algorithm>

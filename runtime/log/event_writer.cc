@@ -1,3 +1,7 @@
+// From the inside out: protobuf fields, an event, a record with its checksums, the file. Records wait in
+// memory. A flush writes them at the known end of the file, which moves only if all were written; so a flush
+// that failed is repeated at the same place, and no half record stays between whole ones.
+
 #include "runtime/log/event_writer.h"
 
 #include <unistd.h>

@@ -1,3 +1,7 @@
+// Each step is added to the sums of the interval. The line, the iteration time and the throughput come from
+// the sums at the end of the interval; JSON and the other scalars come from the step itself. An output that
+// cannot be written is noted and tried again at the end of each interval; the training never sees the error.
+
 #include "runtime/log/train_log.h"
 
 #include <cmath>

@@ -1,3 +1,8 @@
+// The modules own no weights: Parts builds them from views of the flat parameters, by canonical name. Query,
+// key and value lie one behind the other there, so that one view is the fused matrix. A stage has the layers
+// that the pipeline gives it; only the first has the embedding, only the last has the norm and the output
+// matrix.
+
 #include "runtime/model/gpt.h"
 
 #include <torch/torch.h>
