@@ -1,3 +1,9 @@
+// A table's module is a stored tensor that one or more canonical parameters fill. Each module is expanded
+// for each layer that has it, in two orders: as the other system's state dict lists the tensors, and as the
+// trainer lists the parameters. Parameters lie in a tensor row after row, or group of heads after group; a
+// transposed tensor is laid out first and transposed at the end. Sizes are bounded before anything is
+// multiplied.
+
 #include "convert/families/expand.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Reading goes from refusals to fields, rope, derived sizes and the window. All that remains and is not
+// known to be harmless is kept as `other`, so that an unknown key is never taken for one without meaning.
+// Writing begins with the file that was kept, if any, and reads it again: only fields in which that reading
+// differs from the model are written, so that everything else comes back as it was.
+
 #include "convert/families/hugging_face_config.h"
 
 #include <algorithm>

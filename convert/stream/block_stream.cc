@@ -1,3 +1,8 @@
+// One thread reads and the caller's thread visits. Four slots of memory are passed between them: `filled_`
+// and `used_` count blocks, and a slot is free again when its block was visited. The source is given the
+// whole sequence of boxes before the first read, so that it can read ahead too. BlockCursor finds the
+// outermost dimension of which one index fits into a block, and takes as many indices of it as fit.
+
 #include "convert/stream/block_stream.h"
 
 #include <algorithm>

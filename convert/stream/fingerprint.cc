@@ -1,3 +1,8 @@
+// The header has the formula and what it detects; this file computes it fast. A key is taken in two halves
+// of 32 bits, so that the products fit into 64-bit lanes, which the compiler vectorises. The lanes are added
+// to the 128-bit sum every 2^15 elements, before they can overflow. Elements of 8 bytes are multiplied in
+// 128 bits.
+
 #include "convert/stream/fingerprint.h"
 
 #include <algorithm>

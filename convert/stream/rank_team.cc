@@ -1,3 +1,9 @@
+// All meetings are files in the partial directory, which every rank polls. "team-room" says that rank 0 is
+// ready; it holds the name of the launch, so that the room of another launch is not entered. "team-ended-N"
+// says that rank N is through; it counts only with its final newline, since a peer may see it half written.
+// "team-failed" holds the words of the first failure. Where the directory itself is gone, rank 0 has failed
+// and removed it, or has published.
+
 #include "convert/stream/rank_team.h"
 
 #include <algorithm>

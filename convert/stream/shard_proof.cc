@@ -1,3 +1,9 @@
+// The chunks of all pieces are sorted by shard and offset, and neighbours are joined to one large read. Each
+// slot has one read in flight: when it is done its chunks are checked, and the slot starts the next read.
+// After an error all reads are awaited before the slots may be used again. A check is the chunk's digest and
+// a sum of its elements at the place that the shard's plan gives them, so that right bytes of a wrong place
+// are found too.
+
 #include "convert/stream/shard_proof.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The calls are in the order in which a step is made: Create() checks the space and makes the partial
+// directory, each stage's shards are written and ended, Seal() writes index and manifest, and Publish()
+// renames. The manifest comes behind all shards, since a directory without one is not a step. The estimate
+// at the end of the file lays small steps out to be exact; for large ones it adds measured overheads to the
+// data.
+
 #include "convert/stream/step_builder.h"
 
 #include <algorithm>

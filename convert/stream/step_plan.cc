@@ -1,3 +1,8 @@
+// Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
+// that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
+// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. Random
+// states are dealt to the shards whole, by their number.
+
 #include "convert/stream/step_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A block is cut into chunks that threads compare side by side. The results are joined in order, so that the
+// first difference is the right one and sums do not depend on the number of threads. Within a chunk, batches
+// whose bytes are equal only add to the norms; elements are compared one by one only where a batch differs.
+
 #include "convert/stream/value_distance.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// PairUp() needs no data: it pairs tensors by name and role, and reports what one side lacks or has in
+// another shape or type. Then A streams block by block, and the same box is read of B for each block. So
+// memory is a block of each and the readers' caches, whatever the topologies. Blocks of a tensor come in
+// order, and its distance is reported when all its elements were seen.
+
 #include "convert/verbs/diff.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// The format plans all files before a byte is written; cairn.json is one of them. One stream over the source
+// then hands each block to every tensor that is written from it, cast where the types differ. Four steps
+// follow, in the order of durability: the files and their directories are synced, the format's own reader
+// proves them, the directory gets its name, and its parent is synced. The sum of a tensor that is written as
+// it is read is taken from the source, on the reading thread: a second sum of the same bytes would take as
+// long as reading.
+
 #include "convert/verbs/export.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Finding and checking are apart, so that a caller knows how many bytes a check reads before it begins. A
+// zip is recognised by its first bytes; the zips inside .distcp files are found through .metadata, once for
+// each directory. The checker reads everything through one window, and collects problems instead of stopping
+// at the first, so that one damaged file does not hide another.
+
 #include "convert/verbs/file_sums.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// The partial directory is named after the job (source, topology, padding), so that a second run finds what
+// a killed one left. Per stage: units whose record and bytes are still good are taken over, the others go
+// through one stream. A thread behind the stream ends each unit: it awaits the writes, reads the unit back,
+// compares the sums, and only then writes the record. Where the process is alone it ends the shards of a
+// stage itself; in a team rank 0 ends all of them from the records. Publish() seals the step, opens it
+// again, and renames it last.
+
 #include "convert/verbs/reshape.h"
 
 #include <algorithm>

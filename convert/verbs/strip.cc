@@ -1,3 +1,9 @@
+// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. Then
+// the sink asks for parameters in its own order. Their blocks go through the cast into the sink, while the
+// reading thread sums the source. Overflows are known only at the end: the sink is then not committed, and
+// what it wrote is removed with it. TryStrip() is the same pass with a sink that keeps nothing, so both
+// count alike.
+
 #include "convert/verbs/strip.h"
 
 #include <algorithm>
