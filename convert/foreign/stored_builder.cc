@@ -1,3 +1,9 @@
+// A tensor of torch is a storage, an offset and strides. A contiguous tensor and a transposed matrix are one
+// stretch of the file each. Any other view becomes one extent for each run of elements that lie together;
+// the number of runs is bounded, so that a small file cannot make a large catalog. The builder numbers files
+// and tensors once each. Open() sorts, settles the account, makes the run's identity, and leaves it to
+// StoredSource to check the coverage.
+
 #include "convert/foreign/stored_builder.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// config.json chooses the family's table; expanded, the table has every stored tensor with its shape and the
+// boxes of parameters in it. The tensors of the files are matched by name, with or without the base prefix.
+// A tensor without a place must be a buffer, be allowed, or be the copy of tied embeddings, which is then
+// compared byte by byte. A place without a tensor is an error. A model of a family without a table keeps its
+// names.
+
 #include "convert/foreign/stored_model.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,9 @@
+// Make() checks everything once: extents lie in their files without gaps, parts fit their arrays, and the
+// parts cover each tensor exactly once. ReadBox() can then rely on it. It cuts the box with the tensor's
+// parts into runs (a stretch of a file and its place in the box), sorts the runs by file and offset, and
+// reads near ones together through one window. A run as large as the window goes straight to its place; a
+// run of a transposed part is read through the window, and its elements are scattered.
+
 #include "convert/foreign/stored_source.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
+// of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
+// Where it breaks off, the CRC of the run is added for its place in the storage, so that runs may come in
+// any order. Finish() writes constants and what is around the storages, which holds the CRCs, and then makes
+// files and directories durable.
+
 #include "convert/foreign/stored_writer.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// CallKnown() tries containers first, then the functions of torch and NumPy. A rule gives null where the
+// arguments are not what it expects; the call then becomes an object that is named after its callable and
+// keeps its arguments, so nothing is guessed. Everything that copies items is charged to `copies`: a pickle
+// may refer to one large list as often as it likes.
+
 #include "convert/torch/pickle_calls.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// ForEachTensor() goes depth first with a stack of frames, without recursion. Values may be shared or hold
+// themselves, and a tensor that is there twice must be visited twice, so a set of visited values would be
+// wrong. Instead every visit is paid from one budget, and depth and length of paths are bounded. An object
+// made by a call that the machine does not know is refused where elements are among its arguments: the walk
+// would pass over them.
+
 #include "convert/torch/tensor_walk.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The first bytes say which container it is. Of a zip, data.pkl is the object and records data/KEY are its
+// storages. A stream is five pickles (magic, protocol, platform, object, keys) and then the storages; where
+// a pickle ends is known only from itself, so the window doubles until the machine no longer runs out of
+// bytes. Both readers end with a check that each storage that the pickle names is there and long enough;
+// Locate() checks each tensor against its storage.
+
 #include "convert/torch/torch_file.h"
 
 #include <algorithm>

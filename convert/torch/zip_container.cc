@@ -1,3 +1,8 @@
+// Read() begins at the end: the end record before any comment, the zip64 record where there is one, the
+// central directory in one read, and its entries. Then the records are sorted by their local headers. Each
+// must begin behind the end of the one before it and end before the directory, so that no byte belongs to
+// two records and no offset leaves the container.
+
 #include "convert/torch/zip_container.h"
 
 #include <algorithm>
