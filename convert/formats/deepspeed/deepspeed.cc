@@ -1,3 +1,10 @@
+// Model states say how many model parallel ranks there are. Weights come from a pipeline's layer files or
+// from the module in the states; masters and moments come from ZeRO shards, or from the states. All of it is
+// gathered first as slices of ranks (`slices_`): which masters have no weight, and whether the embedding is
+// tied, is known only then. The slices are put together by Megatron's modules, by patterns of names, or as
+// they are. What is left out is declared to the account, copies are compared, and masters whose place was in
+// doubt or was found by value are proven against their weights.
+
 #include "convert/formats/deepspeed/deepspeed.h"
 
 #include <algorithm>

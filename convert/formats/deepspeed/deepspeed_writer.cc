@@ -1,3 +1,9 @@
+// Both planners choose tensors and types, cut the model into what each model parallel rank holds, and part
+// the optimizer's groups. ShardedPlanner then emits model states and ZeRO shards for each rank, and a
+// pipeline's layer files. UniversalPlanner emits the model states, and cuts again with TP and PP of 1, so
+// that each parameter is whole. No data is read or written: pickles are emitted, tensors get storages, and
+// Place() lays them out.
+
 #include "convert/formats/deepspeed/deepspeed_writer.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Model states come first: they hold the arguments, and the shapes that ZeRO-3 flattened. Then the
+// directories are listed by name. The model is Megatron's only where each of the names has a place there and
+// there are args; otherwise all names stay. Then each file of a parameter's directory becomes the tensor of
+// one role. Last come the modules beside them: buffers of an unknown model are nowhere else and are read,
+// everything else is a replica in the account.
+
 #include "convert/formats/deepspeed/universal.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Three forms: one flat vector of masters for each group, a list of masters, or none. With masters, each
+// takes the first free weight that it rounds to, and the states of its number go with it. Only both ends of
+// a tensor are compared; the caller proves all masters in full. Without masters the shapes alone decide, so
+// that each shape must be of one group and have as many states as weights. Anything else is refused, not
+// guessed.
+
 #include "convert/formats/deepspeed/unsharded_optimizer.h"
 
 #include <algorithm>

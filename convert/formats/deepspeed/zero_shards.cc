@@ -1,3 +1,10 @@
+// Flat vectors are never built: a FlatVector lists stretches of files, and a parameter is a range of it.
+// ZeRO-1 and 2: the shares of all ranks, one behind the other, are the vector of a group, in which
+// parameters lie in the order of param_shapes. ZeRO-3: each parameter is cut over all ranks, and a rank's
+// vector is its pieces. Elements between parameters are alignment, and are declared, so that the account
+// adds up. Where DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it by
+// comparing masters with weights.
+
 #include "convert/formats/deepspeed/zero_shards.h"
 
 #include <algorithm>

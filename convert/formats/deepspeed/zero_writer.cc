@@ -1,3 +1,9 @@
+// The cut comes first: with ZeRO 1 and 2 a group's parameters are one vector, of which each rank has an
+// equal share; with ZeRO 3 each parameter is cut over the ranks, and pieces fill sub-groups. Then the pickle
+// of each rank is emitted, which gives every vector a storage for each role. Last, each parameter becomes
+// one array a role, whose extents lie in those storages. So blocks of a parameter go straight to their
+// shards, and no flat vector is in memory.
+
 #include "convert/formats/deepspeed/zero_writer.h"
 
 #include <algorithm>

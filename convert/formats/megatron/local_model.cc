@@ -1,3 +1,8 @@
+// Names differ by program, content does not: megatron_layout.h makes the tensors of each TP rank, and this
+// file names them and deals them to pipeline stages. A pipeline numbers its layers with the functions around
+// them, which differ in BigScience's fork. The last stage holds a tied embedding again, as a copy: the
+// optimizer has it, layer files do not. A model of unknown family is one rank under its own names.
+
 #include "convert/formats/megatron/local_model.h"
 
 #include "ckpt/model/placement.h"

@@ -1,3 +1,9 @@
+// Make() finds out which layers each pipeline chunk has, and checks that there are as many buffers.
+// AddWeight() collects, per TP rank, the pieces of each weight, sorted as the program registers them
+// (OrdinalOf). Read() joins the pieces, and has the optimizer match them by value with the masters in each
+// bucket. Assemble() hands over the states cut as the weights were; what a later TP rank has whole, and the
+// last stage's tied embedding, are replicas.
+
 #include "convert/formats/megatron/megatron_buckets.h"
 
 #include <algorithm>

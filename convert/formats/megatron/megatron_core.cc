@@ -1,3 +1,8 @@
+// Two tables name the modules, inside the layers and beside them; the order of the first is the order in
+// which the layers register them. What follows is what both forms of Megatron's checkpoints say beside
+// tensors: arguments, schedule, groups of the optimizer, the loss scale, and notes on what a user must start
+// the training with.
+
 #include "convert/formats/megatron/megatron_core.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// A name gives role, module, and whether all layers are stacked under it; a stacked tensor is cut into its
+// layers. The optimizer's tensors come in three forms: laid out like their weight, cut into cells
+// (megatron_cells.h), or flat in the buckets of the distributed optimizer. Buckets are read last, since
+// their content is found by value with the help of all weights. Items without a place must be states or
+// buffers of a known name; whatever else has bytes makes the account fail.
+
 #include "convert/formats/megatron/megatron_dist.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The first rank's args give TP and PP, so that directories left over from a larger world are known. Each
+// rank's file is read for its chunks of the model and for its optimizer, whose tensors are matched with the
+// rank's own weights by value. Assemble() sorts the chunks in the order in which the model passes through
+// them, and counts layers as it goes; a total other than the args' is an error. If one rank's optimizer
+// cannot be read and that is allowed, the optimizer of all ranks is left out.
+
 #include "convert/formats/megatron/megatron_lm.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// ReadMegatronArgs() makes sizes and function of the arguments. Add() then finds the module of a name, and
+// AddQkv() or AddStacked() turn a rank's slice into boxes of canonical parameters: fused matrices are taken
+// apart, rows of padding are declared, and boxes move by the rank's place. AddBox() is the one place that
+// makes parts: the first slice that comes with a box is read, and another with the same box is a replica.
+
 #include "convert/formats/megatron/megatron_model.h"
 
 #include <algorithm>

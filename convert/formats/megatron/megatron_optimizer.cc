@@ -1,3 +1,9 @@
+// All three forms ask the same question: which free weight is this master, rounded? Rounds() compares the
+// first and the last elements. A list of masters is searched by shape and value. A flat buffer is walked
+// from its start with the weights in reverse: the next parameter begins at a multiple of 64 in its bucket,
+// or at once where a new bucket begins. Moments are cut at the same places as their masters. Gaps between
+// parameters are declared as alignment.
+
 #include "convert/formats/megatron/megatron_optimizer.h"
 
 #include <algorithm>

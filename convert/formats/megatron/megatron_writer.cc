@@ -1,3 +1,8 @@
+// For each TP rank its tensors are made once, and each PP rank takes from them those of its chunks, sorted
+// as Megatron registers them: its optimizer numbers parameters and names none, so their order must be right.
+// Then the rank's pickle is emitted: arguments, models, and the optimizer, whose states and masters walk the
+// same groups. With ZeRO 1 masters and moments go to distrib_optim.pt as flat buffers instead.
+
 #include "convert/formats/megatron/megatron_writer.h"
 
 #include <algorithm>

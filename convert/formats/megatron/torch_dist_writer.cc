@@ -1,3 +1,8 @@
+// Each tensor of the model is visited once, with the slices of all TP ranks side by side. Every slice
+// becomes a chunk: one zip, in the file of that data parallel rank which has least so far, and a box of the
+// stacked tensor. Tensors of all layers share one entry, so one that some layers lack is refused at the end.
+// Only when all zips have their places can .metadata be made; files that got no zip are dropped before.
+
 #include "convert/formats/megatron/torch_dist_writer.h"
 
 #include <algorithm>
