@@ -1,3 +1,9 @@
+// Our own item "cairn" is read first, since it says how parameters are cut. Then all tensors get their
+// places at once: optimizers are found by their param_groups, states by their paths, and weights by the last
+// part of theirs unless two share it. The steps are read before the tensors, since one number that all
+// parameters share is state, not a tensor. Tensors, items and hyper-parameters follow. In the end every item
+// that was not opened is listed too, so that its bytes need a fate.
+
 #include "convert/formats/dcp/dcp.h"
 
 #include <algorithm>

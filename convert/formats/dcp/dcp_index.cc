@@ -1,3 +1,8 @@
+// storage_data comes first: each chunk, by name and offset, has a place in a file, and no two places
+// overlap. Then each tensor of state_dict_metadata must find a place for each of its chunks, and in the end
+// each place must have been named. So a save that lacks the part of a rank is found before any data is read.
+// DcpItems opens an item as the torch file that it is, and lists its storages in the account the first time.
+
 #include "convert/formats/dcp/dcp_index.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The pickle has the fields of torch's Metadata in their order: what each entry is, the paths of the
+// planner, and where each chunk lies. A chunk is a zip of the target, so its place is the zip's offset and
+// length; the zips must be placed before.
+
 #include "convert/formats/dcp/dcp_metadata.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Each tensor is cut in boxes: across TP ranks where it is cut, then in rows over data parallel ranks. Each
+// box is a zip in the file of its rank; what TP does not cut lies in the files of TP rank 0. Values that are
+// not tensors go into the first file. When all zips have their places, files that got none are dropped and
+// .metadata is made.
+
 #include "convert/formats/dcp/dcp_writer.h"
 
 #include <algorithm>

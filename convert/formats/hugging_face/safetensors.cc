@@ -1,3 +1,7 @@
+// Each tensor of the files is one array and one part, whole and untransposed, so the only question is which
+// parameter it is. Headers with our two keys answer it: rows in JSON, which must name every tensor of the
+// files exactly once. Files without those keys are opened under their own names, and nothing is cut.
+
 #include "convert/formats/hugging_face/safetensors.h"
 
 #include <set>

@@ -1,3 +1,8 @@
+// The length is checked against the file before the header is read. A SAX parser then takes the JSON apart
+// as it comes: it keeps tensors and metadata, and stops at the first thing that the format does not have, so
+// that no tree is built from untrusted JSON. Last, the tensors are sorted by offset: each must begin where
+// the one before it ends, and the last must end with the file.
+
 #include "convert/formats/hugging_face/safetensors_header.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Locate() inverts the table: it finds the parts of written tensors that each parameter fills. All files are
+// created first, with headers that hold a placeholder of the same length, so that blocks can go to their
+// places in any order. Commit() goes in the order of durability: final headers and synced files, proofs that
+// also give the SHA-256, small files, SHA256SUMS, the directory's sync, its rename, and its parent's sync.
+
 #include "convert/formats/hugging_face/safetensors_sink.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// The layout is a function of entries and metadata alone, so that space for the header can be reserved
+// before all metadata are known; the header is written last and must have kept its length. Each write is
+// also summed by its place in its tensor. Prove() reads the file once, in order, compares header and sums,
+// and computes the SHA-256 beside it.
+
 #include "convert/formats/hugging_face/safetensors_writer.h"
 
 #include <algorithm>

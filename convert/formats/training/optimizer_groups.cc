@@ -1,3 +1,8 @@
+// GroupsOfSource() decides who is in which group: by the names that the source states, else all in one, else
+// matrices and vectors where two groups say nothing; anything else is refused. PartBy() makes new groups by
+// a target's rule. The first parameter of a new group gives its hyper-parameters, and each further one must
+// have the same or be allowed to lose its own.
+
 #include "convert/formats/training/optimizer_groups.h"
 
 #include <algorithm>

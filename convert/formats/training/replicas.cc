@@ -1,3 +1,8 @@
+// Arrays that should be equal are compared before there is a source, each as a tensor of its own, in
+// windows. Where they differ and a mean is wanted, the catalog is copied once for each further copy, with
+// the differing arrays in place of those that are read. MeanSource then reads the same box of all catalogs
+// and averages in fp32; tensors whose copies are equal are read once.
+
 #include "convert/formats/training/replicas.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,8 @@
+// Sources write the same facts under several names, so each fact has a list of names and a value that
+// follows from others where none is there. What a target cannot hold goes through FitOptimizer() and
+// PartGroups(): it is an error, or a note that begins with kAllowedNote where the user allowed it, and such
+// notes reach the history.
+
 #include "convert/formats/training/training_state.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,9 @@
+// AddParameter() decides which tensor is read for the weight and whether a master is written: a lone master
+// is the weight, an fp32 weight that is cast is its own master, and fp32 weights need none. Both moments
+// together are Adam's; one alone is another optimizer's state. The functions that follow take away or refuse
+// what a format cannot hold. A tensor that is left out stays in the list with `read_back` false, so that
+// indices stay valid.
+
 #include "convert/formats/training/training_tensors.h"
 
 #include <algorithm>
