@@ -1,3 +1,8 @@
+// Archive opens the source, looks for its content in the store, and stores it only if it is not there. A
+// copy that is there is proven again only if the source is to go: a deletion takes a proof that this
+// process made, not one on record. Weights are stripped into a staging directory inside the store, which
+// goes in any case, and are stored from there like any other step.
+
 #include "tools/archive/store/archiver.h"
 
 #include <chrono>

@@ -1,3 +1,7 @@
+// The sidecar of a bundle is the text of its members' records under one digest. Decoding trusts nothing: it
+// checks each record, then that members and files lie inside of what holds them, and then encodes the
+// result again and compares the texts. That last comparison refuses any changed byte.
+
 #include "tools/archive/store/bundle.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Every change of claims is one pass over the sidecars of all tars, then of all bundles. A sidecar is
+// written only if a record in it changed. Claims are sorted and each is there once, so equal sets are equal
+// texts.
+
 #include "tools/archive/store/claims.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Each row has a stamp: sizes and times of the files that it was made from. Sync compares stamps, reads
+// only the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one
+// transaction that excludes other writers, so a row that another process adds meanwhile is not taken for
+// gone. What a scrub found stays with a row only while the record, claims aside, is the same. A database
+// that cannot be read is set aside and made anew once; without any, the lists come from the sidecars.
+
 #include "tools/archive/store/ledger.h"
 
 #include <sqlite3.h>

@@ -1,3 +1,9 @@
+// Steps and trees come back the same way: compare the tar's headers with the record, check the room, write
+// into a partial directory beside the destination, read everything back, rename. The measure is the step's
+// own digests, or of a tree the SHA-256 of each file. A tree's root is closed to others while it is
+// rebuilt. Modes and times of directories come last, the deepest first, because each file that is made
+// changes the time of its directory.
+
 #include "tools/archive/store/restore.h"
 
 #include <fcntl.h>

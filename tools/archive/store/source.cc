@@ -1,3 +1,8 @@
+// An argument is tried in this order: a step, if it has a manifest; the committed steps of a run directory;
+// the directories in it that carry another system's step number; else the directory itself, as one tree. A
+// directory that looks like a run of Cairn without a committed step is an error: a save that was not
+// finished must not be archived as mere files.
+
 #include "tools/archive/store/source.h"
 
 #include <algorithm>

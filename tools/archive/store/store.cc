@@ -1,3 +1,8 @@
+// The state of a member follows from its sidecar and from the sizes of its files, so listing a store opens
+// no tar: it may lie on tape. Members with tars of their own are described first, then those in bundles. Of
+// a member that is in both places, its own tar counts unless only the bundle's copy is proven. A selector
+// is read against the members that are there, because a run's name may look like an identity.
+
 #include "tools/archive/store/store.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// One path serves steps and trees. A Feed lists the files of a member and hands over their bytes,
+// MemberPacker makes tar entries of them, and StoreFeed keeps the order: tar, proof, parity, sidecar. The
+// sidecar is last, because its presence says that the tar was proven. Nobody locks a source. So sizes and
+// times of its files are compared around each copy and around the whole tar, and its manifest or its
+// listing is read again at the end; after any change nothing is stored. RebuildRecord goes the other way:
+// from a tar's headers and its list of sums to a sidecar.
+
 #include "tools/archive/store/store_member.h"
 
 #include <algorithm>

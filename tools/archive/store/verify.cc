@@ -1,3 +1,8 @@
+// A member is read in place through TarFileSystem, past the page cache: a step against its own digests, a
+// tree against the SHA-256 of each file in the record. Then the record is compared with the tar's headers,
+// entry by entry, and with the list of sums, for no digest of the step covers those. Problems are collected
+// instead of ending the check.
+
 #include "tools/archive/store/verify.h"
 
 #include <map>
