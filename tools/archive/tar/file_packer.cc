@@ -1,3 +1,9 @@
+// A file is cut into segments of one element type, and segments into chunks. The thread that reads the file
+// fills a chunk, submits it to the pool, and emits finished chunks oldest first. So frames come in the
+// order of the file, and about two chunks a thread are in memory. A master's chunk is tried as low halves
+// beside its bf16 weights; if those cannot be read, or too many elements differ, the chunk is packed whole.
+// If packing does not pay, it becomes a raw frame, so PackedBytesAtMost is a true bound.
+
 #include "tools/archive/tar/file_packer.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// First the table behind the frames. It is found from the end of the file, by way of zstd's seek table, and
+// it is not believed: its sizes must add up to the file and to the stored frames. Then PackedFile, which
+// reads at any offset: it finds the frame, decodes all of it, and keeps the last few, so that small reads
+// in order decode each frame once. Who wants a frame that is being decoded waits for it; different frames
+// are decoded at the same time.
+
 #include "tools/archive/tar/packed_file.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// A stub is recognised by its blocks alone, without the software of the tape. Stubs are sorted by what the
+// stat command prints, digits as numbers, and asked for in batches: in the order of the tape, with few
+// commands. The exit status of a recall command is not enough. What still looks like a stub afterwards was
+// not recalled.
+
 #include "tools/archive/tar/recall.h"
 
 #include <sys/wait.h>

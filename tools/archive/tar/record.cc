@@ -1,3 +1,9 @@
+// First a record as JSON and back, a pair of functions for each part. A record is written in the lowest
+// version that holds it, so that older programs refuse only what they would misread or lose. Decoding is
+// strict: names must be plain paths, files must lie in the tar's pieces, and the record encoded again must
+// be the text that was read. Then names: of tars, and escaped to UTF-8. Then the list for sha256sum, which
+// has what headers do not say of a lost sidecar.
+
 #include "tools/archive/tar/record.h"
 
 #include <algorithm>

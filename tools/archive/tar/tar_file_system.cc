@@ -1,3 +1,9 @@
+// The constructor makes two maps of an index: path to entry, and directory to names. Links are followed
+// there, once, and only to files of the tar. A packed file's size comes from its table, or from the
+// sidecar, and then nothing of the tar is read before somebody asks for it. A packed master needs weights
+// out of another entry. That entry is opened without siblings of its own, so a damaged table cannot make
+// the reading go in circles.
+
 #include "tools/archive/tar/tar_file_system.h"
 
 #include <algorithm>

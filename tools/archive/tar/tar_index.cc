@@ -1,3 +1,8 @@
+// libarchive reads the headers and skips the data. Each entry is judged as it comes: kind, path, directory,
+// size. Any other shape ends the reading, because names become paths later. An entry's data ends, in whole
+// blocks, where the next header starts. So its offset is counted back from there, however long its own
+// headers are, and a tar that was cut short shows at the same place.
+
 #include "tools/archive/tar/tar_index.h"
 
 #include <archive.h>

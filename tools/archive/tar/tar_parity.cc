@@ -1,3 +1,9 @@
+// Writing and repairing go group by group, so memory is that of one group whatever the size of the tar.
+// Layout derives every place from the tar's size and the shape of a stripe. In a group, neighbouring blocks
+// belong to different stripes, so a burst of damage takes few blocks of each. Repairing takes a read error
+// for damage: the block's digest fails either way. It reads parity only for groups with damage, and parity
+// blocks have digests too.
+
 #include "tools/archive/tar/tar_parity.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// PiecesFile makes one file of all pieces: offsets count through them, and a piece is opened when a byte of
+// it is read. What reads tars therefore knows nothing of pieces. Without a sidecar the pieces are found by
+// their names; a gap in their numbers is an error, but names cannot say whether the last ones are there.
+// TarFilesWriter is the way back: it cuts a stream of bytes at the sizes that the pieces had.
+
 #include "tools/archive/tar/tar_pieces.h"
 
 #include <algorithm>
