@@ -1,3 +1,9 @@
+// A unit is a tar, or a bundle that is too small; its members stay together. Units are sorted by run, form
+// and step and fill one bundle after another until each reaches the target. A unit that does not fit is
+// passed over and is the first candidate of the next bundle. Forms share a bundle only below the least
+// size, and two members of one directory never do. What is too little for a bundle waits; with `all` it
+// goes where there is room, or two units and more become a bundle as they are.
+
 #include "tools/archive/bundle/bundle_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// A killed run leaves a member in two files. One of them may go if a bundle holds all of its members, a
+// larger bundle if it is one itself. Then the bundle's copies are read from the disk, and only if all are
+// whole the other file goes. A damaged copy is dropped from the bundle if the other one is whole; if both
+// are damaged, both files are left alone. So is a bundle on tape: it proves nothing until it is back.
+
 #include "tools/archive/bundle/bundle_settle.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// One bundle at a time: copy the entries of its members, add the index, close, prove every member from the
+// disk, then parity, sidecar and name; only then what it replaces goes. After each bundle the store is
+// listed and planned again, so the next one starts from what is there. If a bundle fails, its members are
+// read where they lie: a damaged one becomes a problem of the run and its file is passed over; if all are
+// whole, the failure itself is reported.
+
 #include "tools/archive/bundle/bundler.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Rows() is the parser, the help and the error messages in one table: a key, an example, its meaning, and a
+// function that takes a value or refuses it. A key without a row is an error that names a near one, since a
+// misspelt key would mean another policy in silence. Then sizes that were left out follow from `bundle`,
+// and relative paths begin at the policy's directory: a scheduler starts in another one.
+
 #include "tools/archive/policy/policy.h"
 
 #include <toml++/toml.h>

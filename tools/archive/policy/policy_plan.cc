@@ -1,3 +1,9 @@
+// For each step of each run and for each tree: what is asked for, whether the store has it by content, and
+// when the purge takes it. Then entries are sorted by that time and summed up at the bandwidth; one is late
+// if the sum up to it ends after its purge less the margin. Trouble with a run, a step or a tree becomes a
+// line of the plan and ends nothing, for the others are all the more urgent. Upper bounds for a quota come
+// from sizes before packing.
+
 #include "tools/archive/policy/policy_plan.h"
 
 #include <algorithm>

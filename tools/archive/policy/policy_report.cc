@@ -1,3 +1,7 @@
+// The status file is also the memory between runs: the next one takes the last success and the measured
+// bandwidth from it. Both files are written under new names, synced and renamed, because a monitor may read
+// them at any time.
+
 #include "tools/archive/policy/policy_report.h"
 
 #include <sys/wait.h>

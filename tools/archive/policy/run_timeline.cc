@@ -1,3 +1,9 @@
+// LookAtRuns looks at every directory once: steps, access times, manifests, identity. A timeline joins the
+// steps on scratch with the members that the store has of the same identity, so a step that was purged
+// still counts for the classes. WantedSteps selects from it. If a step on scratch cannot be read, it
+// selects twice, with that step and without it, and both results count: the step stays asked for, and no
+// other loses its place to it.
+
 #include "tools/archive/policy/run_timeline.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Slurm, systemd and cron, each with an install and an uninstall. Planning only reads and checks; all
+// changes are in the steps, and their order makes them safe. Slurm gets the new chain before the old one is
+// cancelled, and the old script back if sbatch refuses. An uninstall removes the script first, so that a
+// run that ends meanwhile submits no successor. Cron's one step reads the crontab again, since somebody may
+// have edited it.
+
 #include "tools/archive/schedule/schedule_install.h"
 
 #include <unistd.h>

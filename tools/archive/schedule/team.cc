@@ -1,3 +1,9 @@
+// Every agreement is a flock, which the kernel drops when a process dies. Who gets the store's lock alone
+// prepares the store and writes the launch's name into .team; others share the lock if .team has their
+// launch. To take a source is to lock its claim, and its result is written into the claim before the lock
+// goes: a claim that is free and has no result is work to do. Who gets the store's lock alone again is the
+// last, and moves all results into .team.
+
 #include "tools/archive/schedule/team.h"
 
 #include <unistd.h>
