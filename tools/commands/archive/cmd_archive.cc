@@ -1,3 +1,9 @@
+// ls, verify, recall and restore; the other subcommands have files of their own. All find their members
+// without reading tars. verify and restore ask for what they need from tape before they read it: a read of
+// a file on tape may wait for ever. verify reports what is still on tape without reading it, and enters
+// what it saw into the ledger, so that the next budget starts with the members that were looked at longest
+// ago.
+
 #include "tools/commands/archive/cmd_archive.h"
 
 #include <memory>

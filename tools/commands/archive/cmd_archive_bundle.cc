@@ -1,3 +1,7 @@
+// The verb plans under the store's lock, asks for all files of the plan from tape at once, and then makes
+// bundles by a plan of its own for each (bundler.h), from what has come back. The rest serves the verbs
+// that bundle or rewrite by policy: the same job with the same lines of output.
+
 #include "tools/commands/archive/cmd_archive_bundle.h"
 
 #include <cstdio>

@@ -1,3 +1,9 @@
+// plan, prune, and a run by policy. A run has three phases: Prepare, where nobody else holds the store,
+// cleans it and claims what is stored; Store takes one source after another, in every process of the
+// launch; Conclude, in the last process, prunes, bundles, plans again and reports. The second plan is the
+// check: what it still asks for was not done. Of a source, the form whose proof lets the source go comes
+// last, and only if the one before it succeeded.
+
 #include "tools/commands/archive/cmd_archive_policy.h"
 
 #include <algorithm>

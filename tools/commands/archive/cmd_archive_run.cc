@@ -1,3 +1,7 @@
+// Arguments become sources, and each source is archived by the process of the launch that takes it
+// (team.h). A source that fails is a problem and ends nothing. A process that others outlast exits 0,
+// because mpirun would end the others; the last one's exit status covers all of them.
+
 #include "tools/commands/archive/cmd_archive_run.h"
 
 #include <cstdio>

@@ -1,3 +1,8 @@
+// Arguments become absolute paths. All but an uninstall read the policy first, since a schedule of a broken
+// one helps nobody; an uninstall must work when the policy is what is broken. Then the text is printed, or
+// a plan (schedule_install.h) is shown or done, step by step, so that a failure half-way shows what was
+// done before it.
+
 #include "tools/commands/archive/cmd_archive_schedule.h"
 
 #include <unistd.h>
