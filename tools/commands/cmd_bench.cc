@@ -1,3 +1,7 @@
+// A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec and serve
+// take a checkpoint and are added beside them. Every report begins with the facts of the machine, without
+// which a number means little.
+
 #include "tools/commands/cmd_bench.h"
 
 #include <memory>

@@ -1,3 +1,8 @@
+// Refuse what is there already, train or load the tokenizer, stream the text through it into the dataset,
+// and publish the tokenizer at the end. Text is read twice if a model is trained: it must be there before
+// the first token is. A dry run does all of that but the writing, since only the tokens say how many there
+// are.
+
 #include "tools/commands/cmd_data.h"
 
 #include <chrono>

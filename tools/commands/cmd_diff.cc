@@ -1,3 +1,7 @@
+// Flags become DiffOptions, both sides are opened as sources whatever their format, and
+// convert/verbs/diff.h compares them. The rest prints. Differences of structure and of values are two
+// tables, because they have no column in common but the name; JSON lists both, with infinities as text.
+
 #include "tools/commands/cmd_diff.h"
 
 #include <charconv>

@@ -1,3 +1,8 @@
+// Choose tensors by their names, read values only if --stats asks for them, print. Values are streamed
+// block by block, so memory is fixed whatever the size of a tensor. Slices come in two shapes: pieces of a
+// native step, and stretches of another system's arrays. A file of torch.save is shown as the tree of
+// values that it is, unless --stats makes it a checkpoint.
+
 #include "tools/commands/cmd_inspect.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// run_listing.h finds out what lies there; here it becomes rows or JSON, run by run. A step counts as
+// archived if the store has a proven member of the same manifest digest, whatever the names. Of several
+// states the table shows the one that matters most: damage or a change, then bad health, then the archive.
+
 #include "tools/commands/cmd_ls.h"
 
 #include <ctime>

@@ -1,3 +1,8 @@
+// Pages and completions come from the CLI11 objects that also parse, so they cannot differ from --help. The
+// one exception is train, which hands its flags on: its description is made from the trainer's own
+// declarations. Without --format and --output a terminal gets the page through man and anything else gets
+// Markdown.
+
 #include "tools/commands/cmd_manual.h"
 
 #include <unistd.h>

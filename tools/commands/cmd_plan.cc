@@ -1,3 +1,7 @@
+// Complete the options, take a calibration, search, and print the best plans with what they cost. Job
+// scripts come before the output, and all their paths are checked before the first one is written, so that
+// no old script stands among new ones.
+
 #include "tools/commands/cmd_plan.h"
 
 #include <memory>

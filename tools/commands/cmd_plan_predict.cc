@@ -1,3 +1,8 @@
+// Rows are grouped by cluster, each group is predicted with a calibration of its cluster, and the
+// predictions go back to the rows' places, so the table keeps its order. --leave-out fits and predicts once
+// for each group of a column instead. How rows were read goes to stderr, for stdout is a table that
+// programs read.
+
 #include "tools/commands/cmd_plan_predict.h"
 
 #include <cstdio>

@@ -1,3 +1,7 @@
+// Columns and targets are checked first, because logs may take long. Then all logs are read, their starts
+// joined to runs, summarized, sorted and printed; picture and page are made of the same summaries. A log
+// that cannot be read is a problem and an exit status, but the others still make their rows.
+
 #include "tools/commands/cmd_report.h"
 
 #include <map>

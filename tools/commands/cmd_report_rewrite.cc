@@ -1,3 +1,7 @@
+// rewrite computes the whole new text in memory and replaces the file by a rename. match tells scripts from
+// logs by name or by `#!`, and prints shell lines instead of renaming. Names are quoted for the shell and
+// comments stay on one line, so that no file name becomes a command.
+
 #include "tools/commands/cmd_report_rewrite.h"
 
 #include <memory>

@@ -1,3 +1,8 @@
+// cairn does not link the trainer, it starts cairn-train, which lies beside it. Without --nproc-per-node
+// this process becomes cairn-train, so signals and exit statuses pass without help. With it, mpirun is
+// started and supervised (supervise.h), and the arguments are checked here first: each rank would find the
+// same mistake, after all of them have started.
+
 #include "tools/commands/cmd_train.h"
 
 #include <unistd.h>

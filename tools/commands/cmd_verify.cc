@@ -1,3 +1,8 @@
+// What CKPT means decides the check: a member of a store, another system's checkpoint, or native steps one
+// after another. A problem is printed and sets the exit status; it does not end the verb. The look of a
+// native step's files is taken before they are read, so that a change meanwhile is noticed later. Of
+// another system's checkpoint the bytes are checked as far as its files bring checksums.
+
 #include "tools/commands/cmd_verify.h"
 
 #include <algorithm>
