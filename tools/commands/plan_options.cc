@@ -1,3 +1,8 @@
+// First the flags, then what completes them. The keys of --config are given to the same options as if they
+// had been typed, unless they were; keys that only cairn train has are passed over, so that one file serves
+// both. A model's config.json fills in the sizes that are still missing. What contradicts itself, or what
+// cairn train cannot run, is refused last, when all is known.
+
 #include "tools/commands/plan_options.h"
 
 #include <algorithm>

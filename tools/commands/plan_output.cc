@@ -1,3 +1,7 @@
+// FactsOf adds the cost of training and of saving to a candidate of the search; the rest shows these facts
+// as text or JSON. The table has a row for each plan, and only the first plan gets the parts of its memory
+// and time. The rules come last, since they explain an empty table.
+
 #include "tools/commands/plan_output.h"
 
 #include <fmt/ranges.h>

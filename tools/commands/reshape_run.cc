@@ -1,3 +1,7 @@
+// A topology is the source's with the flags laid over it. Then one of three ways: a virtual step, which
+// writes metadata alone; an estimate, for a dry run; or the reshape. Under mpirun or srun every rank
+// reshapes its share and only the leader reports, or makes the virtual step.
+
 #include "tools/commands/reshape_run.h"
 
 #include <malloc.h>

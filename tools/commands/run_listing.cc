@@ -1,3 +1,8 @@
+// A step's name says its number and whether it is partial, superseded or being deleted. Then come its
+// files' times, and only then is a committed or superseded step opened, because opening accesses its files.
+// What its verify record says counts as far as the files still look the same. The steps that followed judge
+// a step too, so verdicts are added when all of a run are known.
+
 #include "tools/commands/run_listing.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Choose the tokenizer, estimate, strip, report what the cast lost. A dry run to a type reads every value,
+// because only the values say whether they overflow. An overflow is the result of a check, not an error:
+// the losses are printed as always, and nothing was written. CommandOf leaves out flags that do not change
+// the result, since the command is stored with it: the same request makes the same bytes.
+
 #include "tools/commands/strip_run.h"
 
 #include <algorithm>
