@@ -1,3 +1,7 @@
+// NameReader walks the name once and reads pairs: letters and then a number, or a number and then letters.
+// "ds-61B" can be read both ways: where letters follow a number that a separator stood before, the number is
+// read again, together with these letters.
+
 #include "tools/report/config_name.h"
 
 #include <string>

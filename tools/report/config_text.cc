@@ -1,3 +1,8 @@
+// Nearly every form of line ends in TakeField: the forms differ in how names and values are cut out of the
+// text, not in what they mean. A name is brought to one spelling and replaced by its alias, then looked up
+// among the counts and the switches. The first value of a field stays. Recomputation is the exception: a dump
+// has several arguments for it, and one that is on is enough.
+
 #include "tools/report/config_text.h"
 
 #include <string>

@@ -1,3 +1,9 @@
+// A table of signs, each with a cause and a weight: the first sign in a line decides what the line says, so
+// their order matters. Lines that only advise are dropped before. Exceptions, tracebacks and exit codes come
+// after the signs, because they name a cause only where no sign does. Over a log, a heavier failure replaces
+// a lighter one, and of equals the first stays; once Slurm has ended the job, only a failure of the machine
+// replaces that.
+
 #include "tools/report/failure.h"
 
 #include <fmt/format.h>

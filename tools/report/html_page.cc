@@ -1,3 +1,7 @@
+// Style, script and pictures lie within the page, so that it is one file. Each cell carries its exact value
+// beside the text that it shows, and the script sorts by that. All text of logs goes through HtmlText,
+// because a log line may hold anything.
+
 #include "tools/report/html_page.h"
 
 #include "tools/cli/printable.h"

@@ -1,3 +1,8 @@
+// The script is not run but read line by line: assignments are kept, with the variables in them replaced, and
+// each line with flags is read as a command line after the same replacement. What only a shell could compute
+// stays as it is written, and so is not a number. A log's name is matched against Slurm's pattern with `*`
+// for all that the script does not know.
+
 #include "tools/report/job_script.h"
 
 #include <map>

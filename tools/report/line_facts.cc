@@ -1,3 +1,6 @@
+// Each function reads one line by itself and keeps no state: it finds fixed words and takes the number and
+// the unit behind them, or compares a fixed form (dates, prefixes). What does not fit gives nothing.
+
 #include "tools/report/line_facts.h"
 
 #include <algorithm>

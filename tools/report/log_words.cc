@@ -1,3 +1,7 @@
+// All patterns are compiled into one database, and one scan of a block looks for all of them at once. A
+// pattern may be coarse: a hit only selects a line, which the reader of its kind then takes apart. But a
+// pattern that most lines fit would cost more than it finds, hence the digits and quotes in some of them.
+
 #include "tools/report/log_words.h"
 
 #include <hs/hs.h>

@@ -1,3 +1,7 @@
+// Runs become panels, one for each y. Panels become one text for gnuplot, which holds the data too. A long
+// curve is thinned by averaging neighbours, to no more points than a picture can show. Panels are placed one
+// by one, since the last one also has to have room for the key below it.
+
 #include "tools/report/plot.h"
 
 #include <algorithm>

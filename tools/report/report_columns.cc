@@ -1,3 +1,7 @@
+// The file is one table, kColumns: every form of a report (tables, CSV, JSON, page, plots) takes its columns
+// from it. Most columns are a member of RunSummary or RunConfig, so a few templates over pointers to members
+// make their functions. Below the table stand the selections of columns, cells and sorting.
+
 #include "tools/report/report_columns.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,7 @@
+// Markdown and terminal pad the cells as people read them to the widest of each column; CSV and JSON have
+// numbers with all their digits. JSON holds every column, whichever were chosen, but name and notes, which
+// repeat others. Each form escapes in its own way what would end a cell.
+
 #include "tools/report/report_text.h"
 
 #include <algorithm>

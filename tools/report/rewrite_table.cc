@@ -1,3 +1,9 @@
+// One pass over the lines: a row is kept as a possible heading until a rule below it makes it one. The
+// heading gives each column its role. From then on the cells of a row fill a RunConfig, a formula computes
+// the TFLOPs from it, and the new number replaces the old digits, padded to the width that the cell had. A
+// line is taken apart by offsets and put together from pieces of the input, so that all the rest stays byte
+// for byte.
+
 #include "tools/report/rewrite_table.h"
 
 #include <optional>

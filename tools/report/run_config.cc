@@ -1,3 +1,7 @@
+// kCounts lists the fields that are counts, with their names; filling in and comparing run over it, so that a
+// new count is one row. Derive completes each product that lacks one factor, and does so twice, because one
+// product may supply what another one lacks.
+
 #include "tools/report/run_config.h"
 
 #include <algorithm>

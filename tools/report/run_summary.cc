@@ -1,3 +1,8 @@
+// The configuration is completed first (log, then file name, then options, then arithmetic), because speed
+// needs the batch and the model's shape. Then iterations are counted, the end is judged, and times are
+// averaged; speed and TFLOPs follow from times, and days from these. A sample may be the mean of several log
+// lines, so means are weighted by lines.
+
 #include "tools/report/run_summary.h"
 
 #include <algorithm>
