@@ -1,3 +1,7 @@
+// A file starts from a built-in cluster, or from nothing, and each key replaces a field; only then is the
+// whole checked for what is missing. It never keeps the base's measured runs, even where it changes nothing,
+// because other nodes are another cluster.
+
 #include "tools/plan/cluster.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,7 @@
+// Neither the planner nor the plain formulas see the group that they are judged by: both are fitted on the
+// same other rows, so that the comparison is fair. Ranking asks what a user wants to know: of the
+// configurations of the group, how many does the planner put before the one that was measured fastest?
+
 #include "tools/plan/cross_validation.h"
 
 #include <algorithm>

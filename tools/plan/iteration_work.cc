@@ -1,3 +1,8 @@
+// Work is counted in three parts: a layer and micro-batch; the ends of the pipeline (embedding, output layer,
+// loss, hand-over); and the step that ends the iteration (gradients, weights, optimizer). Each count is
+// divided by the peak speed of the part of the machine that does it. What different constants scale is kept
+// apart: even and odd matrices, links and network, what TP cuts and what it leaves whole.
+
 #include "tools/plan/iteration_work.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Three stages stand for all: the first holds the embedding and most micro-batches, the last the output layer
+// and the loss, the second holds most of those between. Each needs its states (weights, gradients and
+// optimizer, each divided from its own ZeRO stage on), what it keeps of each micro-batch in flight, and the
+// memory of the layer or the loss at work. The memory of our own trainer is counted in cairn_memory.cc.
+
 #include "tools/plan/memory_model.h"
 
 #include <algorithm>

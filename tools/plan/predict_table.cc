@@ -1,3 +1,6 @@
+// Predictions become cells of the table that was read, so that one CsvTable serves all forms: CSV, Markdown
+// and JSON differ only in how they write a cell. The errors of a cross-validation become such a table too.
+
 #include "tools/plan/predict_table.h"
 
 #include <fmt/ranges.h>

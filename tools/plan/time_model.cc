@@ -1,3 +1,8 @@
+// Pricing turns counted work into seconds by the constants. TimeOf puts these together: a layer, then the
+// stages; the slowest stage is the beat, and the others of one pass are the bubble; then gradients and
+// optimizer. Where ranks share cores, AddTurns adds what is missing to the time that all their work takes on
+// these cores.
+
 #include "tools/plan/time_model.h"
 
 #include <algorithm>
