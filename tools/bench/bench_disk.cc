@@ -1,3 +1,9 @@
+// A transfer is cut into blocks, which the engine takes in order: threads by a shared counter, io_uring by
+// refilling a ring of `depth` requests. A request that io_uring serves only in part is completed by pread or
+// pwrite. The time of a raw write includes the fsync, for only then is the file durable. Whether a file is
+// cold or warm is never assumed: mincore counts its resident pages, and a state that cannot be reached is an
+// error.
+
 #include "tools/bench/bench_disk.h"
 
 #include <fcntl.h>

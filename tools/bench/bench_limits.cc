@@ -1,3 +1,7 @@
+// The Add functions fill a list of contenders, which RunRounds then runs in turn. All share one source of
+// noise and one target, both touched before. What needs new pages is timed in two states, as found and
+// recycled (bench_memory.h says why). Reads are compared with the source after the clock has stopped.
+
 #include "tools/bench/bench_limits.h"
 
 #include <algorithm>

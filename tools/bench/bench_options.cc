@@ -1,3 +1,7 @@
+// CheckRoom runs before a benchmark takes anything, so that no benchmark fills a disk or the memory halfway.
+// Facts of the machine come from /proc and system calls and go before the figures, which say little without
+// them.
+
 #include "tools/bench/bench_options.h"
 
 #include <sys/utsname.h>

@@ -1,3 +1,8 @@
+// One step with TP 2 and DP 2 is written before the rounds. Each measurement makes its files cold, runs
+// `cairn reshape` as a process of its own, verifies the result from the disk and removes it. The process is
+// timed as a whole, its start included; it reports its peak memory itself. Beside it stand a raw write and a
+// cold raw read of about as many bytes, without which no reshape is possible.
+
 #include "tools/bench/bench_reshape.h"
 
 #include <unistd.h>

@@ -1,3 +1,7 @@
+// A loop: one line in, one measurement, one line out, flushed, because the asker waits for it. Raw transfers
+// use the snapshot's memory, which is idle between saves. Raw writes have the depth and the block size of our
+// own shards' writer, so that both ask the same of the disk.
+
 #include "tools/bench/bench_serve.h"
 
 #include <fcntl.h>

@@ -1,3 +1,9 @@
+// A state is laid out before it has memory, which its user provides. A save takes the trainer's own steps:
+// copy into the arena; then a background thread writes the shard, seals the step and publishes it. In lazy
+// mode the calling thread computes meanwhile, without memory traffic, and then waits for the rest of the
+// copy; its stall is what it took to start the copy and to wait for it. A saved step is verified past the
+// page cache.
+
 #include "tools/bench/bench_state.h"
 
 #include <algorithm>

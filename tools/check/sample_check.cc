@@ -1,3 +1,8 @@
+// All chunks of the step are listed, and a partial shuffle by the seed draws from them until the budget is
+// reached. They are then sorted by place, so that files are read forwards. To check a chunk, one element of
+// it is read: the reader verifies the whole chunk first. Where the place of a wrong chunk is not known, no
+// ranges are reported, so that no later sample can settle the failure.
+
 #include "tools/check/sample_check.h"
 
 #include <algorithm>

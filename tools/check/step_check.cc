@@ -1,3 +1,8 @@
+// Files are compared with the manifest before the step is opened, because opening names the first bad file
+// only. A step that does not open fails every check that was asked for. Otherwise the kinds of check run in
+// turn, and each makes an entry of its own for the record. Checking every byte includes the structure: its
+// pass may answer a failure of the structure, so it must be the stronger check.
+
 #include "tools/check/step_check.h"
 
 #include "ckpt/model/layout.h"

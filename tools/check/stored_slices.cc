@@ -1,3 +1,8 @@
+// A tensor's part of an array is a box; the bytes of the array lie in extents of its row-major order. Each
+// extent is cut to the range from the box's first element to its last. How many elements of this range belong
+// to the box is computed, not enumerated: CountBefore counts those before a place, one dimension after the
+// other.
+
 #include "tools/check/stored_slices.h"
 
 #include <fmt/format.h>

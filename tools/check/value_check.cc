@@ -1,3 +1,8 @@
+// Each float tensor is read in blocks; a 16-bit weight with an fp32 master is read together with the same
+// blocks of the master. The master's block is rounded, and the two are compared as a whole; elements are
+// looked at one by one only where that differs. A fault keeps its count and its first element, whose place in
+// the files is looked up once, when the tensor is done.
+
 #include "tools/check/value_check.h"
 
 #include <optional>

@@ -1,3 +1,8 @@
+// A record is read, changed and replaced under a lock on its directory, through a fresh name and a rename, so
+// that a reader sees the old record or the new one. Many checks saw the files in the same state: such lists
+// are stored once, and checks refer to them by index. A record that cannot be decoded counts as missing; one
+// without a version is decoded in its old form.
+
 #include "tools/check/verify_record.h"
 
 #include <algorithm>

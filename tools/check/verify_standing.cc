@@ -1,3 +1,9 @@
+// Settles decides whether a pass answers a failure; all else follows from it. AddCheck drops the failures
+// that are answered and bounds the rest. Failed samples beyond the bound are joined into one that only a
+// check of the bytes of all of them answers, so that forgetting never makes a damaged step look sound.
+// StandingOf lets the first open failure decide; without one, the newest pass over every byte decides, as far
+// as no file has changed.
+
 #include "tools/check/verify_standing.h"
 
 #include <fmt/format.h>
