@@ -1,7 +1,8 @@
 // Two walks over the same values: TreePrinter writes lines for people, TreeJson builds JSON. A pickle is a
 // graph, in which a container may be shared or contain itself. Both walks therefore remember the containers
-// that they have shown, descend into each only once, and to a limited depth; short lists of plain values are
-// shown again. Names and texts come from the file, so the lines for people show no control characters.
+// that they have shown, descend into each only once, and to a limited depth. Short lists of plain values are
+// shown again where they are shared. Names and texts come from the file, so the lines for people show no
+// control characters.
 
 #include "tools/check/torch_tree.h"
 

@@ -1,8 +1,8 @@
 // Each row is first parsed alone: its shape, then what was measured, then its setup, because the measured
-// columns may settle a contradiction in the setup. Blank heads need all rows, whose width they are compared
-// by, so they are filled in afterwards. Then a blank micro-batch is left open among those that fit by what is
-// believed of memory, and seconds that are blank, or would mean more than the GPU's peak, are computed from
-// TFLOPs.
+// columns may settle a contradiction in the setup. Blank heads are those of other rows of the same width, so
+// they are filled in once all rows are known. Then a blank micro-batch is left open among those that fit by
+// what is believed of memory, and seconds that are blank, or would mean more than the GPU's peak, are
+// computed from TFLOPs.
 
 #include "tools/plan/run_row.h"
 
