@@ -140,7 +140,7 @@ Status StepReader::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte>
     }
   }
   if (found != box.Volume())
-    return Corrupt("{}: tensor {} box {} is covered {} times over {} elements; run cairn verify --structure",
+    return Corrupt("{}: tensor {} box {}: its pieces hold {} of {} elements; run cairn verify --structure",
                    directory_, DisplayName(catalog_.tensors[tensor]), ToString(box), found, box.Volume());
   return OkStatus();
 }

@@ -23,6 +23,16 @@ template <typename... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;  // clang before 17 does not find it by itself
 
 // Declares one row to CLI11. Of a flag that is given twice the last one counts, so that scripts can append.
+// BigScience's scripts part the thousands of a number, as Python does: 300_000_000. Of numbers alone: a path
+// may look the same (--save 2024_05_01).
+std::string WithoutUnderscores(std::string text) {
+  const bool number = !text.empty() && text.front() != '_' && text.back() != '_' &&
+                      text.find("__") == std::string::npos &&
+                      text.find_first_not_of("0123456789_") == std::string::npos;
+  if (number) std::erase(text, '_');
+  return text;
+}
+
 void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
   const std::string name = fmt::format("--{}", flag.name);
   const std::string help(flag.help);
@@ -32,6 +42,11 @@ void Declare(CLI::App& app, const Flag& flag, TrainConfig& config) {
                               return app.add_option(name, config.*field, help)->capture_default_str();
                             }},
                  flag.field);
+  if (std::holds_alternative<int TrainConfig::*>(flag.field) ||
+      std::holds_alternative<int64_t TrainConfig::*>(flag.field) ||
+      std::holds_alternative<double TrainConfig::*>(flag.field) ||
+      std::holds_alternative<std::vector<int64_t> TrainConfig::*>(flag.field))
+    option->transform(WithoutUnderscores);
   if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   if (!flag.value.empty()) option->type_name(std::string(flag.value));
   option->group(std::string(flag.group));
@@ -96,18 +111,9 @@ Status ApplyTable(const toml::table& table, const std::string& origin,
 }
 
 Result<std::string> ReadConfigFile(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) return NotFound("--config {}: cannot be read", path);
-  return text.str();
-}
-
-// BigScience's scripts part the thousands of a number, as Python does: 300_000_000.
-std::string WithoutUnderscores(std::string text) {
-  const bool number = !text.empty() && text.front() != '_' && text.back() != '_' &&
-                      text.find("__") == std::string::npos &&
-                      text.find_first_not_of("0123456789_") == std::string::npos;
-  if (number) std::erase(text, '_');
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || file.bad()) return NotFound("--config {}: cannot be read", path);
   return text;
 }
 
@@ -150,7 +156,7 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   if (argc > 0) app.name(argv[0]);
   app.allow_extras();
   std::vector<std::string> words;  // last first, as CLI11 takes them
-  for (int i = argc - 1; i > 0; --i) words.push_back(WithoutUnderscores(argv[i]));
+  for (int i = argc - 1; i > 0; --i) words.emplace_back(argv[i]);
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -57,9 +58,12 @@ constexpr Key kKeys[] = {{"memory-gb", &Cluster::memory_gb},         {"half-tflo
                          {"pcie-gbps", &Cluster::pcie_gbps}};
 
 Status TakeNumber(const std::string& where, const toml::node& node, auto& field) {
+  using Field = std::remove_reference_t<decltype(field)>;
   const auto value = node.value<double>();
   if (!value || !(*value > 0) || *value > 1e9) return InvalidArgument("{}: expected a number above 0", where);
-  field = static_cast<std::remove_reference_t<decltype(field)>>(*value);
+  if (std::is_integral_v<Field> && *value != std::floor(*value))
+    return InvalidArgument("{}: expected a whole number", where);
+  field = static_cast<Field>(*value);
   return OkStatus();
 }
 

@@ -71,10 +71,11 @@ class NameReader {
     const size_t before = at_;
     at_ = digit;
     const std::string_view number = Number();
-    const bool is_more =
-        at_ < name_.size() && IsLetter(name_[at_]);  // "fp16b", or "ds-61B": the number is no value
-    if (Take(word, number) && !is_more) return;
-    at_ = is_more && digit > before ? digit : at_;  // "ds-61B": read the 61B by itself
+    const bool is_more = at_ < name_.size() && IsLetter(name_[at_]);
+    if (is_more && digit > before)
+      at_ = digit;  // "mp-61B": the number is not the word's value; read the 61B by itself
+    else
+      Take(word, number);
   }
 
   void NumberFirst() {

@@ -31,6 +31,14 @@ std::string ErrorOf(TrainConfig config, int world) {
   return result.ok() ? "" : result.status().message();
 }
 
+TEST(TrainConfigTest, UnderscoresPartTheThousandsOfNumbersAlone) {
+  const auto parsed = Parse({"--save", "2024_05_01", "--train-samples=300_000", "--exit-interval", "1_000"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->config.save, "2024_05_01");
+  EXPECT_EQ(parsed->config.train_samples, 300'000);
+  EXPECT_EQ(parsed->config.exit_interval, 1'000);
+}
+
 TEST(TrainConfigTest, FlagsFillTheirFields) {
   auto parsed = Parse({"--num-layers", "3", "--bf16", "--lr", "6e-4", "--rampup-batch-size", "4", "4", "100",
                        "--data-path", "a/b", "--lr-decay-style", "cosine"});

@@ -29,6 +29,16 @@ TEST(ConfigNameTest, OtherWritings) {
   EXPECT_EQ(ConfigFromName("350M-gas-512.77.out").size_b, 0.35);
 }
 
+TEST(ConfigNameTest, ANumberWithAUnitIsNotTheValueOfTheWordBefore) {
+  for (const char* name : {"mp-61B.out", "z_61B.out", "ds-61B.out"}) {
+    const RunConfig config = ConfigFromName(name);
+    EXPECT_EQ(config.size_b, 61) << name;
+    EXPECT_FALSE(config.tp || config.zero) << name;
+  }
+  EXPECT_EQ(ConfigFromName("dp2tp4").dp, 2);
+  EXPECT_EQ(ConfigFromName("dp2tp4").tp, 4);
+}
+
 TEST(ConfigNameTest, OtherWordsAreNone) {
   for (const char* name :
        {"slurm-12345.out", "tr1-fp16-a100-80gb", "run_3.log", "", "0", "-", "b", "mbs-", "x61"})

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+
+#include "tools/report/log_words.h"
 
 namespace cairn {
 namespace {
@@ -12,58 +15,75 @@ std::string CauseOf(std::string_view line) {
   return failure ? failure->cause : "";
 }
 
+constexpr std::pair<const char*, const char*> kLines[] = {
+    {"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 31.75 GiB total capacity)",
+     "out of memory"},
+    {"RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access"},
+    {"RuntimeError: found NaN in local grad norm in backward pass before data-parallel communication "
+     "collective. Device: 0, node: n1",
+     "NaN in a gradient"},
+    {"n1:123:456 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4444> with error 12, opcode 0, "
+     "len 0, vendor err 129",
+     "network error"},
+    {"torch.cuda.OutOfMemoryError: CUDA out of memory.", "out of memory"},
+    {"slurmstepd: error: Detected 1 oom-kill event(s) in step 5.batch cgroup. Some of your processes may "
+     "have been killed",
+     "out of memory"},
+    {"MemoryError", "out of memory"},
+    {"[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: "
+     "WorkNCCL(SeqNum=1)",
+     "NCCL timeout"},
+    {"RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1191, unhandled system error, NCCL version "
+     "2.10.3",
+     "NCCL error"},
+    {"RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+     "1800000ms for recv",
+     "collective timeout"},
+    {"cairn: rank 1: rank 0 on n1 has not come to all_reduce for 60 s; stopping all ranks",
+     "collective timeout"},
+    {"slurmstepd: error: *** JOB 10763635 ON c0662 CANCELLED AT 2026-10-02T14:02:37 DUE TO TIME LIMIT ***",
+     "time limit"},
+    {"slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2021-10-02T14:02:37 DUE TO PREEMPTION ***",
+     "preempted"},
+    {"slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2021-10-02T14:02:37 DUE TO NODE FAILURE, SEE "
+     "SLURMCTLD LOG ***",
+     "node failure"},
+    {"srun: error: Node failure on r7i6n3", "node failure"},
+    {"slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2021-10-02T14:02:37 ***", "cancelled"},
+    {"srun: error: n1: task 3: Killed", "killed"},
+    {"run.sh: line 12: 12345 Killed                  python train.py", "killed"},
+    {"srun: error: n1: tasks 0-3: Exited with exit code 137", "killed"},
+    {"srun: error: n1: tasks 0-3: Exited with exit code 1", "exit code 1"},
+    {"[default3]:AssertionError: Not sure how to proceed, we were given deepspeed configs", "assertion"},
+    {"/pytorch/aten/src/ATen/native/cuda/Indexing.cu:702: block: [0,0,0] Assertion `srcIndex < "
+     "srcSelectDimSize` failed.",
+     "assertion"},
+    {"3: ValueError: num_layers must be divisible", "python traceback: ValueError"},
+    {"Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+     "python traceback: Exception"},
+    {"[default0]:StopIteration", "python traceback: StopIteration"},
+    {"1: Traceback (most recent call last):", "python traceback"},
+    {"OSError: [Errno 28] No space left on device: '/x'", "disk full"},
+    {"Fatal Python error: Segmentation fault", "segmentation fault"},
+    {"cuda error: unspecified launch failure", "CUDA error"},
+    {"[c10d] socket timeout after 600 s", "collective timeout"},
+    {"slurmstepd: job 5 hit its time limit", "time limit"},
+};
+
+// Lines without such a word are dropped before anybody asks what they say.
+TEST(FailureTest, LogWordsLetEachOfThemThrough) {
+  const auto finder = WordFinder::Make();
+  ASSERT_TRUE(finder.ok()) << finder.status().message();
+  for (const auto& [line, cause] : kLines) {
+    const std::string block = std::string(line) + "\n";
+    const auto hits = (*finder)->Find(block);
+    EXPECT_TRUE(*cause == '\0' || std::ranges::any_of(hits, [](const WordHit& hit) {
+      return (hit.kinds & kTroubleLine) != 0;
+    })) << line;
+  }
+}
+
 TEST(FailureTest, CausesByTheirLines) {
-  constexpr std::pair<const char*, const char*> kLines[] = {
-      {"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 31.75 GiB total capacity)",
-       "out of memory"},
-      {"RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access"},
-      {"RuntimeError: found NaN in local grad norm in backward pass before data-parallel communication "
-       "collective. Device: 0, node: n1",
-       "NaN in a gradient"},
-      {"n1:123:456 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4444> with error 12, opcode 0, "
-       "len 0, vendor err 129",
-       "network error"},
-      {"torch.cuda.OutOfMemoryError: CUDA out of memory.", "out of memory"},
-      {"slurmstepd: error: Detected 1 oom-kill event(s) in step 5.batch cgroup. Some of your processes may "
-       "have been killed",
-       "out of memory"},
-      {"MemoryError", "out of memory"},
-      {"[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: "
-       "WorkNCCL(SeqNum=1)",
-       "NCCL timeout"},
-      {"RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1191, unhandled system error, NCCL version "
-       "2.10.3",
-       "NCCL error"},
-      {"RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
-       "1800000ms for recv",
-       "collective timeout"},
-      {"cairn: rank 1: rank 0 on n1 has not come to all_reduce for 60 s; stopping all ranks",
-       "collective timeout"},
-      {"slurmstepd: error: *** JOB 10763635 ON c0662 CANCELLED AT 2026-10-02T14:02:37 DUE TO TIME LIMIT ***",
-       "time limit"},
-      {"slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2021-10-02T14:02:37 DUE TO PREEMPTION ***",
-       "preempted"},
-      {"slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2021-10-02T14:02:37 DUE TO NODE FAILURE, SEE "
-       "SLURMCTLD LOG ***",
-       "node failure"},
-      {"srun: error: Node failure on r7i6n3", "node failure"},
-      {"slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2021-10-02T14:02:37 ***", "cancelled"},
-      {"srun: error: n1: task 3: Killed", "killed"},
-      {"run.sh: line 12: 12345 Killed                  python train.py", "killed"},
-      {"srun: error: n1: tasks 0-3: Exited with exit code 137", "killed"},
-      {"srun: error: n1: tasks 0-3: Exited with exit code 1", "exit code 1"},
-      {"[default3]:AssertionError: Not sure how to proceed, we were given deepspeed configs", "assertion"},
-      {"/pytorch/aten/src/ATen/native/cuda/Indexing.cu:702: block: [0,0,0] Assertion `srcIndex < "
-       "srcSelectDimSize` failed.",
-       "assertion"},
-      {"3: ValueError: num_layers must be divisible", "python traceback: ValueError"},
-      {"Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
-       "python traceback: Exception"},
-      {"[default0]:StopIteration", "python traceback: StopIteration"},
-      {"1: Traceback (most recent call last):", "python traceback"},
-      {"OSError: [Errno 28] No space left on device: '/x'", "disk full"},
-      {"Fatal Python error: Segmentation fault", "segmentation fault"},
-  };
   for (const auto& [line, cause] : kLines) EXPECT_EQ(CauseOf(line), cause) << line;
 }
 
