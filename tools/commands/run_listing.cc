@@ -9,6 +9,7 @@
 #include <map>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
@@ -72,15 +73,16 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
   return step;
 }
 
-// A step is judged by those that followed it, too.
-void AddVerdicts(FileSystem& fs, RunListing& run) {
-  const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run.directory);
+std::string NameOf(const std::string& directory) { return directory.substr(directory.find_last_of('/') + 1); }
+
+// A step is judged by those that followed it in its run directory, too.
+void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepListing>& steps) {
+  const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run_dir);
   if (!facts.ok()) return;
-  std::map<std::string, std::string> verdicts;  // by directory
-  for (const StepFacts& fact : *facts)
-    verdicts[JoinPath(run.directory, StepDirName(fact.step))] = fact.unhealthy;
-  for (StepListing& step : run.steps)
-    if (const auto found = verdicts.find(step.directory); found != verdicts.end())
+  std::map<std::string, std::string> verdicts;  // by the step's name
+  for (const StepFacts& fact : *facts) verdicts[StepDirName(fact.step)] = fact.unhealthy;
+  for (StepListing& step : steps)
+    if (const auto found = verdicts.find(NameOf(step.directory)); found != verdicts.end())
       step.unhealthy = found->second;
 }
 
@@ -93,7 +95,7 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
     if (StepOfName(name)) run.steps.push_back(ListStep(fs, JoinPath(directory, name), name));
   if (run.steps.empty()) return std::nullopt;
   std::ranges::stable_sort(run.steps, {}, &StepListing::step);
-  AddVerdicts(fs, run);
+  AddVerdicts(fs, directory, run.steps);
   return run;
 }
 
@@ -102,8 +104,10 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   if (std::ranges::find(names, kManifestName) != names.end()) {
-    const std::string name = directory.substr(directory.find_last_of('/') + 1);
-    return std::vector{RunListing{directory, {ListStep(fs, directory, name)}}};
+    const std::string step = directory.substr(0, directory.find_last_not_of('/') + 1);
+    RunListing alone{directory, {ListStep(fs, step, NameOf(step))}};
+    AddVerdicts(fs, ParentDir(step), alone.steps);
+    return std::vector{std::move(alone)};
   }
   if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};
   std::vector<RunListing> runs;

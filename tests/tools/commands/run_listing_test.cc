@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ckpt/run/run_health.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/policy/purge_clock.h"
@@ -41,7 +42,24 @@ TEST(RunListingTest, TellsTheStateOfEveryStep) {
   EXPECT_EQ(steps[3].state, "partial");
   EXPECT_EQ(steps[3].step, 40);
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000010")->front().steps.size(), 1u);
+  EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000030.superseded-ab/")->front().steps[0].state, "superseded");
   EXPECT_EQ(ListRuns(fs, dir / "gpt/step-00000040.partial-ab").status().kind(), StatusKind::kNotFound);
+}
+
+TEST(RunListingTest, AStepByItselfIsJudgedAsItIsInItsRun) {
+  FileSystem& fs = FileSystem::Posix();
+  const TempDir dir;
+  const StepRecipe recipe = RecipeOf({}, {});
+  ASSERT_TRUE(MakeStep(fs, dir / "gpt", recipe).ok());
+  const std::string path = dir / ("gpt/" + StepDirName(recipe.step));
+  EXPECT_EQ(ListRuns(fs, path)->front().steps[0].unhealthy, "");
+  ASSERT_TRUE(WriteCondemnation(fs, dir / "gpt",
+                                {.run = recipe.run, .step = recipe.step, .session = "", .bad_iterations = 3})
+                  .ok());
+  const std::string in_run = ListRuns(fs, dir / "gpt")->front().steps[0].unhealthy;
+  EXPECT_NE(in_run, "");
+  EXPECT_EQ(ListRuns(fs, path)->front().steps[0].unhealthy, in_run);
+  EXPECT_EQ(ListRuns(fs, path + "/")->front().steps[0].unhealthy, in_run);
 }
 
 class VerifiedStepTest : public testing::Test {
