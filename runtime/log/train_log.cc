@@ -157,15 +157,15 @@ void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
 
 void TrainLog::Evaluation(int64_t iteration, double loss) {
   if (!writes_) return;
+  const double perplexity = std::isnan(loss) ? loss : std::exp(std::min(20.0, loss));
   const std::string line =
       fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
-                  iteration, loss, std::exp(std::min(20.0, loss)));
+                  iteration, loss, perplexity);
   const std::string dashes(line.size(), '-');
   Message(fmt::format("{}\n{}\n{}", dashes, line, dashes));
-  if (!events_) return;
+  if (!events_ || !std::isfinite(loss)) return;
   events_->writer.AddScalar("lm loss validation", iteration, static_cast<float>(loss));
-  events_->writer.AddScalar("lm loss validation ppl", iteration,
-                            static_cast<float>(std::exp(std::min(20.0, loss))));
+  events_->writer.AddScalar("lm loss validation ppl", iteration, static_cast<float>(perplexity));
   FlushEvents();
 }
 

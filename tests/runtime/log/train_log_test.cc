@@ -117,6 +117,27 @@ StepReport Report(int64_t iteration, double loss, bool skipped) {
   return report;
 }
 
+TEST(TrainLogTest, TheEvaluationOfALossThatIsNoNumberIsNone) {
+  TempDir dir;
+  auto log = TrainLog::Open(LoggedTo(dir), Topology{}, 0, 10).value();
+  const auto event_bytes = [&] {
+    uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / "t")) bytes += entry.file_size();
+    return bytes;
+  };
+  const uint64_t before = event_bytes();
+  testing::internal::CaptureStdout();
+  log->Evaluation(1, std::nan(""));
+  EXPECT_EQ(event_bytes(), before) << "TensorBoard shows no NaN";
+  log->Evaluation(2, 2.0);
+  EXPECT_GT(event_bytes(), before);
+  log.reset();
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("lm loss value: NAN | lm loss PPL: NAN |"), std::string::npos) << said;
+  EXPECT_NE(said.find("lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 |"), std::string::npos)
+      << said;
+}
+
 TEST(TrainLogTest, ALineIsMegatronsAndLeavesOutWhatHasNoValue) {
   TrainConfig config;
   config.log_interval = 2;
