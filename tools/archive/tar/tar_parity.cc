@@ -132,9 +132,10 @@ Result<Header> ReadHeader(File& file, uint64_t file_bytes) {
   return header;
 }
 
-// The tar's blocks of a group; those beyond its end are zeros. What cannot be read counts as zeros too: the
-// digests tell.
-void ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
+// The tar's blocks of a group; those beyond its end are zeros. It reads past a block that cannot be read, and
+// returns the first error at the end.
+Status ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64_t number, Group& group) {
+  Status first;
   for (uint64_t i = 0; i < layout.group_blocks(); ++i) {
     const uint64_t block = number * layout.group_blocks() + i;
     std::ranges::fill(group.data[i], std::byte{0});
@@ -142,8 +143,10 @@ void ReadGroup(File& tar, uint64_t tar_bytes_there, const Layout& layout, uint64
     const uint64_t begin = block * kParityBlockBytes;
     if (begin >= tar_bytes_there) continue;
     const uint64_t count = std::min(layout.block_bytes(block), tar_bytes_there - begin);
-    (void)tar.ReadAt(begin, std::span(group.data[i]).first(count));
+    const Status read = tar.ReadAt(begin, std::span(group.data[i]).first(count));
+    if (first.ok()) first = read;
   }
+  return first;
 }
 
 void ComputeParity(const ErasureCode& code, const Layout& layout, uint64_t stripes, Group& group) {
@@ -187,7 +190,7 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, 
     uint64_t parity_block = 0;
     for (uint64_t number = 0; number < layout.groups(); ++number) {
       const uint64_t stripes = layout.stripes(number);
-      ReadGroup(*source, layout.tar_bytes, layout, number, group);
+      CAIRN_RETURN_IF_ERROR(ReadGroup(*source, layout.tar_bytes, layout, number, group));
       ComputeParity(code, layout, stripes, group);
       for (uint64_t i = 0; i < layout.group_blocks(); ++i)
         if (const uint64_t block = number * layout.group_blocks() + i; block < layout.data_blocks())
@@ -244,7 +247,8 @@ class Repairer {
   Status RepairGroup(uint64_t number) {
     const Layout& layout = header_.layout;
     const uint64_t stripes = layout.stripes(number);
-    ReadGroup(tar_, tar_bytes_, layout, number, group_);
+    // A block that cannot be read is repaired as a damaged one is: its digest is not that of the header.
+    (void)ReadGroup(tar_, tar_bytes_, layout, number, group_);
     group_.data_good.assign(layout.group_blocks(), true);
     bool whole = true;
     for (uint64_t i = 0; i < layout.group_blocks(); ++i) {

@@ -35,7 +35,8 @@ struct StripeShape {
 Result<StripeShape> ShapeFor(double fraction);
 
 // Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: where
-// the tar lies, until it gets its name.
+// the tar lies, until it gets its name. Errors: those of the disk, of reading the tar too; nothing is left
+// then.
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
                                       double fraction, const TarPlace& source);
 

@@ -1,0 +1,67 @@
+#include "tools/archive/tar/tar_parity.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/file_bytes.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wrapped_file_system.h"
+
+namespace cairn {
+namespace {
+
+// A disk that cannot give one part of one file: read number `at` of `path` fails.
+class BadSectorFileSystem final : public WrappedFileSystem {
+ public:
+  BadSectorFileSystem(std::string path, int at)
+      : WrappedFileSystem(FileSystem::Posix()), path_(std::move(path)), left_(at) {}
+  bool met() const { return left_ < 0; }
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kRead && call.path == path_ && left_-- == 0)
+      return IoError("{}: bad sector", path_);
+    return run();
+  }
+
+ private:
+  const std::string path_;
+  int left_;
+};
+
+class TarParityTest : public testing::Test {
+ protected:
+  TarParityTest() {
+    std::string bytes(5 * kParityBlockBytes + 4096, '\0');
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);
+    EXPECT_TRUE(WriteSmallFile(FileSystem::Posix(), path_, bytes).ok());
+  }
+  Result<ArchivedParity> Write(FileSystem& fs, double fraction = 0.1) {
+    return WriteTarParity(fs, dir_.path(), "x.tar", fraction, PlaceOfTar(path_));
+  }
+  std::vector<std::string> Files() { return FileSystem::Posix().List(dir_.path()).value(); }
+
+  TempDir dir_{TempDir::Place::kMemory};
+  const std::string path_ = dir_ / "x.tar";
+};
+
+TEST_F(TarParityTest, ParityOfATarThatCannotBeReadIsNotWritten) {
+  BadSectorFileSystem fs(path_, 2);
+  const auto parity = Write(fs);
+  ASSERT_TRUE(fs.met());
+  EXPECT_EQ(parity.status().kind(), StatusKind::kIoError);
+  EXPECT_NE(parity.status().message().find("bad sector"), std::string::npos) << parity.status().message();
+  EXPECT_EQ(Files(), std::vector<std::string>{"x.tar"});
+}
+
+TEST_F(TarParityTest, ABlockThatCannotBeReadIsRepaired) {
+  ASSERT_TRUE(Write(FileSystem::Posix()).ok());
+  BadSectorFileSystem fs(path_, 2);
+  const auto report = RepairTar(fs, PlaceOfTar(path_), PlaceOfTar(dir_ / "y.tar"));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_TRUE(fs.met());
+  EXPECT_EQ(report->repaired_blocks, 1u);
+  EXPECT_EQ(BytesOf(path_), BytesOf(dir_ / "y.tar"));
+}
+
+}  // namespace
+}  // namespace cairn
