@@ -108,8 +108,8 @@ Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& 
 Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const BundleDraft& draft, double parity,
                           const ByteProgress& progress) {
   const std::string path = JoinPath(store, draft.name), partial = path + std::string(kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(
-      CheckFreeSpace(fs, store, static_cast<uint64_t>(static_cast<double>(draft.bytes) * (1 + parity))));
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t parity_bytes, ParityFileBytes(draft.bytes, parity));
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, draft.bytes + parity_bytes));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   Bundle bundle{.name = draft.name};
   Tally tally(progress);

@@ -326,26 +326,39 @@ Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord
   return WriteSidecar(fs, JoinPath(store, TarName(record)) + ".json", EncodeRecord(record));
 }
 
-// Writes the tar, proves it, and only then says so.
+// Errors: NoSpace where the tar and its parity have no room.
+Status CheckRoom(FileSystem& fs, const std::string& store, uint64_t tar_bytes, const StoreOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t parity_bytes, ParityFileBytes(tar_bytes, options.parity));
+  return CheckFreeSpace(fs, store, tar_bytes + parity_bytes);
+}
+
+// Proves the tar, and only then says so: its parity and its sidecar.
+Result<ProvenCopy> ProveAndRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+                                  const ByteProgress& progress, double parity) {
+  const auto proof = ProveMember(fs, store, record, progress);
+  if (!proof.ok())  // what the store gives back is not what it was given
+    return proof.status().WithContext("the store did not keep what was written, nothing was stored");
+  ArchiveRecord proven = proof->record();
+  if (parity > 0) {
+    CAIRN_ASSIGN_OR_RETURN(proven.parity,
+                           WriteTarParity(fs, store, TarName(proven), parity, PlaceOf(store, proven)));
+  }
+  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
+  return proof;
+}
+
+// Writes the tar and what lies beside it; all of that goes again where any of it fails.
 Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, uint64_t bytes,
                              const std::string& store, const ByteProgress& progress,
                              const StoreOptions& options) {
   record.claims = options.claims;
   CAIRN_RETURN_IF_ERROR(WriteTar(fs, feed, store, record, progress, options));
-  const auto proof = ProveMember(fs, store, record, [&](uint64_t read) {
+  const auto told = [&](uint64_t read) {
     if (progress) progress(bytes + read);
-  });
-  if (!proof.ok()) {  // what the store gives back is not what it was given
-    (void)RemoveMember(fs, store, TarName(record));
-    return proof.status().WithContext("the store did not keep what was written, nothing was stored");
-  }
-  ArchiveRecord proven = proof->record();
-  if (options.parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(
-        proven.parity, WriteTarParity(fs, store, TarName(proven), options.parity, PlaceOf(store, proven)));
-  }
-  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
-  return proof;
+  };
+  Result<ProvenCopy> copy = ProveAndRecord(fs, store, record, told, options.parity);
+  if (!copy.ok()) (void)RemoveMember(fs, store, TarName(record));
+  return copy;
 }
 
 }  // namespace
@@ -386,7 +399,7 @@ Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRe
         "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
         step.directory(), step.DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
-  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, TarBytesAtMost(step.manifest())));
+  CAIRN_RETURN_IF_ERROR(CheckRoom(fs, store, TarBytesAtMost(step.manifest()), options));
   StepFeed feed(fs, step);
   return StoreFeed(fs, feed, std::move(record), step.manifest().bytes(), store, progress, options);
 }
@@ -402,7 +415,7 @@ Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const
       return NotSupported("{}: its name ends like that of a packed file; rename it first",
                           JoinPath(directory, file.name));
   }
-  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, tar_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckRoom(fs, store, tar_bytes, options));
   ArchiveRecord record = DescribeTree(directory, files);
   record.tree->followed_links = links == Links::kFollow;
   if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)

@@ -44,6 +44,7 @@ struct Layout {
     return blocks * shape.parity;
   }
   uint64_t header_bytes() const { return kFixedBytes + 16 * (data_blocks() + parity_blocks()) + 16; }
+  uint64_t file_bytes() const { return header_bytes() + parity_blocks() * kParityBlockBytes; }
   uint64_t block_bytes(uint64_t block) const {
     return std::min(kParityBlockBytes, tar_bytes - block * kParityBlockBytes);
   }
@@ -113,8 +114,7 @@ Result<Header> ReadHeader(File& file, uint64_t file_bytes) {
   if (layout.shape.data < 1 || layout.shape.parity < 1 ||
       layout.shape.data + layout.shape.parity > kMaxCodeBlocks || layout.tar_bytes > uint64_t{1} << 50 ||
       data != layout.data_blocks() || parity != layout.parity_blocks() ||
-      layout.header_bytes() > kMaxHeaderBytes ||
-      file_bytes != layout.header_bytes() + parity * kParityBlockBytes)
+      layout.header_bytes() > kMaxHeaderBytes || file_bytes != layout.file_bytes())
     return corrupt("contradicts itself; it is damaged");
   text.resize(layout.header_bytes());
   CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
@@ -173,6 +173,12 @@ Result<StripeShape> ShapeFor(double fraction) {
   return InvalidArgument("parity of {:g} % is more than the 50 % that can be had", fraction * 100);
 }
 
+Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction) {
+  if (fraction <= 0) return uint64_t{0};
+  CAIRN_ASSIGN_OR_RETURN(const StripeShape shape, ShapeFor(fraction));
+  return Layout{shape, tar_bytes}.file_bytes();
+}
+
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
                                       double fraction, const TarPlace& place) {
   const std::string path = JoinPath(store, tar) + std::string(kParitySuffix);
@@ -212,8 +218,7 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, 
     (void)fs.RemoveFile(partial);
     return status;
   }
-  return ArchivedParity{tar + std::string(kParitySuffix),
-                        layout.header_bytes() + layout.parity_blocks() * kParityBlockBytes};
+  return ArchivedParity{tar + std::string(kParitySuffix), layout.file_bytes()};
 }
 
 namespace {

@@ -34,6 +34,9 @@ struct StripeShape {
 };
 Result<StripeShape> ShapeFor(double fraction);
 
+// What the parity file of a tar takes; 0 without parity. Errors: ShapeFor's.
+Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction);
+
 // Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: where
 // the tar lies, until it gets its name. Errors: those of the disk, of reading the tar too; nothing is left
 // then.

@@ -45,6 +45,25 @@ class PrankFileSystem final : public ReadOnlyFileSystem {
   std::function<void()> prank_;
 };
 
+// A disk with so much room, on which no file can be made whose name ends so.
+class SmallDisk final : public WrappedFileSystem {
+ public:
+  SmallDisk(uint64_t free_bytes, std::string refused)
+      : WrappedFileSystem(FileSystem::Posix()), free_bytes_(free_bytes), refused_(std::move(refused)) {}
+  Result<uint64_t> FreeBytes(const std::string&) override { return free_bytes_; }
+
+ protected:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    if (call.kind == FsCall::Kind::kCreate && !refused_.empty() && call.path.ends_with(refused_))
+      return NoSpace("{}: no room", call.path);
+    return run();
+  }
+
+ private:
+  const uint64_t free_bytes_;
+  const std::string refused_;
+};
+
 class ArchiveRunTest : public testing::Test {
  protected:
   ArchiveRunTest() { Make(); }
@@ -54,9 +73,9 @@ class ArchiveRunTest : public testing::Test {
     ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
   }
 
-  Result<ProvenCopy> Store(FileSystem& fs) {
+  Result<ProvenCopy> Store(FileSystem& fs, const StoreOptions& options = {}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
-    return StoreStep(fs, *step, store_, {});
+    return StoreStep(fs, *step, store_, {}, options);
   }
 
   std::vector<std::string> StoreFiles() { return FileSystem::Posix().List(store_).value(); }
@@ -121,6 +140,22 @@ TEST_F(ArchiveRunTest, ADamagedSourceIsNotStored) {
   FlipByte(source_ + "/shard-00001.h5", 5000);
   EXPECT_EQ(Store(FileSystem::Posix()).status().kind(), StatusKind::kCorrupt);
   EXPECT_TRUE(StoreFiles().empty());
+}
+
+TEST_F(ArchiveRunTest, ATarWhoseParityOrSidecarCannotBeWrittenIsNotStored) {
+  for (const char* refused : {".tar.parity.partial", ".tar.json.partial"}) {
+    SmallDisk fs(uint64_t{1} << 40, refused);
+    EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace) << refused;
+    EXPECT_TRUE(StoreFiles().empty()) << refused << ": " << StoreFiles().front();
+  }
+}
+
+TEST_F(ArchiveRunTest, ParityCountsForTheRoomThatIsNeeded) {
+  const auto step = StepReader::Open(FileSystem::Posix(), source_);
+  SmallDisk fs(TarBytesAtMost((*step)->manifest()), "");
+  EXPECT_EQ(Store(fs, {.parity = 0.1}).status().kind(), StatusKind::kNoSpace);
+  EXPECT_TRUE(StoreFiles().empty());
+  ASSERT_TRUE(Store(fs).ok());
 }
 
 TEST_F(ArchiveRunTest, ASourceThatChangesWhileItIsReadIsNotStored) {

@@ -53,6 +53,15 @@ TEST_F(TarParityTest, ParityOfATarThatCannotBeReadIsNotWritten) {
   EXPECT_EQ(Files(), std::vector<std::string>{"x.tar"});
 }
 
+TEST_F(TarParityTest, ItsSizeIsKnownBefore) {
+  for (const double fraction : {0.01, 0.1, 0.4}) {
+    const auto parity = Write(FileSystem::Posix(), fraction);
+    ASSERT_TRUE(parity.ok()) << parity.status().message();
+    EXPECT_EQ(parity->bytes, BytesOf(path_ + ".parity").size());
+    EXPECT_EQ(parity->bytes, *ParityFileBytes(BytesOf(path_).size(), fraction));
+  }
+}
+
 TEST_F(TarParityTest, ABlockThatCannotBeReadIsRepaired) {
   ASSERT_TRUE(Write(FileSystem::Posix()).ok());
   BadSectorFileSystem fs(path_, 2);
