@@ -64,8 +64,6 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
   return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
 }
 
-constexpr double kMaxParity = 0.45;  // that ShapeFor takes
-
 // As the damaged member was stored.
 StoreOptions OptionsOf(const ArchiveRecord& record) {
   StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
@@ -73,7 +71,7 @@ StoreOptions OptionsOf(const ArchiveRecord& record) {
   if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
   if (!record.parity.name.empty() && record.tar_bytes > 0)
     options.parity = std::min(
-        kMaxParity, static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes));
+        kMaxTarParity, static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes));
   return options;
 }
 

@@ -18,6 +18,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
+#include "tools/archive/tar/tar_parity.h"
 #include "tools/cli/edit_distance.h"
 
 namespace cairn {
@@ -387,6 +388,7 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, con
     return InvalidArgument("{}: neither runs = [...] nor trees = [...]; nothing would be archived", origin);
   if (!policy.runs.empty() && policy.classes.empty())
     return InvalidArgument("{}: no [[class]] says which steps of the runs to keep", origin);
+  CAIRN_RETURN_IF_ERROR(ShapeFor(policy.parity).status().WithContext(origin));
   CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
   CAIRN_RETURN_IF_ERROR(ResolveAll(origin, directory, policy));
   if (policy.status.empty()) policy.status = JoinPath(policy.store, "status.json");

@@ -17,6 +17,7 @@
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/store/member_title.h"
+#include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
 
 namespace cairn {
@@ -25,7 +26,6 @@ namespace {
 constexpr double kDaySeconds = 86400;
 // Bounds for a quota.
 constexpr uint64_t kTarEndBytes = 16 << 10, kSidecarBytes = 4 << 10, kSidecarBytesAFile = 512;
-constexpr uint64_t kParityHeadBytes = 64 << 10;
 constexpr uint64_t kStagedFiles = 8;  // of a step with weights alone, directories included
 
 class Planner {
@@ -117,7 +117,7 @@ class Planner {
     }
     StoreUsage usage{.bytes = tar + sidecar, .files = CountTarPieces(entries, policy_.bundle_max) + 1};
     if (policy_.parity > 0) {
-      usage.bytes += static_cast<uint64_t>(static_cast<double>(tar) * policy_.parity) + kParityHeadBytes;
+      usage.bytes += ParityFileBytes(tar, policy_.parity).value();
       ++usage.files;
     }
     return usage;

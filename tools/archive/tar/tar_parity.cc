@@ -166,11 +166,15 @@ void ComputeParity(const ErasureCode& code, const Layout& layout, uint64_t strip
 }  // namespace
 
 Result<StripeShape> ShapeFor(double fraction) {
-  for (int parity = 1; parity <= kMaxCodeBlocks / 3; ++parity) {
-    const int data = kMaxCodeBlocks - parity;
-    if (parity >= fraction * data) return StripeShape{data, parity};
+  if (fraction > kMaxTarParity)
+    return InvalidArgument("parity of {:g} % is more than the {:g} % that can be had", fraction * 100,
+                           kMaxTarParity * 100);
+  StripeShape shape{.data = kMaxCodeBlocks - 1, .parity = 1};
+  while (shape.parity < fraction * shape.data) {
+    --shape.data;
+    ++shape.parity;
   }
-  return InvalidArgument("parity of {:g} % is more than the 50 % that can be had", fraction * 100);
+  return shape;
 }
 
 Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction) {

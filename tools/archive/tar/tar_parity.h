@@ -3,7 +3,7 @@
 //
 // The tar is cut into blocks of 64 KiB, and those into groups of 32 stripes. A stripe takes every 32nd block
 // of its group, so that a burst of up to 2 MiB times the parity blocks of a stripe is repaired, wherever it
-// lies; the memory is that of a group, 62 MiB at most.
+// lies; the memory is that of a group, 64 MiB.
 //
 // STORE/TAR.parity, little-endian:
 //   u8[8] "CAIRNTPR" (before: "CAIRNPAR"), u32 version 1, u32 data blocks of a stripe, u32 parity blocks of a
@@ -27,7 +27,11 @@ namespace cairn {
 inline constexpr uint64_t kParityBlockBytes = 64 << 10;
 inline constexpr uint64_t kStripesOfGroup = 32;
 
-// Blocks of a stripe for parity of at least `fraction` of the data. Errors: InvalidArgument beyond 50 %.
+// That can be had, of the data.
+inline constexpr double kMaxTarParity = 0.5;
+
+// Blocks of a stripe for parity of at least `fraction` of the data. Errors: InvalidArgument beyond
+// kMaxTarParity.
 struct StripeShape {
   int data = 31;
   int parity = 1;

@@ -59,6 +59,15 @@ TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
   EXPECT_NE(message(head + "[delete]\nall = true\n").find("p.toml:4: unknown key 'all'"), std::string::npos);
 }
 
+TEST(PolicyTest, MoreParityThanCanBeHadIsRefused) {
+  const auto policy = [](std::string_view share) {
+    return ParsePolicy(fmt::format("store = \"s\"\ntrees = [\"t\"]\nparity = \"{}\"\n", share), "p.toml");
+  };
+  EXPECT_EQ(policy("50%")->parity, 0.5);
+  EXPECT_EQ(policy("50.5%").status().message(),
+            "p.toml: parity of 50.5 % is more than the 50 % that can be had");
+}
+
 TEST(PolicyTest, BundleSizesFollowFromTheOneThatIsGiven) {
   const std::string head = "store = \"s\"\nruns = [\"r\"]\n", tail = "[[class]]\nkeep = \"full\"\nlast = 1\n";
   const auto policy = [&](const std::string& keys) { return ParsePolicy(head + keys + tail, "p.toml"); };

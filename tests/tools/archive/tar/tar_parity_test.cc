@@ -53,8 +53,20 @@ TEST_F(TarParityTest, ParityOfATarThatCannotBeReadIsNotWritten) {
   EXPECT_EQ(Files(), std::vector<std::string>{"x.tar"});
 }
 
+TEST(StripeShapeTest, HasParityOfAtLeastTheShareThatIsAskedFor) {
+  for (int percent = 1; percent <= 50; ++percent) {
+    const auto shape = ShapeFor(percent / 100.0);
+    ASSERT_TRUE(shape.ok()) << percent << ": " << shape.status().message();
+    EXPECT_EQ(shape->data + shape->parity, kMaxCodeBlocks);
+    EXPECT_GE(100 * shape->parity, percent * shape->data) << percent;
+    // One block less would not do; 28 % is a little more as a double.
+    EXPECT_TRUE(shape->parity == 1 || 100 * (shape->parity - 1) <= percent * (shape->data + 1)) << percent;
+  }
+  EXPECT_EQ(ShapeFor(0.501).status().kind(), StatusKind::kInvalidArgument);
+}
+
 TEST_F(TarParityTest, ItsSizeIsKnownBefore) {
-  for (const double fraction : {0.01, 0.1, 0.4}) {
+  for (const double fraction : {0.01, 0.1, 0.5}) {
     const auto parity = Write(FileSystem::Posix(), fraction);
     ASSERT_TRUE(parity.ok()) << parity.status().message();
     EXPECT_EQ(parity->bytes, BytesOf(path_ + ".parity").size());
