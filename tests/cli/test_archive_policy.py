@@ -1,5 +1,6 @@
 """`cairn archive` by policy: what is kept, by when, and what is told to whom; repair, recall and the scheduler's texts."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -211,6 +212,31 @@ class PolicyTest(CliTest):
         self.assertEqual(status["last_success_unix_seconds"], 0)
         self.assertIn((40, "full"), self.stored())
         self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store) if "form" not in m], ["scratch only"])
+
+    def test_a_run_that_cannot_begin_reaches_status_and_hook(self):
+        self.make_step(step=20)
+        policy = self.policy(f"on_failure = 'echo \"$CAIRN_FAILURE\" >> {self.dir}/mail'")
+        self.archive("run", "--policy", policy)
+        before = json.loads((self.store / "status.json").read_text())
+
+        def refused(why, says):
+            (self.dir / "mail").unlink(missing_ok=True)
+            self.archive("run", "--policy", policy, code=2, says=says)
+            status = json.loads((self.store / "status.json").read_text())
+            self.assertEqual((status["ok"], len(status["failures"])), (False, 1), why)
+            self.assertIn(says, status["failures"][0])
+            self.assertEqual(status["last_success_unix_seconds"], before["last_success_unix_seconds"])
+            self.assertIn(says, (self.dir / "mail").read_text())
+
+        with open(self.store / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            refused("locked", "another cairn archive is writing into this store")
+        (self.store / "README.txt").write_text("an older one")
+        (self.store / "README.txt.partial").mkdir()
+        refused("not prepared", "README.txt.partial")
+        (self.store / "README.txt.partial").rmdir()
+        self.archive("run", "--policy", policy, says="0 waiting")
+        self.assertTrue(json.loads((self.store / "status.json").read_text())["ok"])
 
     def test_sources_go_only_where_the_policy_says_so_and_never_the_newest(self):
         steps = [self.make_step(step=step) for step in (10, 15, 20, 40)]

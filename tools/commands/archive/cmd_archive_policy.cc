@@ -156,14 +156,10 @@ class PolicyRun {
     report_.started_unix_seconds = std::time(nullptr);
   }
 
-  // What comes before any process of a team stores something.
-  Status Prepare() {
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
-    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
-    Note(plan);
-    return OkStatus();
+  // The store, locked and made ready.
+  Result<TeamStore> Join(const RankTeam& team) {
+    CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, policy_.store));
+    return TeamStore::Join(fs_, policy_.store, team, [this] { return Prepare(); });
   }
 
   // This process's share.
@@ -212,6 +208,16 @@ class PolicyRun {
   }
 
  private:
+  // What comes before any process of a team stores something.
+  Status Prepare() {
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
+    CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
+    CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
+    Note(plan);
+    return OkStatus();
+  }
+
   Result<Plan> MakeOne() { return MakePlan(fs_, policy_, last_.bytes_per_second, std::time(nullptr)); }
 
   // The report becomes that of all processes.
@@ -424,10 +430,25 @@ Result<int> TellShare(const RunReport& report, const Status& status, bool json) 
   return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
 }
 
-Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
-  for (const std::string& failure : report.failures) PrintProblem(failure);
+void CallFailureHook(const Policy& policy, const RunReport& report) {
   if (const int hook = RunFailureHook(policy, report); hook != 0)
     PrintProblem(fmt::format("on_failure ended with status {}", hook));
+}
+
+// A run that could not even begin, or whose lock failed: those who watch the job hear of it too. The first
+// process speaks for its launch. Returns `why`.
+Status TellStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, RunReport& report,
+                   const Status& why) {
+  if (!team.leads()) return why;
+  report.failures.push_back(why.message());
+  if (const Status written = WriteReport(fs, policy, report); !written.ok()) PrintProblem(written.message());
+  CallFailureHook(policy, report);
+  return why;
+}
+
+Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& report, bool json) {
+  for (const std::string& failure : report.failures) PrintProblem(failure);
+  CallFailureHook(policy, report);
   if (json) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, policy.status, 16 << 20));
     fmt::print("{}", text);
@@ -453,14 +474,14 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(policy_path));
   RunReport report;
   {
-    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, policy.store));
     PolicyRun run(fs, policy, json);
-    CAIRN_ASSIGN_OR_RETURN(TeamStore store,
-                           TeamStore::Join(fs, policy.store, team, [&] { return run.Prepare(); }));
-    Status status = run.Store(store);
-    CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
-    if (!last) return TellShare(run.Finish(), status, json);
-    if (const Status end = run.Conclude(store); status.ok()) status = end;
+    Result<TeamStore> store = run.Join(team);
+    if (!store.ok()) return TellStopped(fs, policy, team, run.Finish(), store.status());
+    Status status = run.Store(*store);
+    const Result<bool> last = store->IsLast();
+    if (!last.ok()) return TellStopped(fs, policy, team, run.Finish(), last.status());
+    if (!*last) return TellShare(run.Finish(), status, json);
+    if (const Status end = run.Conclude(*store); status.ok()) status = end;
     report = run.Finish();
     if (!status.ok()) report.failures.push_back(status.message());
     if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
