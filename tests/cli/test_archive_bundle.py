@@ -164,6 +164,12 @@ class BundleTest(CliTest):
         shutil.copy(bundle, tape)
         os.truncate(bundle, 0)
         os.truncate(bundle, tape.stat().st_size)
+        policy = self.policy(every=40, tail='[delete]\nstored = true\nrewrite = "20%"')
+        self.archive("prune", policy, "--dry-run", says=[f"its bundle {bundle.name} is on tape", "would free -"])
+        self.archive("prune", policy, says=[f"note: {bundle}: on tape, needs recall", "freed -"])
+        done = self.archive("run", "--policy", policy, says="needs recall")
+        self.assertNotIn("removed", done.stdout)
+        self.assertLess(bundle.stat().st_blocks, 8)  # nobody wrote there
         policy = self.policy(every=40, tail=f'[delete]\nstored = true\nrewrite = "20%"\n[recall]\nrecall = "cp {tape} {bundle} && : {{paths}}"')
         self.archive("prune", policy, "--dry-run", says="from tape)")
         self.archive("run", "--policy", policy, says=[f"removed {unwanted['tar']} from the store", "0 waiting"])

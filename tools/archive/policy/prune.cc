@@ -12,6 +12,7 @@
 #include "tools/archive/store/claims.h"
 #include "tools/archive/store/member_title.h"
 #include "tools/archive/store/removal.h"
+#include "tools/archive/tar/recall.h"
 
 namespace cairn {
 namespace {
@@ -21,6 +22,9 @@ struct SharedFile {
   size_t members = 0, kept = 0;
   uint64_t bytes = 0, unwanted_bytes = 0;
   bool proven = true;  // all of them
+
+  // Some of its members go, and others stay.
+  bool parted() const { return kept > 0 && kept < members; }
 
   // Whether what is unwanted is worth it, and the rest can be moved: all was proven, and the bundle has no
   // members besides, other copies of which are what counts.
@@ -44,17 +48,21 @@ void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntr
     if (entry.remove) file.unwanted_bytes += entry.bytes;
     file.proven = file.proven && entry.proven;
   }
-  std::map<std::string, bool> rewritten;
-  for (const auto& [name, file] : files)
-    rewritten[name] = file.kept > 0 && file.kept < file.members && file.Rewrites(fs, policy, name);
+  std::set<std::string> rewritten, on_tape;
+  for (const auto& [name, file] : files) {
+    if (!file.parted() || !file.Rewrites(fs, policy, name)) continue;
+    const bool out_of_reach = policy.recall.empty() && IsStub(JoinPath(policy.store, name));
+    (out_of_reach ? on_tape : rewritten).insert(name);
+  }
   for (PruneEntry& entry : entries) {
     const size_t kept = files[entry.file].kept;
     if (!entry.remove || kept == 0) continue;
-    entry.rewrite = rewritten[entry.file];
-    entry.remove = entry.rewrite;
-    entry.why += entry.rewrite ? fmt::format("; its bundle {} is rewritten without it", entry.file)
-                               : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
-                                             kept == 1 ? "is" : "are");
+    entry.rewrite = entry.remove = rewritten.contains(entry.file);
+    entry.on_tape = on_tape.contains(entry.file);
+    entry.why += entry.rewrite   ? fmt::format("; its bundle {} is rewritten without it", entry.file)
+                 : entry.on_tape ? fmt::format(", but its bundle {} is on tape", entry.file)
+                                 : fmt::format(", but {} of its bundle {} {} kept", kept, entry.file,
+                                               kept == 1 ? "is" : "are");
   }
 }
 

@@ -23,6 +23,7 @@ struct PruneEntry {
   bool remove = false;
   bool rewrite =
       false;  // with `remove`: others in its bundle stay, so that is written anew (bundle_rewrite.h)
+  bool on_tape = false;  // it would go, but its bundle cannot be rewritten: the policy has no [recall]
   std::string why;
   std::string title;        // RUN@STEP, or RUN~ID@STEP (member_title.h)
   std::string source;       // where it came from

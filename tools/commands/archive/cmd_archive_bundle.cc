@@ -88,14 +88,8 @@ Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
   std::vector<BundleDraft> drafts;
   std::vector<std::string> paths;
   for (const BundleRewrite& rewrite : rewrites) {
-    const std::string path = JoinPath(policy.store, rewrite.draft.files.front());
-    if (policy.recall.empty() && IsStub(path)) {  // it stays as it is: nobody says how to ask for it
-      PrintProblem(
-          fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
-      continue;
-    }
     drafts.push_back(rewrite.draft);
-    paths.push_back(path);
+    paths.push_back(JoinPath(policy.store, rewrite.draft.files.front()));
   }
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
   return RewriteBundles(fs, policy.store, drafts, ShownJob(policy, quiet));

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <set>
 
 #include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/policy/policy_plan.h"
@@ -128,6 +129,12 @@ Result<int> RunArchivePlan(const PolicyOptions& options) {
 // Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
 Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
                                          const std::vector<PruneEntry>& entries, bool quiet) {
+  std::set<std::string> on_tape;
+  for (const PruneEntry& entry : entries)
+    if (entry.on_tape) on_tape.insert(JoinPath(policy.store, entry.file));
+  for (const std::string& path : on_tape)
+    PrintProblem(
+        fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
   CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
   return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
