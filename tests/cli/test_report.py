@@ -125,7 +125,10 @@ class ReportTest(CliTest):
         self.cairn("report", "rewrite", "t.md", "--seq-length", 1024, says="| 52.8 |")
         self.cairn("report", "rewrite", "t.md", "--seq-length", 1024, "--in-place", "--dry-run", says="1 cells would change")
         self.assertEqual((self.dir / "t.md").read_text(), table)
+        for left in ("t.md.new", "t.md.partial"):  # by a run that was killed, of older versions and of this one
+            self.log(left, "| GPUs |")
         self.cairn("report", "rewrite", "t.md", "--seq-length", 1024, "--in-place", says="1 cells changed")
+        self.assertFalse((self.dir / "t.md.partial").exists())
         self.assertEqual((self.dir / "t.md").read_text(), table.replace("0.0 ", "52.8 "))
         self.log("no.md", "no table\n")
         self.cairn("report", "rewrite", "no.md", code=2, says="no.md: no table")

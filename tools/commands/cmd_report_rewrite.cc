@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "ckpt/io/file_system.h"
+#include "ckpt/io/replace_file.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -30,21 +30,13 @@ struct RewriteArguments {
   bool json = false;
 };
 
-// The new file takes the old one's place in one step.
-Status ReplaceLog(const std::string& path, const std::string& bytes) {
-  FileSystem& fs = FileSystem::Posix();
-  const std::string fresh = path + ".new";
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, bytes));
-  return fs.Rename(fresh, path);
-}
-
 Result<int> RunRewrite(const RewriteArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
                          ReadSmallFile(FileSystem::Posix(), arguments.table, kMaxTableBytes));
   const Result<RewrittenText> rewritten = RewriteTflops(text, arguments.options);
   if (!rewritten.ok()) return rewritten.status().WithContext(arguments.table);
   const bool writes = arguments.in_place && !arguments.dry_run && rewritten->changed > 0;
-  if (writes) CAIRN_RETURN_IF_ERROR(ReplaceLog(arguments.table, rewritten->text));
+  if (writes) CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(FileSystem::Posix(), arguments.table, rewritten->text));
   if (arguments.json)
     PrintJson({{"file", arguments.table},
                {"tables", rewritten->tables},

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
 #include "tools/archive/tar/sidecar.h"
@@ -143,7 +144,7 @@ Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::s
 }
 
 Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle) {
-  return WriteSidecar(fs, JoinPath(store, bundle.name + ".json"), EncodeBundle(bundle));
+  return ReplaceSmallFile(fs, JoinPath(store, bundle.name + ".json"), EncodeBundle(bundle));
 }
 
 }  // namespace cairn

@@ -8,9 +8,9 @@
 #include <functional>
 #include <set>
 
+#include "ckpt/io/replace_file.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/store.h"
-#include "tools/archive/tar/sidecar.h"
 
 namespace cairn {
 namespace {
@@ -34,7 +34,8 @@ Status ChangeRecords(FileSystem& fs, const std::string& store, const Change& cha
   for (const std::string& tar : tars) {
     ArchiveMember member = DescribeTar(fs, store, tar);
     if (member.record && change(*member.record))
-      CAIRN_RETURN_IF_ERROR(WriteSidecar(fs, JoinPath(store, tar + ".json"), EncodeRecord(*member.record)));
+      CAIRN_RETURN_IF_ERROR(
+          ReplaceSmallFile(fs, JoinPath(store, tar + ".json"), EncodeRecord(*member.record)));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
   for (const std::string& name : bundles) {

@@ -14,6 +14,7 @@
 
 #include "ckpt/base/sha256.h"
 #include "ckpt/io/open_files.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/store/claims.h"
@@ -22,7 +23,6 @@
 #include "tools/archive/store/source.h"
 #include "tools/archive/tar/file_facts.h"
 #include "tools/archive/tar/file_packer.h"
-#include "tools/archive/tar/sidecar.h"
 #include "tools/archive/tar/tar_file_system.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_pieces.h"
@@ -323,7 +323,7 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
 }
 
 Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  return WriteSidecar(fs, JoinPath(store, TarName(record)) + ".json", EncodeRecord(record));
+  return ReplaceSmallFile(fs, JoinPath(store, TarName(record)) + ".json", EncodeRecord(record));
 }
 
 // Errors: NoSpace where the tar and its parity have no room.

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/manifest.h"
 
 namespace cairn {
@@ -30,8 +31,6 @@ inline constexpr size_t kTarDigestDigits =
     8;  // before the suffix: of the manifest's digest, or of a bundle's names
 inline constexpr std::string_view kRecordSuffix = ".tar.json";
 inline constexpr std::string_view kParitySuffix = ".parity";  // behind the tar's name
-inline constexpr std::string_view kPartialSuffix =
-    ".partial";  // behind the name of a file that is being written
 inline constexpr uint64_t kMaxRecordBytes = 512 << 20;
 
 enum class Form {

@@ -4,15 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "ckpt/io/file_system.h"
-
 namespace cairn {
 
 // One text for one value.
 std::string SidecarText(const nlohmann::json& value);
 // The same with the digest of what it would be without one.
 std::string SignedSidecarText(nlohmann::json root);
-// Puts it in its place, whole and synced.
-Status WriteSidecar(FileSystem& fs, const std::string& path, const std::string& text);
 
 }  // namespace cairn

@@ -15,7 +15,6 @@
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/delete.h"
 #include "tools/archive/store/restore.h"
-#include "tools/archive/tar/sidecar.h"
 #include "tools/archive/tar/tar_pieces.h"
 
 namespace cairn {
@@ -298,7 +297,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   const auto refuses = [&](const char* what, auto change) {
     ArchiveRecord edited = record;
     change(edited);
-    ASSERT_TRUE(WriteSidecar(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(edited)).ok());
+    ASSERT_TRUE(ReplaceSmallFile(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(edited)).ok());
     EXPECT_EQ(Restore(record, dir_ / "back").kind(), StatusKind::kCorrupt) << what;
     EXPECT_FALSE(stdfs::exists(dir_ / "back")) << what;
   };
@@ -310,7 +309,7 @@ TEST_F(TreeTest, ARestoredTreeIsComparedWithItsRecord) {
   refuses("target", [](ArchiveRecord& r) { r.tree->entries.back().target = "/etc/passwd"; });
   refuses("path", [](ArchiveRecord& r) { r.source = "/elsewhere"; });
   refuses("old record", [](ArchiveRecord& r) { r.tree.reset(); });
-  ASSERT_TRUE(WriteSidecar(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(record)).ok());
+  ASSERT_TRUE(ReplaceSmallFile(FileSystem::Posix(), TarOf(record) + ".json", EncodeRecord(record)).ok());
   EXPECT_TRUE(Restore(record, dir_ / "back").ok());
 }
 

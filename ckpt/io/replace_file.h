@@ -1,0 +1,19 @@
+// A small file that is replaced as a whole: who reads it sees the old bytes or the new ones, after a kill or
+// a power loss too.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+inline constexpr std::string_view kPartialSuffix =
+    ".partial";  // behind the name of a file that is being written
+
+// Puts `bytes` in the place of `path`, which need not exist: written and synced as PATH.partial, renamed, its
+// directory synced. A PATH.partial that a killed run left is removed first; a failure leaves none.
+Status ReplaceSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);
+
+}  // namespace cairn
