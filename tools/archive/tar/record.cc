@@ -247,7 +247,6 @@ size_t Utf8Bytes(std::string_view text) {
   return bad ? 0 : bytes;
 }
 
-// As sha256sum does to a name, whose line then begins with a backslash.
 // The first line of a tree's list.
 constexpr std::string_view kTreeComment = "# cairn tree, ";
 constexpr std::string_view kLinksKept = "links kept, from ";

@@ -30,6 +30,7 @@ class PiecesFile final : public ReadOnlyFile {
         files_(paths_.size()) {}
 
   Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
+    const uint64_t end = offset + bytes.size();
     for (size_t i = 0; i < sizes_.size() && !bytes.empty(); ++i) {
       if (offset >= sizes_[i]) {
         offset -= sizes_[i];
@@ -41,7 +42,7 @@ class PiecesFile final : public ReadOnlyFile {
       bytes = bytes.subspan(part.size());
       offset = 0;
     }
-    return bytes.empty() ? OkStatus() : Corrupt("{}: ends before byte {}", path_, offset + bytes.size());
+    return bytes.empty() ? OkStatus() : Corrupt("{}: ends before byte {}", path_, end);
   }
   const std::string& path() const override { return path_; }
 

@@ -106,6 +106,17 @@ TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
   EXPECT_EQ(Shell(fmt::format("cd '{}' && sha256sum -c SHA256SUMS", out)), 0);
 }
 
+TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
+  ASSERT_TRUE(Store(FileSystem::Posix()).ok());
+  const ArchiveRecord record = *Member().record;
+  const auto tar = OpenTar(FileSystem::Posix(), PlaceOf(store_, record), /*past_cache=*/false);
+  std::vector<std::byte> bytes(20);
+  const Status read = (*tar)->ReadAt(record.tar_bytes - 10, bytes);
+  EXPECT_EQ(read.kind(), StatusKind::kCorrupt);
+  EXPECT_TRUE(read.message().ends_with(fmt::format(": ends before byte {}", record.tar_bytes + 10)))
+      << read.message();
+}
+
 TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
   std::mt19937 random(1);
   for (int i = 0; i < 12; ++i) {
