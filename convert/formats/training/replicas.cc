@@ -69,10 +69,18 @@ Result<double> Distance(StoredSource& arrays, uint32_t a, uint32_t b) {
   return distance;
 }
 
-// Reads the mean of several sources where their tensors differ. Averages in fp32, as converters of BLOOM do.
+// A box of a tensor of which some copies differ. Boxes of one tensor may have different numbers of copies.
+struct AveragedBox {
+  Box box;
+  size_t copies = 0;
+};
+
+// Reads the mean of all copies where some differ, and the first copy elsewhere. The i-th source has the i-th
+// copy of each box, or the first one where there are fewer. Averages in fp32, as converters of BLOOM do.
 class MeanSource final : public ForeignSource {
  public:
-  MeanSource(std::vector<std::unique_ptr<StoredSource>> sources, std::vector<bool> averaged)
+  MeanSource(std::vector<std::unique_ptr<StoredSource>> sources,
+             std::vector<std::vector<AveragedBox>> averaged)
       : sources_(std::move(sources)), averaged_(std::move(averaged)) {}
 
   const Manifest& manifest() const override { return sources_[0]->manifest(); }
@@ -91,22 +99,37 @@ class MeanSource final : public ForeignSource {
   }
 
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
-    if (!averaged_[tensor]) return sources_[0]->ReadBox(tensor, box, out);
-    const Dtype dtype = catalog().tensors[tensor].dtype;
-    std::vector<float> sum(box.Volume());
-    for (const auto& source : sources_) {
-      CAIRN_RETURN_IF_ERROR(source->ReadBox(tensor, box, out));
-      const std::vector<float> values = ToFloats(dtype, out);
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+    CAIRN_RETURN_IF_ERROR(sources_[0]->ReadBox(tensor, box, out));
+    const uint64_t size = SizeOf(catalog().tensors[tensor].dtype);
+    std::vector<std::byte> mean;
+    for (const AveragedBox& averaged : averaged_[tensor]) {
+      const auto common = box.rank() == 0 ? box : Intersect(averaged.box, box);
+      if (!common) continue;
+      mean.resize(common->Volume() * size);
+      CAIRN_RETURN_IF_ERROR(ReadMean(tensor, *common, averaged.copies, mean));
+      ForEachRun(*common, *common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
+        std::memcpy(&out[to * size], &mean[from * size], count * size);
+      });
     }
-    for (float& value : sum) value /= static_cast<float>(sources_.size());
-    Cast(Dtype::kF32, std::as_bytes(std::span(sum)), dtype, out, OnOverflow::kInfinity);
     return OkStatus();
   }
 
  private:
+  Status ReadMean(uint32_t tensor, const Box& box, size_t copies, std::span<std::byte> out) {
+    const Dtype dtype = catalog().tensors[tensor].dtype;
+    std::vector<float> sum(box.Volume());
+    for (size_t copy = 0; copy < copies; ++copy) {
+      CAIRN_RETURN_IF_ERROR(sources_[copy]->ReadBox(tensor, box, out));
+      const std::vector<float> values = ToFloats(dtype, out);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+    }
+    for (float& value : sum) value /= static_cast<float>(copies);
+    Cast(Dtype::kF32, std::as_bytes(std::span(sum)), dtype, out, OnOverflow::kInfinity);
+    return OkStatus();
+  }
+
   std::vector<std::unique_ptr<StoredSource>> sources_;
-  std::vector<bool> averaged_;  // of each tensor
+  std::vector<std::vector<AveragedBox>> averaged_;  // of each tensor
 };
 
 struct Differing {
@@ -148,21 +171,42 @@ Result<Differing> Compare(FileSystem& fs, const std::string& directory, const St
   return differing;
 }
 
-// The catalogs that read the second, third, ... replica of each tensor.
-std::vector<StoredCatalog> Alternatives(const StoredCatalog& catalog,
-                                        const std::vector<StoredReplica>& replicas) {
-  std::map<uint32_t, std::vector<uint32_t>> others;  // of an array that is read
-  for (const StoredReplica& replica : replicas) others[replica.first].push_back(replica.array);
-  size_t count = 0;
-  for (const auto& [array, list] : others) count = std::max(count, list.size());
-  std::vector<StoredCatalog> catalogs;
-  for (size_t i = 0; i < count; ++i) {
-    StoredCatalog& other = catalogs.emplace_back(catalog);
-    for (ArrayPart& part : other.parts)
-      if (const auto found = others.find(part.array); found != others.end() && i < found->second.size())
-        part.array = found->second[i];
+// All copies, equal ones too, of each array that is read and has a copy which differs.
+std::map<uint32_t, std::vector<uint32_t>> CopiesOf(const std::vector<StoredReplica>& replicas,
+                                                   const std::vector<StoredReplica>& differing) {
+  std::map<uint32_t, std::vector<uint32_t>> copies;
+  for (const StoredReplica& replica : differing) copies.try_emplace(replica.first);
+  for (const StoredReplica& replica : replicas)
+    if (const auto found = copies.find(replica.first); found != copies.end())
+      found->second.push_back(replica.array);
+  return copies;
+}
+
+// Opens a source for the second, third, ... copy too.
+Result<std::unique_ptr<ForeignSource>> OpenMean(FileSystem& fs, const std::string& directory,
+                                                Manifest manifest, StoredCatalog catalog,
+                                                const std::map<uint32_t, std::vector<uint32_t>>& copies) {
+  size_t most = 0;
+  for (const auto& [array, others] : copies) most = std::max(most, others.size());
+  std::vector<StoredCatalog> catalogs(most, catalog);
+  std::vector<std::vector<AveragedBox>> averaged(catalog.tensors.size());
+  for (size_t i = 0; i < catalog.parts.size(); ++i) {
+    const ArrayPart& part = catalog.parts[i];
+    const auto found = copies.find(part.array);
+    if (found == copies.end() || !CanCast(catalog.arrays[part.array].dtype, Dtype::kF32))
+      continue;  // of integers the first is taken
+    for (size_t other = 0; other < found->second.size(); ++other)
+      catalogs[other].parts[i].array = found->second[other];
+    averaged[part.tensor].push_back({part.box, found->second.size() + 1});
   }
-  return catalogs;
+  std::vector<std::unique_ptr<StoredSource>> sources(1);
+  CAIRN_ASSIGN_OR_RETURN(sources[0],
+                         StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
+  for (StoredCatalog& other : catalogs) {
+    CAIRN_ASSIGN_OR_RETURN(auto source, StoredSource::Make(fs, directory, {}, std::move(other)));
+    sources.push_back(std::move(source));
+  }
+  return std::unique_ptr<ForeignSource>(new MeanSource(std::move(sources), std::move(averaged)));
 }
 
 }  // namespace
@@ -180,23 +224,12 @@ Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const st
                      directory, what, fmt::join(differing.each, "\n  "));
     manifest.history.push_back(what + (how == Replicas::kMean ? "; averaged" : "; the first was taken"));
   }
-  std::vector<StoredCatalog> others;
-  std::vector<bool> averaged(catalog.tensors.size());
-  if (how == Replicas::kMean) {
-    others = Alternatives(catalog, differing.replicas);
-    for (const StoredReplica& replica : differing.replicas)  // of integers the first is taken
-      averaged[replica.tensor] = CanCast(catalog.tensors[replica.tensor].dtype, Dtype::kF32);
-  }
-  std::vector<std::unique_ptr<StoredSource>> sources;
-  CAIRN_ASSIGN_OR_RETURN(auto first,
+  if (how == Replicas::kMean && !differing.replicas.empty())
+    return OpenMean(fs, directory, std::move(manifest), std::move(catalog),
+                    CopiesOf(replicas, differing.replicas));
+  CAIRN_ASSIGN_OR_RETURN(auto source,
                          StoredSource::Make(fs, directory, std::move(manifest), std::move(catalog)));
-  if (others.empty()) return std::unique_ptr<ForeignSource>(std::move(first));
-  sources.push_back(std::move(first));
-  for (StoredCatalog& other : others) {
-    CAIRN_ASSIGN_OR_RETURN(auto source, StoredSource::Make(fs, directory, {}, std::move(other)));
-    sources.push_back(std::move(source));
-  }
-  return std::unique_ptr<ForeignSource>(new MeanSource(std::move(sources), std::move(averaged)));
+  return std::unique_ptr<ForeignSource>(std::move(source));
 }
 
 }  // namespace cairn
