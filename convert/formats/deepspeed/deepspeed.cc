@@ -293,6 +293,7 @@ class DeepSpeedOpener {
 
   Status ReadOptimizers() {
     if (files_.optimizers.empty()) return ReadUnshardedOptimizers();
+    const Manifest before = manifest_;
     for (size_t rank = 0; rank < models_.size(); ++rank) {
       std::vector<ZeroShard> shards;
       CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
@@ -300,11 +301,8 @@ class DeepSpeedOpener {
       if (!shapes) return Fail(models_[rank].name, NotSupported("there are no param_shapes in it"));
       const bool round_robin = MegatronState(root()).contains("round_robin_gradients");
       auto read = ReadZero(fs_, shards, *shapes, round_robin);
-      if (!read.ok() && read.status().kind() == StatusKind::kNotSupported) {
-        CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, read.status()));
-        LeaveShards(shards, Fate::kAllowed);
-        continue;
-      }
+      if (!read.ok() && read.status().kind() == StatusKind::kNotSupported)
+        return LeaveOptimizers(before, read.status());
       if (!read.ok()) return read.status();
       ZeroContents& contents = *read;
       AddGroups(contents.groups);
@@ -340,11 +338,29 @@ class DeepSpeedOpener {
     return any;
   }
 
-  void LeaveShards(const std::vector<ZeroShard>& shards, Fate fate) {
-    for (const ZeroShard& shard : shards) {
-      const std::string& name = builder_.catalog.files[shard.file];
-      builder_.account.LeaveBelow(fate, name, shard.contents, shard.contents.root(), "optimizer");
+  // Half an optimizer is of no use: where one rank's cannot be read, what was read of the others' goes too.
+  // `before`: the manifest without any. Errors: those of LeaveOutOptimizer().
+  Status LeaveOptimizers(const Manifest& before, const Status& why) {
+    manifest_ = before;
+    CAIRN_RETURN_IF_ERROR(LeaveOutOptimizer(options_, manifest_, why));
+    std::erase_if(slices_, [](const auto& slice) { return IsOptimizerState(slice.second.role); });
+    groups_.clear();
+    doubts_.clear();
+    by_value_ = false;
+    for (size_t rank = 0; rank < models_.size(); ++rank) {
+      const ModelFile& model = models_[rank];
+      if (files_.optimizers.empty()) {
+        if (const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict))
+          builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
+        continue;
+      }
+      std::vector<ZeroShard> shards;
+      CAIRN_RETURN_IF_ERROR(OpenShards(static_cast<int>(rank), shards));
+      for (const ZeroShard& shard : shards)
+        builder_.account.LeaveBelow(Fate::kAllowed, builder_.catalog.files[shard.file], shard.contents,
+                                    shard.contents.root(), "optimizer");
     }
+    return OkStatus();
   }
 
   // The numbers of updates, which all ranks and groups have.
@@ -392,15 +408,14 @@ class DeepSpeedOpener {
 
   // Of a training without ZeRO, whose model states have the optimizer too.
   Status ReadUnshardedOptimizers() {
+    const Manifest before = manifest_;
     for (size_t rank = 0; rank < models_.size(); ++rank) {
       const ModelFile& model = models_[rank];
       const PyValue* optimizer = FindKind(model.contents.root(), "optimizer", PyKind::kDict);
       if (!optimizer) continue;
       const Status status = ReadUnshardedOptimizer(static_cast<int>(rank), *optimizer);
-      if (status.ok()) continue;
-      builder_.account.LeaveBelow(Fate::kAllowed, model.name, model.contents, *optimizer, "optimizer");
-      CAIRN_RETURN_IF_ERROR(
-          LeaveOutOptimizer(options_, manifest_, status.WithContext(JoinPath(files_.directory, model.name))));
+      if (!status.ok())
+        return LeaveOptimizers(before, status.WithContext(JoinPath(files_.directory, model.name)));
     }
     return OkStatus();
   }

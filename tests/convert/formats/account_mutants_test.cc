@@ -159,6 +159,39 @@ TEST(Relaxations, WhatWasLetPassIsInTheHistoryByName) {
             nlohmann::json{"import: secret was left out (--allow)"});
 }
 
+TEST(Relaxations, AnOptimizerIsLeftOutOnAllRanksOrOnNone) {
+  const TempDir dir(TempDir::Place::kMemory);
+  ASSERT_TRUE(MakeStep(Fs(), dir / "run", RecipeOf({.layers = 2, .vocab = 13}, {})).ok());
+  const Topology topology{.tp = 2, .dp = 2, .zero = 1};
+  const auto done = Export(Fs(), *Open(dir / "run"), *FindTargetFormat("megatron-deepspeed"), dir / "out",
+                           {.target = {.topology = topology, .dtype = {}}, .writer = {}, .progress = {}});
+  ASSERT_TRUE(done.ok()) << done.status().message();
+  std::vector<nlohmann::json> states;
+  for (const int rank : {0, 1}) {  // the second one's is found when the first one's is read
+    const std::string path =
+        dir / fmt::format("out/global_step100/bf16_zero_pp_rank_0_mp_rank_{:02}_optim_states.pt", rank);
+    EditedTorch file(Fs(), path);
+    const auto moment = std::ranges::find_if(
+        file.slots(), [](const EditedTorch::Slot& slot) { return slot.path.ends_with("exp_avg"); });
+    ASSERT_NE(moment, file.slots().end());
+    file.WriteWithSecret(*moment->holder);
+    EXPECT_THAT(ReadingOf(dir / "out").error, HasSubstr("--allow optimizer"));
+    const Reading reading = ReadingOf(dir / "out", {"optimizer"});
+    EXPECT_EQ(reading.error, "");
+    EXPECT_THAT(reading.tensors, testing::Not(HasSubstr("exp_avg")));
+    EXPECT_THAT(reading.tensors, testing::Not(HasSubstr("master")));
+    EXPECT_EQ(std::ranges::count_if(
+                  reading.history,
+                  [](const auto& entry) { return entry.dump().find("left out") != std::string::npos; }),
+              1)
+        << reading.history.dump(1);
+    states.push_back(reading.state);
+    file.Restore();
+  }
+  EXPECT_FALSE(states[0].contains("param_groups"));
+  EXPECT_EQ(states[0], states[1]);
+}
+
 // The header of a safetensors file is JSON, whose end may be spaces.
 TEST(AccountMutantsOfSafetensors, AnEntryLessOrRenamedIsAnErrorOrNamed) {
   const TempDir dir(TempDir::Place::kMemory);
