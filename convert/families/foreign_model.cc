@@ -15,7 +15,7 @@ std::string Dump(const json& value) { return value.dump(2) + "\n"; }
 
 // That of the files the model was read from, or what the configuration implies.
 json GenerationConfig(const json& model, const json& config) {
-  const json kept = model.value("hugging_face", json::object()).value("generation_config", json());
+  const json kept = KeptOfHuggingFace(model, "generation_config");
   if (kept.is_object()) return kept;
   json generation = {{"_from_model_config", true}};
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"})

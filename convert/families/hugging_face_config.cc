@@ -199,8 +199,13 @@ Result<json> ModelOfConfig(const Architecture& architecture, const json& config)
   return model;
 }
 
+json KeptOfHuggingFace(const json& model, const char* key) {
+  const auto kept = model.find("hugging_face");
+  return kept != model.end() && kept->is_object() ? kept->value(key, json()) : json();
+}
+
 Result<json> ConfigOfModel(const Architecture& architecture, const json& model, Dtype dtype) {
-  const json kept = model.value("hugging_face", json::object()).value("config", json());
+  const json kept = KeptOfHuggingFace(model, "config");
   const bool has_kept = kept.is_object() && kept.value("model_type", json()) == architecture.name;
   json config = has_kept ? kept : architecture.config;
   json was = json::object();
@@ -233,7 +238,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& model, 
               config);
   }
   // The type in which transformers computes is the file's own where the weights still have theirs.
-  const json stored = model.value("hugging_face", json::object()).value("stored_dtype", json());
+  const json stored = KeptOfHuggingFace(model, "stored_dtype");
   json type = TorchName(dtype);
   if (has_kept && stored == type)
     for (const char* key : {"torch_dtype", "dtype"})
@@ -243,7 +248,7 @@ Result<json> ConfigOfModel(const Architecture& architecture, const json& model, 
 }
 
 json CompleteModel(const json& model) {
-  const json kept = model.value("hugging_face", json::object()).value("config", json());
+  const json kept = KeptOfHuggingFace(model, "config");
   if (model.contains("function") || !kept.is_object()) return model;
   const json type = kept.value("model_type", json());
   const Architecture* architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");

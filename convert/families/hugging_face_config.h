@@ -21,6 +21,10 @@ Result<nlohmann::json> ModelOfConfig(const Architecture& architecture, const nlo
 Result<nlohmann::json> ConfigOfModel(const Architecture& architecture, const nlohmann::json& model,
                                      Dtype dtype);
 
+// What the model kept under `key` of the files that it was read from ("config", "generation_config",
+// "stored_dtype"); null where it kept nothing.
+nlohmann::json KeptOfHuggingFace(const nlohmann::json& model, const char* key);
+
 // A model with the fields that an earlier version did not read from its own config.json.
 nlohmann::json CompleteModel(const nlohmann::json& model);
 

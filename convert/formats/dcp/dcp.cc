@@ -258,6 +258,7 @@ class DcpReader {
     };
     manifest_.model = part("model", nlohmann::json::object());
     manifest_.state = part("state", nlohmann::json::object());
+    CAIRN_RETURN_IF_ERROR(CheckOwnState(manifest_.state));
     manifest_.history = part("history", nlohmann::json::array());
     manifest_.step = IntField(own, "step");
     std::map<std::string, Dims, std::less<>> shapes;
@@ -267,6 +268,16 @@ class DcpReader {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ParameterSpec> specs,
                            DecodeParameters(rows.get_ref<const std::string&>(), shapes));
     for (const ParameterSpec& spec : specs) specs_.emplace(spec.name, spec);
+    return OkStatus();
+  }
+
+  // What is read and added to here has the kind that our writer gives it.
+  static Status CheckOwnState(const nlohmann::json& state) {
+    const auto step = state.find("optimizer_step"), other = state.find("other");
+    if (step != state.end() && !step->is_number())
+      return Corrupt("its state.optimizer_step is {}, not a number", step->type_name());
+    if (other != state.end() && !other->is_object())
+      return Corrupt("its state.other is {}, not an object", other->type_name());
     return OkStatus();
   }
 

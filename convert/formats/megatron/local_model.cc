@@ -114,7 +114,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
   }
   LocalModel model;
   CAIRN_ASSIGN_OR_RETURN(model.shape, MegatronShapeOf(facts, tensors));
-  model.shape.bigscience = facts.value("position_embedding", "") == "alibi";
+  model.shape.bigscience = facts.value("position_embedding", nlohmann::json()) == "alibi";
   model.shape.gate_last = model.shape.bigscience && model.shape.gated;
   model.shape.program = MegatronProgram::kDeepSpeed;
   CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(facts, model.shape));

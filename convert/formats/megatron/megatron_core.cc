@@ -81,7 +81,10 @@ Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingSt
   const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };
   if (std::ranges::all_of(state.groups.hyper, its_own)) return OkStatus();
   CAIRN_RETURN_IF_ERROR(PartGroups(tensors, 2, MatricesThenVectors, allowed, state));
-  const auto decay = [&](size_t group) { return state.groups.hyper[group].value("weight_decay", 0.0); };
+  const auto decay = [&](size_t group) {
+    const nlohmann::json decay = state.groups.hyper[group].value("weight_decay", nlohmann::json());
+    return decay.is_number() ? decay.get<double>() : 0.0;
+  };
   if (decay(1) == 0 || state.groups.MembersOf(1).empty()) return OkStatus();
   if (decay(1) != decay(0) && !allowed)
     return NotSupported(

@@ -81,7 +81,11 @@ std::vector<std::string> OptimizerGroups::MembersOf(size_t group) const {
 
 Result<OptimizerGroups> GroupsOfSource(const nlohmann::json& param_groups, const TrainingTensors& tensors) {
   OptimizerGroups groups;
-  for (const auto& group : param_groups) groups.hyper.push_back(WithoutMembers(group));
+  for (const auto& group : param_groups) {
+    if (!group.is_object())
+      return Corrupt("param_groups of the training's state has a group that is {}", group.type_name());
+    groups.hyper.push_back(WithoutMembers(group));
+  }
   if (groups.hyper.empty()) groups.hyper.push_back(nlohmann::json::object());
   const auto of_all = [](const ParameterSpec&) { return size_t{0}; };
   if (std::ranges::any_of(param_groups, SaysMembers)) {

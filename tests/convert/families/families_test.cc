@@ -285,6 +285,16 @@ TEST(ArchitecturesTest, BothSpellingsOfRopeAreTheSameModel) {
   EXPECT_EQ((*ConfigOfModel(llama, model, Dtype::kF32))["rope_theta"], 7);
 }
 
+TEST(ArchitecturesTest, AModelThatKeptSomethingElseThanFilesHasAConfigurationAllTheSame) {
+  json model = ModelJson({});
+  const auto wanted = HuggingFaceModel(model, Dtype::kF32);
+  ASSERT_TRUE(wanted.ok()) << wanted.status().message();
+  model["hugging_face"] = "a text";
+  const auto found = HuggingFaceModel(model, Dtype::kF32);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->files, wanted->files);
+}
+
 TEST(ArchitecturesTest, WhatNoTableKnowsIsRefused) {
   std::mt19937_64 rng(1);
   const Architecture opt = *FindArchitecture("opt");

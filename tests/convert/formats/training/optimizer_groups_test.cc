@@ -196,6 +196,17 @@ TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
                 HasSubstr("embedding.word.weight and embedding.position.weight have another lr"));
 }
 
+TEST_F(MegatronGroupsTest, ValuesOfAnotherKindAreNoException) {
+  json groups = Decays(0.1, 0.0);
+  groups[1]["weight_decay"] = "none";
+  EXPECT_TRUE(Plan("megatron", Gpt(groups)).ok());
+  for (const char* format : {"dcp", "megatron", "megatron-deepspeed", "universal"})
+    EXPECT_THAT(Refusal(format, Gpt({Decays(0.1, 0.0)[0], 7})), HasSubstr("has a group that is number"));
+  Source source = Gpt(Decays(0.1, 0.0));
+  source.facts().model["position_embedding"] = 7;
+  EXPECT_THAT(Refusal("megatron-deepspeed", source), HasSubstr("position_embedding"));
+}
+
 TEST_F(MegatronGroupsTest, MembersFollowFromWhatMegatronWritesIntoThem) {
   json groups = {{{"wd_mult", 1.0}, {"default_config", true}},
                  {{"wd_mult", 1.0}, {"default_config", false}, {"max_lr", 0.3}},
