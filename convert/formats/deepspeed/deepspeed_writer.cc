@@ -212,8 +212,8 @@ class UniversalPlanner : public DeepSpeedPlanner {
   using DeepSpeedPlanner::DeepSpeedPlanner;
 
   Result<TargetFiles> Plan() {
-    steps_ = Steps::kOfEach;
-    state_.round_robin_gradients = false;  // parameters are by name
+    if (facts().empty()) steps_ = Steps::kOfEach;  // Megatron's tensors are several parameters, of one step
+    state_.round_robin_gradients = false;          // parameters are by name
     CAIRN_RETURN_IF_ERROR(Choose(Dtype::kF32));
     // The arguments in its model states are those of the training that it came from.
     if (topology_.zero == 0) topology_.zero = 1;

@@ -79,14 +79,12 @@ class UniversalOpener {
         model_.facts["vocab_size"] = model_.vocab = vocab;
       manifest_.model = model_.facts;
     }
-    MegatronAssembler assembler(model_, 1, builder_);
-    for (const std::string& name : names_)
-      CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
     if (steps_differ_ && megatron)
       return NotSupported("{}: its parameters differ in their number of updates, and are fused ones",
                           directory_);
-    for (size_t i = 0; steps_differ_ && i < names_.size(); ++i)
-      CAIRN_RETURN_IF_ERROR(Add(names_[i], Role::kStep, "step.pt", nullptr, assembler));
+    MegatronAssembler assembler(model_, 1, builder_);
+    for (const std::string& name : names_)
+      CAIRN_RETURN_IF_ERROR(AddParameter(name, megatron ? &places.at(name) : nullptr, assembler));
     for (size_t i = 0; i < states_.size(); ++i) CAIRN_RETURN_IF_ERROR(ReadModule(i, megatron));
     if (const auto groups = manifest_.state.find("param_groups"); groups != manifest_.state.end())
       MembersOfArrays(builder_.catalog, groups_).PutInto(*groups);
@@ -183,16 +181,20 @@ class UniversalOpener {
     return OkStatus();
   }
 
-  // Every file of a parameter's directory is one of its states.
+  // Every file of a parameter's directory is one of its states; a frozen one has its fp32.pt alone.
   Status AddParameter(const std::string& name, const MegatronName* place, MegatronAssembler& assembler) {
     CAIRN_RETURN_IF_ERROR(Add(name, Role::kWeight, "fp32.pt", place, assembler));
     const std::string directory = fmt::format("zero/{}", name);
     CAIRN_ASSIGN_OR_RETURN(const auto files, fs_.List(JoinPath(directory_, directory)));
+    if (steps_differ_ && files.size() > 1 && std::ranges::find(files, "step.pt") == files.end())
+      return NotFound("{}: there is no step.pt beside its states, and those of other parameters differ",
+                      JoinPath(directory_, directory));
     for (const std::string& file : files) {
       if (file == "fp32.pt") continue;
       const std::string relative = JoinPath(directory, file), key = file.substr(0, file.rfind('.'));
       if (file == "step.pt") {
-        CAIRN_RETURN_IF_ERROR(LeaveFile(Fate::kTrainingState, relative, key));
+        CAIRN_RETURN_IF_ERROR(steps_differ_ ? Add(name, Role::kStep, "step.pt", nullptr, assembler)
+                                            : LeaveFile(Fate::kTrainingState, relative, key));
         continue;
       }
       if (IsAllowed(options_, relative)) {

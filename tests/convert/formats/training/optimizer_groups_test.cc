@@ -196,6 +196,17 @@ TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
                 HasSubstr("embedding.word.weight and embedding.position.weight have another lr"));
 }
 
+TEST_F(MegatronGroupsTest, AUniversalCheckpointOfFusedTensorsHasOneStep) {
+  Source source = Gpt(Decays(0.1, 0.0));
+  EXPECT_TRUE(Plan("universal", source).ok());
+  for (ParameterSpec spec : SpecsOf({})) {
+    spec.shape = {};
+    source.Add(spec, Role::kStep);
+  }
+  EXPECT_THAT(Refusal("universal", source), HasSubstr("steps that differ between parameters"));
+  EXPECT_TRUE(Plan("universal", source, {.allow_optimizer = true}).ok());
+}
+
 TEST_F(MegatronGroupsTest, ValuesOfAnotherKindAreNoException) {
   json groups = Decays(0.1, 0.0);
   groups[1]["weight_decay"] = "none";
