@@ -8,6 +8,7 @@
 
 #include <cctype>
 #include <optional>
+#include <utility>
 
 namespace cairn {
 namespace {
@@ -31,43 +32,94 @@ constexpr PatternKind kPatternKinds[] = {
     {"vocabulary_parameter_patterns", SliceRule::kRows},
 };
 
-// A regular expression of Python's as a POSIX one; nothing where it uses what that has not, or may grow.
-std::optional<std::string> PosixOf(std::string_view python) {
-  std::string posix = "^(";
-  for (size_t i = 0; i < python.size(); ++i) {
-    const char c = python[i];
-    const std::string_view rest = python.substr(i);
-    if (c == '{' || static_cast<unsigned char>(c) >= 0x80) return std::nullopt;
-    if (rest.starts_with("(?:")) {
-      posix += '(';
-      i += 2;
-    } else if (c == '(' && rest.size() > 1 && rest[1] == '?') {
-      return std::nullopt;
-    } else if (c == '?' && i > 0 && (python[i - 1] == '*' || python[i - 1] == '+' || python[i - 1] == '?')) {
-      continue;  // whether it matches is the same for a lazy one
-    } else if (c != '\\') {
-      posix += c;
-    } else {
-      if (++i == python.size()) return std::nullopt;
-      const char escaped = python[i];
-      if (escaped == 'd')
-        posix += "[0-9]";
-      else if (escaped == 'w')
-        posix += "[A-Za-z0-9_]";
-      else if (std::isalnum(static_cast<unsigned char>(escaped)))
-        return std::nullopt;
-      else
-        posix += std::string("\\") + escaped;
-    }
+// A regular expression of Python's as a POSIX one, piece by piece. Three things differ that patterns of names
+// use: escapes, which POSIX does not have inside of brackets; groups without a number; lazy repetitions, of
+// which whether they match is the same.
+class PosixPattern {
+ public:
+  // Nothing where the pattern uses what POSIX does not have, or may grow.
+  static std::optional<std::string> Of(std::string_view python) {
+    PosixPattern pattern(python);
+    while (!pattern.rest_.empty())
+      if (!pattern.Step()) return std::nullopt;
+    return pattern.posix_ + ")";
   }
-  return posix + ")";
-}
+
+ private:
+  explicit PosixPattern(std::string_view python) : rest_(python) {}
+
+  static bool IsRepetition(char c) { return c == '*' || c == '+' || c == '?'; }
+
+  char Next() {
+    const char c = rest_.front();
+    rest_.remove_prefix(1);
+    return c;
+  }
+
+  bool Step() {
+    const bool repeated = std::exchange(repeated_, false);
+    if (rest_.starts_with("(?:")) {
+      rest_.remove_prefix(3);
+      posix_ += '(';
+      return true;
+    }
+    if (rest_.starts_with("(?")) return false;
+    const char c = Next();
+    if (c == '[') return Brackets();
+    if (c == '\\') return Escape("[0-9]", "[A-Za-z0-9_]", true);
+    if (c == '{' || static_cast<unsigned char>(c) >= 0x80) return false;
+    if (repeated && IsRepetition(c)) return c == '?';  // a lazy one
+    repeated_ = IsRepetition(c);
+    posix_ += c;
+    return true;
+  }
+
+  // Behind a backslash. `quoted`: a sign keeps it.
+  bool Escape(std::string_view digit, std::string_view word, bool quoted) {
+    if (rest_.empty()) return false;
+    const char c = Next();
+    if (c == 'd' || c == 'w') {
+      posix_ += c == 'd' ? digit : word;
+      return true;
+    }
+    if (std::isalnum(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80) return false;
+    if (quoted) posix_ += '\\';
+    posix_ += c;
+    return true;
+  }
+
+  // Behind "[": to the "]". Signs that POSIX would take for its own there are refused.
+  bool Brackets() {
+    posix_ += '[';
+    if (rest_.starts_with("^")) posix_ += Next();
+    for (bool first = true; !rest_.empty(); first = false) {
+      if (!first && rest_.front() == ']') {
+        posix_ += Next();
+        return true;
+      }
+      const char c = Next();
+      if (c == '[' || static_cast<unsigned char>(c) >= 0x80) return false;
+      if (c != '\\') {
+        posix_ += c;
+        continue;
+      }
+      const bool own = rest_.starts_with("]") || rest_.starts_with("^") || rest_.starts_with("-") ||
+                       rest_.starts_with("[");
+      if (own || !Escape("0-9", "A-Za-z0-9_", false)) return false;
+    }
+    return false;
+  }
+
+  std::string_view rest_;
+  std::string posix_ = "^(";
+  bool repeated_ = false;  // what was last
+};
 
 }  // namespace
 
 Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
   const auto text = AsText(&pattern);
-  const auto posix = text && text->size() <= kMaxPatternBytes ? PosixOf(*text) : std::nullopt;
+  const auto posix = text && text->size() <= kMaxPatternBytes ? PosixPattern::Of(*text) : std::nullopt;
   auto regex = std::make_unique<regex_t>();
   if (!posix || patterns_.size() >= kMaxPatterns ||
       ::regcomp(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
