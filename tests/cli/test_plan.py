@@ -78,7 +78,7 @@ class PredictTest(CliTest):
     def test_bad_tables_are_one_line(self):
         bad = self.dir / "bad.csv"
         for text, says in (("", "empty"), ("a,b\n1,2\n", "no column 'hidden'"), ("x" * 5_000_000, "no rows"),
-                           ("hidden,tp,pp,mbs,gbs\n1,2\n", "bad.csv:2"), ("\0\1\2", "no text"),
+                           ("hidden,tp,pp,mbs,gbs\n1,2\n", "bad.csv:2"), ("\0\1\2", "not text"),
                            ("hidden,tp,pp,mbs,gbs,gpus,layers\n8,0,1,1,1,8,1\n", "bad.csv:2: tp")):
             bad.write_text(text)
             done = self.cairn("plan", "predict", bad, code=2, says=says)

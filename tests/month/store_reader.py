@@ -9,7 +9,7 @@ import struct
 import tarfile
 import tempfile
 
-UNPACK = pathlib.Path(__file__).resolve().parents[2] / "tools/archive/unpack.py"
+UNPACK = pathlib.Path(__file__).resolve().parents[2] / "tools/archive/store/unpack.py"
 PACKED = ".planes.zst"
 
 
@@ -40,11 +40,11 @@ def _entries(path):
 
 def _unpacked(path):
     found = {}
+    unpack = _unpacker()  # not below: a program that is not there must not look like a rotten tar
     with tempfile.TemporaryDirectory() as place:
         try:
             with tarfile.open(path) as tar:
                 tar.extractall(place)
-            unpack = _unpacker()
             directories = [(d, n[:-len(PACKED)]) for d, _, names in os.walk(place) for n in sorted(names)
                            if n.endswith(PACKED)]
             again = [(d, n) for d, n in directories if unpack.unpack(d, n, masters=False)]
