@@ -33,7 +33,7 @@ TEST(CsvTableTest, WhatIsNoTableIsNamed) {
   EXPECT_TRUE(says("a,a\n1,2\n", "has 'a' twice"));
   EXPECT_TRUE(says("a,b\n", "no rows"));
   EXPECT_TRUE(says("", "no rows"));
-  EXPECT_TRUE(says(std::string_view("a\0b\n1\n", 6), "no text"));
+  EXPECT_TRUE(says(std::string_view("a\0b\n1\n", 6), "not text"));
   EXPECT_TRUE(says("a,b\n\"1,2\n", "is it a CSV file?"));
   EXPECT_FALSE(ReadCsv("/nonexistent/t.csv").ok());
 }

@@ -55,10 +55,10 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
   const std::tuple<std::string, const char*> cases[] = {
       {"", "does not start with {"},
       {"[]", "does not start with {"},
-      {"{", "no JSON"},
-      {"{" + good, "no JSON"},
-      {"{" + good + "} x", "no JSON"},
-      {"{" + good + "}{}", "no JSON"},
+      {"{", "not JSON"},
+      {"{" + good, "not JSON"},
+      {"{" + good + "} x", "not JSON"},
+      {"{" + good + "}{}", "not JSON"},
       {"{" + good + "," + good + "}", "t is there twice"},
       {R"({"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "twice"},
       {R"({"t":{"dtype":"F32","shape":[2]}})", "lacks"},
@@ -93,8 +93,8 @@ TEST(SafetensorsHeaderTest, EveryLieIsNamed) {
       {"{}", "belong to nothing"},
       {R"({"t":)" + std::string(1 << 20, '[') + "}", "a list"},
       {R"({"t":{"dtype":"F32","shape":)" + std::string(1 << 20, '[') + "}", "a list"},
-      {"{" + std::string(1 << 20, '{'), "no JSON"},
-      {R"({"__metadata__":)" + std::string(1 << 16, '{') + "}", "no JSON"},
+      {"{" + std::string(1 << 20, '{'), "not JSON"},
+      {R"({"__metadata__":)" + std::string(1 << 16, '{') + "}", "not JSON"},
   };
   for (const auto& [json, says] : cases) {
     const auto header = Parse(json, 8);
@@ -182,7 +182,7 @@ TEST(StrictJsonTest, DepthAndDuplicatesAreRefused) {
   EXPECT_THAT(ParseStrictJson(R"({"a":{"b":1,"b":2}})").status().message(),
               HasSubstr("\"b\" is there twice"));
   EXPECT_THAT(ParseStrictJson("{}x").status().message(), HasSubstr("byte"));
-  EXPECT_THAT(ParseStrictJson("").status().message(), HasSubstr("no JSON"));
+  EXPECT_THAT(ParseStrictJson("").status().message(), HasSubstr("not JSON"));
   EXPECT_FALSE(ParseStrictJson("{\"a\":\"\xff\"}").ok());
 }
 
