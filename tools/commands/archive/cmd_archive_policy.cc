@@ -201,7 +201,9 @@ class PolicyRun {
     return OkStatus();
   }
 
-  RunReport& Finish() {
+  // `status`: of what ended the run before its end.
+  RunReport& Finish(const Status& status = {}) {
+    if (!status.ok()) report_.failures.push_back(status.message());
     report_.finished_unix_seconds = std::time(nullptr);
     report_.last_success_unix_seconds =
         report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
@@ -444,10 +446,10 @@ void CallFailureHook(const Policy& policy, const RunReport& report) {
 
 // A run that could not even begin, or whose lock failed: those who watch the job hear of it too. The first
 // process speaks for its launch. Returns `why`.
-Status TellStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, RunReport& report,
+Status TellStopped(FileSystem& fs, const Policy& policy, const RankTeam& team, PolicyRun& run,
                    const Status& why) {
   if (!team.leads()) return why;
-  report.failures.push_back(why.message());
+  const RunReport& report = run.Finish(why);
   if (const Status written = WriteReport(fs, policy, report); !written.ok()) PrintProblem(written.message());
   CallFailureHook(policy, report);
   return why;
@@ -483,14 +485,13 @@ Result<int> RunByPolicy(const std::string& policy_path, bool dry_run, bool json)
   {
     PolicyRun run(fs, policy, json);
     Result<TeamStore> store = run.Join(team);
-    if (!store.ok()) return TellStopped(fs, policy, team, run.Finish(), store.status());
+    if (!store.ok()) return TellStopped(fs, policy, team, run, store.status());
     Status status = run.Store(*store);
     const Result<bool> last = store->IsLast();
-    if (!last.ok()) return TellStopped(fs, policy, team, run.Finish(), last.status());
+    if (!last.ok()) return TellStopped(fs, policy, team, run, last.status());
     if (!*last) return TellShare(run.Finish(), status, json);
     if (const Status end = run.Conclude(*store); status.ok()) status = end;
-    report = run.Finish();
-    if (!status.ok()) report.failures.push_back(status.message());
+    report = run.Finish(status);
     if (const Status written = WriteReport(fs, policy, report); !written.ok()) {
       PrintProblem(written.message());
       report.failures.push_back(written.message());
