@@ -10,8 +10,8 @@
 #include "convert/formats/hugging_face/safetensors_sink.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
+#include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/unsynced_file_system.h"
 #include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
@@ -20,12 +20,8 @@ namespace {
 using nlohmann::json;
 using Bytes = std::vector<std::byte>;
 
-FileSystem& Fs() {
-  static UnsyncedFileSystem file_system;
-  return file_system;
-}
-
-std::unique_ptr<StepReader> Open(const std::string& path) {
+// A step that is passed over fails the test, too.
+std::unique_ptr<StepReader> OpenWithoutSkipping(const std::string& path) {
   auto reader = OpenCheckpoint(Fs(), path, [](const Status& why) { ADD_FAILURE() << why.message(); });
   EXPECT_TRUE(reader.ok()) << reader.status().message();
   return reader.ok() ? std::move(reader).value() : nullptr;
@@ -92,7 +88,7 @@ class StripTest : public testing::Test {
   }
   void Write() { ASSERT_TRUE(MakeStep(Fs(), dir_ / "run", recipe_).ok()); }
   Result<StripResult> Run(const StripOptions& options) {
-    return Strip(Fs(), *Open(dir_ / "run"), dir_ / "out", options);
+    return Strip(Fs(), *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", options);
   }
   std::vector<std::string> Left() { return *Fs().List(dir_.path()); }
 
@@ -111,8 +107,8 @@ TEST_F(StripTest, HuggingFaceTensorsAreThoseOfAPlainLoop) {
             .layers = 3, .hidden = 12, .heads = 2, .ffn = 34, .vocab = 41, .positions = 7, .tied = tied};
         const StepRecipe recipe = RecipeOf(model, {.tp = 2, .pp = 2, .dp = 2});
         ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
-        const auto result =
-            Strip(Fs(), *Open(dir / "run"), dir / "out", {.dtype = dtype, .writer = {.max_memory = window}});
+        const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), dir / "out",
+                                  {.dtype = dtype, .writer = {.max_memory = window}});
         ASSERT_TRUE(result.ok()) << result.status().message();
 
         const auto loaded = LoadSafetensors(dir / "out/model.safetensors");
@@ -184,7 +180,7 @@ TEST_F(StripTest, TheSameSourceGivesTheSameBytes) {
   Make({});
   ASSERT_TRUE(Run({}).ok());
   const std::string first = ReadFile(dir_ / "out/model.safetensors");
-  ASSERT_TRUE(Strip(Fs(), *Open(dir_ / "run"), dir_ / "again/", {}).ok());
+  ASSERT_TRUE(Strip(Fs(), *OpenWithoutSkipping(dir_ / "run"), dir_ / "again/", {}).ok());
   EXPECT_EQ(ReadFile(dir_ / "again/model.safetensors"), first);
 }
 
@@ -214,7 +210,7 @@ TEST_F(StripTest, NativeIsAStepOfWeightsOnTheSameTopology) {
   Make({.layers = 3});
   const auto result = Run({.dtype = Dtype::kBF16, .format = StripFormat::kNative, .keep_fp32 = {"*norm*"}});
   ASSERT_TRUE(result.ok()) << result.status().message();
-  const auto reader = Open(dir_ / "out");
+  const auto reader = OpenWithoutSkipping(dir_ / "out");
   EXPECT_EQ(reader->manifest().topology, recipe_.topology);
   ASSERT_EQ(reader->catalog().tensors.size(), recipe_.specs.size());
   for (uint32_t i = 0; i < recipe_.specs.size(); ++i) {
@@ -244,7 +240,8 @@ TEST_F(StripTest, LargeModelsAreCutIntoFilesWithAnIndex) {
   EXPECT_EQ(index["metadata"]["total_size"], total);
   EXPECT_TRUE(files.contains(fmt::format("model-00001-of-{:05}.safetensors", files.size())));
   EXPECT_EQ(result->files, files.size() + 4);  // index, two configurations, SHA256SUMS
-  EXPECT_EQ(EstimateStrip(*Open(dir_ / "run"), {.max_file_bytes = 4000})->files, result->files);
+  EXPECT_EQ(EstimateStrip(*OpenWithoutSkipping(dir_ / "run"), {.max_file_bytes = 4000})->files,
+            result->files);
 }
 
 TEST(CutIntoFilesTest, FillsInOrderAndGivesGiantsTheirOwn) {
@@ -374,7 +371,7 @@ TEST_F(StripTest, AModelThatContradictsItsTensorsIsNamed) {
     recipe.model[field] = value;
     TempDir dir;
     ASSERT_TRUE(MakeStep(Fs(), dir / "run", recipe).ok());
-    const auto result = Strip(Fs(), *Open(dir / "run"), dir / "out", {});
+    const auto result = Strip(Fs(), *OpenWithoutSkipping(dir / "run"), dir / "out", {});
     ASSERT_FALSE(result.ok()) << field;
     EXPECT_NE(result.status().message().find(named), std::string::npos) << result.status().message();
   }
@@ -403,7 +400,8 @@ TEST_F(StripTest, AByteThatTheDiskChangedIsFound) {
   Make({});
   for (int64_t lie_at = 0;; ++lie_at) {
     LyingFileSystem lying(Fs(), lie_at);
-    const auto result = Strip(lying, *Open(dir_ / "run"), dir_ / "out", {.max_file_bytes = 6000});
+    const auto result =
+        Strip(lying, *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", {.max_file_bytes = 6000});
     if (!lying.lied()) {
       EXPECT_TRUE(result.ok());
       EXPECT_GT(lie_at, 5);
@@ -425,13 +423,13 @@ TEST_F(StripTest, AFailureAtAnyOperationNeverLeavesHalfADirectory) {
                         .copies = {{"tokenizer.json", {&fs, dir_ / "tokenizer.json"}}}};
   };
   FaultyFileSystem faulty(Fs());
-  ASSERT_TRUE(Strip(faulty, *Open(dir_ / "run"), dir_ / "whole", options(faulty)).ok());
+  ASSERT_TRUE(Strip(faulty, *OpenWithoutSkipping(dir_ / "run"), dir_ / "whole", options(faulty)).ok());
   const std::vector<std::string> whole = *Fs().List(dir_ / "whole");
   const int64_t operations = faulty.operations();
   for (int64_t budget = 0; budget < operations; budget += budget < operations - 60 ? 11 : 1) {
     FaultyFileSystem failing(Fs());
     failing.SetBudget(budget);
-    EXPECT_FALSE(Strip(failing, *Open(dir_ / "run"), dir_ / "out", options(failing)).ok());
+    EXPECT_FALSE(Strip(failing, *OpenWithoutSkipping(dir_ / "run"), dir_ / "out", options(failing)).ok());
     if (!Fs().Stat(dir_ / "out").ok()) continue;
     for (const std::string& name : whole)
       EXPECT_EQ(ReadFile(dir_ / ("out/" + name)), ReadFile(dir_ / ("whole/" + name))) << budget;
