@@ -26,7 +26,11 @@ int64_t Ordered(const std::byte* at) {
 }
 
 uint64_t UlpsApart(size_t size, const std::byte* a, const std::byte* b) {
-  const auto apart = [&](auto ordered) { return static_cast<uint64_t>(std::abs(ordered(a) - ordered(b))); };
+  const auto apart = [&](auto ordered) {  // of two doubles it may be more than an int64_t holds
+    const auto [low, high] = std::minmax({ordered(a), ordered(b)});
+    return static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  };
+  if (size == 8) return apart(Ordered<int64_t>);
   if (size == 4) return apart(Ordered<int32_t>);
   if (size == 2) return apart(Ordered<int16_t>);
   if (size == 1) return apart(Ordered<int8_t>);
