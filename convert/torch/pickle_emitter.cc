@@ -65,6 +65,11 @@ void PickleEmitter::BeginObject(std::string_view module, std::string_view name) 
 void PickleEmitter::Json(const nlohmann::json& value) {
   if (value.is_null()) return None();
   if (value.is_boolean()) return Bool(value.get<bool>());
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
+    out_ += "\x8a\x09";  // with a zero behind it, or it would be negative
+    AppendLittle(out_, value.get<uint64_t>(), 8);
+    return AppendLittle(out_, 0, 1);
+  }
   if (value.is_number_integer()) return Int(value.get<int64_t>());
   if (value.is_number()) return Float(value.get<double>());
   if (value.is_string()) return Text(value.get_ref<const std::string&>());

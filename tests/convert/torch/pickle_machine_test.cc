@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "convert/torch/pickle_emitter.h"
 #include "convert/torch/tensor_walk.h"
 
 namespace cairn {
@@ -50,6 +51,22 @@ TEST(PickleMachine, ReadsPlainValues) {
   EXPECT_EQ(AsText(Find(root, "text")), "\xc3\xa4");
   EXPECT_EQ(Find(root, "absent"), nullptr);
   EXPECT_EQ(AsDims(root.items.back()), (Dims{1, 2}));
+}
+
+TEST(PickleEmitter, WritesIntegersOfAnySizeAndSign) {
+  PickleEmitter emitter;
+  emitter.Json({INT64_MIN, -1, 255, INT64_MAX, uint64_t{INT64_MAX} + 1, UINT64_MAX});
+  const auto pickle = ReadPickle(emitter.Finish());
+  ASSERT_TRUE(pickle.ok()) << pickle.status().message();
+  const std::vector<PyValue*>& items = (*pickle)->root->items;
+  ASSERT_EQ(items.size(), 6U);
+  EXPECT_EQ(AsInt(items[0]), INT64_MIN);
+  EXPECT_EQ(AsInt(items[1]), -1);
+  EXPECT_EQ(AsInt(items[2]), 255);
+  EXPECT_EQ(AsInt(items[3]), INT64_MAX);
+  EXPECT_TRUE(items[4]->is(PyKind::kBigInt));
+  EXPECT_EQ(items[4]->text, "\0\0\0\0\0\0\0\x80\0"s);
+  EXPECT_EQ(items[5]->text, "\xff\xff\xff\xff\xff\xff\xff\xff\0"s);
 }
 
 TEST(PickleMachine, OfEqualKeysTheLastOneCounts) {
