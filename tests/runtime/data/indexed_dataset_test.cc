@@ -157,7 +157,8 @@ TEST_F(IndexedDatasetTest, OtherVersionsTypesAndLayoutsAreNotSupported) {
   }
   ExpectRefused(Example::Index() + std::string(5, '\0'), StatusKind::kNotSupported, "multimodal");
   ExpectRefused(std::string("TNTIDX\0\0", 8) + std::string(100, '\0'), StatusKind::kNotSupported, "legacy");
-  ExpectRefused("PK\3\4 something else altogether, long enough", StatusKind::kCorrupt, "is not a Megatron index");
+  ExpectRefused("PK\3\4 something else altogether, long enough", StatusKind::kCorrupt,
+                "is not a Megatron index");
 }
 
 TEST_F(IndexedDatasetTest, MissingFileIsNotFound) {
