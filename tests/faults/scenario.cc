@@ -341,7 +341,17 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
     std::vector<PruneEntry> entries;
     for (const ArchiveMember& m : members)
-      entries.push_back({m.tar, m.file(), m.run, m.step, m.bytes, true, m.step == kFirstStep, true, ""});
+      entries.push_back({.tar = m.tar,
+                         .file = m.file(),
+                         .run = m.run,
+                         .step = m.step,
+                         .bytes = m.bytes,
+                         .proven = true,
+                         .remove = m.step == kFirstStep,
+                         .rewrite = true,
+                         .why = "",
+                         .title = "",
+                         .source = ""});
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
     if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");

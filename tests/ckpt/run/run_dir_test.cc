@@ -47,8 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         RetentionCase{"none", {}, {}, {.keep_last = 1}, {}},
         RetentionCase{"only_one", {2}, {}, {.keep_last = 1}, {}},
-        RetentionCase{
-            "the_one_before_the_newest_stays_until_it_is_confirmed", {2, 4, 6}, {}, {.keep_last = 1}, {2}},
+        RetentionCase{"the_second_newest_stays_until_confirmed", {2, 4, 6}, {}, {.keep_last = 1}, {2}},
         RetentionCase{"confirmed_by_a_later_step", {2, 4, 6, 8}, {8}, {.keep_last = 1}, {2, 4}},
         RetentionCase{"unhealthy_steps_push_nothing_out", {2, 4, 6, 8}, {6, 8}, {.keep_last = 2}, {}},
         RetentionCase{"evidence_stays", {2, 4, 6, 8, 10}, {6, 8, 10}, {.keep_last = 1}, {2}},

@@ -199,7 +199,7 @@ TEST_P(StepLoaderTest, ADamagedChunkFailsTheLoadAndIsNamed) {
   }
 }
 
-TEST_P(StepLoaderTest, AFileThatWasCutShortSinceItWasOpenedIsAnErrorNotASignal) {
+TEST_P(StepLoaderTest, AFileCutShortSinceItWasOpenedIsAnErrorNoSignal) {
   ASSERT_TRUE(LoadAll().ok());  // its shards are open now
   const Piece piece = PieceOfTwoChunks();
   for (const uint64_t keep : {kChunkBytes + 4096 * 7, kChunkBytes / 2, kPageBytes, uint64_t{0}}) {
