@@ -27,7 +27,7 @@ class Checker final : public nlohmann::json_sax<json> {
     return keys_.back().insert(key).second || Fail("the key \"" + key + "\" is there twice");
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return Fail(fmt::format("no JSON at byte {}", position));
+    return Fail(fmt::format("not JSON at byte {}", position));
   }
 
   Status status() const { return error_.empty() ? OkStatus() : Corrupt("{}", error_); }
