@@ -1,5 +1,6 @@
 #include "ckpt/run/run_health.h"
 
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_dir.h"
@@ -60,12 +61,9 @@ Status WriteCondemnation(FileSystem& fs, const std::string& run_dir, const Conde
                                {"step", condemned.step},
                                {"session", condemned.session},
                                {"bad_iterations", condemned.bad_iterations}};
-  const std::string path = JoinPath(directory, StepDirName(condemned.step) + ".json");
-  const std::string fresh = path + ".partial";  // under the run's lock: nobody else writes it
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, fresh));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, json.dump(1) + "\n"));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(fresh, path));
-  return fs.SyncDir(directory);
+  // Under the run's lock: nobody else writes it.
+  return ReplaceSmallFile(fs, JoinPath(directory, StepDirName(condemned.step) + ".json"),
+                          json.dump(1) + "\n");
 }
 
 }  // namespace cairn
