@@ -10,8 +10,6 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-std::string ShellQuoted(const std::string& text) { return "'" + Replaced(text, "'", "'\\''") + "'"; }
-
 std::string FunctionName(const Command& command) {
   return "_" + Replaced(Replaced(command.name, " ", "_"), "-", "_");
 }

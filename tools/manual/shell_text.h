@@ -8,9 +8,6 @@
 
 namespace cairn::manual {
 
-// In single quotes, as bash and zsh read it.
-std::string ShellQuoted(const std::string& text);
-
 // `from` becomes `to` wherever it stands.
 std::string Replaced(std::string text, const std::string& from, const std::string& to);
 

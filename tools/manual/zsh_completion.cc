@@ -5,6 +5,7 @@
 
 #include "tools/manual/completion.h"
 #include "tools/manual/shell_text.h"
+#include "tools/process/shell_word.h"
 
 namespace cairn::manual {
 namespace {

@@ -5,7 +5,10 @@
 
 namespace cairn {
 
-// `text` as one word: it's -> 'it'\''s'. Text of plain characters stays as it is.
+// `text` in single quotes: it's -> 'it'\''s'.
+std::string ShellQuoted(const std::string& text);
+
+// `text` as one word. Text of plain characters stays as it is.
 std::string ShellWord(const std::string& text);
 
 }  // namespace cairn
