@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
+#include "ckpt/base/nearest_name.h"
 #include "ckpt/base/threads.h"
-#include "tools/cli/edit_distance.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/json_printed.h"
 #include "tools/cli/output.h"
@@ -44,18 +44,13 @@ constexpr AddCommand kCommands[] = {
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {
-  std::string nearest;
-  size_t distance = SIZE_MAX;
-  for (const CLI::App* verb : app.get_subcommands({})) {
-    const size_t d = EditDistance(given, verb->get_name());
-    if (d >= distance) continue;
-    distance = d;
-    nearest = verb->get_name();
-  }
-  if (distance == 0) return std::nullopt;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  const std::string nearest = NearestName(verbs, given);
+  if (nearest == given) return std::nullopt;
   return fmt::format(
       "unknown verb '{}'; {}", given,
-      distance <= 2 ? fmt::format("did you mean {}?", nearest) : "cairn --help lists the verbs");
+      nearest.empty() ? "cairn --help lists the verbs" : fmt::format("did you mean {}?", nearest));
 }
 
 // Whether the caller wants JSON on stdout, also where the arguments as a whole make no sense.

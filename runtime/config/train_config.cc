@@ -7,10 +7,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
-#define TOML_EXCEPTIONS 1
-#include <toml++/toml.h>
+#include "ckpt/base/toml_fields.h"
 
 namespace cairn {
 namespace {
@@ -71,12 +70,6 @@ bool TakeValue(const toml::node& node, std::vector<T>& out) {
   return true;
 }
 
-bool TakeValue(const toml::node& node, int& out) {
-  const std::optional<int32_t> value = node.value<int32_t>();
-  if (value) out = *value;
-  return value.has_value();
-}
-
 // A number where text is also fine: save-interval = 100.
 bool TakeValue(const toml::node& node, std::string& out) {
   if (const std::optional<int64_t> number = node.value_exact<int64_t>())
@@ -88,25 +81,17 @@ bool TakeValue(const toml::node& node, std::string& out) {
   return true;
 }
 
-Status ApplyTable(const toml::table& table, const std::string& origin,
-                  const std::vector<std::string_view>& given, TrainConfig& config) {
-  for (const auto& [key, node] : table) {
-    const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
-    if (const toml::table* group = node.as_table()) {
-      CAIRN_RETURN_IF_ERROR(ApplyTable(*group, origin, given, config));
-      continue;
-    }
-    std::string name(key.str());
-    std::replace(name.begin(), name.end(), '_', '-');
-    const auto flags = TrainFlags();
-    const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; });
-    if (flag == flags.end())
-      return InvalidArgument("{}: unknown key '{}'; keys are the flags of --help", where, key.str());
-    if (std::find(given.begin(), given.end(), flag->name) != given.end()) continue;
-    const bool fits = std::visit(
-        [&node = node, &config](auto field) { return TakeValue(node, config.*field); }, flag->field);
-    if (!fits) return InvalidArgument("{}: the value of '{}' has the wrong type", where, key.str());
+Status ApplyField(const TomlField& key, const std::vector<std::string_view>& given, TrainConfig& config) {
+  const auto flags = TrainFlags();
+  const auto flag = std::ranges::find(flags, key.name, &Flag::name);
+  if (flag == flags.end()) {
+    std::vector<std::string> names;
+    for (const Flag& known : flags) names.emplace_back(known.name);
+    return UnknownTomlKey(key, names, "keys are the flags of --help");
   }
+  if (std::ranges::find(given, flag->name) != given.end()) return OkStatus();
+  const bool fits = std::visit([&](auto field) { return TakeValue(key.value, config.*field); }, flag->field);
+  if (!fits) return InvalidArgument("{}: the value of '{}' has the wrong type", key.where, key.key);
   return OkStatus();
 }
 
@@ -130,11 +115,7 @@ Status CheckKnown(const std::vector<std::string>& unknown) {
 
 Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
                  TrainConfig& config) {
-  try {
-    return ApplyTable(toml::parse(text), origin, given, config);
-  } catch (const toml::parse_error& error) {
-    return InvalidArgument("{}:{}: {}", origin, error.source().begin.line, error.description());
-  }
+  return TakeGroupedToml(text, origin, [&](const TomlField& key) { return ApplyField(key, given, config); });
 }
 
 void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_file) {

@@ -11,9 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#define TOML_EXCEPTIONS 1
-#include <toml++/toml.h>
-
+#include "ckpt/base/toml_fields.h"
 #include "ckpt/io/strict_json.h"
 #include "runtime/config/train_config.h"
 #include "tools/cli/choices.h"
@@ -195,37 +193,25 @@ Status Give(CLI::Option& option, const toml::node& node, const std::string& wher
   return OkStatus();
 }
 
-bool IsTrainFlag(std::string_view name) {
-  const auto flags = TrainFlags();
-  return std::any_of(flags.begin(), flags.end(), [&](const Flag& flag) { return flag.name == name; });
-}
-
-Status ApplyTable(CLI::App& plan, const std::string& path, const toml::table& table) {
-  for (const auto& [key, node] : table) {
-    if (const toml::table* group = node.as_table()) {
-      CAIRN_RETURN_IF_ERROR(ApplyTable(plan, path, *group));
-      continue;
-    }
-    std::string name(key.str());
-    std::replace(name.begin(), name.end(), '_', '-');
-    const std::string where = fmt::format("{}:{}: {}", path, node.source().begin.line, name);
-    CLI::Option* option = plan.get_option_no_throw("--" + name);
-    if (option != nullptr && option->count() == 0) CAIRN_RETURN_IF_ERROR(Give(*option, node, where));
-    if (option == nullptr && !IsTrainFlag(name))
-      return InvalidArgument("{}: neither cairn plan nor cairn train knows this key", where);
+// Keys that only cairn train knows are its own: one file serves both.
+Status ApplyField(CLI::App& plan, const TomlField& key) {
+  if (CLI::Option* option = plan.get_option_no_throw("--" + key.name)) {
+    if (option->count() > 0) return OkStatus();
+    return Give(*option, key.value, fmt::format("{}: {}", key.where, key.name));
   }
-  return OkStatus();
+  if (std::ranges::find(TrainFlags(), key.name, &Flag::name) != TrainFlags().end()) return OkStatus();
+  std::vector<std::string> known;
+  for (const Flag& flag : TrainFlags()) known.emplace_back(flag.name);
+  for (const CLI::Option* option : plan.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
+  return UnknownTomlKey(key, known, "neither cairn plan nor cairn train knows it");
 }
 
 Status ApplyConfig(CLI::App& plan, const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   if (!file || !(text << file.rdbuf())) return InvalidArgument("{}: empty, or cannot be read", path);
-  try {
-    return ApplyTable(plan, path, toml::parse(text.str()));
-  } catch (const toml::parse_error& error) {
-    return InvalidArgument("{}:{}: {}", path, error.source().begin.line, error.description());
-  }
+  return TakeGroupedToml(text.str(), path, [&](const TomlField& key) { return ApplyField(plan, key); });
 }
 
 // What flags gave stands; the rest comes from the model's file.

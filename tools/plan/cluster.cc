@@ -12,8 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#define TOML_EXCEPTIONS 1
-#include <toml++/toml.h>
+#include "ckpt/base/toml_fields.h"
 
 namespace cairn {
 namespace {
@@ -67,7 +66,22 @@ Status TakeNumber(const std::string& where, const toml::node& node, auto& field)
   return OkStatus();
 }
 
-Status TakeKey(const std::string& where, const std::string& key, const toml::node& node, Cluster& cluster) {
+constexpr std::pair<std::string_view, int Cluster::*> kCounts[] = {
+    {"gpus-per-node", &Cluster::gpus_per_node}, {"sms", &Cluster::sms}, {"cores", &Cluster::cores}};
+constexpr std::pair<std::string_view, bool Cluster::*> kFlags[] = {
+    {"bf16", &Cluster::has_bf16}, {"fp8", &Cluster::has_fp8}, {"cpu", &Cluster::cpu}};
+
+Status UnknownKey(const TomlField& field) {
+  std::vector<std::string> known = {"base", "name"};
+  for (const auto& [name, count] : kCounts) known.emplace_back(name);
+  for (const auto& [name, flag] : kFlags) known.emplace_back(name);
+  for (const auto& [name, number] : kKeys) known.emplace_back(name);
+  return UnknownTomlKey(field, known, "see cairn plan --help");
+}
+
+Status TakeKey(const TomlField& field, Cluster& cluster) {
+  const auto& [written, key, place, node] = field;
+  const std::string where = fmt::format("{}: {}", place, key);
   if (key == "base") {
     const Cluster* base = BuiltIn(node.value_or(std::string()));
     if (!base) return InvalidArgument("{}: base is one of {}", where, fmt::join(Names(), ", "));
@@ -77,17 +91,17 @@ Status TakeKey(const std::string& where, const std::string& key, const toml::nod
     cluster.name = node.value_or(cluster.name);
     return OkStatus();
   }
-  if (key == "bf16" || key == "fp8" || key == "cpu") {
+  for (const auto& [name, flag] : kFlags) {
+    if (name != key) continue;
     if (!node.is_boolean()) return InvalidArgument("{}: expected true or false", where);
-    (key == "cpu" ? cluster.cpu : key == "fp8" ? cluster.has_fp8 : cluster.has_bf16) = *node.value<bool>();
+    cluster.*flag = *node.value<bool>();
     return OkStatus();
   }
-  if (key == "gpus-per-node") return TakeNumber(where, node, cluster.gpus_per_node);
-  if (key == "sms") return TakeNumber(where, node, cluster.sms);
-  if (key == "cores") return TakeNumber(where, node, cluster.cores);
-  for (const Key& known : kKeys)
-    if (known.name == key) return TakeNumber(where, node, cluster.*known.field);
-  return InvalidArgument("{}: unknown key '{}'; see cairn plan --help", where, key);
+  for (const auto& [name, count] : kCounts)
+    if (name == key) return TakeNumber(where, node, cluster.*count);
+  for (const auto& [name, number] : kKeys)
+    if (name == key) return TakeNumber(where, node, cluster.*number);
+  return UnknownKey(field);
 }
 
 Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
@@ -95,12 +109,8 @@ Result<Cluster> FromTable(const std::string& path, const toml::table& table) {
   if (const Cluster* base = BuiltIn(table["base"].value_or(std::string()))) cluster = *base;
   cluster.name = path;
   cluster.measured.clear();  // other nodes are another cluster
-  for (const auto& [key, node] : table) {
-    std::string name(key.str());
-    std::replace(name.begin(), name.end(), '_', '-');
-    const std::string where = fmt::format("{}:{}: {}", path, node.source().begin.line, name);
-    CAIRN_RETURN_IF_ERROR(TakeKey(where, name, node, cluster));
-  }
+  CAIRN_RETURN_IF_ERROR(
+      TakeTomlTable(table, path, [&](const TomlField& field) { return TakeKey(field, cluster); }));
   for (const Key& key : kKeys)
     if (cluster.*key.field <= 0)
       return InvalidArgument("{}: {} is missing; give it, or a base", path, key.name);
@@ -120,11 +130,8 @@ Result<Cluster> FindCluster(const std::string& name_or_path) {
   if (!file || !(text << file.rdbuf()))
     return InvalidArgument("'{}' is neither a file that can be read nor one of {}", name_or_path,
                            fmt::join(Names(), ", "));
-  try {
-    return FromTable(name_or_path, toml::parse(text.str()));
-  } catch (const toml::parse_error& error) {
-    return InvalidArgument("{}:{}: {}", name_or_path, error.source().begin.line, error.description());
-  }
+  CAIRN_ASSIGN_OR_RETURN(const toml::table table, ParseToml(text.str(), name_or_path));
+  return FromTable(name_or_path, table);
 }
 
 }  // namespace cairn

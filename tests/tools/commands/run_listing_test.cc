@@ -12,7 +12,6 @@
 #include "tools/archive/policy/purge_clock.h"
 #include "tools/archive/schedule/touch.h"
 #include "tools/check/step_check.h"
-#include "tools/cli/edit_distance.h"
 
 namespace cairn {
 namespace {
@@ -182,13 +181,6 @@ TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
 TEST(PurgeClockTest, DaysCountFromTheLastAccess) {
   EXPECT_DOUBLE_EQ(DaysUntilPurge(0, 10 * 86400, 30), 20);
   EXPECT_DOUBLE_EQ(DaysUntilPurge(0, 31 * 86400, 30), -1);
-}
-
-TEST(EditDistanceTest, CountsLettersToChange) {
-  EXPECT_EQ(EditDistance("", "abc"), 3u);
-  EXPECT_EQ(EditDistance("inspct", "inspect"), 1u);
-  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
-  EXPECT_EQ(EditDistance("ls", "ls"), 0u);
 }
 
 // By its own record, or by that of the step that followed it.

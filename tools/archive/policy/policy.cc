@@ -5,8 +5,6 @@
 
 #include "tools/archive/policy/policy.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -14,12 +12,12 @@
 #include <map>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/toml_fields.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
 #include "tools/archive/tar/tar_parity.h"
-#include "tools/cli/edit_distance.h"
 
 namespace cairn {
 namespace {
@@ -195,38 +193,31 @@ const std::vector<Row>& Rows() {
 
 constexpr std::string_view kTables[] = {"class", "quota", "delete", "verify", "recall"};
 
-// "; did you mean 'every'?", or what may stand there.
-std::string Suggestion(std::string_view table, std::string_view key) {
-  std::vector<std::string_view> names;
+Status UnknownKey(const TomlField& field, std::string_view table) {
+  std::vector<std::string> names;
   for (const PolicyKey& known : PolicyKeys())
-    if (known.table == table) names.push_back(known.name);
+    if (known.table == table) names.emplace_back(known.name);
   if (table.empty()) names.insert(names.end(), std::begin(kTables), std::end(kTables));
-  const std::string_view nearest =
-      std::ranges::min(names, {}, [&](std::string_view name) { return EditDistance(name, key); });
-  if (EditDistance(nearest, key) <= std::max<size_t>(2, key.size() / 3))
-    return fmt::format("; did you mean '{}'?", nearest);
-  return "; cairn archive plan --help lists all keys";
+  return UnknownTomlKey(field, names, "cairn archive plan --help lists all keys");
 }
 
 // One table of the file: its own keys, those of [quota] and so on.
 Status Take(const toml::table& table, std::string_view name, const std::string& origin,
             const Target& target) {
-  for (const auto& [key, node] : table) {
-    if (name.empty() && std::ranges::find(kTables, key.str()) != std::end(kTables)) continue;
-    const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  return TakeTomlTable(table, origin, [&](const TomlField& field) -> Status {
+    if (name.empty() && std::ranges::find(kTables, field.key) != std::end(kTables)) return OkStatus();
     const auto row = std::ranges::find_if(
-        Rows(), [&](const Row& r) { return r.key.table == name && r.key.name == key.str(); });
-    if (row == Rows().end())
-      return InvalidArgument("{}: unknown key '{}'{}", where, key.str(), Suggestion(name, key.str()));
-    if (!row->into(target)(node))
-      return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", where,
-                             key.str(), key.str(), row->key.value);
-  }
-  return OkStatus();
+        Rows(), [&](const Row& r) { return r.key.table == name && r.key.name == field.key; });
+    if (row == Rows().end()) return UnknownKey(field, name);
+    if (!row->into(target)(field.value))
+      return InvalidArgument("{}: the value of '{}' has the wrong type or range; write {} = {}", field.where,
+                             field.key, field.key, row->key.value);
+    return OkStatus();
+  });
 }
 
 Status TakeTable(const toml::node& node, std::string_view name, const std::string& origin, Policy& policy) {
-  const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  const std::string where = TomlPlace(origin, node);
   if (!node.as_table()) return InvalidArgument("{}: write a [{}] table", where, name);
   if (node.as_table()->empty())
     return InvalidArgument("{}: [{}] sets nothing; give it a key or leave it out", where, name);
@@ -236,7 +227,7 @@ Status TakeTable(const toml::node& node, std::string_view name, const std::strin
 
 Result<KeepClass> TakeClass(const toml::node& node, const std::string& origin, Policy& policy) {
   KeepClass keep;
-  const std::string where = fmt::format("{}:{}", origin, node.source().begin.line);
+  const std::string where = TomlPlace(origin, node);
   if (!node.as_table()) return InvalidArgument("{}: write [[class]] tables", where);
   CAIRN_RETURN_IF_ERROR(Take(*node.as_table(), "class", origin, {policy, keep}));
   if (keep.every + keep.last + keep.tokens + keep.daily + keep.weekly + keep.monthly == 0 &&
@@ -257,8 +248,7 @@ Status TakeAll(const toml::table& root, const std::string& origin, Policy& polic
       CAIRN_RETURN_IF_ERROR(TakeTable(*node, name, origin, policy));
       continue;
     }
-    if (!node->as_array())
-      return InvalidArgument("{}:{}: write [[class]] tables", origin, node->source().begin.line);
+    if (!node->as_array()) return InvalidArgument("{}: write [[class]] tables", TomlPlace(origin, *node));
     for (const toml::node& element : *node->as_array()) {
       CAIRN_ASSIGN_OR_RETURN(KeepClass keep, TakeClass(element, origin, policy));
       policy.classes.push_back(std::move(keep));
@@ -377,12 +367,8 @@ Status CompleteBundle(Policy& p, const std::string& origin) {
 
 Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, const std::string& directory) {
   Policy policy;
-  try {
-    const toml::table root = toml::parse(text);
-    CAIRN_RETURN_IF_ERROR(TakeAll(root, origin, policy));
-  } catch (const toml::parse_error& error) {
-    return InvalidArgument("{}:{}: {}", origin, error.source().begin.line, error.description());
-  }
+  CAIRN_ASSIGN_OR_RETURN(const toml::table root, ParseToml(text, origin));
+  CAIRN_RETURN_IF_ERROR(TakeAll(root, origin, policy));
   if (policy.store.empty()) return InvalidArgument("{}: store = \"DIR\" is missing", origin);
   if (policy.runs.empty() && policy.trees.empty())
     return InvalidArgument("{}: neither runs = [...] nor trees = [...]; nothing would be archived", origin);
