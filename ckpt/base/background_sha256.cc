@@ -22,7 +22,7 @@ void BackgroundSha256::Update(std::span<const std::byte> bytes) {
     const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
     std::vector<std::byte> copy = TakeBuffer();
     copy.assign(piece.begin(), piece.end());
-    (void)thread_.Push([this, copy = std::move(copy)]() mutable {
+    (void)thread_.Push([this, copy = std::move(copy)](size_t) mutable {
       sha_.Update(copy);
       const std::lock_guard lock(mutex_);
       free_.push_back(std::move(copy));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ckpt/base/sha256.h"
-#include "ckpt/base/task_thread.h"
+#include "ckpt/base/worker_pool.h"
 
 namespace cairn {
 
@@ -25,7 +25,7 @@ class BackgroundSha256 {
   Sha256 sha_;
   std::mutex mutex_;
   std::vector<std::vector<std::byte>> free_;
-  TaskThread thread_{16};  // last: it uses the others
+  WorkerPool thread_{1, /*waiting=*/16};  // last: it uses the others
 };
 
 }  // namespace cairn

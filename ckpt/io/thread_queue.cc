@@ -1,14 +1,12 @@
-// One mutex over a queue of jobs and a queue of completions, and one thread for each transfer that may be in
-// flight. Their count is the submitter's own and needs no lock. Where no thread could be started, Submit()
-// does the transfer itself, and Wait() finds it finished.
+// A pool with one thread for each transfer that may be in flight, and a queue of completions. The count in
+// flight is the submitter's own and needs no lock. Where no thread could be started, Submit() does the
+// transfer itself, and Wait() finds it finished.
 
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <thread>
-#include <vector>
 
-#include "ckpt/base/threads.h"
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/io_queue.h"
 
@@ -17,18 +15,9 @@ namespace {
 
 class ThreadQueue final : public IoQueue {
  public:
-  ThreadQueue(int depth, std::string engine) : depth_(depth), engine_(std::move(engine)) {
-    threads_ = StartThreads(depth, [this] { Work(); });
-  }
-
+  ThreadQueue(int depth, std::string engine) : depth_(depth), engine_(std::move(engine)), pool_(depth) {}
   ~ThreadQueue() override {
     while (in_flight_ > 0) (void)Wait();
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    submitted_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
   }
 
   void Write(File& file, uint64_t offset, std::span<const std::byte> bytes, uint64_t tag) override {
@@ -62,14 +51,13 @@ class ThreadQueue final : public IoQueue {
 
   void Submit(Job job) {
     ++in_flight_;
-    {
+    (void)pool_.Push([this, job](size_t) {
+      Status status = Run(job);
       const std::lock_guard lock(mutex_);
-      if (!threads_.empty()) jobs_.push_back(job);
-    }
-    if (!threads_.empty()) return submitted_.notify_one();
-    Status status = Run(job);  // no thread is to be had: one transfer after the other
-    const std::lock_guard lock(mutex_);
-    completions_.push_back({job.tag, std::move(status)});
+      completions_.push_back({job.tag, std::move(status)});
+      finished_.notify_one();
+      return OkStatus();  // an error is the submitter's, and ends nothing here
+    });
   }
 
   static Status Run(const Job& job) {
@@ -77,30 +65,13 @@ class ThreadQueue final : public IoQueue {
                             : job.file->ReadAt(job.offset, job.read);
   }
 
-  void Work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      submitted_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      const Job job = jobs_.front();
-      jobs_.pop_front();
-      lock.unlock();
-      Status status = Run(job);
-      lock.lock();
-      completions_.push_back({job.tag, std::move(status)});
-      finished_.notify_one();
-    }
-  }
-
   const int depth_;
   const std::string engine_;
   int in_flight_ = 0;  // the submitter's own count
   std::mutex mutex_;
-  std::condition_variable submitted_, finished_;
-  std::deque<Job> jobs_;
+  std::condition_variable finished_;
   std::deque<Completion> completions_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  WorkerPool pool_;  // last: it uses the others
 };
 
 }  // namespace

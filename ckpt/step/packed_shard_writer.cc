@@ -12,13 +12,17 @@
 #include <map>
 #include <numeric>
 
-#include "ckpt/base/threads.h"
 #include "ckpt/codec/derived_weight.h"
 #include "ckpt/codec/nonfinite.h"
 #include "ckpt/codec/plane_codec.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
+
+struct PackedShardWriter::Worker {
+  PlaneEncoder encoder;
+  Buffer low;
+};
 
 Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem& fs, WriteRing& ring,
                                                                      const std::string& directory,
@@ -31,11 +35,6 @@ Result<std::unique_ptr<PackedShardWriter>> PackedShardWriter::Create(FileSystem&
   CAIRN_ASSIGN_OR_RETURN(writer->file_,
                          fs.Create(JoinPath(directory, writer->contents_.name()), options.direct));
   CAIRN_RETURN_IF_ERROR(writer->file_->Allocate(PageUp(most)));
-  writer->workers_ = StartThreads(std::max(1, options.threads), [w = writer.get()] { w->Work(); });
-  if (writer->workers_.empty())
-    return IoError(
-        "{}: cannot start a thread to pack it; raise the limit of processes (ulimit -u) or of memory",
-        writer->file_->path());
   return writer;
 }
 
@@ -43,8 +42,9 @@ PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, co
     : ring_(ring),
       contents_(std::move(contents)),
       encode_(options.encode),
-      max_queued_(2 * std::max(1, options.threads)),
-      cursors_(contents_.piece_count()) {
+      cursors_(contents_.piece_count()),
+      pool_(options.threads, 2 * static_cast<size_t>(std::max(1, options.threads))) {
+  workers_.resize(pool_.workers());
   for (Piece& piece : contents_.catalog().pieces) {
     piece.codec = Codec::kShuffleZstd;
     piece.file_offset = piece.stored_bytes = 0;
@@ -53,12 +53,7 @@ PackedShardWriter::PackedShardWriter(WriteRing& ring, ShardContents contents, co
 }
 
 PackedShardWriter::~PackedShardWriter() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  (void)pool_.Finish();
   (void)ring_.Drain();  // writes in flight refer to the file
 }
 
@@ -169,49 +164,39 @@ Status PackedShardWriter::AppendDerived(size_t weight, std::span<const std::byte
 }
 
 void PackedShardWriter::Enqueue(Job job) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return jobs_.size() < max_queued_; });
   job.number = next_number_++;
-  jobs_.push_back(std::move(job));
-  changed_.notify_all();
+  (void)pool_.Push([this, shared = std::make_shared<Job>(std::move(job))](size_t worker) {
+    Encode(*shared, workers_[worker]);
+    return OkStatus();
+  });
 }
 
 // Encodes next to the other workers, then waits for its turn to write.
-void PackedShardWriter::Work() {
-  PlaneEncoder encoder;
-  Buffer low;
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    changed_.notify_all();
-    lock.unlock();
-    const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
-    const Digest digest = DigestOf(job.bytes, seed);
-    const uint64_t nonfinite = CountNonFinite(contents_.tensor(job.piece).dtype, job.bytes);
-    StoredChunk place;
-    std::span<const std::byte> stored;
-    if (!job.weight.empty()) {
-      low.resize(job.weight.size());
-      SplitMaster(job.weight, job.bytes, low, MaxMasterExceptions(low.size() / 2), job.exceptions);
-      stored = low;
-    } else if (encode_) {
-      stored = encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
-    }
-    place.encoded = !stored.empty();
-    if (!place.encoded) stored = job.bytes;
-    place.digest = place.encoded ? DigestOf(stored, seed) : digest;
-    lock.lock();
-    contents_.piece(job.piece).chunks[job.chunk] = digest;
-    nonfinite_ += nonfinite;
-    changed_.wait(lock, [&] { return next_placed_ == job.number; });
-    Place(job, place, stored);
-    if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
-    ++next_placed_;
-    changed_.notify_all();
+void PackedShardWriter::Encode(Job& job, Worker& worker) {
+  const uint64_t seed = contents_.ChunkSeed(job.piece, job.chunk);
+  const Digest digest = DigestOf(job.bytes, seed);
+  const uint64_t nonfinite = CountNonFinite(contents_.tensor(job.piece).dtype, job.bytes);
+  StoredChunk place;
+  std::span<const std::byte> stored;
+  if (!job.weight.empty()) {
+    worker.low.resize(job.weight.size());
+    SplitMaster(job.weight, job.bytes, worker.low, MaxMasterExceptions(worker.low.size() / 2),
+                job.exceptions);
+    stored = worker.low;
+  } else if (encode_) {
+    stored = worker.encoder.Encode(job.bytes, SizeOf(contents_.tensor(job.piece).dtype));
   }
+  place.encoded = !stored.empty();
+  if (!place.encoded) stored = job.bytes;
+  place.digest = place.encoded ? DigestOf(stored, seed) : digest;
+  std::unique_lock lock(mutex_);
+  contents_.piece(job.piece).chunks[job.chunk] = digest;
+  nonfinite_ += nonfinite;
+  placed_.wait(lock, [&] { return next_placed_ == job.number; });
+  Place(job, place, stored);
+  if (job.memory.capacity() > 0) free_.push_back(std::move(job.memory));
+  ++next_placed_;
+  placed_.notify_all();
 }
 
 void PackedShardWriter::Place(const Job& job, StoredChunk place, std::span<const std::byte> stored) {
@@ -256,11 +241,6 @@ void PackedShardWriter::WriteExtent(uint64_t offset, std::string_view bytes) {
   Flush();
 }
 
-void PackedShardWriter::WaitForJobs() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return next_placed_ == next_number_; });
-}
-
 Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t catalog_bytes) {
   const Catalog& catalog = contents_.catalog();
   std::vector<H5PackedDataset> datasets;
@@ -287,7 +267,7 @@ Result<H5Layout> PackedShardWriter::LayOut(uint64_t catalog_offset, uint64_t cat
 }
 
 Result<ShardReceipt> PackedShardWriter::Finish() {
-  WaitForJobs();  // from here on the workers rest
+  CAIRN_RETURN_IF_ERROR(pool_.Finish());
   for (size_t i = 0; i < cursors_.size(); ++i) {
     const uint64_t end = DecodedBytes(contents_.piece(i), contents_.tensor(i).dtype);
     if (cursors_[i].appended != end)

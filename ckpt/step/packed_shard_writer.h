@@ -7,15 +7,14 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/io/write_ring.h"
 #include "ckpt/step/shard_plan.h"
 
@@ -72,13 +71,14 @@ class PackedShardWriter {
     std::vector<MasterException> exceptions;  // found while the low halves were taken
   };
 
+  struct Worker;  // what a thread keeps
+
   PackedShardWriter(WriteRing& ring, ShardContents contents, const PackOptions& options);
   Status Append(size_t piece, std::span<const std::byte> bytes, bool stable);
   void Enqueue(Job job);
   Buffer TakeBuffer();
-  void Work();
+  void Encode(Job& job, Worker& worker);
   void Place(const Job& job, StoredChunk place, std::span<const std::byte> stored);
-  void WaitForJobs();
   void Write(std::span<const std::byte> bytes);
   void Flush();
   void WriteExtent(uint64_t offset, std::string_view bytes);
@@ -87,21 +87,19 @@ class PackedShardWriter {
   WriteRing& ring_;
   ShardContents contents_;
   const bool encode_;
-  const size_t max_queued_;
   std::unique_ptr<File> file_;
   std::vector<Cursor> cursors_;
+  uint64_t next_number_ = 0;
 
   std::mutex mutex_;  // all below
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
+  std::condition_variable placed_;
   std::vector<Buffer> free_;
-  uint64_t next_number_ = 0;
-  uint64_t nonfinite_ = 0;    // values so far
-  uint64_t next_placed_ = 0;  // the job whose turn it is to be written
-  bool stop_ = false;
+  uint64_t nonfinite_ = 0;      // values so far
+  uint64_t next_placed_ = 0;    // the job whose turn it is to be written
   uint64_t at_ = kH5HeadBytes;  // end of the stream so far
   std::unique_ptr<WriteRing::Buffer> buffer_;
-  std::vector<std::thread> workers_;
+  std::vector<Worker> workers_;
+  WorkerPool pool_;  // last: it uses the others
 };
 
 struct PackImageOptions {

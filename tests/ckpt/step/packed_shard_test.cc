@@ -6,6 +6,7 @@
 #include "ckpt/step/step_reader.h"
 #include "ckpt/step/verify.h"
 #include "tests/support/make_step.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -50,14 +51,16 @@ ShardContents ContentsOf(const PackedShard& shard, const std::string& name) {
 
 std::string FileOf(const std::string& path) { return *ReadSmallFile(FileSystem::Posix(), path, 1 << 30); }
 
-// The same pieces give the same file: by any number of threads, by appends of any size, copied or from an
-// image, in any size of writes.
+// The same pieces give the same file: by any number of threads, also where the system gives none; by appends
+// of any size, copied or from an image, in any size of writes.
 TEST(PackedShard, DependsOnItsPiecesOnly) {
   FileSystem& fs = FileSystem::Posix();
   const TempDir temp(TempDir::Place::kDisk);
   const PackedShard shard = PackedShardOf(PackedShardRecipe(), 1);
   std::string expected;
-  for (const int threads : {1, 2, 5}) {
+  for (const int threads : {1, 2, 5, 6}) {
+    std::optional<NoThreads> none;
+    if (threads == 6) none.emplace();
     WriteRing ring(fs, {.buffer_bytes = uint64_t{64 << 10} << threads});
     ASSERT_TRUE(fs.MakeDir(temp / std::to_string(threads)).ok());
     auto writer = PackedShardWriter::Create(fs, ring, temp / std::to_string(threads),
