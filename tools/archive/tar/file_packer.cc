@@ -8,8 +8,6 @@
 
 #include <algorithm>
 
-#include "ckpt/base/threads.h"
-
 namespace cairn {
 namespace {
 
@@ -65,8 +63,9 @@ uint8_t SniffElementBytes(PlaneEncoder& encoder, std::span<const std::byte> chun
   return best;
 }
 
-// What one thread works with.
-struct Encoder {
+}  // namespace
+
+struct PackPool::Encoder {
   PlaneEncoder planes;
   std::vector<std::byte> weights, low;
 
@@ -107,8 +106,6 @@ struct Encoder {
     return false;
   }
 };
-
-}  // namespace
 
 std::vector<PackSegment> SegmentsOf(const StepCatalog& catalog, const ManifestFile& file) {
   const auto found = std::ranges::find(catalog.files, file.name);
@@ -156,52 +153,24 @@ uint64_t PackedBytesAtMost(const std::vector<PackSegment>& segments) {
          PackedTailBytesAtMost(frames, MaxMasterExceptions(masters) + 8 * frames, names);
 }
 
-PackPool::PackPool(int threads) {
-  threads_ = StartThreads(threads, [this] { Work(); });
-}
+PackPool::PackPool(int threads) : pool_(threads) { encoders_.resize(pool_.workers()); }
 
-PackPool::~PackPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
+PackPool::~PackPool() = default;
 
 void PackPool::Submit(Job* job) {
-  if (threads_.empty()) {  // no thread is to be had: here, then
-    Encoder().Encode(*job);
-    job->done = true;
-    return;
-  }
-  {
+  job->done = false;
+  (void)pool_.Push([this, job](size_t worker) {
+    encoders_[worker].Encode(*job);
     const std::lock_guard lock(mutex_);
-    job->done = false;
-    queue_.push_back(job);
-  }
-  wake_.notify_one();
+    job->done = true;
+    finished_.notify_all();
+    return OkStatus();
+  });
 }
 
 void PackPool::Await(const Job* job) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return job->done; });
-}
-
-void PackPool::Work() {
-  Encoder encoder;
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Job* job = queue_.front();
-    queue_.pop_front();
-    lock.unlock();
-    encoder.Encode(*job);
-    lock.lock();
-    job->done = true;
-    finished_.notify_all();
-  }
 }
 
 FilePacker::FilePacker(PackPool& pool, std::vector<PackSegment> segments, WeightReader weights, Emit emit)
@@ -248,7 +217,7 @@ Status FilePacker::Append(std::span<const std::byte> bytes) {
     pool_.Submit(current_.get());
     running_.push_back(std::move(current_));
     if (at_ == segments_[segment_].end) ++segment_;
-    const size_t most = 2 * static_cast<size_t>(pool_.threads()) + 2;
+    const size_t most = 2 * pool_.workers() + 2;
     while (running_.size() > most) CAIRN_RETURN_IF_ERROR(EmitFront());
   }
   return OkStatus();

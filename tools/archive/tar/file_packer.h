@@ -5,9 +5,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <thread>
+#include <mutex>
 #include <vector>
 
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/step/step_reader.h"
 #include "tools/archive/tar/packed_file.h"
 
@@ -51,16 +52,15 @@ class PackPool {
   };
   void Submit(Job* job);
   void Await(const Job* job);
-  int threads() const { return static_cast<int>(threads_.size()); }
+  size_t workers() const { return pool_.workers(); }
 
  private:
-  void Work();
+  struct Encoder;  // what a thread keeps
 
   std::mutex mutex_;
-  std::condition_variable wake_, finished_;
-  std::deque<Job*> queue_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::condition_variable finished_;
+  std::vector<Encoder> encoders_;
+  WorkerPool pool_;  // last: it uses the others
 };
 
 class FilePacker {
