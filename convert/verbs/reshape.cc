@@ -11,7 +11,7 @@
 #include <mutex>
 #include <set>
 
-#include "ckpt/base/task_thread.h"
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "convert/stream/memory_estimate.h"
@@ -169,7 +169,7 @@ class ReshapeRun {
     ring_ = std::make_unique<WriteRing>(
         fs_, RingFor(options_.writer.max_memory, options_.writer.jobs, options_.target.tp));
     source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
-    TaskThread behind(1);
+    WorkerPool behind(/*threads=*/1, /*waiting=*/1);
     Status status;
     for (int stage = 0; stage < options_.target.pp && status.ok(); ++stage) status = DoStage(stage, behind);
     const Status finished = behind.Finish();
@@ -187,7 +187,7 @@ class ReshapeRun {
     return stage;
   }
 
-  Status DoStage(int index, TaskThread& behind) {
+  Status DoStage(int index, WorkerPool& behind) {
     CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Stage> stage, OpenStage(index));
     std::vector<size_t> todo;
     for (size_t unit = 0; unit < stage->units.size(); ++unit) {
@@ -197,19 +197,20 @@ class ReshapeRun {
     }
     CAIRN_RETURN_IF_ERROR(StreamUnits(stage, todo, behind));
     if (!team_.alone()) return OkStatus();
-    return behind.Push([this, stage] { return FinishStage(*stage); });
+    return behind.Push([this, stage](size_t) { return FinishStage(*stage); });
   }
 
   // One stream of all units, so that reading never pauses between two of them.
   Status StreamUnits(const std::shared_ptr<Stage>& stage, const std::vector<size_t>& todo,
-                     TaskThread& behind) {
+                     WorkerPool& behind) {
     std::vector<uint32_t> tensors;
     for (size_t unit : todo)
       tensors.insert(tensors.end(), stage->units[unit].begin(), stage->units[unit].end());
     auto current = todo.begin();
     const auto end_unit = [&]() -> Status {
       const uint64_t mark = ring_->Mark();
-      return behind.Push([this, stage, unit = *current++, mark] { return EndUnit(*stage, unit, mark); });
+      return behind.Push(
+          [this, stage, unit = *current++, mark](size_t) { return EndUnit(*stage, unit, mark); });
     };
     const auto append = [&](const Block& block) -> Status {
       while (block.tensor > stage->units[*current].back()) CAIRN_RETURN_IF_ERROR(end_unit());
