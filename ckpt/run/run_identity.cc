@@ -1,7 +1,6 @@
 // RUN/.run is compared with the directory it lies in. Another inode or birth time: a copy. The same facts and
 // path: the owner. The same facts at another path: renamed. Without birth times two disks may agree by
-// chance; then the old path is looked at, and if the run is still there, this one is the copy. A new identity
-// is written beside the old one and renamed over it, so that RUN/.run is always whole.
+// chance; then the old path is looked at, and if the run is still there, this one is the copy.
 
 #include "ckpt/run/run_identity.h"
 
@@ -14,6 +13,7 @@
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
@@ -73,11 +73,7 @@ Ownership Judge(FileSystem& fs, const Owner& owner, const std::string& path, con
 }
 
 Status WriteOwner(FileSystem& fs, const std::string& run_dir, const Owner& owner) {
-  const std::string path = JoinPath(run_dir, kRunName), next = path + ".new";
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, Encode(owner)));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(next, path));
-  return fs.SyncDir(run_dir);
+  return ReplaceSmallFile(fs, JoinPath(run_dir, kRunName), Encode(owner));
 }
 
 }  // namespace
