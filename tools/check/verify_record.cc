@@ -1,7 +1,7 @@
-// A record is read, changed and replaced under a lock on its directory (where the file system has locks),
-// through a fresh name and a rename, so that a reader sees the old record or the new one. Many checks saw the
-// files in the same state: such lists are stored once, and checks refer to them by index. A record that
-// cannot be decoded counts as missing; one without a version is decoded in its old form.
+// A record is read, changed and replaced under a lock on its directory (where the file system has locks).
+// Many checks saw the files in the same state: such lists are stored once, and checks refer to them by index.
+// A record that cannot be decoded counts as missing, but that of a later version is never replaced; one
+// without a version is decoded in its old form.
 
 #include "tools/check/verify_record.h"
 
@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "ckpt/io/file_lock.h"
-#include "ckpt/step/partial_dir.h"
+#include "ckpt/io/replace_file.h"
 #include "tools/archive/tar/file_facts.h"
 
 namespace cairn {
@@ -151,13 +151,9 @@ std::vector<Check> Decode(const std::string& text, const Manifest& manifest) {
   }
 }
 
-// Under a name that does not count first.
-Status ReplaceRecord(FileSystem& fs, const std::string& path, const std::string& text) {
-  const std::string fresh = path + "." + NewNonce();
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, fresh, text));
-  const Status renamed = fs.Rename(fresh, path);
-  if (!renamed.ok()) (void)fs.RemoveFile(fresh);
-  return renamed;
+bool IsOfLaterVersion(const std::string& text) {
+  const json record = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return record.is_object() && IntField(record, "version") > kRecordVersion;
 }
 
 // Whether anything in the record has moved.
@@ -189,7 +185,7 @@ void FollowMovedChanges(FileSystem& fs, const std::string& run_directory,
     try {
       ordered_json record = ordered_json::parse(*text);
       if (record.at("version") == kRecordVersion && Follow(record, moved))
-        (void)ReplaceRecord(fs, path, record.dump(1) + "\n");
+        (void)ReplaceSmallFile(fs, path, record.dump(1) + "\n");
     } catch (const std::exception&) {  // not one of ours
     }
   }
@@ -211,9 +207,12 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
   const std::string path = PathOf(step_directory);
   CAIRN_RETURN_IF_ERROR(fs.MakeDir(ParentDir(path)));
   const std::optional<FileLock> lock = LockDirectory(ParentDir(path));
-  std::vector<Check> all = ReadVerifyRecord(fs, step_directory, manifest);
+  const Result<std::string> text = ReadSmallFile(fs, path, kMaxVerifyRecordBytes);
+  if (text.ok() && IsOfLaterVersion(*text))
+    return NotSupported("{}: a later version of Cairn keeps this record; verify with that one", path);
+  std::vector<Check> all = text.ok() ? Decode(*text, manifest) : std::vector<Check>{};
   for (const Check& check : checks) AddCheck(all, check);
-  CAIRN_RETURN_IF_ERROR(ReplaceRecord(fs, path, Encode(manifest, all)));
+  CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(fs, path, Encode(manifest, all)));
   return all;
 }
 

@@ -20,7 +20,8 @@ namespace cairn {
 std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Manifest& manifest);
 
 // Adds to the step's record by the rules of AddCheck, and returns what it says then. Processes that do so at
-// once wait for each other. Errors: those of the disk.
+// once wait for each other. Errors: those of the disk; NotSupported: a later version of Cairn wrote it, and
+// it stays as it is.
 Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                              const Manifest& manifest, const std::vector<Check>& checks);
 

@@ -174,8 +174,16 @@ TEST_F(VerifiedStepTest, ARecordOfAnEarlierVersionIsRead) {
   EXPECT_EQ(Listed().state, "damaged");
   Look({});
   EXPECT_EQ(Listed().state, "verified");
-  std::ofstream(dir_ / "gpt/verified/step-00000100.json") << R"({"version": 99, "checks": [7]})";
+}
+
+TEST_F(VerifiedStepTest, ARecordOfALaterVersionStays) {
+  const std::string path = dir_ / "gpt/verified/step-00000100.json",
+                    later = R"({"version": 99, "checks": [7]})";
+  std::filesystem::create_directory(dir_ / "gpt/verified");
+  std::ofstream(path) << later;
   EXPECT_EQ(Listed().state, "committed");
+  EXPECT_EQ(AddToVerifyRecord(fs_, step_, manifest_, {}).status().kind(), StatusKind::kNotSupported);
+  EXPECT_EQ(*ReadSmallFile(fs_, path, 1000), later);
 }
 
 TEST(PurgeClockTest, DaysCountFromTheLastAccess) {
