@@ -57,10 +57,16 @@ Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const s
     return AlreadyExists("{} is there already and is never overwritten; choose another directory",
                          builder->final_path_);
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, run_dir, EstimateStepSize(plan).file_bytes));
+  // The lock comes first: whoever holds it removes what looks unfinished.
+  if (!fs.Stat(run_dir).ok()) {
+    CAIRN_ASSIGN_OR_RETURN(builder->run_dir_made_, PartialDir::Make(fs, run_dir));
+  }
+  Result<RunLock> lock = RunLock::Take(run_dir);
+  if (!lock.ok() && builder->run_dir_made_) builder->run_dir_made_->Keep();  // it is another's now
+  CAIRN_ASSIGN_OR_RETURN(builder->lock_, std::move(lock));
   CAIRN_ASSIGN_OR_RETURN(
       builder->partial_,
       PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(info.identity.step, builder->nonce_))));
-  CAIRN_ASSIGN_OR_RETURN(builder->lock_, RunLock::Take(run_dir));
   builder->ring_ =
       std::make_unique<WriteRing>(fs, RingFor(options.max_memory, options.jobs, plan.topology().tp));
   return builder;
@@ -92,6 +98,7 @@ Result<std::unique_ptr<StepReader>> StepBuilder::Seal() {
 Status StepBuilder::Publish() {
   CAIRN_RETURN_IF_ERROR(PublishStep(fs_, run_dir_, info_.identity.step, nonce_));
   partial_->Keep();
+  if (run_dir_made_) run_dir_made_->Keep();
   return OkStatus();
 }
 

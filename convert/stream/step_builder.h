@@ -60,6 +60,7 @@ class StepBuilder {
   std::string final_path_;
   std::string nonce_;
   std::optional<RunLock> lock_;
+  std::optional<PartialDir> run_dir_made_;  // where it was missing
   std::optional<PartialDir> partial_;
   int stage_ = 0;
   std::unique_ptr<WriteRing> ring_;  // outlives the writer, whose shards drain it before their files close
