@@ -144,7 +144,9 @@ class ReshapeRun {
     if (!fs_.Stat(run_dir_).ok()) {
       CAIRN_ASSIGN_OR_RETURN(run_dir_made_, PartialDir::Make(fs_, run_dir_));
     }
-    CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(run_dir_));
+    Result<RunLock> lock = RunLock::Take(run_dir_);
+    if (!lock.ok() && run_dir_made_) run_dir_made_->Keep();  // it is another's now
+    CAIRN_ASSIGN_OR_RETURN(lock_, std::move(lock));
     if (!options_.resume) CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs_, run_dir_));
     if (fs_.Stat(directory_).ok()) {
       partial_ = PartialDir::Adopt(fs_, directory_);

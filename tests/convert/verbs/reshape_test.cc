@@ -16,6 +16,7 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"
+#include "tests/support/overtaking_file_system.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
@@ -359,6 +360,13 @@ TEST_F(ReshapeResumeTest, WithoutResumeLeftoversAreCleaned) {
   EXPECT_EQ(result->bytes_resumed, 0u);
   EXPECT_EQ(Differences(expected_, FilesOf(dir_ / "b")), std::vector<std::string>{});
   EXPECT_EQ(*Fs().List(dir_ / "b"), (std::vector<std::string>{".lock", "latest", "step-00000100"}));
+}
+
+// It makes the directory; before it has the lock, another process takes that and puts a step there.
+TEST_F(ReshapeResumeTest, ADirectoryThatAnotherTookMeanwhileStays) {
+  OvertakingFileSystem fs(Fs(), dir_ / "b");
+  EXPECT_FALSE(Attempt(fs, "b").ok());
+  EXPECT_TRUE(Fs().Stat(dir_ / "b/theirs").ok());
 }
 
 // Each rank as its process would run it.
