@@ -73,14 +73,31 @@ RankTeam RankTeam::FromEnvironment(const std::function<const char*(const char*)>
     const int rank = Number(get_env(names.rank)), size = Number(get_env(names.size));
     if (size < 1 || rank < 0 || rank >= size) continue;
     RankTeam team{.rank = rank, .size = size};
-    for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "SLURM_STEP_ID"})
+    for (const char* name : {names.launch, "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_STEP_ID"})
       if (const char* id = get_env(name)) team.launch += fmt::format("{}={} ", name, id);
+    // Of a batch system: a job may launch several times, so that these are the last resort.
+    for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"})
+      if (const char* id = get_env(name); id && team.launch.empty())
+        team.launch = fmt::format("{}={} ", name, id);
     return team;
   }
   return {};
 }
 
+namespace {
+
+Status CheckLaunch(const RankTeam& team) {
+  if (!team.launch.empty()) return OkStatus();
+  return InvalidArgument(
+      "rank {} of {}: no variable names this launch; set PMI_JOBID for all ranks, to another text at each "
+      "launch (mpirun -genv PMI_JOBID $(date +%s))",
+      team.rank, team.size);
+}
+
+}  // namespace
+
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
     if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
@@ -88,6 +105,7 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
 }
 
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
   const auto deadline = Clock::now() + kStartDeadline;
   while (Clock::now() < deadline) {
     const auto text = ReadSmallFile(fs, JoinPath(directory, kRoomName), kMaxTextBytes);

@@ -16,7 +16,7 @@ namespace cairn {
 struct RankTeam {
   int rank = 0;
   int size = 1;
-  std::string launch;  // names this launch; another run of the same command has another one
+  std::string launch;  // names this launch; another run of the same command has another; empty: nothing does
 
   // Of OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone where none of them is set.
   // `get_env` as std::getenv.
@@ -25,7 +25,8 @@ struct RankTeam {
   bool alone() const { return size == 1; }
 };
 
-// Rank 0 tells that `directory` is ready for this launch.
+// Rank 0 says that `directory` is ready for this launch. Errors: InvalidArgument where nothing names the
+// launch: the others could take a room that a killed one left for this one's.
 Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The others wait for it. Errors: Aborted at the deadline.
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team);
