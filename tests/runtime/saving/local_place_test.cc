@@ -11,6 +11,7 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
 namespace {
@@ -64,12 +65,12 @@ namespace fs = std::filesystem;
 constexpr const char* kRun = "0123456789abcdef0123456789abcdef";
 constexpr const char* kNonce = "deadbeef";
 
-Result<LocalPlace> Open(const std::string& run_dir, const std::string& local, const std::string& run = kRun) {
+Result<LocalPlace> Open(const std::string& run_dir, const std::string& local, const std::string& run = kRun,
+                        FileSystem& files = FileSystem::Posix()) {
   Result<LocalPlace> place = Aborted("not opened");
   ThreadWorld(1).Run([&](std::shared_ptr<Mailbox> mailbox) {
     ControlPlane control(std::move(mailbox), 60);
-    place =
-        OpenLocalPlace(FileSystem::Posix(), {.dir = local, .redundancy = {}}, run_dir, run, kNonce, control);
+    place = OpenLocalPlace(files, {.dir = local, .redundancy = {}}, run_dir, run, kNonce, control);
   });
   return place;
 }
@@ -217,6 +218,28 @@ TEST(LocalPlace, TwoTrainingsNeverUseOneDirectory) {
   EXPECT_NE(second.status().message().find("another training uses"), std::string::npos);
   first = Aborted("gone");
   EXPECT_TRUE(Open(scene.a, scene.local).ok());
+}
+
+// A directory that is not one place for all who see it, or whose lists lag behind.
+TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
+  class Lagging final : public WrappedFileSystem {
+   public:
+    using WrappedFileSystem::WrappedFileSystem;
+    Result<std::vector<std::string>> List(const std::string& path) override {
+      auto names = WrappedFileSystem::List(path);
+      if (names.ok()) std::erase_if(*names, [](const std::string& name) { return IsRankMark(name); });
+      return names;
+    }
+
+   private:
+    Status Do(const FsCall&, const std::function<Status()>& run) override { return run(); }
+  };
+  TempDir dir;
+  fs::create_directory(dir / "a");
+  Lagging files(FileSystem::Posix());
+  const auto place = Open(dir / "a", dir / "local", kRun, files);
+  ASSERT_FALSE(place.ok());
+  EXPECT_NE(place.status().message().find("does not list it"), std::string::npos) << place.status().message();
 }
 
 TEST(LocalPlace, AMarkIsOfACertainForm) {
