@@ -350,16 +350,21 @@ Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
 }
 
 // Good files of this rank's directory: text name, u8, and where that is 1 the group of a parity file. Of
-// ranks that share it each verifies its own, and the leader what belongs to none of them.
+// ranks that share it each verifies its own, and the leader what belongs to none of them. Parity does not say
+// which shards it was made of, but lies beside the manifest of their step: where that is another one, written
+// before a training walked back, its parity is of that one's shards.
 std::string LocalSteps::VerifyHere() const {
   ByteWriter good;
   const std::string directory = Directory(current_.step);
+  const Result<std::string> text = ReadSmallFile(fs_, JoinPath(directory, kManifestName), kMaxManifestBytes);
+  const bool of_another = text.ok() && *text != current_.manifest_text && DecodeManifest(*text).ok();
   for (const auto& [name, offer] : Offers(current_.step)) {
     const int number = NumberOf(name);
     const bool own =
         number == control_.rank() || (place_.leader && std::ranges::count(place_.sharers, number) == 0);
     if (!own) continue;
     if (name.ends_with(".parity")) {
+      if (of_another) continue;
       const Result<ParityHeader> header = ReadParityHeader(fs_, offer.path);
       const bool fits = header.ok() && header->group.identity().run == current_.manifest.run &&
                         header->group.identity().step == current_.step &&

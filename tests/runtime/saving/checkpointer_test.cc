@@ -124,7 +124,7 @@ class CheckpointerTest : public testing::Test {
       while (train.iteration < to) {
         const auto idle = votes.AllTrue(!checkpointer.Busy(), "busy");
         ASSERT_TRUE(checkpointer.BeforeOptimizerStep().ok());
-        state.Fill(++train.iteration);
+        state.Fill(++train.iteration + other_);
         ASSERT_TRUE(
             checkpointer.AfterStep(train, state.buffers(), train.iteration == to, idle.ok() && !*idle).ok());
       }
@@ -149,6 +149,7 @@ class CheckpointerTest : public testing::Test {
   }
 
   static constexpr double kTimeout = 120;
+  int64_t other_ = 0;  // of a training with other values: the steps that it is ahead
   Dtype weights_ = Dtype::kBF16;
   const std::vector<ParameterSpec> specs_ = SpecsOf({});
   const TempDir dir_;
@@ -220,6 +221,35 @@ TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   std::filesystem::remove_all(dir_ / "local-2");
   Train(topology, 6, 8, options);
   ExpectStep(6);
+  ExpectStep(8);
+}
+
+// Of two ranks one has lost its directory, and the other has the step as a training wrote it that walked back
+// later. Neither its shard nor its parity is of the step that the others have.
+TEST_F(CheckpointerTest, ParityOfAStepThatWasWrittenAgainIsNotOfTheNewOne) {
+  const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
+  const CheckpointerOptions options{
+      .save_interval = 4, .local = {dir_ / "local-{rank}", {4, 2}}, .local_interval = 2};
+  Train(topology, 0, 4, options);
+  other_ = 10;
+  Train(topology, 4, 6, options);
+  other_ = 0;
+  std::vector<std::string> written;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path()))
+    if (entry.path().filename() == "step-00000006") written.push_back(entry.path());
+  ASSERT_EQ(written.size(), 5u);
+  std::string place;  // of rank 1's
+  for (const std::string& step : written)
+    if (step.find("local-1") != step.npos)
+      std::filesystem::rename(place = step, dir_ / "kept");
+    else
+      std::filesystem::remove_all(step);
+  Train(topology, 4, 6, options);
+  std::filesystem::remove_all(JoinPath(run_, "step-00000006"));
+  std::filesystem::remove_all(dir_ / "local-2");
+  std::filesystem::remove_all(place);
+  std::filesystem::rename(dir_ / "kept", place);
+  Train(topology, 6, 8, options);
   ExpectStep(8);
 }
 
