@@ -5,16 +5,15 @@
 
 #include "tools/bench/bench_reshape.h"
 
-#include <unistd.h>
+#include <fmt/ranges.h>
 
-#include <array>
-#include <cstdio>
-#include <memory>
+#include <filesystem>
 
 #include "convert/stream/step_builder.h"
 #include "tools/bench/bench_disk.h"
 #include "tools/bench/bench_memory.h"
 #include "tools/bench/bench_state.h"
+#include "tools/process/child.h"
 
 namespace cairn {
 namespace {
@@ -29,21 +28,17 @@ struct ChildReport {
   double peak_bytes = 0;
 };
 
-// `cairn reshape` with these arguments, which need no quoting; it prints JSON.
-Result<ChildReport> RunBenchReshape(const std::string& arguments) {
+// `cairn reshape`, by this program itself; it prints JSON.
+Result<ChildReport> RunBenchReshape(std::vector<std::string> arguments) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return IoError("/proc/self/exe: {}", error.message());
+  arguments.insert(arguments.begin(), {self.string(), "reshape"});
   const Stopwatch watch;
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
-      ::popen(("\"$(readlink /proc/" + std::to_string(::getpid()) + "/exe)\" reshape " + arguments).c_str(),
-              "r"),
-      &::pclose);
-  if (!pipe) return IoError("cannot start cairn reshape");
-  std::string text;
-  std::array<char, 4096> part;
-  while (const size_t count = std::fread(part.data(), 1, part.size(), pipe.get()))
-    text.append(part.data(), count);
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ChildOutput(arguments));
   ChildReport report{.wall_seconds = watch.Seconds()};
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return IoError("cairn reshape {} failed", arguments);
+  if (!json.is_object()) return IoError("{} printed no JSON", fmt::join(arguments, " "));
   report.peak_bytes = json.value("peak_memory_bytes", 0.0);
   return report;
 }
@@ -133,12 +128,13 @@ class ReshapeBench {
             }};
   }
 
-  Contender Ours(const std::string& name, const std::string& flags) {
+  Contender Ours(const std::string& name, const std::vector<std::string>& flags) {
     return {name, [this, name, flags](Samples& samples) -> Status {
               CAIRN_RETURN_IF_ERROR(MakeSourceCold());
-              CAIRN_ASSIGN_OR_RETURN(const ChildReport report,
-                                     RunBenchReshape(fmt::format("{} {} --tp 4 --pp 2 --dp 1 --json{}",
-                                                                 source_, target_, flags)));
+              std::vector<std::string> arguments = {source_, target_, "--tp", "4",     "--pp",
+                                                    "2",     "--dp",  "1",    "--json"};
+              arguments.insert(arguments.end(), flags.begin(), flags.end());
+              CAIRN_ASSIGN_OR_RETURN(const ChildReport report, RunBenchReshape(std::move(arguments)));
               samples.Add(name, bytes_, report.wall_seconds);
               peaks_.push_back(report.peak_bytes / kPeakGoalBytes);
               CAIRN_ASSIGN_OR_RETURN(const uint64_t verified, VerifySaved(SavedStep(target_)));
@@ -174,8 +170,8 @@ Result<BenchResult> MeasureReshape(const BenchOptions& options) {
   const ScratchFile source(options.dir), target(options.dir);
   ReshapeBench bench(source.path(), target.path(), options.dir, memory.bytes());
   CAIRN_RETURN_IF_ERROR(bench.MakeSource());
-  CAIRN_ASSIGN_OR_RETURN(Samples samples, RunRounds({bench.Raw(), bench.Ours("reshape", ""),
-                                                     bench.Ours("reshape_not_read_back", " --no-read-back")},
+  CAIRN_ASSIGN_OR_RETURN(Samples samples, RunRounds({bench.Raw(), bench.Ours("reshape", {}),
+                                                     bench.Ours("reshape_not_read_back", {"--no-read-back"})},
                                                     options.rounds, TellOnTerminal()));
   const Series& raw = *samples.Find("read_then_write");
   std::vector<GoalRatio> goals = {
