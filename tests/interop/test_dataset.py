@@ -221,6 +221,10 @@ class DatasetTest(Case):
             self.assertIn(message, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertEqual(sorted(os.listdir(self.dir)), before)
+        # The model's name is not too long, that of the tokens while they are written is: a second try may be shorter.
+        long = ["--train-sentencepiece", "--vocab-size", "400", "--output-prefix", self.path("p" * 240)]
+        cairn("data", self.write("a.txt", prose(3000)), *long, status=2)
+        self.assertEqual(sorted(os.listdir(self.dir)), before)
         done = cairn("data", text, "--tokenizer", "bytes", "--output-prefix", self.path("q"), status=2)
         self.assertIn(present, done.stderr)
         with open(present) as file:

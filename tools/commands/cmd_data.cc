@@ -1,7 +1,8 @@
-// Refuse what is there already, train or load the tokenizer, stream the text through it into the dataset,
-// and publish the tokenizer at the end. Text is read twice if a model is trained: it must be there before
-// the first token is. A dry run does all of that but the writing, since only the tokens say how many there
-// are.
+// Refuse what is there already, train or load the tokenizer, stream the text through it into the dataset, and
+// publish all at the end: the model, the tokenizer, and last the dataset, which they belong to. What fails
+// before that leaves nothing that a second try would meet. Text is read twice if a model is trained: it must
+// be there before the first token is. A dry run does all of that but the writing, since only the tokens say
+// how many there are.
 
 #include "tools/commands/cmd_data.h"
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/partial_dir.h"
 #include "runtime/data/indexed_dataset_builder.h"
 #include "runtime/text/sentencepiece_trainer.h"
 #include "runtime/text/text_import.h"
@@ -112,9 +114,9 @@ Status CheckOutputsAbsent(FileSystem& fs, const DataOptions& options) {
   return OkStatus();
 }
 
-// Trains the model and stores it, or loads the one that was named.
+// Trains the model, which `trained` gets, or loads the one that was named.
 Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOptions& options,
-                                                    DataFacts& facts) {
+                                                    std::string& trained, DataFacts& facts) {
   const auto publish = [&](const std::string& model) {
     auto published = PublishedSentencePiece(model);
     if (published.ok()) facts.published = *std::move(published);
@@ -126,27 +128,36 @@ Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOp
     return MakeTokenizer(fs, options.tokenizer);
   }
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
-  CAIRN_ASSIGN_OR_RETURN(const std::string model, TrainSentencePiece(source, options.vocab_size));
-  if (!options.dry_run) CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, ModelPath(options), model));
-  facts.model_bytes = model.size();
-  publish(model);
-  return MakeSentencePieceTokenizer(model);
+  CAIRN_ASSIGN_OR_RETURN(trained, TrainSentencePiece(source, options.vocab_size));
+  facts.model_bytes = trained.size();
+  publish(trained);
+  return MakeSentencePieceTokenizer(trained);
 }
 
-Status Publish(FileSystem& fs, const std::string& directory,
-               const std::map<std::string, std::string>& files) {
-  if (files.empty()) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(fs.MakeDir(directory));
-  for (const auto& [name, text] : files)
-    CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory, name), text));
-  return fs.SyncDir(directory);
+// The files beside the dataset, and then the dataset. A failure takes them away again.
+Status Publish(FileSystem& fs, const DataOptions& options, const std::string& model,
+               const std::map<std::string, std::string>& tokenizer, IndexedDatasetBuilder& builder) {
+  std::optional<PartialDir> directory;
+  if (!tokenizer.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(directory, PartialDir::Make(fs, TokenizerDir(options)));
+    for (const auto& [name, text] : tokenizer)
+      CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, JoinPath(directory->path(), name), text));
+    CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory->path()));
+  }
+  if (!model.empty()) CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, ModelPath(options), model));
+  const Status finished = builder.Finish();
+  if (finished.ok() && directory) directory->Keep();
+  if (!finished.ok() && !model.empty()) (void)fs.RemoveFile(ModelPath(options));
+  return finished;
 }
 
 Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
   DataFacts facts;
-  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, PrepareTokenizer(fs, options, facts));
+  std::string model;
+  CAIRN_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                         PrepareTokenizer(fs, options, model, facts));
   facts.vocab_size = tokenizer->vocab_size();
   facts.eod = tokenizer->eod();
   facts.type = TokenTypeFor(facts.vocab_size);
@@ -164,10 +175,7 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
     return InvalidArgument("{}{}: no text in it, so there is no dataset to write", options.inputs.front(),
                            options.inputs.size() > 1 ? " and the other inputs" : "");
   }
-  if (builder) {
-    CAIRN_RETURN_IF_ERROR(builder->Finish());
-    CAIRN_RETURN_IF_ERROR(Publish(fs, TokenizerDir(options), facts.published));
-  }
+  if (builder) CAIRN_RETURN_IF_ERROR(Publish(fs, options, model, facts.published, *builder));
   facts.seconds = SecondsSince(start);
   return facts;
 }
