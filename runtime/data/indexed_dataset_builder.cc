@@ -1,7 +1,7 @@
 // Tokens go straight to the .bin file, and the length of each document straight to the .idx file, behind room
 // for the header. Finish() reads the lengths back block by block and appends the pointers, appends the
 // document index, and fills in the header. Both files are synced before the first rename, and the index is
-// renamed last, because it makes the two files a dataset.
+// renamed last, once the name of the tokens is durable, because it makes the two files a dataset.
 
 #include "runtime/data/indexed_dataset_builder.h"
 
@@ -173,7 +173,9 @@ Status IndexedDatasetBuilder::Publish() {
   CAIRN_RETURN_IF_ERROR(CheckAbsent());
   CAIRN_RETURN_IF_ERROR(fs_->Rename(bin_->file().path(), TokensPath(prefix_)));
   bin_.reset();
-  if (Status renamed = fs_->Rename(idx_->file().path(), IndexPath(prefix_)); !renamed.ok()) {
+  Status renamed = fs_->SyncDir(DirectoryOf(prefix_));
+  if (renamed.ok()) renamed = fs_->Rename(idx_->file().path(), IndexPath(prefix_));
+  if (!renamed.ok()) {
     (void)fs_->RemoveFile(
         TokensPath(prefix_));  // tokens without an index would only stand in the way of a second try
     return renamed;

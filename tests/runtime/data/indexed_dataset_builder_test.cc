@@ -4,6 +4,7 @@
 #include <random>
 
 #include "tests/runtime/data/dataset_fixture.h"
+#include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
 namespace {
@@ -55,6 +56,29 @@ TEST(IndexedDatasetBuilderTest, FileThatAppearsMeanwhileIsNotOverwritten) {
   WriteFile(dir / "p.idx", "precious");
   EXPECT_EQ(builder->Finish().kind(), StatusKind::kAlreadyExists);
   EXPECT_EQ(ReadFile(dir / "p.idx"), "precious");
+}
+
+// The index makes it a dataset: after a power loss, too, it is there only if the tokens are.
+TEST(IndexedDatasetBuilderTest, TheNameOfTheTokensIsDurableBeforeThatOfTheIndex) {
+  class Recorder final : public WrappedFileSystem {
+   public:
+    using WrappedFileSystem::WrappedFileSystem;
+    std::string calls;
+
+   private:
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      if (call.kind == FsCall::Kind::kRename) calls += call.to->substr(call.to->size() - 3) + " ";
+      if (call.kind == FsCall::Kind::kSyncDir) calls += "sync ";
+      return run();
+    }
+  };
+  TempDir dir;
+  Recorder fs(FileSystem::Posix());
+  auto builder = IndexedDatasetBuilder::Create(fs, dir / "p", TokenType::kU16);
+  ASSERT_TRUE(builder.ok());
+  ASSERT_TRUE(builder->EndDocument().ok());
+  ASSERT_TRUE(builder->Finish().ok());
+  EXPECT_EQ(fs.calls, "bin sync idx sync ");
 }
 
 TEST(IndexedDatasetBuilderTest, MissingDirectoryIsNotFound) {
