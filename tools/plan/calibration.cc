@@ -48,20 +48,6 @@ std::vector<double> ToLogs(const Constants& constants, std::span<const ConstantI
   return x;
 }
 
-// Repeats of one configuration share the weight of one.
-std::vector<double> Weights(const std::vector<const RunRow*>& rows) {
-  const auto key = [](const RunRow& r) {
-    return std::tuple(r.shape.hidden, r.shape.layers, r.shape.heads, r.shape.seq, r.shape.vocab, r.setup.tp,
-                      r.setup.pp, r.setup.dp, r.setup.micro_batch, r.setup.global_batch, r.setup.zero,
-                      r.setup.recompute, r.setup.first_layers, r.setup.last_layers);
-  };
-  std::map<decltype(key(*rows[0])), int> counts;
-  for (const RunRow* row : rows) ++counts[key(*row)];
-  std::vector<double> weights;
-  for (const RunRow* row : rows) weights.push_back(1.0 / counts[key(*row)]);
-  return weights;
-}
-
 // Robust standard deviation: 1.4826 times the median of the absolute residuals.
 double Scale(std::vector<double> residuals) {
   if (residuals.empty()) return 0;
@@ -106,7 +92,7 @@ Result<FittedConstants<Constants>> FitTo(const std::vector<const RunRow*>& rows,
     for (size_t i = 0; i < rows.size(); ++i)
       out[i] = std::log(predict(constants, i) / *(rows[i]->*measured)) / noise;
   };
-  const std::vector<double> weights = rows.empty() ? std::vector<double>() : Weights(rows);
+  const std::vector<double> weights = rows.empty() ? std::vector<double>() : RowWeights(rows);
   Fit fit;
   for (int round = 0; round < kNoiseRounds; ++round) {
     CAIRN_ASSIGN_OR_RETURN(fit, FitRobust(priors, weights, residuals));
@@ -278,6 +264,15 @@ Status Widen(const std::vector<RunRow>& rows, const Cluster& cluster, Calibratio
 }
 
 }  // namespace
+
+std::vector<double> RowWeights(const std::vector<const RunRow*>& rows) {
+  const auto key = [](const RunRow& r) { return std::pair(r.shape, r.setup); };
+  std::map<decltype(key(*rows[0])), int> counts;
+  for (const RunRow* row : rows) ++counts[key(*row)];
+  std::vector<double> weights;
+  for (const RunRow* row : rows) weights.push_back(1.0 / counts[key(*row)]);
+  return weights;
+}
 
 Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster) {
   CAIRN_ASSIGN_OR_RETURN(Calibration calibration, FitRows(rows, cluster));

@@ -29,7 +29,11 @@ struct Calibration {
   double usable = 1;
 };
 
-// Rows of one configuration weigh as one measurement. Bounds are widened until they hold 9 of 10 rows of each
+// What each row counts for: rows of one configuration, whose model and setup are the same, share the weight
+// of one.
+std::vector<double> RowWeights(const std::vector<const RunRow*>& rows);
+
+// Rows count by RowWeights. Bounds are widened until they hold 9 of 10 rows of each
 // group (RunRow::group) when the others are fitted, where there are three groups or more. Errors:
 // InvalidArgument.
 Result<Calibration> Calibrate(const std::vector<RunRow>& rows, const Cluster& cluster);

@@ -1,6 +1,7 @@
 // The shape of a transformer, as far as size, speed and memory follow from it.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace cairn {
@@ -18,6 +19,8 @@ struct ModelShape {
   bool gated = false;             // gate and up projections, as LLaMA has
   bool tied = true;               // the output layer is the embedding
   bool learned_positions = true;  // a table of seq * hidden
+
+  auto operator<=>(const ModelShape&) const = default;
 
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t QueryWidth() const { return heads * HeadDim(); }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <cstdint>
 
 namespace cairn {
@@ -36,6 +37,7 @@ struct RunSetup {
     return std::max<int64_t>(1, std::llround(static_cast<double>(global_batch) / (micro_batch * dp)));
   }
   bool mixed() const { return precision != Precision::kFp32; }
+  auto operator<=>(const RunSetup&) const = default;
 };
 
 }  // namespace cairn

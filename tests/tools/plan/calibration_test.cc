@@ -46,6 +46,19 @@ TEST_F(CalibrationTest, TablesLeftOutArePredicted) {
   for (const HeldOut& group : *held) EXPECT_LE(group.best_rank, 3) << group.group;
 }
 
+TEST_F(CalibrationTest, OnlyRowsOfOneConfigurationShareAWeight) {
+  RunRow a = rows_[0];
+  a.setup = Known();
+  std::vector<RunRow> rows(6, a);  // two the same, and four that differ from these
+  rows[2].setup.virtual_stages = 2;
+  rows[3].setup.precision = Precision::kFp16;
+  rows[4].setup.flash_attention = true;
+  rows[5].shape.gated = true;
+  std::vector<const RunRow*> pointers;
+  for (const RunRow& row : rows) pointers.push_back(&row);
+  EXPECT_EQ(RowWeights(pointers), (std::vector<double>{0.5, 0.5, 1, 1, 1, 1}));
+}
+
 TEST_F(CalibrationTest, TheKnownRunLiesWithinItsBounds) {
   const Prediction p = Of(Known());
   EXPECT_LT(p.seconds.low, 120.18);
