@@ -51,8 +51,8 @@ std::span<const Format> Formats() {
   return kFormats;
 }
 
-Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,
-                                                      const OpenOptions& options) {
+Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                   const OpenOptions& options) {
   std::vector<std::string_view> names;
   for (const Format& format : Formats()) {
     names.push_back(format.name);
@@ -63,7 +63,7 @@ Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std:
     if (const Result<FileInfo> info = fs.Stat(path); info.ok() && !info->is_directory())
       source->SetName(path);
     RecordLetPass(recorded, *source);
-    return std::unique_ptr<CheckpointSource>(std::move(source));
+    return source;
   }
   if (!options.format.empty())
     return NotFound("there is no format {}; there are {}", options.format, fmt::join(names, ", "));

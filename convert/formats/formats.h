@@ -16,7 +16,7 @@ namespace cairn {
 std::span<const Format> Formats();
 
 // Errors: NotFound where no format recognises `path`, naming those there are; those of Format::open.
-Result<std::unique_ptr<CheckpointSource>> OpenForeign(FileSystem& fs, const std::string& path,
-                                                      const OpenOptions& options = {});
+Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::string& path,
+                                                   const OpenOptions& options = {});
 
 }  // namespace cairn

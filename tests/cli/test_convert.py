@@ -10,6 +10,12 @@ import zipfile
 from cairn_cli import CliTest, tree
 
 
+def manifest_of(run):
+    """The text of the one step's."""
+    path, = run.glob("step-*/manifest.json")
+    return path.read_text()
+
+
 class ReshapeTest(CliTest):
     def setUp(self):
         super().setUp()
@@ -206,6 +212,8 @@ class StripTest(CliTest):
         self.assertIn("note: ", noted)
         self.assertIn("not the fp32 master rounded", noted)
         self.assertNotIn("note", self.cairn("convert", "dcp", "again", "--to", "native", "--no-rounding-check").stderr)
+        self.assertIn("--no-rounding-check", manifest_of(self.dir / "again"))
+        self.assertNotIn("--no-rounding-check", manifest_of(self.dir / "native"))
 
     def test_dry_run_writes_nothing(self):
         facts = self.json("strip", self.step, "out", "--dry-run")
@@ -315,6 +323,7 @@ class DiffTest(CliTest):
             self.cairn(*verb, code=2, says=[name, "CRC-32", "--no-checksums"])
             self.assertFalse((self.dir / "x").exists())
         self.cairn("convert", "mg", "x", "--to", "native", "--no-checksums")
+        self.assertIn("--no-checksums", manifest_of(self.dir / "x"))
         missing = [p for p in (self.dir / "mg").rglob("*.pt") if p != path]
         missing[0].unlink()
         self.assertFalse(self.json("verify", "mg", code=1)[0]["ok"])

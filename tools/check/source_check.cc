@@ -1,5 +1,7 @@
 #include "tools/check/source_check.h"
 
+#include <algorithm>
+
 #include "convert/verbs/file_sums.h"
 #include "tools/check/value_check.h"
 #include "tools/cli/output.h"
@@ -13,10 +15,14 @@ std::string More(const VerifyReport& report) {
   return more == 0 ? "" : fmt::format(" (and {} more)", more);
 }
 
-Status CheckSums(const OpenedSource& opened, bool json) {
-  const CheckpointSource& source = *opened.foreign;
+Status CheckSums(const OpenedSource& opened, bool skip, bool json) {
+  ForeignSource& source = *opened.foreign;
   const FileSums sums = FindZips(opened.fs(), source.directory(), source.catalog().files);
   if (sums.empty()) return OkStatus();
+  if (skip) {
+    source.AddHistory("import: its records were not compared with their CRC-32 (--no-checksums)");
+    return OkStatus();
+  }
   Progress progress("checking the source", sums.bytes, !json);
   const VerifyReport report =
       CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
@@ -44,8 +50,12 @@ void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
 
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json) {
   if (!opened.foreign) return OkStatus();
-  if (!checks.skip_sums) CAIRN_RETURN_IF_ERROR(CheckSums(opened, json));
-  if (!checks.skip_rounding) NoteRounding(opened, max_memory);
+  CAIRN_RETURN_IF_ERROR(CheckSums(opened, checks.skip_sums, json));
+  if (!checks.skip_rounding)
+    NoteRounding(opened, max_memory);
+  else if (std::ranges::count(opened.foreign->catalog().tensors, Role::kMaster, &TensorEntry::role) > 0)
+    opened.foreign->AddHistory(
+        "import: its weights were not compared with their masters (--no-rounding-check)");
   return OkStatus();
 }
 

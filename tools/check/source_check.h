@@ -17,8 +17,8 @@ void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
 
 // Reads the files of torch.save once more than their tensors need. Errors: Corrupt naming file, byte and
 // record. 16-bit weights that are not their fp32 masters rounded are a note on stderr: files of two steps
-// were mixed, or somebody changed one of them. Does nothing for steps of Cairn, whose digests are checked at
-// every read.
+// were mixed, or somebody changed one of them. A check that is left out goes into the source's history. Does
+// nothing for steps of Cairn, whose digests are checked at every read.
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json);
 
 }  // namespace cairn

@@ -27,8 +27,8 @@ bool IsForeign(const std::string& argument);
 
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
-  OpenedStep step;                            // its reader is null where the format is foreign
-  std::unique_ptr<CheckpointSource> foreign;  // null where it is native
+  OpenedStep step;                         // its reader is null where the format is foreign
+  std::unique_ptr<ForeignSource> foreign;  // null where it is native
 
   FileSystem& fs() const { return step.fs(); }
   CheckpointSource& source() const { return foreign ? *foreign : *step.reader; }
