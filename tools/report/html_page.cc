@@ -21,14 +21,16 @@ tr.fail td { background: #fff1ee; } tr.open td { background: #fffbe6; } code { b
 svg { max-width: 100%; height: auto; }
 )";
 
-// A click on a heading sorts by it, again the other way round.
+// A click on a heading sorts by it, again the other way round; what is missing, or no number, stays last.
+// Text is never read as a number: "13B-run" would come before "104B".
 constexpr const char* kScript = R"(
 document.querySelectorAll('th').forEach((th, i) => th.onclick = () => {
   const body = document.querySelector('tbody'), down = th.dataset.down !== '1';
   th.dataset.down = down ? '1' : '0';
-  const value = row => { const t = row.cells[i].dataset.value; const n = parseFloat(t); return isNaN(n) ? t : n; };
+  const value = row => { const t = row.cells[i].dataset.value; return t !== '' && th.className === 'n' ? Number(t) : t; };
+  const last = x => x === '' || Number.isNaN(x);
   [...body.rows].sort((a, b) => { const x = value(a), y = value(b);
-    if (x === '' || y === '') return (x === '') - (y === '');
+    if (last(x) || last(y)) return last(x) - last(y);
     return (x < y ? -1 : x > y ? 1 : 0) * (down ? 1 : -1); }).forEach(row => body.append(row));
 });
 )";

@@ -17,6 +17,12 @@ namespace {
 
 std::optional<double> Told(double value) { return std::isnan(value) ? std::nullopt : std::optional(value); }
 
+// A last iteration whose loss is NaN is one that was told.
+std::optional<double> LossOf(double last, const std::vector<Sample>& samples) {
+  const bool nan = std::isnan(last) && !samples.empty() && samples.back().nans > 0;
+  return nan ? std::optional(kNoNumber) : Told(last);
+}
+
 std::optional<double> Positive(double value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
 // Times of iterations, weighted by the log lines that a sample is the mean of. Samples without a time do not
@@ -257,7 +263,7 @@ RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
 
   summary.allocated_gib = Positive(run.sum.allocated_gib);
   summary.reserved_gib = Positive(run.sum.reserved_gib);
-  summary.loss = Told(run.sum.last_loss);
+  summary.loss = LossOf(run.sum.last_loss, summary.samples);
   summary.grad_norm = Told(run.sum.last_grad_norm);
   summary.validation_loss = Told(run.sum.validation_loss);
   summary.checkpoints = run.sum.checkpoints;

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/tools/report/sample_logs.h"
+#include "tools/report/report_columns.h"
 #include "tools/report/run_summary.h"
 
 namespace cairn {
@@ -55,6 +58,15 @@ TEST(TrainingRunTest, ARestartGoesOnAndRedoneIterationsCountOnce) {
   EXPECT_DOUBLE_EQ(*runs[0].sec_per_it, (6 * 2 + 14 * 4) / 20.0);
   ASSERT_EQ(runs[0].earlier_failures.size(), 1u);
   EXPECT_EQ(runs[0].earlier_failures[0].failure.cause, "out of memory");
+}
+
+TEST(TrainingRunTest, ALossThatIsNaNIsShownAsThat) {
+  const auto loss = FindColumns({"loss"});
+  ASSERT_TRUE(loss.ok());
+  const auto shown = [&](const std::string& text) { return Cell(*(*loss)[0], OfText(text)[0]); };
+  EXPECT_EQ(shown(NewLine(1, 3, 2) + NewLine(2, 3, 2, NAN)), "nan");
+  EXPECT_EQ(shown(NewLine(1, 3, 2, NAN) + NewLine(2, 3, 2)), "3.5");
+  EXPECT_EQ(shown(" iteration 1/3 | elapsed time per iteration (ms): 10.0 |\n"), "-");
 }
 
 TEST(TrainingRunTest, WithoutABannerAStepBackIsARestart) {
