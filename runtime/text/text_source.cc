@@ -37,6 +37,7 @@ Result<bool> TextSource::Next(TextChunk* chunk) {
     if (!reader_) {
       if (next_path_ == paths_.size()) return false;
       CAIRN_ASSIGN_OR_RETURN(reader_, LineReader::Open(*fs_, paths_[next_path_++]));
+      at_line_start_ = true;
     }
     CAIRN_ASSIGN_OR_RETURN(const bool found, NextOfFile(chunk));
     if (found) return true;
@@ -63,14 +64,13 @@ Result<bool> TextSource::NextText(TextChunk* chunk) {
     in_document_ = !ends_document;
     return true;
   };
-  bool at_line_start = true;
   for (;;) {
     LinePiece piece;
     CAIRN_ASSIGN_OR_RETURN(const bool more, reader_->Next(&piece));
     if (!more) return in_document_ ? take(true) : false;
     const bool separates =
-        options_.split_on_blank_lines && at_line_start && piece.ends_line && IsBlank(piece.text);
-    at_line_start = piece.ends_line;
+        options_.split_on_blank_lines && at_line_start_ && piece.ends_line && IsBlank(piece.text);
+    at_line_start_ = piece.ends_line;
     if (separates) {
       if (in_document_) return take(true);
       continue;

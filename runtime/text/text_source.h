@@ -61,6 +61,7 @@ class TextSource {
   size_t next_path_ = 0;
   std::optional<LineReader> reader_;  // of paths_[next_path_ - 1]
   std::string pending_;               // lines that wait for the next chunk
+  bool at_line_start_ = true;         // not in the middle of a long line
   bool in_document_ = false;
   uint64_t finished_bytes_ = 0;
   uint64_t total_bytes_ = 0;
