@@ -23,6 +23,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kMaxPolicyBytes = 1 << 20;
+constexpr double kMostBytes = 9.2e18;  // of any size: below 2^63
 constexpr uint64_t kBundleMin = 512'000'000, kBundleMax = 500'000'000'000;
 
 using Taker = std::function<bool(const toml::node&)>;
@@ -62,8 +63,9 @@ Taker Size(T& out) {
   return [&out](const toml::node& node) {
     const auto text = node.value_exact<std::string>();
     const auto size = text ? ParseSize(*text) : node.value<double>();
-    if (size) out = static_cast<T>(*size);
-    return size && *size > 0;
+    const bool fits = size && *size > 0 && *size < kMostBytes;
+    if (fits) out = static_cast<T>(*size);
+    return fits;
   };
 }
 

@@ -53,6 +53,9 @@ TEST(PolicyTest, MistakesAreNamedWithTheirLine) {
             std::string::npos);
   EXPECT_NE(message(head + "[[class]]\nkeep = \"full\"\n").find("p.toml:3: a class that keeps nothing"),
             std::string::npos);
+  for (const std::string size : {"1e30", "\"1e300TB\"", "inf", "nan", "-1"})
+    EXPECT_EQ(message(head + "[quota]\nbytes = " + size + "\n"),
+              "p.toml:4: the value of 'bytes' has the wrong type or range; write bytes = \"200TB\"");
   EXPECT_NE(message(head).find("no [[class]]"), std::string::npos);
   EXPECT_NE(message("runs = [\"r\"]\n").find("store = \"DIR\" is missing"), std::string::npos);
   EXPECT_NE(message(head + "x = [\n").find("p.toml:"), std::string::npos);
