@@ -169,6 +169,17 @@ class TorchFilesTest(Case):
         torch.save({"w": plain, "n": complex_values.conj().imag.resolve_neg().clone()}, self.path("plain.pt"))
         cairn("fingerprint", self.path("plain.pt"))
 
+    def test_a_shared_container_has_every_name(self):
+        shared = {"w": torch.ones(2, 3)}
+        shared["self"] = shared
+        wide = [torch.ones(1)]
+        for _ in range(55):  # 2**55 ways to one tensor
+            wide = [wide, wide]
+        path = self.path("shared.pt")
+        torch.save({"a": shared, "b": {"c": shared}, "wide": wide}, path)
+        self.assertIn("b.c.w  ", cairn("inspect", path, "b.*").stdout)
+        self.assertIn("a.w  ", cairn("inspect", path, "b.*", "a.w").stdout)
+
     def test_code_is_shown_and_never_run(self):
         mark = self.path("mark")
 

@@ -1,8 +1,9 @@
 // Two walks over the same values: TreePrinter writes lines for people, TreeJson builds JSON. A pickle is a
 // graph, in which a container may be shared or contain itself. Both walks therefore remember the containers
 // that they have shown, descend into each only once, and to a limited depth. Short lists of plain values are
-// shown again where they are shared. Names and texts come from the file, so the lines for people show no
-// control characters.
+// shown again where they are shared, and where names are asked for every container is, since a tensor has a
+// name for each way to it; how often is bounded, because ways may double at every level. Names and texts come
+// from the file, so the lines for people show no control characters.
 
 #include "tools/check/torch_tree.h"
 
@@ -22,9 +23,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxDepth = 60;       // of what is shown
-constexpr size_t kMaxTextBytes = 100;  // of a text that is shown
-constexpr size_t kMaxListed = 8;       // plain values of a list in one line
+constexpr size_t kMaxDepth = 60;         // of what is shown
+constexpr size_t kMaxTextBytes = 100;    // of a text that is shown
+constexpr size_t kMaxListed = 8;         // plain values of a list in one line
+constexpr size_t kMaxAgain = 1'000'000;  // values of containers that are looked into once more
 
 bool IsPlain(const PyValue& value) {
   return value.kind <= PyKind::kBytes || value.is(PyKind::kGlobal) || value.is(PyKind::kStorage);
@@ -141,14 +143,23 @@ class TreePrinter {
     const bool in_line = !value.is(PyKind::kObject) && !value.is(PyKind::kDict) &&
                          std::ranges::all_of(value.items, [](const PyValue* i) { return IsPlain(*i); });
     const auto [first, fresh] = shown_.try_emplace(&value, path);
-    const bool cut = !in_line && (!fresh || depth == kMaxDepth);
+    const bool cut = !in_line && ((!fresh && !MayEnterAgain(value)) || depth == kMaxDepth);
     if (globs_.empty()) {
       const std::string what = value.is(PyKind::kObject) ? Printable(value.ClassName())
                                : in_line                 ? ListText(value)
                                          : fmt::format("{} of {}", KindText(value), Count(value));
       Line(depth, key, cut ? fmt::format("{}, as at {}", what, Printable(first->second)) : what);
     }
-    if (!cut && !in_line) PrintItems(path, value, depth + 1);
+    if (cut || in_line) return;
+    inside_.push_back(&value);
+    PrintItems(path, value, depth + 1);
+    inside_.pop_back();
+  }
+
+  // Not what it lies in.
+  bool MayEnterAgain(const PyValue& value) {
+    return !globs_.empty() && std::ranges::count(inside_, &value) == 0 &&
+           (again_ += 1 + value.items.size()) <= kMaxAgain;
   }
 
   static size_t Count(const PyValue& value) { return value.items.size() / (value.is(PyKind::kDict) ? 2 : 1); }
@@ -174,6 +185,8 @@ class TreePrinter {
 
   const std::vector<std::string>& globs_;
   std::map<const PyValue*, std::string> shown_;
+  std::vector<const PyValue*> inside_;  // from the root on
+  size_t again_ = 0;
 };
 
 ordered_json Number(double value) {
