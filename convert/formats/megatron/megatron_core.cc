@@ -5,6 +5,8 @@
 
 #include "convert/formats/megatron/megatron_core.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 namespace cairn {
@@ -30,6 +32,10 @@ constexpr CoreModule kBeside[] = {
     {"output_layer", "output_layer.", "output_layer.", true},
 };
 
+bool AllEqual(std::span<const int> layers) {
+  return std::ranges::adjacent_find(layers, std::ranges::not_equal_to()) == layers.end();
+}
+
 }  // namespace
 
 std::span<const CoreModule> CoreLayerModules() { return kInLayer; }
@@ -43,6 +49,16 @@ Result<const CoreModule*> CoreModuleOf(const MegatronTensor& tensor) {
   return &*row;
 }
 
+Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages) {
+  if (AllEqual(layers) || (virtual_stages == 1 && AllEqual(std::span(layers).subspan(1, layers.size() - 2))))
+    return OkStatus();
+  return NotSupported(
+      "Megatron cannot be told of stages with {} layers: {}; choose another --pp or --layers-per-stage",
+      fmt::join(layers, ", "),
+      virtual_stages == 1 ? "those between the first and the last hold the same number"
+                          : "interleaved chunks hold the same number");
+}
+
 nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
                              const std::vector<int>& layers, const TrainingState& state) {
   nlohmann::json arguments = MegatronArguments(manifest.model, shape, topology);
@@ -52,7 +68,7 @@ nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shap
   arguments["iteration"] = state.iteration;
   if (topology.virtual_stages > 1)
     arguments["virtual_pipeline_model_parallel_size"] = topology.virtual_stages;
-  if (std::ranges::adjacent_find(layers, std::ranges::not_equal_to()) != layers.end()) {
+  if (!AllEqual(layers)) {
     arguments["decoder_first_pipeline_num_layers"] = layers.front();
     arguments["decoder_last_pipeline_num_layers"] = layers.back();
   }

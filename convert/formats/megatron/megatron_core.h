@@ -28,6 +28,10 @@ inline bool InLayer(const MegatronTensor& tensor) {
   return tensor.layer != kBeforeLayers && tensor.layer != kAfterLayers;
 }
 
+// Megatron cuts its pipeline evenly, but for the first and the last stage. `layers`: of each pipeline chunk.
+// Errors: NotSupported, for a cut that its arguments cannot say.
+Status CheckCoreLayers(const std::vector<int>& layers, int virtual_stages);
+
 // The arguments of the training, as its argparse.Namespace has them. `layers`: of each pipeline chunk.
 nlohmann::json CoreArguments(const Manifest& manifest, const MegatronShape& shape, const Topology& topology,
                              const std::vector<int>& layers, const TrainingState& state);

@@ -37,6 +37,7 @@ class MegatronPlanner {
     CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(source_.manifest().model, shape_));
     CAIRN_RETURN_IF_ERROR(CheckOptimizer());
     CAIRN_ASSIGN_OR_RETURN(layers_, LayersPerChunk(static_cast<int>(shape_.layers), topology_));
+    CAIRN_RETURN_IF_ERROR(CheckCoreLayers(layers_, topology_.virtual_stages));
     LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     for (int tp = 0; tp < topology_.tp; ++tp) {

@@ -186,6 +186,14 @@ TEST_F(RefusalTest, WhatAFormatCannotHold) {
   EXPECT_THAT(Refusal("megatron", {.topology = {.tp = 3}, .dtype = {}}), HasSubstr("TP=3 does not divide"));
   EXPECT_THAT(Refusal("megatron", {.topology = {.pp = 3}, .dtype = {}}), HasSubstr("layers"));
   EXPECT_THAT(Refusal("megatron", {.topology = {.zero = 2}, .dtype = {}}), HasSubstr("no ZeRO 2"));
+  for (const char* format :
+       {"megatron", "torch-dist"}) {  // their arguments name the first and the last stage alone
+    const auto six = [&](const Topology& topology) {
+      return Refusal(format, {.topology = topology, .dtype = {}}, RecipeOf({.layers = 6}, {}));
+    };
+    EXPECT_THAT(six({.pp = 4}), HasSubstr("stages with 2, 2, 1, 1 layers")) << format;
+    EXPECT_THAT(six({.pp = 2, .virtual_stages = 2}), HasSubstr("interleaved chunks")) << format;
+  }
   EXPECT_THAT(Refusal("megatron-deepspeed", {.topology = {.pp = 2, .zero = 3}, .dtype = {}}),
               HasSubstr("no pipeline with ZeRO 3"));
   StepRecipe unknown = RecipeOf({}, {});
