@@ -15,20 +15,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/verb.h"
 #include "tools/commands/archive/cmd_archive.h"
-#include "tools/commands/cmd_bench.h"
-#include "tools/commands/cmd_convert.h"
-#include "tools/commands/cmd_data.h"
-#include "tools/commands/cmd_diff.h"
-#include "tools/commands/cmd_fingerprint.h"
-#include "tools/commands/cmd_inspect.h"
-#include "tools/commands/cmd_ls.h"
-#include "tools/commands/cmd_manual.h"
-#include "tools/commands/cmd_plan.h"
-#include "tools/commands/cmd_report.h"
-#include "tools/commands/cmd_reshape.h"
-#include "tools/commands/cmd_strip.h"
-#include "tools/commands/cmd_train.h"
-#include "tools/commands/cmd_verify.h"
+#include "tools/commands/commands.h"
 
 namespace cairn {
 namespace {

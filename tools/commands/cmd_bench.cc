@@ -2,8 +2,6 @@
 // take a checkpoint and are added beside them. Every report begins with the facts of the machine, without
 // which a number means little.
 
-#include "tools/commands/cmd_bench.h"
-
 #include <memory>
 
 #include "tools/bench/bench_codec.h"
@@ -14,6 +12,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
+#include "tools/commands/commands.h"
 
 namespace cairn {
 namespace {

@@ -4,14 +4,13 @@
 // anything is written, as far as its files bring checksums. Choices and help come from the tables of
 // formats.
 
-#include "tools/commands/cmd_convert.h"
-
 #include <algorithm>
 #include <memory>
 
 #include "convert/formats/formats.h"
 #include "convert/formats/targets.h"
 #include "tools/cli/exit_code.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/export_run.h"
 #include "tools/commands/reshape_run.h"
 #include "tools/commands/step_tokenizer.h"

@@ -4,8 +4,6 @@
 // be there before the first token is. A dry run does all of that but the writing, since only the tokens say
 // how many there are.
 
-#include "tools/commands/cmd_data.h"
-
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -26,6 +24,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
+#include "tools/commands/commands.h"
 
 namespace cairn {
 namespace {

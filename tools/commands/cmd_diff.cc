@@ -2,8 +2,6 @@
 // convert/verbs/diff.h compares them. The rest prints. Differences of structure and of values are two
 // tables, because they have no column in common but the name; JSON lists both, with infinities as text.
 
-#include "tools/commands/cmd_diff.h"
-
 #include <charconv>
 #include <cmath>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
+#include "tools/commands/commands.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 

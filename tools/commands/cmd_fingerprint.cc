@@ -1,5 +1,3 @@
-#include "tools/commands/cmd_fingerprint.h"
-
 #include <memory>
 
 #include "convert/stream/fingerprint.h"
@@ -7,6 +5,7 @@
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
+#include "tools/commands/commands.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 

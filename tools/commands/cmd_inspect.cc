@@ -3,8 +3,6 @@
 // native step, and stretches of another system's arrays. A file of torch.save is shown as the tree of
 // values that it is, unless --stats makes it a checkpoint.
 
-#include "tools/commands/cmd_inspect.h"
-
 #include <algorithm>
 #include <memory>
 
@@ -18,6 +16,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
+#include "tools/commands/commands.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 

@@ -2,8 +2,6 @@
 // archived if the store has a proven member of the same manifest digest, whatever the names. Of several
 // states the table shows the one that matters most: damage or a change, then bad health, then the archive.
 
-#include "tools/commands/cmd_ls.h"
-
 #include <ctime>
 #include <map>
 #include <memory>
@@ -17,6 +15,7 @@
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/reshape_run.h"
 #include "tools/commands/run_listing.h"
 

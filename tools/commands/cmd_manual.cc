@@ -3,8 +3,6 @@
 // declarations. Without --format and --output a terminal gets the page through man and anything else gets
 // Markdown.
 
-#include "tools/commands/cmd_manual.h"
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,7 +11,7 @@
 #include "ckpt/io/file_system.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
-#include "tools/commands/cmd_train.h"
+#include "tools/commands/commands.h"
 #include "tools/manual/command_tree.h"
 #include "tools/manual/completion.h"
 #include "tools/manual/markdown.h"

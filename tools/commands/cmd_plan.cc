@@ -2,14 +2,12 @@
 // scripts come before the output, and all their paths are checked before the first one is written, so that
 // no old script stands among new ones.
 
-#include "tools/commands/cmd_plan.h"
-
 #include <memory>
 
 #include "ckpt/io/file_system.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
-#include "tools/commands/cmd_plan_predict.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/plan_options.h"
 #include "tools/commands/plan_output.h"
 #include "tools/plan/job_script.h"

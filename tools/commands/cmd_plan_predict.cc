@@ -3,8 +3,6 @@
 // for each group of a column instead. How rows were read goes to stderr, for stdout is a table that
 // programs read.
 
-#include "tools/commands/cmd_plan_predict.h"
-
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/text_table.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/plan_options.h"
 #include "tools/plan/predict_table.h"
 

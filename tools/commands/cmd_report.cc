@@ -2,8 +2,6 @@
 // joined to runs, summarized, sorted and printed; picture and page are made of the same summaries. A log
 // that cannot be read is a problem and an exit status, but the others still make their rows.
 
-#include "tools/commands/cmd_report.h"
-
 #include <map>
 #include <memory>
 
@@ -11,7 +9,7 @@
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
-#include "tools/commands/cmd_report_rewrite.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/report_flags.h"
 #include "tools/report/html_page.h"
 #include "tools/report/plot.h"

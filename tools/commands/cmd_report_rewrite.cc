@@ -2,8 +2,6 @@
 // logs by name or by `#!`, and prints shell lines instead of renaming. Names are quoted for the shell and
 // comments stay on one line, so that no file name becomes a command.
 
-#include "tools/commands/cmd_report_rewrite.h"
-
 #include <memory>
 
 #include "ckpt/io/replace_file.h"
@@ -11,6 +9,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/report_flags.h"
 #include "tools/process/shell_word.h"
 #include "tools/report/match_logs.h"

@@ -1,11 +1,10 @@
-#include "tools/commands/cmd_reshape.h"
-
 #include <cstdlib>
 #include <memory>
 
 #include "tools/check/source_check.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/writer_flags.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/reshape_run.h"
 #include "tools/commands/step_tokenizer.h"
 #include "tools/source/open_ckpt.h"

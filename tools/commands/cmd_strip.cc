@@ -1,8 +1,7 @@
-#include "tools/commands/cmd_strip.h"
-
 #include <memory>
 
 #include "tools/cli/exit_code.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/strip_run.h"
 #include "tools/source/open_ckpt.h"
 

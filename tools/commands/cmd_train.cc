@@ -3,8 +3,6 @@
 // started and supervised (supervise.h), and the arguments are checked here first: each rank would find the
 // same mistake, after all of them have started.
 
-#include "tools/commands/cmd_train.h"
-
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +16,7 @@
 #include "runtime/config/train_config.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
+#include "tools/commands/commands.h"
 #include "tools/commands/supervise.h"
 #include "tools/manual/command_tree.h"
 #include "tools/source/open_ckpt.h"

@@ -3,8 +3,6 @@
 // native step's files is taken before they are read, so that a change meanwhile is noticed later. Of
 // another system's checkpoint the bytes are checked as far as its files bring checksums.
 
-#include "tools/commands/cmd_verify.h"
-
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -29,6 +27,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
+#include "tools/commands/commands.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 

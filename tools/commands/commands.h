@@ -1,0 +1,39 @@
+// The verbs of `cairn`, one file cmd_NAME.cc each. A verb adds its subcommand to the program's, and sets
+// `verb` where that subcommand was given.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/cli/verb.h"
+
+namespace cairn {
+
+namespace manual {
+struct Command;
+}
+
+void AddBenchCommand(CLI::App& app, Verb& verb);
+void AddCompletionCommand(CLI::App& app, Verb& verb);
+void AddConvertCommand(CLI::App& app, Verb& verb);
+void AddDataCommand(CLI::App& app, Verb& verb);
+void AddDiffCommand(CLI::App& app, Verb& verb);
+void AddFingerprintCommand(CLI::App& app, Verb& verb);
+void AddInspectCommand(CLI::App& app, Verb& verb);
+void AddLsCommand(CLI::App& app, Verb& verb);
+void AddManualCommand(CLI::App& app, Verb& verb);
+void AddPlanCommand(CLI::App& app, Verb& verb);
+void AddReportCommand(CLI::App& app, Verb& verb);
+void AddReshapeCommand(CLI::App& app, Verb& verb);
+void AddStripCommand(CLI::App& app, Verb& verb);
+void AddTrainCommand(CLI::App& app, Verb& verb);
+void AddVerifyCommand(CLI::App& app, Verb& verb);
+
+// Subcommands of a verb, in files of their own.
+void AddPlanPredict(CLI::App& plan, Verb& verb);
+void AddReportMatch(CLI::App& report, Verb& verb);
+void AddReportRewrite(CLI::App& report, Verb& verb);
+
+// The flags of `cairn train` and cairn-train: the subcommand declares none, since it hands all on.
+manual::Command DescribeTrain();
+
+}  // namespace cairn
