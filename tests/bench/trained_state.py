@@ -1,4 +1,4 @@
-"""The state that the benchmarks save and load: a really trained one, in memory that `cairn bench serve` shares.
+"""The state that the benchmarks save and load: a really trained one, in memory that bench_server shares.
 
 trained_step(cairn, bytes) trains a GPT of so many bytes on the King James Bible, once per machine: it stays in the
 user's cache. Shared maps its tensors and asks our side for one measurement at a time, so that ours and the peers' take
@@ -71,7 +71,8 @@ class Shared:
 
     def __init__(self, cairn, checkpoint):
         self.memory_file = os.memfd_create("cairn-bench-state")
-        self.process = subprocess.Popen([cairn, "bench", "serve", checkpoint, "--memory", f"/proc/self/fd/{self.memory_file}"],
+        server = os.path.join(os.path.dirname(os.path.abspath(cairn)), "bench_server")
+        self.process = subprocess.Popen([server, checkpoint, f"/proc/self/fd/{self.memory_file}"],
                                         pass_fds=[self.memory_file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         about = self.answer()
         self.memory = mmap.mmap(self.memory_file, about["bytes"])
@@ -86,7 +87,7 @@ class Shared:
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("cairn bench serve ended early; its message is above")
+            raise SystemExit("bench_server ended early; its message is above")
         return json.loads(line)
 
     def ask(self, what, path):

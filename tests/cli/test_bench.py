@@ -7,6 +7,7 @@ import unittest
 
 from cairn_cli import CAIRN, CliTest
 
+SERVER = os.path.join(os.path.dirname(CAIRN), "bench_server")
 SMALL = ["--bytes", "16MB", "--rounds", "2", "--settle", "0"]
 
 
@@ -89,13 +90,13 @@ class BenchTest(CliTest):
         self.cairn("bench", "save", "--bytes", "100000TB", "--dir", self.dir, code=2, says=["of disk", "are free"])
         self.cairn("bench", "limits", "--dir", self.dir / "missing", code=2)
 
-    def test_serve_answers_line_by_line(self):
+    def test_the_server_of_scripts_bench_answers_line_by_line(self):
         step = self.make_step()
         shared = self.dir / "memory"
         shared.touch()
         asked = [f"save {self.dir}/out", f"save_lazy {self.dir}/lazy", f"warm {self.dir}/out/step-00000001/shard-00000.h5",
                  f"load {self.dir}/out/step-00000001", f"page_cache_read {self.dir}/lazy/step-00000001/shard-00000.h5"]
-        done = subprocess.run([CAIRN, "bench", "serve", step, "--memory", shared], input="\n".join(asked) + "\n", text=True,
+        done = subprocess.run([SERVER, step, shared], input="\n".join(asked) + "\n", text=True,
                               capture_output=True, check=True)
         about, *answers = map(json.loads, done.stdout.splitlines())
         self.assertEqual(len(answers), len(asked))
@@ -104,7 +105,7 @@ class BenchTest(CliTest):
         values = [self.json("fingerprint", path)["tensors"] for path in (step, self.dir / "out", self.dir / "lazy")]
         self.assertEqual(values[0], values[1])
         self.assertEqual(values[0], values[2])
-        bad = subprocess.run([CAIRN, "bench", "serve", step, "--memory", shared], input="sing\n", text=True, capture_output=True)
+        bad = subprocess.run([SERVER, step, shared], input="sing\n", text=True, capture_output=True)
         self.assertEqual(bad.returncode, 2)
         self.assertIn("no measurement named sing", bad.stderr)
 

@@ -1,6 +1,6 @@
-// A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec and serve
-// take a checkpoint and are added beside them. Every report begins with the facts of the machine, without
-// which a number means little.
+// A table of jobs makes the subcommands that measure a size and a disk with the same flags; codec takes
+// a checkpoint and is added beside them. Every report begins with the facts of the machine, without which a
+// number means little.
 
 #include <memory>
 
@@ -8,7 +8,6 @@
 #include "tools/bench/bench_limits.h"
 #include "tools/bench/bench_reshape.h"
 #include "tools/bench/bench_save.h"
-#include "tools/bench/bench_serve.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
@@ -127,26 +126,6 @@ void AddCodec(CLI::App& bench, Verb& verb) {
   });
 }
 
-void AddServe(CLI::App& bench, Verb& verb) {
-  struct Options {
-    std::string checkpoint, memory;
-  };
-  const auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand("serve", "one measurement a line of stdin, for scripts/bench");
-  command->add_option("CKPT", options->checkpoint, "whose tensors are the state")->required();
-  command->add_option("--memory", options->memory, "file to hold the state, shared with the asker")
-      ->required()
-      ->check(CLI::ExistingFile)
-      ->option_text("FILE");
-  command->footer(HelpFooter("cairn bench serve runs/gpt --memory /dev/shm/state"));
-  command->callback([options, &verb] {
-    verb = [options]() -> Result<int> {
-      CAIRN_RETURN_IF_ERROR(ServeBench(options->checkpoint, options->memory));
-      return kExitDone;
-    };
-  });
-}
-
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Verb& verb) {
@@ -155,7 +134,6 @@ void AddBenchCommand(CLI::App& app, Verb& verb) {
   bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
   for (const BenchJob& job : kJobs) AddJob(*bench, job, verb);
   AddCodec(*bench, verb);
-  AddServe(*bench, verb);
 }
 
 }  // namespace cairn

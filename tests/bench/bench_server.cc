@@ -1,18 +1,28 @@
-// A loop: one line in, one measurement, one line out, flushed, because the asker waits for it. Raw transfers
-// use the snapshot's memory, which is idle between saves. Raw writes have the depth and the block size of our
-// own shards' writer, so that both ask the same of the disk.
-
-#include "tools/bench/bench_serve.h"
-
+// bench_server CKPT MEMORY: our contenders for a benchmark in another program, which decides about order and
+// rounds (trained_state.py).
+//
+// The state of a step is loaded into the file MEMORY that both map, so that it is in memory once. Then each
+// line of stdin asks for one measurement, and one line of JSON on stdout answers, flushed, because the asker
+// waits for it:
+//   save RUN_DIR         commits the state there          {"stall": s, "flush": s, "commit": s, "durable": s}
+//   save_lazy RUN_DIR    the same, copied behind          the same
+//   raw_write FILE       O_DIRECT, fsync, removed         {"seconds": s}
+//   load STEP_DIR        into the shared memory           {"seconds": s}
+//   raw_read FILE        all of FILE, O_DIRECT            {"seconds": s}
+//   page_cache_read FILE all of FILE                      {"seconds": s}
+//   warm FILE            into the page cache              {}
+//   cold FILE            out of the page cache, checked   {}
+// The first line of stdout is {"bytes": n, "tensors": [{name, role, dtype, shape, offset}]}. Paths hold no
+// newline. Nothing is verified here but what `load` itself verifies: the asker does it. Raw transfers use the
+// snapshot's memory, which is idle between saves. Raw writes have the depth and the block size of our own
+// shards' writer, so that both ask the same of the disk.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <functional>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "ckpt/base/posix_error.h"
@@ -81,7 +91,7 @@ class Server {
     }
     if (what == "warm") return Done(MakeWarm(path));
     if (what == "cold") return Done(MakeCold(path));
-    return InvalidArgument("bench serve: there is no measurement named {}", what);
+    return InvalidArgument("there is no measurement named {}", what);
   }
 
  private:
@@ -108,9 +118,8 @@ class Server {
   std::span<std::byte> arena_;
 };
 
-}  // namespace
-
-Status ServeBench(const std::string& checkpoint, const std::string& memory_file) {
+// Until the end of stdin. Errors: the first measurement's to fail.
+Status Serve(const std::string& checkpoint, const std::string& memory_file) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(checkpoint));
   BenchState state = StateLike(*step.reader);
   CAIRN_ASSIGN_OR_RETURN(state.memory, MapShared(memory_file, state.memory_bytes));
@@ -130,4 +139,13 @@ Status ServeBench(const std::string& checkpoint, const std::string& memory_file)
   return OkStatus();
 }
 
+}  // namespace
 }  // namespace cairn
+
+int main(int argc, char** argv) {
+  if (argc != 3) return std::fprintf(stderr, "bench_server CKPT MEMORY\n"), 2;
+  const cairn::Status status = cairn::Serve(argv[1], argv[2]);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "bench_server: %s\n", status.message().c_str());
+  return 2;
+}
