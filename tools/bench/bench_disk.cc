@@ -19,36 +19,18 @@
 #include <vector>
 
 #include "ckpt/base/posix_error.h"
+#include "ckpt/base/unique_fd.h"
 #include "ckpt/io/file_system.h"
 #include "tools/bench/bench_rounds.h"
 
 namespace cairn {
 namespace {
 
-class Descriptor {
- public:
-  static Result<Descriptor> Open(const std::string& path, int flags) {
-    const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-    if (fd < 0) return PosixError("open", path, errno);
-    return Descriptor(fd);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  Status Close(const std::string& path) {
-    return ::close(std::exchange(fd_, -1)) == 0 ? OkStatus() : PosixError("close", path, errno);
-  }
-
- private:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  int fd_;
-};
+Result<UniqueFd> OpenScratch(const std::string& path, int flags) {
+  UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, 0666));
+  if (!fd.ok()) return PosixError("open", path, errno);
+  return fd;
+}
 
 // One transfer of `bytes` of the buffer at `data` from or to the same offset of the file.
 struct DiskJob {
@@ -155,51 +137,51 @@ ScratchFile::~ScratchFile() { ::unlink(path_.c_str()); }
 
 Result<double> RawWrite(const std::string& path, std::span<const std::byte> bytes, const RawTransfer& how) {
   const Stopwatch watch;
-  CAIRN_ASSIGN_OR_RETURN(Descriptor file,
-                         Descriptor::Open(path, O_RDWR | O_CREAT | O_EXCL | (how.direct ? O_DIRECT : 0)));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file,
+                         OpenScratch(path, O_RDWR | O_CREAT | O_EXCL | (how.direct ? O_DIRECT : 0)));
   const int reserved = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes.size()));
   if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL)
     return PosixError("reserve space for", path, reserved);
   const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
-  CAIRN_RETURN_IF_ERROR(file.Close(path));
+  file = UniqueFd();  // closed within the time
   return watch.Seconds();
 }
 
 Result<double> RawRead(const std::string& path, std::span<std::byte> bytes, const RawTransfer& how) {
   const Stopwatch watch;
-  CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDONLY | (how.direct ? O_DIRECT : 0)));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY | (how.direct ? O_DIRECT : 0)));
   const DiskJob job{file.get(), bytes.data(), bytes.size(), false};
   if (const int error = Transfer(job, how); error != 0) return PosixError("read", path, error);
-  CAIRN_RETURN_IF_ERROR(file.Close(path));
+  file = UniqueFd();  // closed within the time
   return watch.Seconds();
 }
 
 Result<BufferedSeconds> BufferedWrite(const std::string& path, std::span<const std::byte> bytes) {
   const Stopwatch watch;
   BufferedSeconds seconds;
-  CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDWR | O_CREAT | O_EXCL));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDWR | O_CREAT | O_EXCL));
   const DiskJob job{file.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   const RawTransfer how{.depth = 1, .block = 1 << 20, .direct = false};
   if (const int error = Transfer(job, how); error != 0) return PosixError("write", path, error);
   seconds.write = watch.Seconds();
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
-  CAIRN_RETURN_IF_ERROR(file.Close(path));
+  file = UniqueFd();  // closed within the time
   seconds.durable = watch.Seconds();
   return seconds;
 }
 
 Status RecyclePages(const std::string& directory, std::span<const std::byte> bytes) {
   const ScratchFile file(directory);
-  CAIRN_ASSIGN_OR_RETURN(const Descriptor fd, Descriptor::Open(file.path(), O_RDWR | O_CREAT | O_EXCL));
+  CAIRN_ASSIGN_OR_RETURN(const UniqueFd fd, OpenScratch(file.path(), O_RDWR | O_CREAT | O_EXCL));
   const DiskJob job{fd.get(), const_cast<std::byte*>(bytes.data()), bytes.size(), true};
   const int error = Transfer(job, {.depth = 1, .block = 1 << 20, .direct = false});
   return error == 0 ? OkStatus() : PosixError("write", file.path(), error);
 }
 
 Result<uint64_t> ResidentBytes(const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDONLY));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY));
   struct stat st;
   if (::fstat(file.get(), &st) != 0) return PosixError("find", path, errno);
   const auto bytes = static_cast<uint64_t>(st.st_size);
@@ -215,7 +197,7 @@ Result<uint64_t> ResidentBytes(const std::string& path) {
 }
 
 Status MakeCold(const std::string& path) {
-  CAIRN_ASSIGN_OR_RETURN(Descriptor file, Descriptor::Open(path, O_RDONLY));
+  CAIRN_ASSIGN_OR_RETURN(UniqueFd file, OpenScratch(path, O_RDONLY));
   if (::fsync(file.get()) != 0) return PosixError("fsync", path, errno);
   (void)::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
   CAIRN_ASSIGN_OR_RETURN(const uint64_t left, ResidentBytes(path));
@@ -226,7 +208,7 @@ Status MakeCold(const std::string& path) {
 
 Status MakeWarm(const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, FileSystem::Posix().Stat(path));
-  CAIRN_ASSIGN_OR_RETURN(const Descriptor file, Descriptor::Open(path, O_RDONLY));
+  CAIRN_ASSIGN_OR_RETURN(const UniqueFd file, OpenScratch(path, O_RDONLY));
   std::vector<std::byte> window(1 << 20);
   ssize_t n;
   while ((n = ::read(file.get(), window.data(), window.size())) > 0 || (n < 0 && errno == EINTR)) {

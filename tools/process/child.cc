@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ckpt/base/unique_fd.h"
+
 extern char** environ;
 
 namespace cairn {
@@ -18,34 +20,28 @@ namespace {
 
 class MemoryFile {
  public:
-  MemoryFile() : fd_(memfd_create("child", MFD_CLOEXEC)) {}
-  ~MemoryFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
   bool Write(const std::string& bytes) const {
     for (size_t at = 0; at < bytes.size();) {
-      const ssize_t put = write(fd_, bytes.data() + at, bytes.size() - at);
+      const ssize_t put = write(fd(), bytes.data() + at, bytes.size() - at);
       if (put < 0) return false;
       at += static_cast<size_t>(put);
     }
-    return lseek(fd_, 0, SEEK_SET) == 0;
+    return lseek(fd(), 0, SEEK_SET) == 0;
   }
 
   std::string Read() const {
     std::string bytes;
     char part[65536];
-    if (lseek(fd_, 0, SEEK_SET) != 0) return bytes;
-    for (ssize_t got; (got = read(fd_, part, sizeof part)) > 0;) bytes.append(part, static_cast<size_t>(got));
+    if (lseek(fd(), 0, SEEK_SET) != 0) return bytes;
+    for (ssize_t got; (got = read(fd(), part, sizeof part)) > 0;)
+      bytes.append(part, static_cast<size_t>(got));
     return bytes;
   }
 
  private:
-  int fd_;
+  UniqueFd fd_{memfd_create("child", MFD_CLOEXEC)};
 };
 
 // Starts the program on the three files; its process, or an errno as a negative number.

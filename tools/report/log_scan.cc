@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/base/simd.h"
+#include "ckpt/base/unique_fd.h"
 
 namespace cairn {
 namespace {
@@ -184,20 +185,6 @@ class Scanner {
   std::string stripped_;
 };
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ > STDIN_FILENO) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 Status CannotRead(const std::string& path) {
   const int error = errno;
   if (error == ENOENT) return NotFound("{}: no such file; give the path of a log", path);
@@ -247,11 +234,12 @@ Result<LogFacts> ScanDescriptor(int fd, const std::string& path, Scanner& scanne
 
 Result<LogFacts> ScanLog(const std::string& path, LineSink& sink) {
   CAIRN_ASSIGN_OR_RETURN(const auto finder, WordFinder::Make());
-  const Descriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return CannotRead(path);
-  posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  const UniqueFd file(path == "-" ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = path == "-" ? STDIN_FILENO : file.get();
+  if (fd < 0) return CannotRead(path);
+  posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   Scanner scanner(*finder, sink);
-  return ScanDescriptor(file.get(), path, scanner);
+  return ScanDescriptor(fd, path, scanner);
 }
 
 Result<LogFacts> ScanLogText(std::string_view text, LineSink& sink) {
