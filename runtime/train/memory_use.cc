@@ -3,29 +3,16 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 
-#include <fstream>
-#include <limits>
-#include <string_view>
+#include "ckpt/base/proc_memory.h"
 
 namespace cairn {
-namespace {
-
-// The number after `name` in a file of /proc that counts in kB; 0 where there is none.
-uint64_t BytesIn(const char* file, std::string_view name) {
-  std::ifstream lines(file);
-  for (std::string word; lines >> word; lines.ignore(std::numeric_limits<std::streamsize>::max(), '\n'))
-    if (uint64_t kib = 0; word == name && lines >> kib) return kib << 10;
-  return 0;
-}
-
-}  // namespace
 
 MemoryUse MemoryUseOf(at::Device device) {
   MemoryUse use;
-  use.host_available = BytesIn("/proc/meminfo", "MemAvailable:");
+  use.host_available = AvailableMemoryBytes();
   if (device.is_cpu()) {
-    use.allocated = use.reserved = BytesIn("/proc/self/status", "VmRSS:");
-    use.max_allocated = use.max_reserved = BytesIn("/proc/self/status", "VmHWM:");
+    use.allocated = use.reserved = ResidentMemoryBytes();
+    use.max_allocated = use.max_reserved = PeakMemoryBytes();
     return use;
   }
   const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());

@@ -9,9 +9,9 @@
 
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <string>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
 #include "ckpt/step/commit.h"
@@ -96,13 +96,7 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// The most memory that the process has held, MiB.
-double PeakMiB() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024;
-  return 0;
-}
+double PeakMiB() { return static_cast<double>(PeakMemoryBytes()) / (1 << 20); }
 
 Status Measure(const std::string& directory) {
   const auto ms = [](double a, double b) { return 1e3 * (b - a); };

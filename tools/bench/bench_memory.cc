@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,13 +62,6 @@ Result<double> TouchFresh(uint64_t bytes, bool huge) {
 }
 
 void Settle(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-uint64_t AvailableMemory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string name, rest; info >> name; std::getline(info, rest))
-    if (uint64_t kibibytes = 0; name == "MemAvailable:" && info >> kibibytes) return kibibytes << 10;
-  return 0;
-}
 
 void CopyBy(int threads, std::span<std::byte> to, std::span<const std::byte> from) {
   const size_t part = (to.size() + threads - 1) / threads;

@@ -41,9 +41,6 @@ Result<double> TouchFresh(uint64_t bytes, bool huge);
 // Makes free memory "as found": waits until freed pages went back to the host.
 void Settle(double seconds);
 
-// Memory that can be had without swapping, from /proc/meminfo; 0 where it cannot be told.
-uint64_t AvailableMemory();
-
 // memcpy by this many threads, each a contiguous part. Requires equal sizes.
 void CopyBy(int threads, std::span<std::byte> to, std::span<const std::byte> from);
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/io/file_system.h"
 #include "tools/bench/bench_disk.h"
 #include "tools/bench/bench_memory.h"
@@ -56,7 +57,7 @@ Status CheckRoom(const BenchOptions& options, uint64_t disk_bytes, uint64_t memo
     return NoSpace(
         "{}: this takes {} of disk for a while, {} are free; give another --dir or smaller --bytes",
         options.dir, human(disk_bytes), human(disk));
-  const uint64_t memory = AvailableMemory();
+  const uint64_t memory = AvailableMemoryBytes();
   if (memory != 0 && memory < memory_bytes)
     return NoSpace("this takes {} of memory, {} are available; give smaller --bytes", human(memory_bytes),
                    human(memory));
@@ -71,7 +72,7 @@ Result<ordered_json> MachineFacts(const std::string& directory) {
       {"cpu", FieldOf("/proc/cpuinfo", "model name")},
       {"cores", std::thread::hardware_concurrency()},
       {"memory_bytes", static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE)},
-      {"available_bytes", AvailableMemory()},
+      {"available_bytes", AvailableMemoryBytes()},
       {"kernel", kernel.release},
       {"directory", directory},
       {"file_system", FileSystemOf(directory)},

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <fstream>
 
 #include "tools/cli/choices.h"
 #include "tools/cli/flag_values.h"
@@ -71,14 +70,6 @@ void AllowManyFiles() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-uint64_t PeakMemoryBytes() {
-  // Not getrusage(): its maximum is handed down from the process that started this one.
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (uint64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
-  return 0;
 }
 
 }  // namespace cairn

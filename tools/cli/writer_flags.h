@@ -26,7 +26,4 @@ Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json
 // are open while they are written.
 void AllowManyFiles();
 
-// The most memory this process has held so far.
-uint64_t PeakMemoryBytes();
-
 }  // namespace cairn

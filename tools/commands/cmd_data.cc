@@ -5,7 +5,6 @@
 // how many there are.
 
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"
 #include "runtime/data/indexed_dataset_builder.h"
@@ -66,18 +66,6 @@ struct DataFacts {
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// From the kernel's own count: getrusage would give that of the program which started this one, where it was
-// larger.
-uint64_t PeakMemoryBytes() {
-  std::ifstream status("/proc/self/status");
-  std::string field;
-  uint64_t kilobytes = 0;
-  while (status >> field) {
-    if (field == "VmHWM:" && status >> kilobytes) break;
-  }
-  return kilobytes * 1024;
 }
 
 Status CheckDataOptions(const DataOptions& options) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/verbs/virtual_step.h"

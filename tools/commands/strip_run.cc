@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ckpt/base/proc_memory.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"
