@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "ckpt/base/glob.h"
 #include "tools/report/config_name.h"
 #include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
@@ -81,27 +82,6 @@ void TakeDirective(std::string_view line, JobScript& script) {
 
 std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// Glob with * only.
-bool Matches(std::string_view text, std::string_view pattern) {
-  size_t t = 0, p = 0, star = pattern.npos, mark = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      mark = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p;
-      ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++mark;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 }  // namespace
 
 JobScript ReadJobScript(std::string_view text, const std::string& path) {
@@ -124,20 +104,23 @@ JobScript ReadJobScript(std::string_view text, const std::string& path) {
 
 bool MatchesOutput(std::string_view log_name, std::string_view pattern, std::string_view job_name) {
   std::string glob;
+  const auto literally = [&glob](std::string_view text) {
+    for (const char c : text) glob += {'\\', c};
+  };
   pattern = BaseName(pattern);
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '%' || i + 1 >= pattern.size()) {
-      glob += pattern[i] == '*' ? '?' : pattern[i];
+      literally(pattern.substr(i, 1));
       continue;
     }
     ++i;
     while (i + 1 < pattern.size() && IsDigit(pattern[i])) ++i;  // %4j
     if (pattern[i] == 'x')
-      glob += job_name;
+      literally(job_name);
     else
       glob += '*';
   }
-  return Matches(BaseName(log_name), glob);
+  return FitsGlob(std::string(BaseName(log_name)), glob);
 }
 
 }  // namespace cairn
