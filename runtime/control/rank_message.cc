@@ -37,4 +37,29 @@ Status Agree(ControlPlane& control, const Status& mine, std::string_view what) {
   return DecodeOutcome(told).status();
 }
 
+Result<std::string> FromRoot(ControlPlane& control, std::string_view what,
+                             const std::function<Result<std::string>()>& make) {
+  const Result<std::string> made = control.rank() == 0 ? make() : std::string();
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::string told,
+      control.BroadcastFromRoot(EncodeOutcome(made.status(), made.ok() ? *made : std::string_view()), what));
+  return DecodeOutcome(told);
+}
+
+Result<std::vector<std::string>> ShareAll(ControlPlane& control, std::string blob, std::string_view what) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> blobs, control.GatherToRoot(std::move(blob), what));
+  ByteWriter out;
+  for (const std::string& each : blobs) {
+    out.Put(static_cast<uint64_t>(each.size()));
+    out.PutRaw(each);
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string all, control.BroadcastFromRoot(std::move(out).Take(), what));
+  ByteReader in(all);
+  blobs.clear();
+  while (in.ok() && in.left() > 0) blobs.emplace_back(in.GetRaw(in.Get<uint64_t>()));
+  if (!in.ok() || static_cast<int>(blobs.size()) != control.size())
+    return Corrupt("truncated message between ranks");
+  return blobs;
+}
+
 }  // namespace cairn

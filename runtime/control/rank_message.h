@@ -1,8 +1,10 @@
 // A Status, or a payload, on its way between ranks.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ckpt/base/status.h"
 #include "runtime/control/console.h"
@@ -22,5 +24,12 @@ bool IsDamage(StatusKind kind);
 // Collective: OK on all ranks where `mine` is on all, else on all of them the failure of one rank, named; one
 // that is no damage where there is such.
 Status Agree(ControlPlane& control, const Status& mine, std::string_view what);
+
+// Collective: on every rank what `make` returns on rank 0, where alone it is called; its failure too.
+Result<std::string> FromRoot(ControlPlane& control, std::string_view what,
+                             const std::function<Result<std::string>()>& make);
+
+// Collective: every rank's blob, on every rank.
+Result<std::vector<std::string>> ShareAll(ControlPlane& control, std::string blob, std::string_view what);
 
 }  // namespace cairn

@@ -7,12 +7,11 @@
 
 #include "runtime/saving/checkpointer.h"
 
-#include <unistd.h>
-
 #include <set>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
+#include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
 
@@ -28,16 +27,12 @@ Checkpointer::~Checkpointer() {
 Result<std::unique_ptr<Checkpointer>> Checkpointer::Create(CheckpointerOptions options,
                                                            std::unique_ptr<ControlPlane> control) {
   std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(std::move(options), std::move(control)));
-  Status status;
-  std::string names;
-  if (checkpointer->control_->rank() == 0) {
+  const auto open = [&]() -> Result<std::string> {
     checkpointer->run_ = NewRunId();
-    status = checkpointer->Open();
-    names = checkpointer->run_ + NewRunId().substr(0, 16);  // the latter: of this session
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string told, checkpointer->control_->BroadcastFromRoot(
-                                                     EncodeOutcome(status, names), "run directory"));
-  CAIRN_ASSIGN_OR_RETURN(names, DecodeOutcome(told));
+    CAIRN_RETURN_IF_ERROR(checkpointer->Open());
+    return checkpointer->run_ + NewRunId().substr(0, 16);  // the latter: of this session
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::string names, FromRoot(*checkpointer->control_, "run directory", open));
   checkpointer->run_ = names.substr(0, 32);
   checkpointer->session_ = names.substr(32);
   checkpointer->nonce_ = checkpointer->session_.substr(0, 8);  // of its partial directories
@@ -358,11 +353,9 @@ Status Checkpointer::FindInterval() {
 
 // Of rank 0's figures, on every rank.
 Result<std::string> Checkpointer::ChooseInterval() {
-  char host[256] = {};
-  (void)::gethostname(host, sizeof host - 1);
-  const auto hosts = control_->GatherToRoot(host, "hosts");
-  std::string chosen;
-  if (control_->rank() == 0 && hosts.ok()) {
+  const auto hosts = control_->GatherToRoot(HostName(), "hosts");
+  return FromRoot(*control_, "save interval", [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(hosts.status());
     const auto nodes = static_cast<double>(std::set(hosts->begin(), hosts->end()).size());
     const double failures = options_.node_failure_seconds / nodes;
     const int64_t interval = SaveInterval(auto_.save_seconds(), failures, auto_.step_seconds());
@@ -370,11 +363,8 @@ Result<std::string> Checkpointer::ChooseInterval() {
         " saves every {} iterations from here on (a save takes {:.3f} s, an iteration {:.4f} s; "
         "failures every {:.0f} h on {:.0f} node{})\n",
         interval, auto_.save_seconds(), auto_.step_seconds(), failures / 3600, nodes, nodes > 1 ? "s" : ""));
-    chosen = std::to_string(interval);
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         control_->BroadcastFromRoot(EncodeOutcome(hosts.status(), chosen), "save interval"));
-  return DecodeOutcome(told);
+    return std::to_string(interval);
+  });
 }
 
 // Reports a save that is still being copied from a local step, and again when it is in save_dir. LocalSaver
@@ -408,17 +398,11 @@ void Checkpointer::Report(const Save& save) {
 Result<std::string> Checkpointer::GiveUp(const TrainState& state) {
   if (copying_ != nullptr) CAIRN_RETURN_IF_ERROR(BeforeOptimizerStep());
   (void)Finish();  // what failed was reported
-  std::string left = "it saves nothing";
-  Status status;
-  if (!options_.save_dir.empty() && control_->rank() == 0) {
-    status = Condemn(state);
-    Result<std::string> found = status.ok() ? WhatIsLeft() : status;
-    status = found.status();
-    if (found.ok()) left = *std::move(found);
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         control_->BroadcastFromRoot(EncodeOutcome(status, left), "the end of the training"));
-  return DecodeOutcome(told);
+  return FromRoot(*control_, "the end of the training", [&]() -> Result<std::string> {
+    if (options_.save_dir.empty()) return std::string("it saves nothing");
+    CAIRN_RETURN_IF_ERROR(Condemn(state));
+    return WhatIsLeft();
+  });
 }
 
 Status Checkpointer::Condemn(const TrainState& state) {

@@ -57,16 +57,11 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
 
 // The run directory as rank 0 sees it, from this host.
 Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run, ControlPlane& control) {
-  Status status;
-  std::string text;
-  if (control.rank() == 0) {
-    const Result<LocalOwner> owner = OwnerOf(run_dir, run);
-    status = owner.status();
-    if (owner.ok()) text = EncodeLocalOwner(*owner);
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         control.BroadcastFromRoot(EncodeOutcome(status, text), "owner of local steps"));
-  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  const auto own = [&]() -> Result<std::string> {
+    CAIRN_ASSIGN_OR_RETURN(const LocalOwner owner, OwnerOf(run_dir, run));
+    return EncodeLocalOwner(owner);
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, FromRoot(control, "owner of local steps", own));
   CAIRN_ASSIGN_OR_RETURN(LocalOwner owner, DecodeLocalOwner(text));
   owner.host = HostName();
   return owner;
@@ -90,14 +85,8 @@ Status Claim(FileSystem& fs, const LocalOwner& owner, LocalPlace& place) {
 
 // Which group each rank is in, agreed by all.
 Result<std::vector<int>> FindGroup(const Redundancy& redundancy, ControlPlane& control) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
-                         control.GatherToRoot(HostName(), "hosts of the ranks"));
-  std::string joined;
-  for (const std::string& host : hosts) joined += host + "\n";
-  CAIRN_ASSIGN_OR_RETURN(joined, control.BroadcastFromRoot(joined, "hosts of the ranks"));
-  std::vector<std::string> host_of_rank;
-  for (size_t at = 0, end; (end = joined.find('\n', at)) != std::string::npos; at = end + 1)
-    host_of_rank.push_back(joined.substr(at, end - at));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> host_of_rank,
+                         ShareAll(control, HostName(), "hosts of the ranks"));
   CAIRN_ASSIGN_OR_RETURN(const auto groups, CutIntoGroups(host_of_rank, redundancy));
   for (const std::vector<int>& group : groups)
     if (std::ranges::count(group, control.rank()) > 0) return group;

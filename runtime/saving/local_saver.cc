@@ -86,7 +86,6 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
   const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "local shard receipts");
   const auto make = [&]() -> Result<std::string> {
     CAIRN_RETURN_IF_ERROR(blobs.status());
-    if (control_->rank() != 0) return std::string();
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
                            MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
@@ -96,11 +95,7 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
     out.PutRaw(seal.manifest);
     return std::move(out).Take();
   };
-  const Result<std::string> made = make();
-  CAIRN_ASSIGN_OR_RETURN(const std::string told,
-                         control_->BroadcastFromRoot(
-                             EncodeOutcome(made.status(), made.ok() ? *made : std::string()), "local seal"));
-  CAIRN_ASSIGN_OR_RETURN(const std::string bytes, DecodeOutcome(told));
+  CAIRN_ASSIGN_OR_RETURN(const std::string bytes, FromRoot(*control_, "local seal", make));
   ByteReader in(bytes);
   StepSeal seal;
   seal.index = in.GetRaw(in.Get<uint64_t>());

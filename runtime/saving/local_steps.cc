@@ -131,23 +131,6 @@ std::string LocalSteps::PartialDirectory(int64_t step) const {
   return JoinPath(place_.run_dir, PartialDirName(step, nonce_));
 }
 
-// Every rank's blob, on every rank.
-Result<std::vector<std::string>> LocalSteps::ShareAll(std::string blob, std::string_view what) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> blobs, control_.GatherToRoot(std::move(blob), what));
-  ByteWriter out;
-  for (const std::string& each : blobs) {
-    out.Put(static_cast<uint64_t>(each.size()));
-    out.PutRaw(each);
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::string all, control_.BroadcastFromRoot(std::move(out).Take(), what));
-  ByteReader in(all);
-  blobs.clear();
-  while (in.ok() && in.left() > 0) blobs.emplace_back(in.GetRaw(in.Get<uint64_t>()));
-  if (!in.ok() || static_cast<int>(blobs.size()) != control_.size())
-    return Corrupt("truncated message between ranks");
-  return blobs;
-}
-
 // ---- Who holds what ----
 
 std::string LocalSteps::FactsOfThisRank() const {
@@ -183,7 +166,7 @@ std::string LocalSteps::FactsOfThisRank() const {
 // Where manifests differ (a training that walked back wrote the step again, but not everywhere), the one that
 // most ranks have counts.
 Status LocalSteps::Survey() {
-  CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(FactsOfThisRank(), "local steps"));
+  CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(control_, FactsOfThisRank(), "local steps"));
   steps_.clear();
   std::map<int64_t, std::map<Digest, std::vector<Holder>>> manifests;
   std::map<Digest, std::optional<Health>> healths;  // by manifest
@@ -333,7 +316,7 @@ Status LocalSteps::Repair() {
 
 // Which files are good, by the word of the ranks that see them.
 Result<LocalSteps::Verified> LocalSteps::VerifyAll() {
-  CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(VerifyHere(), "verifying a local step"));
+  CAIRN_ASSIGN_OR_RETURN(const auto blobs, ShareAll(control_, VerifyHere(), "verifying a local step"));
   Verified verified;
   for (int rank = 0; rank < static_cast<int>(blobs.size()); ++rank) {
     for (ByteReader in(blobs[rank]); in.left() > 0 && in.ok();) {

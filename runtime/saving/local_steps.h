@@ -68,7 +68,6 @@ class LocalSteps {
 
   std::string Directory(int64_t step) const;
   std::string PartialDirectory(int64_t step) const;
-  Result<std::vector<std::string>> ShareAll(std::string blob, std::string_view what);
   std::string FactsOfThisRank() const;
   std::map<std::string, PeerFiles::Offer> Offers(int64_t step) const;
 

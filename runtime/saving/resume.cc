@@ -196,15 +196,13 @@ void Resumer::SayWhatIsGone(const Resumed& resumed) const {
 // Collective: rank 0's proposal on every rank; "L" and a local step ("l" where it is drained), or "D" and a
 // directory ("F": for its weights), or nothing.
 Result<Resumer::Candidate> Resumer::Agreed(const Result<Candidate>& proposal) {
-  std::string text;
-  if (proposal.ok() && proposal->local_step >= 0)
-    text = fmt::format("{}{}", proposal->drained ? 'l' : 'L', proposal->local_step);
-  if (proposal.ok() && !proposal->directory.empty())
-    text = (proposal->weights_only ? "F" : "D") + proposal->directory;
-  CAIRN_ASSIGN_OR_RETURN(
-      const std::string told,
-      control_.BroadcastFromRoot(EncodeOutcome(proposal.status(), text), "step to resume from"));
-  CAIRN_ASSIGN_OR_RETURN(text, DecodeOutcome(told));
+  const auto propose = [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(proposal.status());
+    if (!proposal->directory.empty()) return (proposal->weights_only ? "F" : "D") + proposal->directory;
+    if (proposal->local_step < 0) return std::string();
+    return fmt::format("{}{}", proposal->drained ? 'l' : 'L', proposal->local_step);
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, FromRoot(control_, "step to resume from", propose));
   Candidate agreed;
   if (text.starts_with('D') || text.starts_with('F'))
     agreed = {.directory = text.substr(1), .weights_only = text[0] == 'F'};

@@ -47,9 +47,11 @@ Status Saver::Flush(Save& save) {
   const Result<ShardReceipt> receipt = WriteShard(save);
   save.written_seconds = SecondsSince(save.started);
   const auto blobs = control_->GatherToRoot(EncodeWritten(save, receipt), "shard receipts");
-  const Status committed = control_->rank() == 0 ? CommitAtRoot(save, blobs) : OkStatus();
-  const Result<std::string> told = control_->BroadcastFromRoot(EncodeOutcome(committed), "commit");
-  const Status outcome = told.ok() ? DecodeOutcome(*told).status() : told.status();
+  const auto commit = [&]() -> Result<std::string> {
+    CAIRN_RETURN_IF_ERROR(CommitAtRoot(save, blobs));
+    return std::string();
+  };
+  const Status outcome = FromRoot(*control_, "commit", commit).status();
   if (outcome.ok()) save.durable_seconds = SecondsSince(save.started);
   if (options_.retention.enabled()) Retire(save, outcome.ok() && ReadsBack(save, *receipt));
   return outcome;
