@@ -65,25 +65,9 @@ std::vector<std::string> FuzzSeeds() {
 }
 
 std::vector<std::string> FuzzWords() {
-  return {"{",
-          "}",
-          "[",
-          "]",
-          ",",
-          ":",
-          "\"",
-          "\"form\": \"files\"",
-          "\"packed\": true",
-          "\"derived_from\": \"x\"",
-          "\"offset\": 18446744073709551615",
-          "-1",
-          "1e300",
-          "0.5",
-          "null",
-          "../x",
-          std::string("ustar\00000", 8),
-          std::string("GNU.sparse.map=0,1"),
-          std::string(512, '\0')};
+  return JsonWords({"\"form\": \"files\"", "\"packed\": true", "\"derived_from\": \"x\"",
+                    "\"offset\": 18446744073709551615", "../x", std::string("ustar\00000", 8),
+                    "GNU.sparse.map=0,1", std::string(512, '\0')});
 }
 
 }  // namespace cairn

@@ -33,32 +33,9 @@ std::vector<std::string> FuzzSeeds() {
 }
 
 std::vector<std::string> FuzzWords() {
-  return {"{",
-          "}",
-          "[",
-          "]",
-          ",",
-          ":",
-          "\"",
-          "\"files\":",
-          "\"step\":",
-          "\"version\": 2",
-          "\"shards\": \"../step-1\"",
-          "\"virtual_stages\": 2",
-          "\"layers_per_stage\": [1]",
-          "\"tp\":",
-          "-1",
-          "0",
-          "1e400",
-          "1e300",
-          "0.5",
-          "9223372036854775808",
-          "18446744073709551616",
-          "null",
-          "true",
-          "\\u0000",
-          "\"../x\"",
-          "\xff"};
+  return JsonWords({"\"files\":", "\"step\":", "\"version\": 2", "\"shards\": \"../step-1\"",
+                    "\"virtual_stages\": 2", "\"layers_per_stage\": [1]", "\"tp\":", "9223372036854775808",
+                    "\"../x\""});
 }
 
 }  // namespace cairn

@@ -13,45 +13,9 @@ namespace cairn {
 std::vector<std::string> FuzzSeeds() { return {}; }
 
 std::vector<std::string> FuzzWords() {
-  return {"\x80\x02",
-          "ctorch._utils\n_rebuild_tensor_v2\n",
-          "ctorch\nFloatStorage\n",
-          "ctorch\nHalfStorage\n",
-          "ccollections\nOrderedDict\n",
-          "R",
-          "Q",
-          "\x85",
-          "\x86",
-          "\x87",
-          "(",
-          "t",
-          "u",
-          "e",
-          "s",
-          ".",
-          "}",
-          "]",
-          ")",
-          "q",
-          "h",
-          "r",
-          "j",
-          "\x94",
-          "\x8e",
-          "\x8a\xff",
-          "cbuiltins\neval\n",
-          "b",
-          "\x81",
-          "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
-          "M\xe9\x03.",
-          "PK\3\4",
-          "PK\1\2",
-          "PK\5\6",
-          "PK\6\6",
-          "PK\6\7",
-          "\xff\xff\xff\xff",
-          "\xff\xff\xff\x7f",
-          "data.pkl"};
+  return PickleWords({"ctorch\nHalfStorage\n", "\x8a\xff",
+                      "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", "M\xe9\x03.", "PK\3\4", "PK\1\2",
+                      "PK\5\6", "PK\6\6", "PK\6\7", "\xff\xff\xff\xff", "\xff\xff\xff\x7f", "data.pkl"});
 }
 
 }  // namespace cairn
