@@ -38,7 +38,6 @@ class GptDataset {
   Status Sample(uint64_t i, std::span<int64_t> out) const;
 
   std::span<const uint32_t> document_index() const { return document_index_; }
-  std::span<const SampleStart> sample_index() const { return sample_index_; }
   std::span<const uint32_t> shuffle_index() const { return shuffle_index_; }
 
  private:

@@ -23,12 +23,6 @@ Result<Calibration> CalibrationOf(const PlanOptions& options) {
   return Calibrate(runs.rows, options.request.cluster);
 }
 
-Status WriteText(const std::string& path, const std::string& text) {
-  CAIRN_ASSIGN_OR_RETURN(const auto file, FileSystem::Posix().Create(path));
-  CAIRN_RETURN_IF_ERROR(file->WriteAt(0, std::as_bytes(std::span(text))));
-  return file->Close();
-}
-
 // The path of each script. Nothing is written where one of them is there already.
 Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
                                               const std::vector<PlanFacts>& plans) {
@@ -44,7 +38,8 @@ Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
   JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
   for (size_t i = 0; i < plans.size(); ++i) {
     job.save_interval = plans[i].save_interval;
-    CAIRN_RETURN_IF_ERROR(WriteText(paths[i], JobScriptText(options.request, plans[i].candidate.setup, job)));
+    CAIRN_RETURN_IF_ERROR(
+        WriteSmallFile(fs, paths[i], JobScriptText(options.request, plans[i].candidate.setup, job)));
   }
   return paths;
 }

@@ -55,7 +55,4 @@ inline double ModelTflops(const ModelShape& shape, int64_t tp, double global_bat
 
 inline double DaysToTrain(double iterations, double sec_per_it) { return iterations * sec_per_it / 86400; }
 
-// The aggregate as the 1.3 B table has it: TFLOPs of one GPU times nodes over 1024.
-inline double AggregatePetaflops(double tflops, double nodes) { return tflops * nodes / 1024; }
-
 }  // namespace cairn
