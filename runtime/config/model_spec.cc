@@ -1,18 +1,11 @@
 #include "runtime/config/model_spec.h"
 
 #include <nlohmann/json.hpp>
-#include <string_view>
 
-#include "ckpt/model/canonical_modules.h"
+#include "ckpt/model/gpt_specs.h"
 
 namespace cairn {
 namespace {
-
-// A layer's modules in the order in which the trainer registers them; queries, keys and values are one matrix
-// to it, whose weights come before their biases.
-constexpr std::string_view kAttention[] = {"attention.query", "attention.key", "attention.value"};
-constexpr std::string_view kBehindAttention[] = {"attention.output", "post_attention_norm", "mlp.up",
-                                                 "mlp.down"};
 
 ModelSizes SizesOf(const TrainConfig& config) {
   const auto heads = static_cast<uint64_t>(config.num_attention_heads);
@@ -29,27 +22,8 @@ ModelSizes SizesOf(const TrainConfig& config) {
 }  // namespace
 
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  const ModelSizes sizes = SizesOf(config);
-  std::vector<ParameterSpec> specs;
-  const auto add = [&](std::string_view module, bool bias, int layer) -> ParameterSpec& {
-    specs.push_back(SpecOf(*FindCanonicalModule(module), bias, layer, sizes));
-    if (specs.back().pad_multiple > 0) specs.back().pad_multiple = config.make_vocab_size_divisible_by;
-    return specs.back();
-  };
-  const auto add_both = [&](std::string_view module, int layer) {
-    for (const bool bias : {false, true}) add(module, bias, layer);
-  };
-  add("embedding.word", false, kBeforeLayers).tied_to_last = !config.untie_embeddings_and_output_weights;
-  add("embedding.position", false, kBeforeLayers);
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    add_both("input_norm", layer);
-    for (const bool bias : {false, true})
-      for (const std::string_view part : kAttention) add(part, bias, layer);
-    for (const std::string_view module : kBehindAttention) add_both(module, layer);
-  }
-  add_both("final_norm", kAfterLayers);
-  if (config.untie_embeddings_and_output_weights) add("output", false, kAfterLayers);
-  return specs;
+  return GptSpecs(SizesOf(config), !config.untie_embeddings_and_output_weights,
+                  static_cast<uint64_t>(config.make_vocab_size_divisible_by));
 }
 
 nlohmann::json ModelFacts(const TrainConfig& config) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ckpt/codec/cast.h"
+#include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
 #include "ckpt/step/commit.h"
@@ -31,43 +32,15 @@ struct TinyGpt {
 
 // The parameters, in the trainer's order.
 inline std::vector<ParameterSpec> SpecsOf(const TinyGpt& m) {
-  std::vector<ParameterSpec> specs;
-  int layer = kBeforeLayers;
-  const auto add = [&](const std::string& name, Dims shape, int tp_dim = kReplicated, uint64_t tp_unit = 1) {
-    const std::string prefix = layer >= 0 && layer != kAfterLayers ? fmt::format("layers.{}.", layer) : "";
-    specs.push_back(
-        {.name = prefix + name, .shape = shape, .tp_dim = tp_dim, .tp_unit = tp_unit, .layer = layer});
-  };
-  const auto norm = [&](const std::string& name) {
-    add(name + ".weight", {m.hidden});
-    add(name + ".bias", {m.hidden});
-  };
-  const uint64_t h = m.hidden, head = m.hidden / m.heads;
-  add("embedding.word.weight", {m.vocab, h}, 0);
-  specs.back().pad_multiple = m.pad_multiple;
-  specs.back().tied_to_last = m.tied;
-  add("embedding.position.weight", {m.positions, h});
-  for (layer = 0; layer < m.layers; ++layer) {
-    norm("input_norm");
-    for (const char* part : {"query", "key", "value"})
-      add(fmt::format("attention.{}.weight", part), {h, h}, 0, head);
-    for (const char* part : {"query", "key", "value"})
-      add(fmt::format("attention.{}.bias", part), {h}, 0, head);
-    add("attention.output.weight", {h, h}, 1, head);
-    add("attention.output.bias", {h});
-    norm("post_attention_norm");
-    add("mlp.up.weight", {m.ffn, h}, 0);
-    add("mlp.up.bias", {m.ffn}, 0);
-    add("mlp.down.weight", {h, m.ffn}, 1);
-    add("mlp.down.bias", {h});
-  }
-  layer = kAfterLayers;
-  norm("final_norm");
-  if (!m.tied) {
-    add("output.weight", {m.vocab, h}, 0);
-    specs.back().pad_multiple = m.pad_multiple;
-  }
-  return specs;
+  return GptSpecs({.layers = static_cast<uint64_t>(m.layers),
+                   .hidden = m.hidden,
+                   .heads = m.heads,
+                   .key_value_heads = m.heads,
+                   .head = m.hidden / m.heads,
+                   .ffn = m.ffn,
+                   .vocab = m.vocab,
+                   .positions = m.positions},
+                  m.tied, m.pad_multiple);
 }
 
 // The manifest's `model` object.

@@ -19,8 +19,6 @@ namespace cairn {
 namespace {
 
 constexpr double kPeakGoalBytes = 320 << 20;
-constexpr uint64_t kBytesPerParameter = 14;
-constexpr uint64_t kMinLayers = 6;
 const Topology kSourceTopology{.tp = 2, .dp = 2};
 
 struct ChildReport {
@@ -43,38 +41,6 @@ Result<ChildReport> RunBenchReshape(std::vector<std::string> arguments) {
   return report;
 }
 
-// The tensors of a GPT of about `bytes`, cut as Megatron cuts them: rows and columns.
-std::vector<TensorEntry> GptTensors(uint64_t bytes, int layers, uint64_t h) {
-  std::vector<TensorEntry> tensors;
-  int layer = kBeforeLayers;
-  const auto add = [&](const std::string& name, Dims shape, int tp_dim) {
-    const ParameterSpec spec{.name = layer < 0 ? name : fmt::format("layers.{}.{}", layer, name),
-                             .shape = shape,
-                             .tp_dim = tp_dim,
-                             .layer = layer};
-    tensors.push_back({spec, Role::kWeight, Dtype::kBF16});
-    for (Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
-      tensors.push_back({spec, role, Dtype::kF32});
-  };
-  const uint64_t in_layers = layers * 12 * h * h * kBytesPerParameter;
-  const uint64_t vocab = bytes > in_layers ? (bytes - in_layers) / h / kBytesPerParameter / 64 * 64 : 0;
-  add("embedding.word.weight", {std::max<uint64_t>(64, vocab), h}, 0);
-  for (layer = 0; layer < layers; ++layer) {
-    for (const char* part : {"query", "key", "value"}) {
-      add(fmt::format("attention.{}.weight", part), {h, h}, 0);
-      add(fmt::format("attention.{}.bias", part), {h}, 0);
-    }
-    add("attention.output.weight", {h, h}, 1);
-    add("mlp.up.weight", {4 * h, h}, 0);
-    add("mlp.up.bias", {4 * h}, 0);
-    add("mlp.down.weight", {h, 4 * h}, 1);
-    for (const char* name : {"input_norm.weight", "input_norm.bias", "attention.output.bias",
-                             "post_attention_norm.weight", "post_attention_norm.bias", "mlp.down.bias"})
-      add(name, {h}, kReplicated);
-  }
-  return tensors;
-}
-
 class ReshapeBench {
  public:
   ReshapeBench(std::string source, std::string target, std::string raw, std::span<std::byte> scratch)
@@ -86,12 +52,7 @@ class ReshapeBench {
 
   // A step of about as many bytes as the scratch memory, whose bytes are its values.
   Status MakeSource() {
-    uint64_t hidden = 256;
-    while (hidden < 4096 && kMinLayers * 12 * 4 * hidden * hidden * kBytesPerParameter <= scratch_.size())
-      hidden *= 2;
-    const auto layers = static_cast<int>(
-        std::max<uint64_t>(2, scratch_.size() / 10 * 9 / (12 * hidden * hidden * kBytesPerParameter)));
-    const std::vector<TensorEntry> tensors = GptTensors(scratch_.size(), layers, hidden);
+    const std::vector<TensorEntry> tensors = GptLikeState(scratch_.size()).tensors;
     const StepInfo info{.identity = {"00000000000000000000000000000001", 1}, .topology = kSourceTopology};
     CAIRN_ASSIGN_OR_RETURN(const StepPlan plan, StepPlan::Make(tensors, info.model, kSourceTopology));
     CAIRN_ASSIGN_OR_RETURN(const auto builder,

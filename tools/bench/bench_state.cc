@@ -12,6 +12,7 @@
 
 #include "ckpt/io/past_cache_file.h"
 #include "ckpt/io/read_only_file_system.h"
+#include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/shard_image.h"
 #include "ckpt/step/verify.h"
@@ -27,44 +28,22 @@ constexpr double kComputedBytesPerSecond = 1e9;  // a tenth of a memcpy; a step 
 const StepIdentity kIdentity{"00000000000000000000000000000001", 1};
 const std::string kNonce = "bench";
 
-struct GptSizes {
-  uint64_t hidden, layers, vocab, positions;
-};
-
-// About 24 layers, or fewer of a smaller model, and a tenth of the parameters in the vocabulary.
-GptSizes SizesFor(uint64_t bytes) {
+// About 24 layers, or fewer of a smaller model, and a tenth of the parameters in the vocabulary, which TP
+// divides.
+ModelSizes SizesFor(uint64_t bytes) {
   const double parameters = static_cast<double>(bytes) / kStateBytesPerParameter;
   const double width = std::sqrt(parameters * 0.9 / (24 * 12));
-  GptSizes sizes{.hidden = std::max<uint64_t>(1, static_cast<uint64_t>(width) / 64) * 64, .positions = 1024};
+  ModelSizes sizes{.hidden = std::max<uint64_t>(1, static_cast<uint64_t>(width) / 64) * 64};
+  sizes.head = 16;
+  sizes.heads = sizes.key_value_heads = sizes.hidden / sizes.head;
+  sizes.ffn = 4 * sizes.hidden;
   const double h = static_cast<double>(sizes.hidden);
-  sizes.layers = std::max<uint64_t>(1, static_cast<uint64_t>(parameters * 0.9 / (12 * h * h)));
+  sizes.layers = std::max<uint64_t>(2, static_cast<uint64_t>(parameters * 0.9 / (12 * h * h)));
   const double rest = parameters - 12 * h * h * static_cast<double>(sizes.layers);
-  sizes.positions = std::clamp<uint64_t>(static_cast<uint64_t>(rest / h / 16), 1, 1024);
-  sizes.vocab =
-      std::max<uint64_t>(1, static_cast<uint64_t>(rest / h) - std::min<uint64_t>(rest / h, sizes.positions));
+  sizes.positions = std::clamp<uint64_t>(static_cast<uint64_t>(std::max(0.0, rest / h / 16)), 1, 1024);
+  const auto rows = static_cast<uint64_t>(std::max(0.0, rest / h));
+  sizes.vocab = std::max<uint64_t>(1, (rows - std::min(rows, sizes.positions)) / 64) * 64;
   return sizes;
-}
-
-std::vector<ParameterSpec> GptParameters(const GptSizes& sizes) {
-  const uint64_t h = sizes.hidden;
-  std::vector<ParameterSpec> specs = {{.name = "embedding.word.weight", .shape = {sizes.vocab, h}},
-                                      {.name = "embedding.position.weight", .shape = {sizes.positions, h}}};
-  for (int layer = 0; layer < static_cast<int>(sizes.layers); ++layer) {
-    const auto add = [&](const char* name, Dims shape) {
-      specs.push_back({.name = fmt::format("layers.{}.{}", layer, name), .shape = shape, .layer = layer});
-    };
-    add("input_norm.weight", {h}), add("input_norm.bias", {h});
-    for (const char* name : {"attention.query", "attention.key", "attention.value", "attention.output"}) {
-      add(fmt::format("{}.weight", name).c_str(), {h, h});
-      add(fmt::format("{}.bias", name).c_str(), {h});
-    }
-    add("post_attention_norm.weight", {h}), add("post_attention_norm.bias", {h});
-    add("mlp.up.weight", {4 * h, h}), add("mlp.up.bias", {4 * h});
-    add("mlp.down.weight", {h, 4 * h}), add("mlp.down.bias", {h});
-  }
-  specs.push_back({.name = "final_norm.weight", .shape = {h}, .layer = kAfterLayers});
-  specs.push_back({.name = "final_norm.bias", .shape = {h}, .layer = kAfterLayers});
-  return specs;
 }
 
 void LayOut(BenchState& state) {
@@ -98,18 +77,18 @@ class PastCacheFileSystem final : public ReadOnlyFileSystem {
 }  // namespace
 
 BenchState GptLikeState(uint64_t bytes) {
-  const GptSizes sizes = SizesFor(bytes);
+  const ModelSizes sizes = SizesFor(bytes);
   BenchState state;
   state.model = {{"architecture", "gpt2"},
                  {"num_layers", sizes.layers},
                  {"hidden_size", sizes.hidden},
-                 {"num_attention_heads", sizes.hidden / 64},
-                 {"ffn_hidden_size", 4 * sizes.hidden},
+                 {"num_attention_heads", sizes.heads},
+                 {"ffn_hidden_size", sizes.ffn},
                  {"vocab_size", sizes.vocab},
                  {"max_position_embeddings", sizes.positions},
                  {"tied_embeddings", true},
                  {"layernorm_epsilon", 1e-5}};
-  for (const ParameterSpec& spec : GptParameters(sizes)) {
+  for (const ParameterSpec& spec : GptSpecs(sizes, /*tied=*/true, /*vocab_multiple=*/0)) {
     state.tensors.push_back({spec, Role::kWeight, Dtype::kBF16});
     for (const Role role : {Role::kMaster, Role::kExpAvg, Role::kExpAvgSq})
       state.tensors.push_back({spec, role, Dtype::kF32});
