@@ -5,28 +5,18 @@
 // the ratios within a round, because the machine's own speed moves between rounds.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/status.h"
+#include "ckpt/base/stopwatch.h"
 
 namespace cairn {
 
 // A limit that moved by more than this part of its median over the rounds voids the ratios taken to it.
 inline constexpr double kVoidSpread = 0.15;
-
-class Stopwatch {
- public:
-  double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 struct Spread {
   double median = 0;

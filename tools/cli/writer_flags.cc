@@ -2,8 +2,7 @@
 
 #include <sys/resource.h>
 
-#include <chrono>
-
+#include "ckpt/base/stopwatch.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
@@ -25,11 +24,10 @@ Result<double> MeasureReading(CheckpointSource& source) {
     bytes += tensors[i].bytes();
   }
   if (bytes == 0) return 1e9;  // only giants, or nothing at all
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   CAIRN_RETURN_IF_ERROR(StreamBlocks(source, sample, BlockBytesFor(kDefaultMaxMemory),
                                      [](const Block&) { return OkStatus(); }));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return static_cast<double>(bytes) / std::max(seconds.count(), 1e-9);
+  return static_cast<double>(bytes) / std::max(watch.Seconds(), 1e-9);
 }
 
 }  // namespace

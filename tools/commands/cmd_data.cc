@@ -4,7 +4,6 @@
 // be there before the first token is. A dry run does all of that but the writing, since only the tokens say
 // how many there are.
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "ckpt/base/proc_memory.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/step/partial_dir.h"
 #include "runtime/data/indexed_dataset_builder.h"
@@ -63,10 +63,6 @@ struct DataFacts {
   }
   uint64_t bytes() const { return bin_bytes() + idx_bytes() + model_bytes + tokenizer_bytes(); }
 };
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Status CheckDataOptions(const DataOptions& options) {
   if (options.train_sentencepiece == !options.tokenizer.empty()) {
@@ -139,7 +135,7 @@ Status Publish(FileSystem& fs, const DataOptions& options, const std::string& mo
 }
 
 Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
   DataFacts facts;
   std::string model;
@@ -163,7 +159,7 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
                            options.inputs.size() > 1 ? " and the other inputs" : "");
   }
   if (builder) CAIRN_RETURN_IF_ERROR(Publish(fs, options, model, facts.published, *builder));
-  facts.seconds = SecondsSince(start);
+  facts.seconds = watch.Seconds();
   return facts;
 }
 

@@ -2,9 +2,8 @@
 
 #include <malloc.h>
 
-#include <chrono>
-
 #include "ckpt/base/proc_memory.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"
@@ -60,15 +59,15 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
   }
   AllowManyFiles();
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as reshape_run.cc does: freed buffers go back to the system
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Result<ExportResult> result = [&] {
     Progress progress("converting", cost.moved_bytes, !flags.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
     return Export(FileSystem::Posix(), source, format, target, options);
   }();
   if (!result.ok()) return result.status();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  Print(source, format, options.target.topology, *result, seconds.count(), flags.json);
+  const double seconds = watch.Seconds();
+  Print(source, format, options.target.topology, *result, seconds, flags.json);
   for (const std::string& note : result->notes) PrintProblem("note: " + note);
   return kExitDone;
 }

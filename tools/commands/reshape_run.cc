@@ -6,10 +6,10 @@
 
 #include <malloc.h>
 
-#include <chrono>
 #include <cstdlib>
 
 #include "ckpt/base/proc_memory.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "convert/verbs/virtual_step.h"
@@ -163,7 +163,7 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
   AllowManyFiles();
   // Buffers go back to the system when they are freed: glibc would keep more and more of them in its heaps.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Result<ReshapeResult> result = [&] {
     Progress progress("reshaping", cost.moved_bytes, !flags.json && options.team.leads());
     options.progress = [&](uint64_t done) { progress.Update(done); };
@@ -171,8 +171,8 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
   }();
   if (!result.ok()) return result.status();
   if (!options.team.leads()) return kExitDone;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  Print(flags, source, topology, *result, seconds.count());
+  const double seconds = watch.Seconds();
+  Print(flags, source, topology, *result, seconds);
   return kExitDone;
 }
 

@@ -6,9 +6,9 @@
 #include "tools/commands/strip_run.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "ckpt/base/proc_memory.h"
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
 #include "tools/cli/exit_code.h"
@@ -216,18 +216,18 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Result<StripResult> result = [&] {
     Progress progress("writing weights", cost.moved_bytes, !flags.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
     return Strip(FileSystem::Posix(), source, target, options);
   }();
   if (!result.ok()) return result.status();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = watch.Seconds();
   if (flags.json)
-    PrintJson(ToJson(source, *result, seconds.count()));
+    PrintJson(ToJson(source, *result, seconds));
   else
-    PrintStripText(source, options, *result, seconds.count());
+    PrintStripText(source, options, *result, seconds);
   if (!result->overflowed) {
     if (options.format == StripFormat::kHuggingFace && options.copies.empty())
       PrintProblem(fmt::format("note: {} has no tokenizer, so {} has none; --tokenizer DIR gives it one",
