@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "tools/cli/printable.h"
+#include "tools/plan/csv_table.h"
 
 namespace cairn {
 namespace {
@@ -34,16 +35,6 @@ std::string MarkdownCell(const std::string& text) {
     out += c;
   }
   return out;
-}
-
-std::string CsvCell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == text.npos) return text;
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + '"';
 }
 
 ordered_json JsonNumber(const std::optional<double>& value) {
