@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include "tools/plan/formulas.h"
 #include "tools/report/config_text.h"
 #include "tools/report/numbers.h"
 
@@ -155,20 +154,9 @@ std::optional<double> Tflops(Row row, const RewriteOptions& options) {
   RunConfig& config = row.config;
   Derive(config);
   if (!row.seconds || !config.gbs || !config.seq || !config.gpus) return std::nullopt;
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  const bool recompute = config.recompute.value_or(true);
-  const auto shape = ShapeOf(config);
-  if (options.formula == TflopsFormula::kModel && shape)
-    return ModelTflops(*shape, 1, number(*config.gbs), *row.seconds, number(*config.gpus));
-  if (options.formula != TflopsFormula::kSimple && shape)
-    return MegatronTflops(*shape, 1, number(*config.gbs), *row.seconds, number(*config.gpus),
-                          recompute ? Recompute::kFull : Recompute::kNone);
   // The size that a table gives is the one that its authors computed with.
   const auto parameters = config.size_b ? std::optional(*config.size_b * 1e9) : Parameters(config);
-  if ((options.formula != TflopsFormula::kSimple && options.formula != TflopsFormula::kAuto) || !parameters)
-    return std::nullopt;
-  return SimpleTflops(*parameters, number(*config.seq), number(*config.gbs), *row.seconds,
-                      number(*config.gpus), recompute);
+  return TflopsOf(config, parameters, static_cast<double>(*config.gbs), *row.seconds).Of(options.formula);
 }
 
 int DecimalsOf(std::string_view number) {

@@ -135,29 +135,11 @@ void TakeSpeed(int64_t interval, const SummaryOptions& options, RunSummary& summ
   const double seq = static_cast<double>(*config.seq);
   summary.tokens_per_s = *summary.samples_per_s * seq;
   if (!config.gpus) return;
-  const double gpus = static_cast<double>(*config.gpus);
-  const bool recompute = config.recompute.value_or(true);
-  if (summary.parameters)
-    summary.tflops_simple =
-        SimpleTflops(*summary.parameters, seq, *batch, *summary.sec_per_it, gpus, recompute);
-  const auto shape = ShapeOf(config);
-  if (!shape) return;
-  summary.tflops_megatron = MegatronTflops(*shape, 1, *batch, *summary.sec_per_it, gpus,
-                                           recompute ? Recompute::kFull : Recompute::kNone);
-  summary.tflops_model = ModelTflops(*shape, 1, *batch, *summary.sec_per_it, gpus);
-}
-
-void ChooseTflops(TflopsFormula formula, RunSummary& summary) {
-  if (formula == TflopsFormula::kSimple) {
-    summary.tflops = summary.tflops_simple;
-  } else if (formula == TflopsFormula::kMegatron) {
-    summary.tflops = summary.tflops_megatron;
-  } else if (formula == TflopsFormula::kModel) {
-    summary.tflops = summary.tflops_model;
-  } else {
-    summary.tflops = summary.tflops_megatron ? summary.tflops_megatron : summary.tflops_simple;
-    if (!summary.tflops) summary.tflops = summary.tflops_logged;
-  }
+  const FormulaTflops tflops = TflopsOf(config, summary.parameters, *batch, *summary.sec_per_it);
+  summary.tflops_simple = tflops.simple;
+  summary.tflops_megatron = tflops.megatron;
+  summary.tflops_model = tflops.model;
+  summary.tflops = tflops.Of(options.formula);
 }
 
 void TakeDays(const SummaryOptions& options, RunSummary& summary) {
@@ -237,6 +219,28 @@ std::string_view Name(RunEnd end) {
   return "?";
 }
 
+std::optional<double> FormulaTflops::Of(TflopsFormula formula) const {
+  if (formula == TflopsFormula::kModel) return model;
+  if (formula == TflopsFormula::kMegatron || (formula == TflopsFormula::kAuto && megatron)) return megatron;
+  return simple;
+}
+
+FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters, double batch,
+                       double seconds) {
+  FormulaTflops tflops;
+  const double gpus = static_cast<double>(*config.gpus);
+  const bool recompute = config.recompute.value_or(true);
+  if (parameters)
+    tflops.simple =
+        SimpleTflops(*parameters, static_cast<double>(*config.seq), batch, seconds, gpus, recompute);
+  const auto shape = ShapeOf(config);
+  if (!shape) return tflops;
+  tflops.megatron =
+      MegatronTflops(*shape, 1, batch, seconds, gpus, recompute ? Recompute::kFull : Recompute::kNone);
+  tflops.model = ModelTflops(*shape, 1, batch, seconds, gpus);
+  return tflops;
+}
+
 RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   RunSummary summary;
   summary.file = run.files[0];
@@ -258,7 +262,7 @@ RunSummary Summarize(TrainingRun run, const SummaryOptions& options) {
   if (run.sum.logged_tflops_lines > 0)
     summary.tflops_logged = run.sum.logged_tflops_sum / static_cast<double>(run.sum.logged_tflops_lines);
   TakeSpeed(interval, options, summary);
-  ChooseTflops(options.formula, summary);
+  if (!summary.tflops && options.formula == TflopsFormula::kAuto) summary.tflops = summary.tflops_logged;
   TakeDays(options, summary);
 
   summary.allocated_gib = Positive(run.sum.allocated_gib);

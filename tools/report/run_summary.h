@@ -13,6 +13,16 @@ namespace cairn {
 // them (tools/plan/formulas.h). kAuto: Megatron's where the model's shape is known, else the simple one.
 enum class TflopsFormula { kAuto, kSimple, kMegatron, kModel };
 
+// TFLOPs of a GPU by each formula that what is known serves.
+struct FormulaTflops {
+  std::optional<double> simple, megatron, model;
+
+  std::optional<double> Of(TflopsFormula formula) const;
+};
+// `config` with GPUs and the sequence; `batch` samples in `seconds`.
+FormulaTflops TflopsOf(const RunConfig& config, std::optional<double> parameters, double batch,
+                       double seconds);
+
 struct SummaryOptions {
   RunConfig defaults;  // what neither the log nor the file's name tells
   int64_t skip = 0;    // first iterations that the averages leave out
