@@ -56,6 +56,9 @@ class CliTest(unittest.TestCase):
             self.assertRegex(done.stderr.splitlines()[-1], "^cairn: ")
         return done
 
+    def archive(self, *args, **kwargs):
+        return self.cairn("archive", *args, **kwargs)
+
     def json(self, *args, code=0):
         return json.loads(self.cairn(*args, "--json", code=code).stdout)
 

@@ -19,9 +19,6 @@ TAR_NAME = "evil-step-00000001.aaaaaaaa.tar"
 
 
 class ArchiveTest(CliTest):
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def test_round_trip_is_byte_identical(self):
         step = self.make_step("--tp", 2, "--dp", 2, "--zero", 1)
         before = tree(step)
@@ -213,9 +210,6 @@ class ArchiveTest(CliTest):
 class PackedTest(CliTest):
     """Archives in fewer bytes, and parts of them."""
 
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def pack(self):
         step = self.make_step("--hidden", 256, "--ffn", 1024, "--layers", 2, "--tp", 2, "--dp", 2, "--zero", 1)
         self.archive("run", self.run_dir, "--store", self.store, "--pack")
@@ -314,9 +308,6 @@ class PackedTest(CliTest):
 
 class TreeTest(CliTest):
     """Directories that are no steps of ours."""
-
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
 
     def make_tree(self):
         root = self.dir / "bloom/global_step2"

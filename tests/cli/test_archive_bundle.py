@@ -27,9 +27,6 @@ every = 10
 
 
 class BundleTest(CliTest):
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def policy(self, head="", tail="", bundle="100GB", every=20):
         path = self.dir / "policy.toml"
         path.write_text(POLICY.format(store=self.store, runs=self.dir, head=head, tail=tail, bundle=bundle, every=every))

@@ -22,9 +22,6 @@ every = {every}
 
 
 class PiecesTest(CliTest):
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def policy(self, head="", every=20):
         path = self.dir / "policy.toml"
         path.write_text(POLICY.format(store=self.store, run=self.run_dir, head=head, every=every))

@@ -33,9 +33,6 @@ every = 10
 
 
 class PolicyTest(CliTest):
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def policy(self, head="", tail=""):
         path = self.dir / "policy.toml"
         path.write_text(POLICY.format(store=self.store, runs=self.dir, head=head, tail=tail))
@@ -349,9 +346,6 @@ class IdentityTest(CliTest):
 
     LAST = '[[class]]\nkeep = "full"\nlast = {}\n'
 
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def step(self, run, number, identity, *flags):
         subprocess.run([MAKE_STEP, self.dir / run, "--step", str(number), "--run", identity * 32, "--seed", str(ord(identity)),
                         *map(str, flags)], check=True)
@@ -508,9 +502,6 @@ class IdentityTest(CliTest):
 
 
 class RepairTest(CliTest):
-    def archive(self, *args, **kwargs):
-        return self.cairn("archive", *args, **kwargs)
-
     def stored_step(self, *flags):
         self.make_step("--hidden", 256, "--ffn", 512, "--layers", 2)
         self.archive("run", self.run_dir, "--store", self.store, *flags)
