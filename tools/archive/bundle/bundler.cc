@@ -124,7 +124,7 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
     return status;
   }
   if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, store, draft.name, parity, PlaceOfTar(partial)));
+    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));
   }
   // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
   // would.

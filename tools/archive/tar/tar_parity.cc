@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 
 #include "ckpt/base/byte_codec.h"
@@ -183,10 +184,10 @@ Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction) {
   return Layout{shape, tar_bytes}.file_bytes();
 }
 
-Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction, const TarPlace& place) {
-  const std::string path = JoinPath(store, tar) + std::string(kParitySuffix);
-  const std::string partial = path + std::string(kPartialSuffix);
+Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& tar, double fraction,
+                                      const TarPlace& place) {
+  const std::filesystem::path path = tar + std::string(kParitySuffix);
+  const std::string partial = path.string() + std::string(kPartialSuffix);
   Header header;
   CAIRN_ASSIGN_OR_RETURN(header.layout.shape, ShapeFor(fraction));
   CAIRN_ASSIGN_OR_RETURN(header.layout.tar_bytes, StatTar(fs, place));
@@ -216,13 +217,13 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, 
     CAIRN_RETURN_IF_ERROR(out->Sync());
     CAIRN_RETURN_IF_ERROR(out->Close());
     CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
-    return fs.SyncDir(store);
+    return fs.SyncDir(path.parent_path());
   };
   if (const Status status = write(); !status.ok()) {
     (void)fs.RemoveFile(partial);
     return status;
   }
-  return ArchivedParity{tar + std::string(kParitySuffix), layout.file_bytes()};
+  return ArchivedParity{path.filename(), layout.file_bytes()};
 }
 
 namespace {

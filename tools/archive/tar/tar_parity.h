@@ -41,11 +41,11 @@ Result<StripeShape> ShapeFor(double fraction);
 // What the parity file of a tar takes; 0 without parity. Errors: ShapeFor's.
 Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction);
 
-// Writes TAR.parity, synced, under a name that counts. Returns what the sidecar says of it. `source`: where
-// the tar lies, until it gets its name. Errors: those of the disk, of reading the tar too; nothing is left
-// then.
-Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& store, const std::string& tar,
-                                      double fraction, const TarPlace& source);
+// Writes the parity of the tar at `path`, synced, under a name that counts. Returns what the sidecar says of
+// it. `source`: where the tar lies, until it gets its name. Errors: those of the disk, of reading the tar
+// too; nothing is left then.
+Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, double fraction,
+                                      const TarPlace& source);
 
 struct RepairReport {
   uint64_t damaged_blocks = 0;

@@ -84,8 +84,9 @@ std::optional<TarPieceParts> ParseTarPieceName(std::string_view name) {
   return parts;
 }
 
-Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,
+                                                                 const std::string& directory) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   std::map<std::string, std::vector<size_t>> pieces;
   for (const std::string& name : names)
     if (const auto parts = ParseTarPieceName(name)) pieces[parts->tar].push_back(parts->number);

@@ -28,8 +28,9 @@ struct TarPieceParts {
 };
 std::optional<TarPieceParts> ParseTarPieceName(std::string_view name);
 
-// Of each tar the numbers of the pieces that are there besides the first, ascending.
-Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs, const std::string& store);
+// Of each tar in a directory the numbers of the pieces that are there besides the first, ascending.
+Result<std::map<std::string, std::vector<size_t>>> ListTarPieces(FileSystem& fs,
+                                                                 const std::string& directory);
 
 // Paths of a tar's files.
 std::vector<std::string> FilesOf(const TarPlace& place);

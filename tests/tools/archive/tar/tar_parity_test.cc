@@ -36,7 +36,7 @@ class TarParityTest : public testing::Test {
     EXPECT_TRUE(WriteSmallFile(FileSystem::Posix(), path_, bytes).ok());
   }
   Result<ArchivedParity> Write(FileSystem& fs, double fraction = 0.1) {
-    return WriteTarParity(fs, dir_.path(), "x.tar", fraction, PlaceOfTar(path_));
+    return WriteTarParity(fs, path_, fraction, PlaceOfTar(path_));
   }
   std::vector<std::string> Files() { return FileSystem::Posix().List(dir_.path()).value(); }
 
