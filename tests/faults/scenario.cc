@@ -200,7 +200,7 @@ Scenario ReshapeScenario(const std::string& root, const Topology& from, const To
 // parts may be left.
 std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven, int64_t going = -1) {
   proven = 0;
-  const auto members = ListStore(fs, store);
+  const auto members = ListStore({fs, store});
   if (!members.ok()) return "";
   for (const ArchiveMember& member : *members) {
     if (member.state == MemberState::kStored) continue;  // nobody said that it was
@@ -213,7 +213,7 @@ std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven,
 }
 
 bool HasProven(FileSystem& fs, const std::string& store, int64_t step) {
-  const auto members = ListStore(fs, store);
+  const auto members = ListStore({fs, store});
   return members.ok() && std::ranges::any_of(*members, [&](const ArchiveMember& member) {
            return member.state == MemberState::kVerified && member.step == step;
          });
@@ -226,7 +226,7 @@ constexpr StoreOptions kInPieces{.max_tar_bytes = 1};  // every entry in a file 
 Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string& store,
                    const std::function<void()>& reported, const StoreOptions& options = {}) {
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, store));
-  CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, store));
+  CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, store}));
   CAIRN_ASSIGN_OR_RETURN(const auto step, OpenNewestStep(fs, run_dir, [](const Status&) {}));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs, store, DescribeSource(*step)));
   CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
@@ -311,7 +311,7 @@ Scenario PruneScenario(const std::string& root, const Topology& topology) {
   const std::string store = JoinPath(root, "store");
   Scenario scenario = ScenarioOfTwo(root, "prune what is in pieces", topology, kInPieces);
   const auto prune = [=](FileSystem& fs) -> Status {
-    const auto member = FindMember(fs, store, fmt::format("run@{}", kFirstStep));
+    const auto member = FindMember({fs, store}, fmt::format("run@{}", kFirstStep));
     if (member.status().kind() == StatusKind::kNotFound) return OkStatus();
     return member.ok() ? RemoveMember(fs, store, member->tar) : member.status();
   };
@@ -338,7 +338,7 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
   scenario.disk = scenario.disk->Settled();
   const auto rewrite = [=](FileSystem& fs) -> Status {
     CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store).status());
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
     std::vector<PruneEntry> entries;
     for (const ArchiveMember& m : members)
       entries.push_back({.tar = m.tar,
@@ -363,8 +363,8 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
   scenario.redo = [=](FileSystem& fs) -> std::string {
     if (HasProven(fs, store, kFirstStep))
       if (const Status again = rewrite(fs); !again.ok()) return again.message();
-    const auto bundles = ListBundles(fs, store);
-    const auto members = ListStore(fs, store);
+    const auto bundles = ListBundles({fs, store});
+    const auto members = ListStore({fs, store});
     return HasProven(fs, store, kFirstStep + 1) && bundles.ok() && bundles->size() == 1 &&
                    members->size() == 1
                ? ""
@@ -394,8 +394,8 @@ Scenario BundleScenario(const std::string& root, const Topology& topology) {
     if (const Status again = bundle(fs); !again.ok()) return again.message();
     size_t proven = 0;
     if (const std::string trouble = CheckStore(fs, store, proven); !trouble.empty()) return trouble;
-    const auto bundles = ListBundles(fs, store);
-    const auto tars = ListTars(fs, store);
+    const auto bundles = ListBundles({fs, store});
+    const auto tars = ListTars({fs, store});
     return proven == 2 && bundles.ok() && bundles->size() == 1 && tars.ok() && tars->empty()
                ? ""
                : "bundled again, and not in one bundle";
@@ -413,7 +413,7 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
   if (!StoreNewest(*scenario.disk, run_dir, store, [] {}).ok()) return {};
   scenario.disk = scenario.disk->Settled();
   const auto restore = [=](FileSystem& fs) -> Status {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, store, ""));
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, store}, ""));
     return RestoreTar(fs, store, member.tar, JoinPath(back, StepDirName(kFirstStep)), {});
   };
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {

@@ -53,7 +53,7 @@ class Lister {
   // Learns what the store holds.
   Status ReadStore() {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members,
-                           ListStore(FileSystem::Posix(), options_.store));
+                           ListStore({FileSystem::Posix(), options_.store}));
     for (const ArchiveMember& member : members)
       if (member.state == MemberState::kVerified) archived_[member.record->manifest_digest] = member.tar;
     return OkStatus();

@@ -241,9 +241,9 @@ Result<int> RunVerify(const VerifyOptions& options) {
   Verifier verifier(options, std::move(checks));
   const MemberName name = SplitMemberName(fs, options.checkpoint);
   if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, name.store}, name.selector));
     if (member.record)
-      for (const std::string& path : FilesOf(PlaceOf(name.store, *member.record)))
+      for (const std::string& path : FilesOf(Store(fs, name.store).Place(*member.record)))
         if (IsStub(path)) return NeedsRecall(path);
     if (member.form == Form::kFiles) {
       CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));

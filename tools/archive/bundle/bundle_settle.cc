@@ -25,14 +25,14 @@ struct Home {
 
 Result<std::vector<Home>> HomesOf(FileSystem& fs, const std::string& store) {
   std::vector<Home> homes;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store}));
   for (const std::string& tar : tars)
-    if (const ArchiveMember m = DescribeTar(fs, store, tar); m.state == MemberState::kVerified)
+    if (const ArchiveMember m = DescribeTar({{fs, store}, tar}); m.state == MemberState::kVerified)
       homes.push_back({tar, false, {*m.record}});
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles({fs, store}));
   for (const std::string& name : bundles) {
     Home home{name, true, {}};
-    for (const ArchiveMember& m : DescribeBundle(fs, store, name)) {
+    for (const ArchiveMember& m : DescribeBundle({fs, store}, name)) {
       if (m.state == MemberState::kVerified) home.members.push_back(*m.record);
       home.whole = home.whole && m.state == MemberState::kVerified;
     }
@@ -62,7 +62,7 @@ Status RemoveUnborn(FileSystem& fs, const std::string& store) {
       unborn.insert(tar);
   }
   if (unborn.empty()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
   for (const ArchiveMember& m : members)
     if (m.state != MemberState::kVerified) unborn.erase(m.file());
   for (const std::string& name : unborn)
@@ -82,11 +82,11 @@ Status Settle(FileSystem& fs, const std::string& store, const Home& home, const 
   bool whole = true;
   for (const ArchiveRecord& member : home.members) {
     const auto same = std::ranges::find(other.members, TarName(member), TarName);
-    const Status proof = ProveAt(fs, PlaceOf(store, *same), *same);
+    const Status proof = ProveAt(fs, Store(fs, store).Place(*same), *same);
     if (proof.ok()) continue;
     whole = false;
     settled.problems.push_back(proof.message());
-    if (ProveAt(fs, PlaceOf(store, member), member).ok())
+    if (ProveAt(fs, Store(fs, store).Place(member), member).ok())
       CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, other.file, TarName(member)));
     else
       settled.files.insert({home.file, other.file});
@@ -130,7 +130,7 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
   RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
   rebuilt.bundle.tar_bytes = info.bytes;
   for (ArchiveRecord& member : rebuilt.bundle.members) {
-    const Status whole = ProveAt(fs, PlaceOf(store, member), member);
+    const Status whole = ProveAt(fs, Store(fs, store).Place(member), member);
     if (!whole.ok()) rebuilt.problems.push_back(whole.message());
     member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
     member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
@@ -140,15 +140,15 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
   const std::string parity = name + std::string(kParitySuffix);
   if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
     rebuilt.bundle.parity = {parity, there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, rebuilt.bundle));
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, rebuilt.bundle));
   return rebuilt;
 }
 
 Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
                       const std::string& tar) {
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, name));
   std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
-  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord(fs, store, bundle);
+  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord({fs, store}, bundle);
 }
 
 }  // namespace cairn

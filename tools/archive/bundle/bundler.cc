@@ -63,7 +63,7 @@ class BundleWriter {
  private:
   // The headers are read rather than believed: the entries must be those that the record tells of.
   Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
-    const TarPlace place = PlaceOf(store_, member);
+    const TarPlace place = Store(fs_, store_).Place(member);
     CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(fs_, place));
     const uint64_t bytes = index.end - place.begin;
     CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(place.file));
@@ -93,7 +93,7 @@ class BundleWriter {
 Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& file, Bundle& bundle,
                    Tally& tally) {
   for (ArchiveRecord& member : bundle.members) {
-    TarPlace place = PlaceOf(store, member);
+    TarPlace place = Store(fs, store).Place(member);
     place.file = file;
     CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, member, tally.OfMember()));
     tally.Add(member.tar_bytes);
@@ -128,7 +128,7 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
   }
   // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
   // would.
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, bundle));
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, bundle));
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
   return bundle;
@@ -139,7 +139,7 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
   for (const ArchiveRecord& member : draft.members) {
-    const Status whole = ProveAt(fs, PlaceOf(store, member), member);
+    const Status whole = ProveAt(fs, Store(fs, store).Place(member), member);
     if (whole.ok()) continue;
     files.insert(FileOf(member));
     lines.push_back(
@@ -178,7 +178,7 @@ Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& 
     return settled.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
   for (;;) {  // one after the other, so that each starts from what there is
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
     if (plan.bundles.empty()) return std::move(settled.problems);
     CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, plan.bundles.front(), job, settled));

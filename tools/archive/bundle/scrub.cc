@@ -31,27 +31,27 @@ Result<std::vector<ArchiveRecord>> RecordsBeside(FileSystem& fs, const std::stri
   if (record.bundle.empty())
     return record.parity.name.empty() ? Result<std::vector<ArchiveRecord>>(NotFound("it has no parity"))
                                       : std::vector<ArchiveRecord>{record};
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, record.bundle));
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, record.bundle));
   if (bundle.parity.name.empty()) return NotFound("its bundle has no parity");
   return std::move(bundle.members);
 }
 
 // All members of a bundle that was just read back.
 Status NoteProven(FileSystem& fs, const std::string& store, const std::string& name) {
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(fs, store, name));
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, name));
   for (ArchiveRecord& member : bundle.members) member.verified_unix_seconds = std::time(nullptr);
-  return WriteBundleRecord(fs, store, bundle);
+  return WriteBundleRecord({fs, store}, bundle);
 }
 
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
 Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
-  const TarPlace damaged = PlaceOf(store, record);
+  const TarPlace damaged = Store(fs, store).Place(record);
   TarPlace repaired = damaged;
   repaired.file += kPartialSuffix;
   CAIRN_RETURN_IF_ERROR(RepairTar(fs, damaged, repaired).status());
   for (const ArchiveRecord& inside : records) {
-    TarPlace place = PlaceOf(store, inside);
+    TarPlace place = Store(fs, store).Place(inside);
     place.file = repaired.file;
     const Status proof = ProveAt(fs, place, inside);
     if (proof.ok()) continue;
@@ -107,7 +107,7 @@ Result<std::string> WeightsAgain(FileSystem& fs, const std::string& store, const
   }
   Result<ArchiveRecord> full = FullCopyOf(fs, store, record);
   if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
-  const TarPlace place = PlaceOf(store, *full);
+  const TarPlace place = Store(fs, store).Place(*full);
   CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, *full));
   CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/false, *full));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
@@ -153,7 +153,7 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
 }
 
 Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member) {
-  Result<ArchiveRecord> record = ReadRecord(fs, store, member.tar);
+  Result<ArchiveRecord> record = ReadRecord({{fs, store}, member.tar});
   if (!record.ok()) return record.status();
   const Status parity = RepairFromParity(fs, store, *record);
   if (parity.ok()) return std::string("repaired from its parity");
@@ -161,7 +161,7 @@ Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const
   if (source.ok() && !record->bundle.empty())
     CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, record->bundle, member.tar));
   if (source.ok()) return fmt::format("stored again from {}", *source);
-  return Corrupt("{}: cannot be repaired: {}; {}", PlaceOf(store, *record).root, parity.message(),
+  return Corrupt("{}: cannot be repaired: {}; {}", Store(fs, store).Place(*record).root, parity.message(),
                  source.status().message());
 }
 

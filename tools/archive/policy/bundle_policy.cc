@@ -21,7 +21,7 @@ Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& pol
 
 Result<BundlePlan> PlanBundlesBy(FileSystem& fs, const Policy& policy, bool all) {
   CAIRN_ASSIGN_OR_RETURN(const std::set<std::string> left_out, FilesNotToBundle(fs, policy, all));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
   return PlanBundles(members, BundleSizesOf(policy), all,
                      [&](const std::string& file) { return left_out.contains(file); });
 }

@@ -32,7 +32,7 @@ struct SharedFile {
     if (policy.rewrite <= 0 || !proven ||
         static_cast<double>(unwanted_bytes) < policy.rewrite * static_cast<double>(bytes))
       return false;
-    const Result<Bundle> bundle = ReadBundle(fs, policy.store, file);
+    const Result<Bundle> bundle = ReadBundle({fs, policy.store}, file);
     return bundle.ok() && bundle->members.size() == members;
   }
 };
@@ -187,7 +187,7 @@ class Pruner {
 
 Result<std::vector<PruneEntry>> PlanPrune(FileSystem& fs, const Policy& policy,
                                           const std::vector<std::string>& adopted) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
   const Pruner pruner(policy, adopted, members, LookAtRuns(fs, policy, members));
   const MemberTitles titles(members);
   std::vector<PruneEntry> entries;
@@ -215,7 +215,7 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
 }
 
 Result<std::vector<std::string>> OrphanedClaims(FileSystem& fs, const Policy& policy) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
   std::map<std::string, size_t> orphans;
   for (const ArchiveMember& m : members) {
     if (!m.record) continue;

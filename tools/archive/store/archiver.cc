@@ -117,7 +117,8 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
   if (!stored || request.delete_source) {
     // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
     // that.
-    for (const std::string& file : stored ? FilesOf(PlaceOf(store, *stored)) : std::vector<std::string>())
+    for (const std::string& file :
+         stored ? FilesOf(cairn::Store(fs, store).Place(*stored)) : std::vector<std::string>())
       if (IsStub(file)) return NeedsRecall(file);
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
                                                       ? ProveMember(fs, store, *stored, progress)

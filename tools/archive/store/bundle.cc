@@ -125,8 +125,8 @@ Result<Bundle> DecodeBundle(std::string_view text, const std::string& name) {
   }
 }
 
-Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+Result<std::vector<std::string>> ListBundles(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   std::set<std::string> bundles;
   for (std::string name : names) {
     if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
@@ -135,16 +135,15 @@ Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& 
   return std::vector<std::string>(bundles.begin(), bundles.end());
 }
 
-Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::string& name) {
-  const std::string sidecar = name + ".json";
+Result<Bundle> ReadBundle(const Store& store, const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(store, sidecar), kMaxRecordBytes));
+                         ReadSmallFile(store.fs(), store.Sidecar(name), kMaxRecordBytes));
   Result<Bundle> bundle = DecodeBundle(text, name);
-  return bundle.ok() ? std::move(bundle) : bundle.status().WithContext(sidecar);
+  return bundle.ok() ? std::move(bundle) : bundle.status().WithContext(name + ".json");
 }
 
-Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle) {
-  return ReplaceSmallFile(fs, JoinPath(store, bundle.name + ".json"), EncodeBundle(bundle));
+Status WriteBundleRecord(const Store& store, const Bundle& bundle) {
+  return ReplaceSmallFile(store.fs(), store.Sidecar(bundle.name), EncodeBundle(bundle));
 }
 
 }  // namespace cairn

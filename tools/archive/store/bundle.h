@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "ckpt/io/file_system.h"
-#include "tools/archive/tar/record.h"
+#include "tools/archive/store/store.h"
 
 namespace cairn {
 
@@ -50,10 +50,10 @@ std::string EncodeBundle(const Bundle& bundle);
 Result<Bundle> DecodeBundle(std::string_view text, const std::string& name);
 
 // The names of all bundles of a store, those included of which only the sidecar is left.
-Result<std::vector<std::string>> ListBundles(FileSystem& fs, const std::string& store);
+Result<std::vector<std::string>> ListBundles(const Store& store);
 // The sidecar. Errors: NotFound, Corrupt naming it.
-Result<Bundle> ReadBundle(FileSystem& fs, const std::string& store, const std::string& name);
+Result<Bundle> ReadBundle(const Store& store, const std::string& name);
 // Puts the sidecar in its place, whole and synced.
-Status WriteBundleRecord(FileSystem& fs, const std::string& store, const Bundle& bundle);
+Status WriteBundleRecord(const Store& store, const Bundle& bundle);
 
 }  // namespace cairn

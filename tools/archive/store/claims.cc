@@ -30,19 +30,19 @@ bool Set(ArchiveRecord& record, Claims claims) {
 
 // A member may have a tar of its own and lie in a bundle besides, for as long as a killed run is not settled.
 Status ChangeRecords(FileSystem& fs, const std::string& store, const Change& change) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store}));
   for (const std::string& tar : tars) {
-    ArchiveMember member = DescribeTar(fs, store, tar);
+    ArchiveMember member = DescribeTar({{fs, store}, tar});
     if (member.record && change(*member.record))
       CAIRN_RETURN_IF_ERROR(
           ReplaceSmallFile(fs, JoinPath(store, tar + ".json"), EncodeRecord(*member.record)));
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles({fs, store}));
   for (const std::string& name : bundles) {
-    Result<Bundle> bundle = ReadBundle(fs, store, name);
+    Result<Bundle> bundle = ReadBundle({fs, store}, name);
     bool changed = false;
     for (size_t i = 0; bundle.ok() && i < bundle->members.size(); ++i) changed |= change(bundle->members[i]);
-    if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord(fs, store, *bundle));
+    if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, *bundle));
   }
   return OkStatus();
 }
@@ -65,7 +65,7 @@ std::string ClaimsText(const std::vector<std::string>& claims) {
 }
 
 void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record) {
-  const ArchiveMember there = DescribeMember(fs, store, TarName(record));
+  const ArchiveMember there = DescribeMember({{fs, store}, TarName(record)});
   if (!there.record && there.bytes == 0) return;
   Claims claims = there.record ? ClaimsOf(*there.record) : Claims{std::string(kUnknownClaim)};
   if (record.claims.empty() && claims == Claims{std::string(kUnknownClaim)}) return;

@@ -14,7 +14,7 @@ namespace {
 class StoredCopy final : public DeletionProof {
  public:
   StoredCopy(const std::string& store, const ProvenCopy& copy)
-      : place_(PlaceOf(store, copy.record())),
+      : place_(Store(FileSystem::Posix(), store).Place(copy.record())),
         bytes_(copy.record().bundle_offset + copy.record().tar_bytes) {}
   Status Check(FileSystem& fs) const override {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));

@@ -184,7 +184,7 @@ Status Ledger::Sync(FileSystem& fs, bool all) {
 }
 
 Status Ledger::Follow(FileSystem& fs, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store_));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store_}));
   CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(fs, store_));
   std::map<std::string, std::string> known;
   {
@@ -200,7 +200,7 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);
     own.insert(tar);
-    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember(fs, store_, tar), stamp, false));
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({{fs, store_}, tar}), stamp, false));
   }
   CAIRN_RETURN_IF_ERROR(FollowBundles(fs, all, own, known));
   for (const auto& [tar, stamp] : known) {
@@ -214,7 +214,7 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
 // Takes out of `known`, tar -> stamp, what bundles hold.
 Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
                              std::map<std::string, std::string>& known) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(fs, store_));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles({fs, store_}));
   std::map<std::string, std::string> stamps;  // of each bundle
   for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(fs, store_, name));
   std::map<std::string, size_t> rows;  // of each stamp
@@ -224,7 +224,7 @@ Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::strin
   const bool gone = !known.empty();  // its tar is; a bundle may have it
   for (const auto& [name, stamp] : stamps) {
     if (!all && !gone && rows[stamp] > 0) continue;
-    for (const ArchiveMember& member : DescribeBundle(fs, store_, name)) {
+    for (const ArchiveMember& member : DescribeBundle({fs, store_}, name)) {
       if (own.contains(member.tar)) continue;
       known.erase(member.tar);
       CAIRN_RETURN_IF_ERROR(Put(member, stamp, /*keep_scrub=*/!all));
@@ -294,7 +294,7 @@ std::string StateText(FileSystem& fs, const LedgerMember& entry) {
 }
 
 Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, store}));
   if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return members;
   Result<Ledger> ledger = Ledger::Open(store);
   if (!ledger.ok()) return members;
@@ -314,7 +314,7 @@ Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string
   CAIRN_RETURN_IF_ERROR(fs.List(store).status());
   Result<Ledger> ledger = Ledger::Open(store);
   if (ledger.ok() && ledger->Sync(fs, rebuild).ok()) return ledger->Members();
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, store}));
   std::vector<LedgerMember> list;
   for (ArchiveMember& member : members) list.push_back({std::move(member), {}});
   return list;

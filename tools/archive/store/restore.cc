@@ -233,7 +233,8 @@ Result<std::unique_ptr<TarFileSystem>> OpenWhole(FileSystem& fs, const std::stri
                                                  const std::string& tar,
                                                  const std::optional<ArchiveRecord>& record) {
   if (!record) return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
-  CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false));
+  CAIRN_ASSIGN_OR_RETURN(auto view,
+                         TarFileSystem::Open(fs, Store(fs, store).Place(*record), /*past_cache=*/false));
   CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
   return view;
 }
@@ -248,8 +249,8 @@ std::filesystem::path DestinationPath(const std::string& destination) {
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
                                                   const std::string& tar) {
-  if (const auto record = ReadRecord(fs, store, tar); record.ok())
-    return TarFileSystem::Open(fs, PlaceOf(store, *record), /*past_cache=*/false, *record);
+  if (const auto record = ReadRecord({{fs, store}, tar}); record.ok())
+    return TarFileSystem::Open(fs, Store(fs, store).Place(*record), /*past_cache=*/false, *record);
   return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
 }
 
@@ -258,10 +259,11 @@ Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& t
                   const RestoreOptions& options) {
   const std::filesystem::path target = DestinationPath(destination);
   std::optional<ArchiveRecord> record;
-  if (Result<ArchiveRecord> read = ReadRecord(fs, store, tar); read.ok()) record = std::move(read).value();
+  if (Result<ArchiveRecord> read = ReadRecord({{fs, store}, tar}); read.ok())
+    record = std::move(read).value();
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(fs, store, tar, record));
   if (const auto parts = ParseTarName(tar); parts && parts->form == Form::kFiles) {
-    if (!record) return ReadRecord(fs, store, tar).status();
+    if (!record) return ReadRecord({{fs, store}, tar}).status();
     return RestoreTree(fs, *view, *record, target, options, progress);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));

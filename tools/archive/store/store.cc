@@ -68,14 +68,12 @@ Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view
   return fs.Rename(next, path);
 }
 
-std::string RecordName(const std::string& tar) { return tar + ".json"; }
-
-Result<ArchiveRecord> ReadSidecar(FileSystem& fs, const std::string& store, const std::string& tar) {
+Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text,
-                         ReadSmallFile(fs, JoinPath(store, RecordName(tar)), kMaxRecordBytes));
+                         ReadSmallFile(member.store.fs(), member.sidecar(), kMaxRecordBytes));
   Result<ArchiveRecord> record = DecodeRecord(text);
-  if (!record.ok()) return record.status().WithContext(RecordName(tar));
-  if (TarName(*record) != tar || !record->bundle.empty())
+  if (!record.ok()) return record.status().WithContext(member.tar + ".json");
+  if (TarName(*record) != member.tar || !record->bundle.empty())
     return Corrupt("its ledger entry belongs to another tar");
   return record;
 }
@@ -178,13 +176,20 @@ size_t CountRuns(const std::vector<ArchiveMember>& members) {
 
 }  // namespace
 
+TarPlace Store::Place(const ArchiveRecord& member) const {
+  const std::string path = Path(FileOf(member));
+  if (member.bundle.empty())
+    return {.root = path, .file = path, .form = member.form, .pieces = member.pieces};
+  return {JoinPath(path, member.directory), path, member.form, member.bundle_offset, member.tar_bytes, {}};
+}
+
 std::string_view Name(MemberState state) {
   constexpr std::string_view kNames[] = {"stored", "verified", "damaged"};
   return kNames[static_cast<int>(state)];
 }
 
-Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+Result<std::vector<std::string>> ListTars(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   std::set<std::string> tars;  // of a tar that is missing, the ledger entry is left, or its other pieces
   for (std::string name : names) {
     if (name.ends_with(kRecordSuffix)) name.resize(name.size() - kRecordSuffix.size() + kTarSuffix.size());
@@ -194,12 +199,13 @@ Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& sto
   return std::vector<std::string>(tars.begin(), tars.end());
 }
 
-ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::string& tar) {
-  const TarNameParts parts = ParseTarName(tar).value_or(TarNameParts{});
+ArchiveMember DescribeTar(const MemberRef& ref) {
+  FileSystem& fs = ref.store.fs();
+  const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
   ArchiveMember member{
-      .run = parts.run, .step = parts.step, .form = parts.form, .tar = tar, .trouble = {}, .record = {}};
-  Result<ArchiveRecord> record = ReadSidecar(fs, store, tar);
-  const Result<TarPlace> place = record.ok() ? PlaceOf(store, *record) : FindTar(fs, JoinPath(store, tar));
+      .run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar, .trouble = {}, .record = {}};
+  Result<ArchiveRecord> record = ReadSidecar(ref);
+  const Result<TarPlace> place = record.ok() ? ref.store.Place(*record) : FindTar(fs, ref.path());
   const Result<uint64_t> bytes = place.ok() ? StatTar(fs, *place) : Result<uint64_t>(place.status());
   if (bytes.ok()) member.bytes = *bytes;
   if (!record.ok()) {
@@ -211,9 +217,9 @@ ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::s
   return member;
 }
 
-std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& store, const std::string& name) {
-  const Result<uint64_t> there = StatTar(fs, PlaceOfTar(JoinPath(store, name)));
-  Result<Bundle> bundle = ReadBundle(fs, store, name);
+std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string& name) {
+  const Result<uint64_t> there = StatTar(store.fs(), PlaceOfTar(store.Path(name)));
+  Result<Bundle> bundle = ReadBundle(store, name);
   if (!bundle.ok()) {
     const BundleNameParts parts = ParseBundleName(name).value_or(BundleNameParts{});
     ArchiveMember whole{.run = parts.run, .step = parts.last_step, .tar = name, .trouble = {}, .record = {}};
@@ -241,49 +247,50 @@ std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& sto
   return members;
 }
 
-ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar) {
-  std::vector<ArchiveMember> members{DescribeTar(fs, store, tar)};
+ArchiveMember DescribeMember(const MemberRef& ref) {
+  std::vector<ArchiveMember> members{DescribeTar(ref)};
   if (members.front().state == MemberState::kVerified) return members.front();
   const bool own = members.front().record || members.front().bytes > 0;
   if (!own) members.clear();
-  const Result<std::vector<std::string>> bundles = ListBundles(fs, store);
+  const Result<std::vector<std::string>> bundles = ListBundles(ref.store);
   for (size_t i = 0; bundles.ok() && i < bundles->size(); ++i) {
-    std::vector<ArchiveMember> bundled = DescribeBundle(fs, store, (*bundles)[i]);
-    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != tar; });
+    std::vector<ArchiveMember> bundled = DescribeBundle(ref.store, (*bundles)[i]);
+    std::erase_if(bundled, [&](const ArchiveMember& m) { return m.tar != ref.tar; });
     Merge(members, std::move(bundled));
     if (!members.empty() && members.front().state == MemberState::kVerified) break;
   }
-  return members.empty() ? DescribeTar(fs, store, tar) : members.front();
+  return members.empty() ? DescribeTar(ref) : members.front();
 }
 
-Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(fs, store));
+Result<std::vector<ArchiveMember>> ListStore(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   std::vector<ArchiveMember> members;
-  for (const std::string& tar : tars) members.push_back(DescribeTar(fs, store, tar));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(fs, store));
-  for (const std::string& name : bundles) Merge(members, DescribeBundle(fs, store, name));
+  for (const std::string& tar : tars) members.push_back(DescribeTar({store, tar}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(store));
+  for (const std::string& name : bundles) Merge(members, DescribeBundle(store, name));
   std::ranges::stable_sort(members, {},
                            [](const ArchiveMember& m) { return std::tie(m.run, m.step, m.form); });
   return members;
 }
 
-Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& text) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, store));
+Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
   CAIRN_ASSIGN_OR_RETURN(const Selector selector, ParseSelector(text, members));
-  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store);
+  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", store.directory());
   const MemberTitles titles(members);
   std::vector<ArchiveMember> fits;
   for (const ArchiveMember& member : members)
     if (selector.Fits(member)) fits.push_back(member);
-  if (fits.empty()) return NotFound("{}: no '{}'; there are {}", store, text, ListNames(members, titles));
+  if (fits.empty())
+    return NotFound("{}: no '{}'; there are {}", store.directory(), text, ListNames(members, titles));
   if (CountRuns(fits) > 1)
-    return InvalidArgument("{}: several runs; name one of {}", store, ListNames(fits, titles));
+    return InvalidArgument("{}: several runs; name one of {}", store.directory(), ListNames(fits, titles));
   const int64_t newest = std::ranges::max(fits, {}, &ArchiveMember::step).step;
   std::erase_if(fits, [newest](const ArchiveMember& m) { return m.step != newest; });
   std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
   const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
   if (fits.size() > 1 && fits[1].form == best.form)
-    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store,
+    return InvalidArgument("{}: several saves of one step; name the tar, one of {}", store.directory(),
                            ListNames(fits, titles));
   return best;
 }
@@ -294,22 +301,22 @@ MemberName SplitMemberName(FileSystem& fs, const std::string& argument) {
   return {argument.substr(0, colon), argument.substr(colon + 1)};
 }
 
-Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar) {
-  const ArchiveMember member = DescribeMember(fs, store, tar);
+Result<ArchiveRecord> ReadRecord(const MemberRef& ref) {
+  const ArchiveMember member = DescribeMember(ref);
   if (member.record) return *member.record;
-  return ReadSidecar(fs, store, tar);
+  return ReadSidecar(ref);
 }
 
-Status WriteStoreReadme(FileSystem& fs, const std::string& store) {
-  CAIRN_RETURN_IF_ERROR(WriteWhereOther(fs, JoinPath(store, kUnpackName), kUnpackText));
-  return WriteWhereOther(fs, JoinPath(store, kReadmeName), kReadme);
+Status WriteStoreReadme(const Store& store) {
+  CAIRN_RETURN_IF_ERROR(WriteWhereOther(store.fs(), store.Path(kUnpackName), kUnpackText));
+  return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadme);
 }
 
-Result<RunLock> LockStore(const std::string& store) {
-  Result<RunLock> lock = RunLock::Take(store);
+Result<RunLock> LockStore(const Store& store) {
+  Result<RunLock> lock = RunLock::Take(store.directory());
   if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists)
     return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
-                         store);
+                         store.directory());
   return lock;
 }
 

@@ -1,4 +1,7 @@
 // A store: a directory of archived steps (record.h), a README.txt for people, and a lock.
+//
+// Store and MemberRef say where things lie, and are passed instead of paths: nothing else puts the path of
+// a store and a name together.
 #pragma once
 
 #include <optional>
@@ -6,9 +9,44 @@
 #include <vector>
 
 #include "ckpt/run/run_dir.h"
-#include "tools/archive/tar/record.h"
+#include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
+
+class Store {
+ public:
+  Store(FileSystem& fs, std::string directory) : fs_(&fs), directory_(std::move(directory)) {}
+
+  FileSystem& fs() const { return *fs_; }
+  const std::string& directory() const { return directory_; }
+
+  // Of what has this name in the store: a tar, a bundle, a piece of a tar, one of store_names.h.
+  std::string Path(std::string_view name) const { return JoinPath(directory_, name); }
+  // Of what lies beside a tar or a bundle of this name.
+  std::string Sidecar(std::string_view tar) const { return Path(tar) + ".json"; }
+  std::string Parity(std::string_view tar) const { return Path(tar) + std::string(kParitySuffix); }
+  // Where a member's entries lie: in a tar of its own, or in its bundle.
+  TarPlace Place(const ArchiveRecord& member) const;
+
+  // All names in it, sorted.
+  Result<std::vector<std::string>> List() const { return fs_->List(directory_); }
+  // What was renamed in it or removed from it is durable then.
+  Status Sync() const { return fs_->SyncDir(directory_); }
+
+ private:
+  FileSystem* fs_;
+  std::string directory_;
+};
+
+// A member of a store by its name: that of its own tar, which its entries in a bundle keep.
+struct MemberRef {
+  Store store;
+  std::string tar;
+
+  // Of its own tar, and of that one's sidecar.
+  std::string path() const { return store.Path(tar); }
+  std::string sidecar() const { return store.Sidecar(tar); }
+};
 
 enum class MemberState {
   kStored,    // the tar is there, no ledger entry: nobody proved it
@@ -33,19 +71,19 @@ struct ArchiveMember {
 
 // All members, by run, then step. Reads no tar, so that nothing is recalled from tape. A bundle without a
 // readable sidecar stands for the members that nobody knows of.
-// Errors: NotFound where `store` is no directory.
-Result<std::vector<ArchiveMember>> ListStore(FileSystem& fs, const std::string& store);
+// Errors: NotFound where the store is no directory.
+Result<std::vector<ArchiveMember>> ListStore(const Store& store);
 
 // The names of all tars of one member, those included of which only the sidecar is left.
-Result<std::vector<std::string>> ListTars(FileSystem& fs, const std::string& store);
-// A member, by the name of its tar and that tar's sidecar, or that of the bundle that it lies in.
-ArchiveMember DescribeMember(FileSystem& fs, const std::string& store, const std::string& tar);
+Result<std::vector<std::string>> ListTars(const Store& store);
+// A member, by the sidecar of its own tar or that of the bundle that it lies in.
+ArchiveMember DescribeMember(const MemberRef& member);
 
 // The member that `selector` names: RUN@STEP, RUN (its newest step), a tar's file name, or empty for the
 // newest step of a store that holds one run. For RUN also RUN~ID or ID, where ID is the begin of the run's
 // identity, for there may be several of one name. Of several forms of a step the fullest. Errors: NotFound;
 // InvalidArgument listing the members where several fit.
-Result<ArchiveMember> FindMember(FileSystem& fs, const std::string& store, const std::string& selector);
+Result<ArchiveMember> FindMember(const Store& store, const std::string& selector);
 
 // "STORE:SELECTOR"; only STORE, with an empty selector, where `argument` has no colon or is a path that
 // exists.
@@ -57,17 +95,17 @@ MemberName SplitMemberName(FileSystem& fs, const std::string& argument);
 
 // The members of a bundle, whether they have tars of their own besides or not; of one without a readable
 // sidecar itself.
-std::vector<ArchiveMember> DescribeBundle(FileSystem& fs, const std::string& store, const std::string& name);
+std::vector<ArchiveMember> DescribeBundle(const Store& store, const std::string& name);
 // What the sidecar of a member's own tar says. Errors: NotFound, Corrupt naming it.
-ArchiveMember DescribeTar(FileSystem& fs, const std::string& store, const std::string& tar);
+ArchiveMember DescribeTar(const MemberRef& member);
 
 // The record of a member, from its own sidecar or its bundle's. Errors: NotFound, Corrupt naming it.
-Result<ArchiveRecord> ReadRecord(FileSystem& fs, const std::string& store, const std::string& tar);
+Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 
 // Writes README.txt and unpack.py where they are missing or of another version.
-Status WriteStoreReadme(FileSystem& fs, const std::string& store);
+Status WriteStoreReadme(const Store& store);
 
 // Held while something is written into the store. Errors: AlreadyExists where another process does.
-Result<RunLock> LockStore(const std::string& store);
+Result<RunLock> LockStore(const Store& store);
 
 }  // namespace cairn

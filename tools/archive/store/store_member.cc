@@ -340,8 +340,8 @@ Result<ProvenCopy> ProveAndRecord(FileSystem& fs, const std::string& store, cons
     return proof.status().WithContext("the store did not keep what was written, nothing was stored");
   ArchiveRecord proven = proof->record();
   if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(
-        proven.parity, WriteTarParity(fs, JoinPath(store, TarName(proven)), parity, PlaceOf(store, proven)));
+    CAIRN_ASSIGN_OR_RETURN(proven.parity, WriteTarParity(fs, JoinPath(store, TarName(proven)), parity,
+                                                         Store(fs, store).Place(proven)));
   }
   CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
   return proof;

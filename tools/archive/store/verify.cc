@@ -111,7 +111,7 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
 VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
                        const ArchiveRecord* record, const ByteProgress& progress) {
   const std::string path = JoinPath(store, tar);
-  const Result<TarPlace> place = record != nullptr ? PlaceOf(store, *record) : FindTar(fs, path);
+  const Result<TarPlace> place = record != nullptr ? Store(fs, store).Place(*record) : FindTar(fs, path);
   if (!place.ok()) return {.problems = {{path, 0, "", place.status().message()}}};
   return VerifyTarAt(fs, *place, record, progress);
 }

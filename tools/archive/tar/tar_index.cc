@@ -249,15 +249,6 @@ TarPlace PlaceOfTar(const std::string& path) {
   return {.root = path, .file = path, .form = parts ? parts->form : Form::kFull};
 }
 
-TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record) {
-  if (record.bundle.empty()) {
-    const std::string path = JoinPath(store, TarName(record));
-    return {.root = path, .file = path, .form = record.form, .pieces = record.pieces};
-  }
-  const std::string path = JoinPath(store, FileOf(record));
-  return {JoinPath(path, record.directory), path, record.form, record.bundle_offset, record.tar_bytes, {}};
-}
-
 Result<TarIndex> ReadTarIndex(FileSystem& fs, const TarPlace& place) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t all, StatTar(fs, place));
   if (place.begin > all) return Corrupt("{}: was cut short", place.file);

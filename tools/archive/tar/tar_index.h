@@ -49,7 +49,6 @@ struct TarPlace {
 };
 // A tar that holds one member, under any path; its name tells the form.
 TarPlace PlaceOfTar(const std::string& path);
-TarPlace PlaceOf(const std::string& store, const ArchiveRecord& record);
 
 // "a/b/c": no "..", nothing empty, not absolute, and not too long.
 bool IsPlainPath(std::string_view path);

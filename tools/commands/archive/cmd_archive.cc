@@ -85,7 +85,7 @@ std::vector<std::string> FilesOf(const std::string& store, const std::vector<Arc
   std::set<std::string> files;
   for (const ArchiveMember& member : members)
     if (files.insert(member.file()).second)
-      std::ranges::copy(member.record ? FilesOf(PlaceOf(store, *member.record))
+      std::ranges::copy(member.record ? FilesOf(Store(FileSystem::Posix(), store).Place(*member.record))
                                       : std::vector{JoinPath(store, member.file())},
                         std::back_inserter(paths));
   return paths;
@@ -98,8 +98,8 @@ bool IsOnTape(const std::string& store, const ArchiveMember& member) {
 
 // Makes the sidecars of tars that lost theirs, by reading those.
 Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
   int code = kExitDone;
   std::set<std::string> done;
   for (const ArchiveMember& member : members) {
@@ -140,7 +140,7 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(waiting, ledger->Sources());
     std::erase_if(waiting, [&](const SeenSource& source) { return !fs.Stat(source.path).ok(); });
   }
-  const bool busy = LockStore(options.store).status().kind() == StatusKind::kAlreadyExists;
+  const bool busy = LockStore({fs, options.store}).status().kind() == StatusKind::kAlreadyExists;
   ordered_json list = ordered_json::array();
   MemberTitles titles;
   for (const LedgerMember& entry : members)
@@ -191,10 +191,10 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
 // Errors: NotFound where there is none.
 Result<std::vector<ArchiveMember>> ChosenMembers(FileSystem& fs, const MemberName& name) {
   if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember(fs, name.store, name.selector));
+    CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember({fs, name.store}, name.selector));
     return std::vector<ArchiveMember>{std::move(member)};
   }
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(fs, name.store));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, name.store}));
   if (members.empty()) return NotFound("{}: no archived step here; is it the store?", name.store);
   return members;
 }
@@ -266,9 +266,9 @@ Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, con
 
 // Repairs a member; the report becomes that of the repaired one.
 Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, VerifyReport& report) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(fs, store, member));
-  member = DescribeMember(fs, store, member.tar);
+  member = DescribeMember({{fs, store}, member.tar});
   report = VerifyMember(fs, store, member);
   fmt::print(stderr, "{}: {}\n", MemberText(member), how);
   return OkStatus();
@@ -382,7 +382,7 @@ Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& m
     return RecallMembers(options, name.store, {member});
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
   const ArchiveRecord& record = *member.record;
-  const TarPlace place = PlaceOf(name.store, record);
+  const TarPlace place = Store(fs, name.store).Place(record);
   const std::vector<std::string> first{std::string(kManifestName), std::string(kIndexName)};
   CAIRN_RETURN_IF_ERROR(Recall(FilesWith(place, record, first), commands).status());
   CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
@@ -407,7 +407,7 @@ Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& 
 Result<int> RunRestore(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(fs, name.store, name.selector));
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, name.store}, name.selector));
   if (options.weights && !options.tensors.empty())
     return InvalidArgument("give --weights-only or --tensors, not both");
   if (options.dry_run) {

@@ -52,9 +52,9 @@ Result<int> RunBundle(const BundleOptions& options) {
   if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
   std::optional<RunLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore({fs, policy.store}));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, policy.store}));
     CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));

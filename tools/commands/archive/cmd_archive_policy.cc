@@ -136,7 +136,7 @@ Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
     PrintProblem(
         fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
   CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
   return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
 }
 
@@ -219,7 +219,7 @@ class PolicyRun {
  private:
   // What comes before any process of a team stores something.
   Status Prepare() {
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs_, policy_.store}));
     CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
     CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
@@ -308,8 +308,8 @@ class PolicyRun {
     const auto claim = [&](const std::string& tar) -> Status {
       CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); }));
       if (!delete_source) return OkStatus();
-      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord(fs_, policy_.store, tar));
-      const std::vector<std::string> files = FilesOf(PlaceOf(policy_.store, record));
+      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({{fs_, policy_.store}, tar}));
+      const std::vector<std::string> files = FilesOf(cairn::Store(fs_, policy_.store).Place(record));
       on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
       return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
     };
@@ -376,7 +376,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   }
   std::optional<RunLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(policy.store));
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore({fs, policy.store}));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(CleanAndTell(fs, policy.store));
   }
@@ -409,7 +409,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
                     {"why", e.why}});
   }
   options.json ? PrintJson(list) : table.Print();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, policy.store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
   if (!options.json)
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
   std::vector<std::string> problems;

@@ -36,7 +36,7 @@ class RepairTest : public testing::Test {
     file.seekp(static_cast<std::streamoff>(record.files.back().offset + 100));
     file << "damage";
     file.close();
-    const ArchiveMember member = DescribeTar(FileSystem::Posix(), store_, TarName(record));
+    const ArchiveMember member = DescribeTar({{FileSystem::Posix(), store_}, TarName(record)});
     EXPECT_FALSE(VerifyMember(FileSystem::Posix(), store_, member).problems.empty());
     return member;
   }
@@ -46,7 +46,7 @@ class RepairTest : public testing::Test {
     ASSERT_TRUE(how.ok()) << how.status().message();
     EXPECT_EQ(*how, "stored again from " + from);
     EXPECT_TRUE(
-        VerifyMember(FileSystem::Posix(), store_, DescribeTar(FileSystem::Posix(), store_, member.tar))
+        VerifyMember(FileSystem::Posix(), store_, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
             .problems.empty());
   }
 
@@ -65,7 +65,7 @@ TEST_F(RepairTest, WeightsAreTakenFromTheFullCopyInTheStore) {
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   stdfs::remove_all(dir_ / "gpt");
   ExpectRepaired(weights, TarName(full));
-  EXPECT_EQ(DescribeTar(FileSystem::Posix(), store_, weights.tar).record->source, source_);
+  EXPECT_EQ(DescribeTar({{FileSystem::Posix(), store_}, weights.tar}).record->source, source_);
 }
 
 TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
@@ -75,7 +75,7 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   other.seed = 2;
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", other).ok());
   EXPECT_EQ(RepairMember(FileSystem::Posix(), store_, weights).status().kind(), StatusKind::kCorrupt);
-  EXPECT_EQ(ListStore(FileSystem::Posix(), store_)->size(), 1u);
+  EXPECT_EQ(ListStore({FileSystem::Posix(), store_})->size(), 1u);
 }
 
 TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
@@ -90,7 +90,7 @@ TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
     ASSERT_TRUE(ledger->Sync(FileSystem::Posix()).ok());
     EXPECT_FALSE(Run(weights).stored);
     EXPECT_TRUE(
-        VerifyMember(FileSystem::Posix(), store_, DescribeTar(FileSystem::Posix(), store_, member.tar))
+        VerifyMember(FileSystem::Posix(), store_, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
             .problems.empty());
   }
 }

@@ -46,7 +46,7 @@ class BundleRewriteTest : public testing::Test {
     CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store_).status());
     CAIRN_ASSIGN_OR_RETURN(entries_, PlanPrune(fs, policy_));
     CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy_, entries_));
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(fs, store_));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store_}));
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries_)) drafts.push_back(rewrite.draft);
     return RewriteBundles(fs, store_, drafts, {.parity = parity_});
@@ -55,13 +55,13 @@ class BundleRewriteTest : public testing::Test {
   // The steps that are verified, and are what they say.
   std::vector<int64_t> Proven() {
     std::vector<int64_t> steps;
-    const std::vector<ArchiveMember> members = ListStore(FileSystem::Posix(), store_).value();
+    const std::vector<ArchiveMember> members = ListStore({FileSystem::Posix(), store_}).value();
     for (const ArchiveMember& m : members)
       if (m.state == MemberState::kVerified && VerifyMember(FileSystem::Posix(), store_, m).problems.empty())
         steps.push_back(m.step);
     return steps;
   }
-  std::vector<std::string> Bundles() { return ListBundles(FileSystem::Posix(), store_).value(); }
+  std::vector<std::string> Bundles() { return ListBundles({FileSystem::Posix(), store_}).value(); }
 
   TempDir dir_{TempDir::Place::kMemory};
   const std::string store_ = dir_ / "store";
@@ -100,12 +100,12 @@ TEST_F(BundleRewriteTest, TheLastThatStaysGetsABundleOfItsOwn) {
   policy_.classes = {{.keep = Form::kFull, .every = 40, .steps = {}}};
   ASSERT_TRUE(Prune(FileSystem::Posix()).ok());
   EXPECT_EQ(Proven(), std::vector<int64_t>{40});
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, Bundles()[0])->members.size(), 1u);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, Bundles()[0])->members.size(), 1u);
 }
 
 TEST_F(BundleRewriteTest, DamageInWhatStaysLeavesTheBundleAsItIs) {
   const std::vector<std::string> before = *FileSystem::Posix().List(store_);
-  const auto member = *FindMember(FileSystem::Posix(), store_, "gpt@20");
+  const auto member = *FindMember({FileSystem::Posix(), store_}, "gpt@20");
   std::fstream file(JoinPath(store_, Bundles()[0]), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(static_cast<std::streamoff>(member.record->files.back().offset + 7)).put('!');
   file.close();

@@ -71,7 +71,7 @@ class PruneTest : public testing::Test {
   // "id:step:claims", sorted.
   std::vector<std::string> Stored() const {
     std::vector<std::string> members;
-    const auto list = ListStore(fs, store_);
+    const auto list = ListStore({fs, store_});
     for (const ArchiveMember& m : *list)
       members.push_back(fmt::format("{}:{}:{}", m.record->run[0], m.step, ClaimsText(ClaimsOf(*m.record))));
     std::ranges::sort(members);
@@ -207,7 +207,7 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   ASSERT_TRUE(MakeBundles(fs, store_, {.sizes = {large, large, large}, .all = true}).ok());
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
-  const std::vector<ArchiveMember> members = ListStore(fs, store_).value();
+  const std::vector<ArchiveMember> members = ListStore({fs, store_}).value();
   for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(fs, store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   Prune(none);

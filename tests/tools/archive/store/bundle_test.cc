@@ -57,9 +57,9 @@ class BundleTest : public testing::Test {
     return problems.status();
   }
 
-  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
   std::string OnlyBundle() {
-    const auto names = ListBundles(FileSystem::Posix(), store_).value();
+    const auto names = ListBundles({FileSystem::Posix(), store_}).value();
     EXPECT_EQ(names.size(), 1u);
     return names.empty() ? "" : names[0];
   }
@@ -101,7 +101,7 @@ TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
 
 TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
-  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@20");
+  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@20");
   ASSERT_TRUE(member.ok());
   const auto view = OpenMember(FileSystem::Posix(), store_, member->tar);
   ASSERT_TRUE(view.ok()) << view.status().message();
@@ -111,7 +111,7 @@ TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   const std::string back = dir_ / "back/step-00000020";
   ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, member->tar, back, {}).ok());
   EXPECT_EQ(BytesOf(back + "/shard-00000.h5"), BytesOf(SourceOf(20) + "/shard-00000.h5"));
-  const auto notes = FindMember(FileSystem::Posix(), store_, "notes");
+  const auto notes = FindMember({FileSystem::Posix(), store_}, "notes");
   ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, notes->tar, dir_ / "notes-back", {}).ok());
   EXPECT_EQ(BytesOf(dir_ / "notes-back/deep/a.txt"), std::string(100000, 'a'));
   const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(20));
@@ -142,20 +142,20 @@ TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
 }
 
 TEST_F(BundleTest, ADamagedTarIsLeftOutAndSaid) {
-  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@10");
+  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@10");
   FlipByte(JoinPath(store_, member->tar), member->record->files.back().offset + 100);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   ASSERT_EQ(problems_.size(), 1u);
   EXPECT_NE(problems_[0].find(member->tar), std::string::npos) << problems_[0];
   EXPECT_TRUE(stdfs::exists(JoinPath(store_, member->tar)));
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 2u);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 2u);
 }
 
 TEST_F(BundleTest, ASmallBundleIsFilledUp) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   Save(30);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
   EXPECT_EQ(FilesIn(store_).size(), 2u);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
@@ -179,7 +179,7 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
     ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
     ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.03).ok()) << "after change " << changes;
     EXPECT_EQ(problems_, std::vector<std::string>{}) << "after change " << changes;
-    ASSERT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+    ASSERT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
     for (const std::string& name : FilesIn(store_))
       EXPECT_TRUE(name.starts_with(OnlyBundle())) << name << " after change " << changes;
@@ -227,23 +227,23 @@ TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
 TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
-  const auto member = FindMember(FileSystem::Posix(), store_, "gpt@10");
+  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@10");
   FlipByte(JoinPath(store_, name), member->record->files.back().offset + 7);
   ASSERT_TRUE(RepairMember(FileSystem::Posix(), store_, *member).ok());
-  EXPECT_EQ(FindMember(FileSystem::Posix(), store_, "gpt@10")->file(), member->tar);
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, name)->members.size(), 2u);
+  EXPECT_EQ(FindMember({FileSystem::Posix(), store_}, "gpt@10")->file(), member->tar);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, name)->members.size(), 2u);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // and goes back into one
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 3u);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 3u);
 }
 
 TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
-  const auto member = *FindMember(FileSystem::Posix(), store_, "gpt@10");
+  const auto member = *FindMember({FileSystem::Posix(), store_}, "gpt@10");
   const std::string tar = JoinPath(store_, member.tar);
   for (const char* suffix : {"", ".json"}) stdfs::copy(tar + suffix, dir_ / (std::string("kept") + suffix));
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string bundle = OnlyBundle();
-  const auto bundled = *FindMember(FileSystem::Posix(), store_, "gpt@10");
+  const auto bundled = *FindMember({FileSystem::Posix(), store_}, "gpt@10");
   for (const bool damaged : {true, false}) {
     for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), tar + suffix);
     if (damaged) FlipByte(JoinPath(store_, bundle), bundled.record->files.back().offset + 7);
@@ -251,7 +251,7 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
     ASSERT_TRUE(settled.ok()) << settled.status().message();
     EXPECT_EQ(settled->problems.size(), damaged ? 1u : 0u);
     EXPECT_EQ(stdfs::exists(tar), damaged);
-    EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), damaged ? 2u : 3u);
+    EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), damaged ? 2u : 3u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
     if (damaged) {
       ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -267,16 +267,16 @@ TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
   Save(30);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), path + suffix);
-  cairn::Bundle record = *ReadBundle(FileSystem::Posix(), store_, small);
+  cairn::Bundle record = *ReadBundle({FileSystem::Posix(), store_}, small);
   record.members[0].verified_unix_seconds = 0;  // as a rebuild leaves it
-  ASSERT_TRUE(WriteBundleRecord(FileSystem::Posix(), store_, record).ok());
+  ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
   ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
   EXPECT_TRUE(stdfs::exists(path));
   record.members[0].verified_unix_seconds = 1;
-  ASSERT_TRUE(WriteBundleRecord(FileSystem::Posix(), store_, record).ok());
+  ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
   ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
   EXPECT_FALSE(stdfs::exists(path));
-  EXPECT_EQ(ReadBundle(FileSystem::Posix(), store_, OnlyBundle())->members.size(), 4u);
+  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
 }
 
 TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {

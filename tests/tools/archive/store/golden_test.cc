@@ -22,7 +22,7 @@ class GoldenStores : public testing::Test {
   }
 
   ArchiveMember Member(const std::string& store, const std::string& name) {
-    const auto member = FindMember(FileSystem::Posix(), dir_ / store, name);
+    const auto member = FindMember({FileSystem::Posix(), dir_ / store}, name);
     EXPECT_TRUE(member.ok()) << member.status().message();
     return member.ok() ? *member : ArchiveMember{};
   }
@@ -40,7 +40,7 @@ class GoldenStores : public testing::Test {
 TEST_F(GoldenStores, AreListedAndWhole) {
   size_t count = 0;
   for (const char* store : {"store", "bundled", "pieces"}) {
-    const auto members = ListStore(FileSystem::Posix(), dir_ / store);
+    const auto members = ListStore({FileSystem::Posix(), dir_ / store});
     for (const ArchiveMember& member : *members) {
       ++count;
       EXPECT_EQ(member.state, MemberState::kVerified) << member.tar;
@@ -74,7 +74,7 @@ TEST_F(GoldenStores, AreRestored) {
 
 TEST_F(GoldenStores, GetTheirSidecarsAgainFromTheirTars) {
   for (const char* store : {"store", "pieces"}) {
-    const auto members = ListStore(FileSystem::Posix(), dir_ / store);
+    const auto members = ListStore({FileSystem::Posix(), dir_ / store});
     for (const ArchiveMember& member : *members) {
       const std::string path = JoinPath(dir_ / store, member.tar);
       stdfs::remove(path + ".json");

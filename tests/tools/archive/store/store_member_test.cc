@@ -90,7 +90,7 @@ TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   const std::string tar = TarName(copy->record());
   EXPECT_EQ(StoreFiles(), (std::vector{tar, tar + ".json"}));
-  const auto members = ListStore(FileSystem::Posix(), store_);
+  const auto members = ListStore({FileSystem::Posix(), store_});
   ASSERT_EQ(members->size(), 1u);
   EXPECT_EQ(members->front().run, "gpt");
   EXPECT_EQ(members->front().step, 100);
@@ -120,7 +120,7 @@ TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
 
 TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
   const auto copy = Store(FileSystem::Posix());
-  const auto member = ListStore(FileSystem::Posix(), store_)->front();
+  const auto member = ListStore({FileSystem::Posix(), store_})->front();
   const std::string tar = JoinPath(store_, member.tar);
   for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
     FlipByte(tar, at);
@@ -237,7 +237,7 @@ TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
     done = archive(stopping).ok();
     const auto source = StepReader::Open(FileSystem::Posix(), source_);
     const bool source_whole = source.ok() && VerifyHash(FileSystem::Posix(), **source).problems.empty();
-    const auto members = *ListStore(FileSystem::Posix(), store_);
+    const auto members = *ListStore({FileSystem::Posix(), store_});
     const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
                              VerifyMember(FileSystem::Posix(), store_, members[0]).problems.empty();
     ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;

@@ -59,7 +59,7 @@ class ArchiveStoreTest : public testing::Test {
     ASSERT_TRUE(WriteSmallFile(fs_, tar, "tar").ok());
     ASSERT_TRUE(WriteSmallFile(fs_, tar + ".json", EncodeRecord(record)).ok());
   }
-  Result<ArchiveMember> Find(const std::string& selector) { return FindMember(fs_, dir_.path(), selector); }
+  Result<ArchiveMember> Find(const std::string& selector) { return FindMember({fs_, dir_.path()}, selector); }
 
   FileSystem& fs_ = FileSystem::Posix();
   TempDir dir_;
@@ -124,7 +124,7 @@ TEST_F(ArchiveStoreTest, TwoSavesOfOneStepAreToldApartByTar) {
 TEST_F(ArchiveStoreTest, StatesFollowFromLedgerAndTar) {
   const ArchiveRecord record = Record("gpt", 20);
   const std::string tar = dir_ / TarName(record);
-  const auto state = [&] { return ListStore(fs_, dir_.path())->front().state; };
+  const auto state = [&] { return ListStore({fs_, dir_.path()})->front().state; };
   Put(record);
   EXPECT_EQ(state(), MemberState::kVerified);
   ASSERT_TRUE(fs_.RemoveFile(tar + ".json").ok());
@@ -137,9 +137,9 @@ TEST_F(ArchiveStoreTest, StatesFollowFromLedgerAndTar) {
 }
 
 TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
-  const auto lock = LockStore(dir_.path());
+  const auto lock = LockStore({fs_, dir_.path()});
   ASSERT_TRUE(lock.ok());
-  EXPECT_EQ(LockStore(dir_.path()).status().kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(LockStore({fs_, dir_.path()}).status().kind(), StatusKind::kAlreadyExists);
 }
 
 TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {

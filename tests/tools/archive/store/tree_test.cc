@@ -72,7 +72,7 @@ class TreeTest : public testing::Test {
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
     return RestoreTar(FileSystem::Posix(), store_, TarName(record), destination, {});
   }
-  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
   std::string TarOf(const ArchiveRecord& record) { return JoinPath(store_, TarName(record)); }
 
   // All that a tree may hold.
@@ -127,7 +127,7 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
   ASSERT_TRUE(Restore(b->record, dir_ / "back-b").ok());
   EXPECT_EQ(BytesOf(dir_ / "back-a/w"), std::string(50'000, 'a'));
   EXPECT_EQ(BytesOf(dir_ / "back-b/w"), std::string(50'000, 'b'));
-  const auto both = FindMember(FileSystem::Posix(), store_, "m");  // told apart in words
+  const auto both = FindMember({FileSystem::Posix(), store_}, "m");  // told apart in words
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 

@@ -46,13 +46,15 @@ class TarPiecesTest : public testing::Test {
     return StoreStep(fs, *step, store_, {}, options).status();
   }
   ArchiveMember Member(const std::string& selector = "gpt") {
-    const auto member = FindMember(FileSystem::Posix(), store_, selector);
+    const auto member = FindMember({FileSystem::Posix(), store_}, selector);
     EXPECT_TRUE(member.ok()) << member.status().message();
     return member.ok() ? *member : ArchiveMember{};
   }
-  std::vector<ArchiveMember> Members() { return ListStore(FileSystem::Posix(), store_).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
   std::vector<std::string> FilesIn() { return FileSystem::Posix().List(store_).value(); }
-  std::vector<std::string> Paths() { return FilesOf(PlaceOf(store_, *Member().record)); }
+  std::vector<std::string> Paths() {
+    return FilesOf(cairn::Store(FileSystem::Posix(), store_).Place(*Member().record));
+  }
   // What is wrong with the step, in one text.
   std::string Trouble() {
     std::string text;
@@ -109,7 +111,8 @@ TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
 TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
-  const auto tar = OpenTar(FileSystem::Posix(), PlaceOf(store_, record), /*past_cache=*/false);
+  const auto tar = OpenTar(FileSystem::Posix(), cairn::Store(FileSystem::Posix(), store_).Place(record),
+                           /*past_cache=*/false);
   std::vector<std::byte> bytes(20);
   const Status read = (*tar)->ReadAt(record.tar_bytes - 10, bytes);
   EXPECT_EQ(read.kind(), StatusKind::kCorrupt);
@@ -170,7 +173,8 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
   // Of two of one size nothing but their entries tells.
   ASSERT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
-  const std::vector<std::string> files = FilesOf(PlaceOf(store_, *notes.record));
+  const std::vector<std::string> files =
+      FilesOf(cairn::Store(FileSystem::Posix(), store_).Place(*notes.record));
   ASSERT_EQ(stdfs::file_size(files[0]), stdfs::file_size(files[1]));
   ASSERT_TRUE(FileSystem::Posix().Exchange(files[0], files[1]).ok());
   const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, notes);
@@ -246,7 +250,7 @@ TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
   EXPECT_TRUE(
-      PlanBundles(*ListStore(FileSystem::Posix(), store_), {large, large, large}, true, [](const auto&) {
+      PlanBundles(*ListStore({FileSystem::Posix(), store_}), {large, large, large}, true, [](const auto&) {
         return false;
       }).bundles.empty());
   const auto state = [&] { return ListByLedger(FileSystem::Posix(), store_, false)->at(0).member.state; };
@@ -261,7 +265,7 @@ TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
 TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
-  const TarPlace place = PlaceOf(store_, record);
+  const TarPlace place = cairn::Store(FileSystem::Posix(), store_).Place(record);
   EXPECT_EQ(FilesWith(place, record, {"manifest.json"}), std::vector{FilesOf(place)[0]});
   EXPECT_EQ(FilesWith(place, record, {record.files[2].name}), std::vector{FilesOf(place)[2]});
   stdfs::remove(FilesOf(place)[3]);
