@@ -205,7 +205,7 @@ std::string CheckStore(FileSystem& fs, const std::string& store, size_t& proven,
   for (const ArchiveMember& member : *members) {
     if (member.state == MemberState::kStored) continue;  // nobody said that it was
     if (member.state == MemberState::kDamaged && member.step == going) continue;
-    const VerifyReport report = VerifyMember(fs, store, member);
+    const VerifyReport report = VerifyMember({fs, store}, member);
     if (!report.problems.empty()) return "the store: " + ToString(report.problems.front());
     ++proven;
   }
@@ -228,11 +228,11 @@ Status StoreNewest(FileSystem& fs, const std::string& run_dir, const std::string
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, store));
   CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, store}));
   CAIRN_ASSIGN_OR_RETURN(const auto step, OpenNewestStep(fs, run_dir, [](const Status&) {}));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored(fs, store, DescribeSource(*step)));
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember(fs, store, *stored, {})
-                                                       : StoreStep(fs, *step, store, {}, options));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, FindStored({fs, store}, DescribeSource(*step)));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored ? ProveMember({fs, store}, *stored, {})
+                                                       : StoreStep({fs, store}, *step, {}, options));
   reported();
-  return DeleteSource(fs, step->directory(), store, copy, /*newest_too=*/true);
+  return DeleteSource({fs, store}, step->directory(), copy, /*newest_too=*/true);
 }
 
 Scenario ArchiveScenario(const std::string& root, const Topology& topology,
@@ -257,7 +257,7 @@ Scenario ArchiveScenario(const std::string& root, const Topology& topology,
     return whole || proven == 1 ? "" : "neither the source nor a proven copy";
   };
   scenario.clean = [=](FileSystem& fs) -> Status {
-    if (fs.Stat(store).ok()) CAIRN_RETURN_IF_ERROR(CleanStore(fs, store));
+    if (fs.Stat(store).ok()) CAIRN_RETURN_IF_ERROR(CleanStore({fs, store}));
     return CleanLeftovers(fs, run_dir);
   };
   scenario.redo = [=](FileSystem& fs) -> std::string {
@@ -281,7 +281,7 @@ Scenario ScenarioOfTwo(const std::string& root, std::string name, const Topology
   for (int i = 0; i < 2; ++i)
     if (!StoreNewest(*scenario.disk, run_dir, store, Unheard, options).ok()) return {};
   scenario.disk = scenario.disk->Settled();
-  scenario.clean = [=](FileSystem& fs) { return CleanStore(fs, store); };
+  scenario.clean = [=](FileSystem& fs) { return CleanStore({fs, store}); };
   return scenario;
 }
 
@@ -313,7 +313,7 @@ Scenario PruneScenario(const std::string& root, const Topology& topology) {
   const auto prune = [=](FileSystem& fs) -> Status {
     const auto member = FindMember({fs, store}, fmt::format("run@{}", kFirstStep));
     if (member.status().kind() == StatusKind::kNotFound) return OkStatus();
-    return member.ok() ? RemoveMember(fs, store, member->tar) : member.status();
+    return member.ok() ? RemoveMember({fs, store}, member->tar) : member.status();
   };
   scenario.act = Reporting(prune);
   scenario.check = OnlyTheFirstGoes(store);
@@ -414,7 +414,7 @@ Scenario RestoreScenario(const std::string& root, const Topology& topology) {
   scenario.disk = scenario.disk->Settled();
   const auto restore = [=](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, store}, ""));
-    return RestoreTar(fs, store, member.tar, JoinPath(back, StepDirName(kFirstStep)), {});
+    return RestoreTar({{fs, store}, member.tar}, JoinPath(back, StepDirName(kFirstStep)), {});
   };
   scenario.act = [=](FileSystem& fs, const std::function<void()>& reported) {
     CAIRN_RETURN_IF_ERROR(restore(fs));

@@ -249,7 +249,7 @@ Result<int> RunVerify(const VerifyOptions& options) {
       CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
       return verifier.Finish();
     }
-    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({{fs, name.store}, member.tar}));
     verifier.Check(*view, view->root());
     return verifier.Finish();
   }

@@ -93,7 +93,7 @@ Status Settle(FileSystem& fs, const std::string& store, const Home& home, const 
   }
   if (!whole) return OkStatus();
   settled.files.insert(home.file);
-  return RemoveMember(fs, store, home.file);
+  return RemoveMember({fs, store}, home.file);
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ Status DropFromBundle(FileSystem& fs, const std::string& store, const std::strin
                       const std::string& tar) {
   CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, name));
   std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
-  return bundle.members.empty() ? RemoveMember(fs, store, name) : WriteBundleRecord({fs, store}, bundle);
+  return bundle.members.empty() ? RemoveMember({fs, store}, name) : WriteBundleRecord({fs, store}, bundle);
 }
 
 }  // namespace cairn

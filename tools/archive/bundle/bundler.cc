@@ -165,7 +165,7 @@ Status MakeOne(FileSystem& fs, const std::string& store, BundleDraft draft, cons
     settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
     return lines.empty() ? bundle.status() : OkStatus();
   }
-  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(fs, store, file));
+  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember({fs, store}, file));
   if (job.made) job.made(draft, *bundle);
   return OkStatus();
 }

@@ -77,7 +77,7 @@ StoreOptions OptionsOf(const ArchiveRecord& record) {
 
 // The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
 Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const ArchiveRecord& weights) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound({fs, store}));
   for (const ArchiveMember& m : members)
     if (m.state == MemberState::kVerified && m.form == Form::kFull &&
         m.record->manifest_digest == weights.derived_from)
@@ -90,7 +90,8 @@ Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const
 Result<std::string> StripAgain(FileSystem& fs, StepReader& step, const std::string& from, ArchiveRecord whole,
                                const std::string& store, const ArchiveRecord& record) {
   whole.saved_unix_seconds = record.saved_unix_seconds;
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreWeights(fs, step, whole, store, {}, OptionsOf(record)));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                         StoreWeights({fs, store}, step, whole, {}, OptionsOf(record)));
   if (TarName(copy.record()) == TarName(record)) return from;
   return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
                  TarName(copy.record()));
@@ -123,7 +124,7 @@ Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const A
     CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
     const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           StoreTree(fs, record.source, store, {}, OptionsOf(record), links));
+                           StoreTree({fs, store}, record.source, {}, OptionsOf(record), links));
     if (TarName(copy.record()) != TarName(record))
       return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
                      TarName(copy.record()));
@@ -131,7 +132,7 @@ Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const A
   }
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  CAIRN_RETURN_IF_ERROR(StoreStep(fs, *step, store, {}, OptionsOf(record)).status());
+  CAIRN_RETURN_IF_ERROR(StoreStep({fs, store}, *step, {}, OptionsOf(record)).status());
   return record.source;
 }
 

@@ -34,7 +34,7 @@ class Planner {
 
   Status ReadStore() {
     if (!fs_.Stat(policy_.store).ok()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(members_, ListSound(fs_, policy_.store));
+    CAIRN_ASSIGN_OR_RETURN(members_, ListSound({fs_, policy_.store}));
     CAIRN_ASSIGN_OR_RETURN(usage_, UsageOf(fs_, policy_.store));
     return OkStatus();
   }

@@ -206,11 +206,11 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
   std::vector<std::string> dropped;
   for (const PruneEntry& entry : entries)
     if (entry.drop_claim) dropped.push_back(entry.tar);
-  CAIRN_RETURN_IF_ERROR(DropClaims(fs, policy.store, dropped, policy.labels()));
+  CAIRN_RETURN_IF_ERROR(DropClaims({fs, policy.store}, dropped, policy.labels()));
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
     if (entry.remove && !entry.rewrite && files.insert(entry.file).second)
-      CAIRN_RETURN_IF_ERROR(RemoveMember(fs, policy.store, entry.file));
+      CAIRN_RETURN_IF_ERROR(RemoveMember({fs, policy.store}, entry.file));
   return OkStatus();
 }
 

@@ -22,10 +22,10 @@ namespace cairn {
 namespace {
 
 // The member that holds the weights of the step with this manifest.
-Result<std::optional<ArchiveRecord>> FindStoredWeights(FileSystem& fs, const std::string& store,
+Result<std::optional<ArchiveRecord>> FindStoredWeights(const Store& store,
                                                        const std::string& manifest_digest) {
-  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+  if (!store.IsThere()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
   for (const ArchiveMember& member : members)
     if (member.state == MemberState::kVerified && member.record->derived_from == manifest_digest)
       return member.record;
@@ -52,36 +52,36 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
   return opened;
 }
 
-Result<std::optional<ArchiveRecord>> Find(FileSystem& fs, const std::string& store,
-                                          const ArchiveRequest& request, const ArchiveRecord& record) {
-  if (request.weights) return FindStoredWeights(fs, store, record.manifest_digest);
-  if (request.source.native) return FindStored(fs, store, record);
-  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
-  return FindTree(fs, members, request.source.path, request.source.links);
+Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveRequest& request,
+                                          const ArchiveRecord& record) {
+  if (request.weights) return FindStoredWeights(store, record.manifest_digest);
+  if (request.source.native) return FindStored(store, record);
+  if (!store.IsThere()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
+  return FindTree(store.fs(), members, request.source.path, request.source.links);
 }
 
-Result<ProvenCopy> Store(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
-                         const Opened& opened, const StoreOptions& options, const ByteProgress& progress) {
-  if (request.weights) return StoreWeights(fs, *opened.step, opened.record, store, progress, options);
-  if (opened.step) return StoreStep(fs, *opened.step, store, progress, options);
-  return StoreTree(fs, request.source.path, store, progress, options, request.source.links);
+Result<ProvenCopy> StoreSource(const Store& store, const ArchiveRequest& request, const Opened& opened,
+                               const StoreOptions& options, const ByteProgress& progress) {
+  if (request.weights) return StoreWeights(store, *opened.step, opened.record, progress, options);
+  if (opened.step) return StoreStep(store, *opened.step, progress, options);
+  return StoreTree(store, request.source.path, progress, options, request.source.links);
 }
 
 // The ledger forgets that a member was damaged, where it knows of it.
-void NoteProven(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return;
+void NoteProven(const Store& store, const ArchiveRecord& record) {
+  if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return;
   if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok())
     (void)ledger->SetScrub(TarName(record), {record.verified_unix_seconds, ""});
 }
 
 }  // namespace
 
-Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
-                                const std::string& store, const ByteProgress& progress,
-                                const StoreOptions& options) {
+Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
+                                const ByteProgress& progress, const StoreOptions& options) {
+  FileSystem& fs = store.fs();
   const PartialDir staging =  // gone again in any case
-      PartialDir::Adopt(fs, JoinPath(store, fmt::format("{}{}", kStagingPrefix, NewNonce())));
+      PartialDir::Adopt(fs, store.Path(fmt::format("{}{}", kStagingPrefix, NewNonce())));
   StripOptions strip{.dtype = Dtype::kF16, .format = StripFormat::kNative};
   strip.command = "cairn archive run";
   CAIRN_ASSIGN_OR_RETURN(strip.writer.beside, TokenizerOf(fs, step.directory()));
@@ -98,36 +98,35 @@ Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveR
   record.saved_unix_seconds = whole.saved_unix_seconds;
   if (const auto manifest = fs.Stat(JoinPath(step.directory(), kManifestName)); manifest.ok())
     record.saved_unix_seconds = manifest->modified_unix_seconds;
-  return StoreStepAs(fs, *weights, std::move(record), store, progress, options);
+  return StoreStepAs(store, *weights, std::move(record), progress, options);
 }
 
-Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request) {
-  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
   return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
 }
 
-Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
-                               const StoreOptions& options, const ByteProgress& progress) {
+Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(fs, request));
-  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(fs, store, request, opened.record));
+  CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
+  CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
   ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
   if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
   if (!stored || request.delete_source) {
     // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
     // that.
-    for (const std::string& file :
-         stored ? FilesOf(cairn::Store(fs, store).Place(*stored)) : std::vector<std::string>())
+    for (const std::string& file : stored ? FilesOf(store.Place(*stored)) : std::vector<std::string>())
       if (IsStub(file)) return NeedsRecall(file);
-    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, stored
-                                                      ? ProveMember(fs, store, *stored, progress)
-                                                      : Store(fs, store, request, opened, options, progress));
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                           stored ? ProveMember(store, *stored, progress)
+                                  : StoreSource(store, request, opened, options, progress));
     outcome.record = copy.record();
-    NoteProven(fs, store, copy.record());
+    NoteProven(store, copy.record());
     if (request.delete_source) {
       outcome.removed = CanonicalPath(request.source.path);
-      CAIRN_RETURN_IF_ERROR(DeleteSource(fs, request.source.path, store, copy, request.delete_newest));
+      CAIRN_RETURN_IF_ERROR(DeleteSource(store, request.source.path, copy, request.delete_newest));
     }
     outcome.deleted = request.delete_source;
   }
@@ -135,11 +134,12 @@ Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const A
   return outcome;
 }
 
-Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+Status CleanStore(const Store& store, std::vector<std::string>* left_alone) {
+  FileSystem& fs = store.fs();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   for (const std::string& name : names) {
     if (!LooksLikeLeftover(name)) continue;
-    const std::string path = JoinPath(store, name);
+    const std::string path = store.Path(name);
     const Result<FileInfo> info = fs.LinkStat(path);
     if (info.status().kind() == StatusKind::kNotFound) continue;
     CAIRN_RETURN_IF_ERROR(info.status());
@@ -151,7 +151,7 @@ Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::str
         CAIRN_RETURN_IF_ERROR(RemoveTree(fs, path));
         break;
       case Leftover::kRemoval:  // of a killed RemoveMember
-        CAIRN_RETURN_IF_ERROR(EndRemoval(fs, store, name.substr(0, name.size() - kDeletingSuffix.size())));
+        CAIRN_RETURN_IF_ERROR(EndRemoval(store, name.substr(0, name.size() - kDeletingSuffix.size())));
         break;
       case Leftover::kNone:
         if (left_alone != nullptr) left_alone->push_back(name);

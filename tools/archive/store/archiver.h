@@ -30,22 +30,21 @@ struct ArchiveOutcome {
 
 // What Archive() would find and make; writes nothing. `outcome.record` is the stored one, or what is known of
 // the coming one.
-Result<ArchiveOutcome> LookUp(FileSystem& fs, const std::string& store, const ArchiveRequest& request);
+Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request);
 
 // Requires the store's lock. Errors: those of StoreStep and StoreTree; Corrupt where weights do not fit fp16;
 // InvalidArgument where weights are asked of a tree.
-Result<ArchiveOutcome> Archive(FileSystem& fs, const std::string& store, const ArchiveRequest& request,
-                               const StoreOptions& options, const ByteProgress& progress);
+Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
+                               const ByteProgress& progress);
 
 // Stores the fp16 weights of a step. `whole`: the record of the step itself, wherever its files are read
 // from. Errors: Corrupt where they do not fit fp16; those of StoreStep.
-Result<ProvenCopy> StoreWeights(FileSystem& fs, StepReader& step, const ArchiveRecord& whole,
-                                const std::string& store, const ByteProgress& progress,
-                                const StoreOptions& options);
+Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const ArchiveRecord& whole,
+                                const ByteProgress& progress, const StoreOptions& options);
 
 // Removes what killed runs left in a store: files and directories that never became members, by the names
 // that Cairn gives them (store_names.h). `left_alone` gets other names that look like those. Requires the
 // lock.
-Status CleanStore(FileSystem& fs, const std::string& store, std::vector<std::string>* left_alone = nullptr);
+Status CleanStore(const Store& store, std::vector<std::string>* left_alone = nullptr);
 
 }  // namespace cairn

@@ -10,7 +10,6 @@
 
 #include "ckpt/io/replace_file.h"
 #include "tools/archive/store/bundle.h"
-#include "tools/archive/store/store.h"
 
 namespace cairn {
 namespace {
@@ -29,20 +28,19 @@ bool Set(ArchiveRecord& record, Claims claims) {
 }
 
 // A member may have a tar of its own and lie in a bundle besides, for as long as a killed run is not settled.
-Status ChangeRecords(FileSystem& fs, const std::string& store, const Change& change) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store}));
+Status ChangeRecords(const Store& store, const Change& change) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   for (const std::string& tar : tars) {
-    ArchiveMember member = DescribeTar({{fs, store}, tar});
+    ArchiveMember member = DescribeTar({store, tar});
     if (member.record && change(*member.record))
-      CAIRN_RETURN_IF_ERROR(
-          ReplaceSmallFile(fs, JoinPath(store, tar + ".json"), EncodeRecord(*member.record)));
+      CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(store.fs(), store.Sidecar(tar), EncodeRecord(*member.record)));
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles({fs, store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(store));
   for (const std::string& name : bundles) {
-    Result<Bundle> bundle = ReadBundle({fs, store}, name);
+    Result<Bundle> bundle = ReadBundle(store, name);
     bool changed = false;
     for (size_t i = 0; bundle.ok() && i < bundle->members.size(); ++i) changed |= change(bundle->members[i]);
-    if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, *bundle));
+    if (changed) CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, *bundle));
   }
   return OkStatus();
 }
@@ -64,8 +62,8 @@ std::string ClaimsText(const std::vector<std::string>& claims) {
   return text;
 }
 
-void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record) {
-  const ArchiveMember there = DescribeMember({{fs, store}, TarName(record)});
+void InheritClaims(const Store& store, ArchiveRecord& record) {
+  const ArchiveMember there = DescribeMember({store, TarName(record)});
   if (!there.record && there.bytes == 0) return;
   Claims claims = there.record ? ClaimsOf(*there.record) : Claims{std::string(kUnknownClaim)};
   if (record.claims.empty() && claims == Claims{std::string(kUnknownClaim)}) return;
@@ -73,11 +71,10 @@ void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& reco
   Set(record, std::move(claims));
 }
 
-Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
-                const std::string& claim) {
+Status AddClaim(const Store& store, const std::vector<std::string>& tars, const std::string& claim) {
   if (tars.empty() || claim.empty()) return OkStatus();
   const std::set<std::string> wanted(tars.begin(), tars.end());
-  return ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+  return ChangeRecords(store, [&](ArchiveRecord& record) {
     if (!wanted.contains(TarName(record))) return false;
     Claims claims = ClaimsOf(record);
     claims.push_back(claim);
@@ -85,11 +82,11 @@ Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std:
   });
 }
 
-Status DropClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
+Status DropClaims(const Store& store, const std::vector<std::string>& tars,
                   const std::vector<std::string>& drop) {
   if (tars.empty()) return OkStatus();
   const std::set<std::string> wanted(tars.begin(), tars.end());
-  return ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+  return ChangeRecords(store, [&](ArchiveRecord& record) {
     if (!wanted.contains(TarName(record))) return false;
     Claims claims = ClaimsOf(record);
     std::erase_if(claims, [&](const std::string& claim) { return Contains(drop, claim); });
@@ -97,10 +94,9 @@ Status DropClaims(FileSystem& fs, const std::string& store, const std::vector<st
   });
 }
 
-Result<size_t> AdoptClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& from,
-                           const std::string& to) {
+Result<size_t> AdoptClaims(const Store& store, const std::vector<std::string>& from, const std::string& to) {
   std::set<std::string> adopted;
-  CAIRN_RETURN_IF_ERROR(ChangeRecords(fs, store, [&](ArchiveRecord& record) {
+  CAIRN_RETURN_IF_ERROR(ChangeRecords(store, [&](ArchiveRecord& record) {
     Claims claims = ClaimsOf(record);
     const bool taken =
         std::erase_if(claims, [&](const std::string& claim) { return Contains(from, claim); }) > 0;

@@ -11,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ckpt/io/file_system.h"
-#include "tools/archive/tar/record.h"
+#include "tools/archive/store/store.h"
 
 namespace cairn {
 
@@ -27,17 +26,15 @@ std::string ClaimsText(const std::vector<std::string>& claims);
 
 // Adds to the claims of what is to be stored those of a copy that is there already, a damaged one, say, which
 // it replaces.
-void InheritClaims(FileSystem& fs, const std::string& store, ArchiveRecord& record);
+void InheritClaims(const Store& store, ArchiveRecord& record);
 
 // In the sidecars of members, by the names of their tars, and of the bundles that they lie in. Call while no
 // other process writes sidecars into the store. A name that is not there is passed over.
-Status AddClaim(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
-                const std::string& claim);
+Status AddClaim(const Store& store, const std::vector<std::string>& tars, const std::string& claim);
 // The last claim of a member is never dropped: that member is removed instead, by whoever holds it.
-Status DropClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& tars,
+Status DropClaims(const Store& store, const std::vector<std::string>& tars,
                   const std::vector<std::string>& claims);
 // Every claim `from` becomes `to`. Returns the number of members.
-Result<size_t> AdoptClaims(FileSystem& fs, const std::string& store, const std::vector<std::string>& from,
-                           const std::string& to);
+Result<size_t> AdoptClaims(const Store& store, const std::vector<std::string>& from, const std::string& to);
 
 }  // namespace cairn

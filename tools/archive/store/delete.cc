@@ -13,9 +13,8 @@ namespace {
 // A copy that was read back in this process, and whose files are still there.
 class StoredCopy final : public DeletionProof {
  public:
-  StoredCopy(const std::string& store, const ProvenCopy& copy)
-      : place_(Store(FileSystem::Posix(), store).Place(copy.record())),
-        bytes_(copy.record().bundle_offset + copy.record().tar_bytes) {}
+  StoredCopy(const Store& store, const ProvenCopy& copy)
+      : place_(store.Place(copy.record())), bytes_(copy.record().bundle_offset + copy.record().tar_bytes) {}
   Status Check(FileSystem& fs) const override {
     CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place_));
     if (bytes >= bytes_) return OkStatus();
@@ -72,14 +71,14 @@ std::filesystem::path RealPlace(const std::string& path) {
 
 }  // namespace
 
-Status DeleteSource(FileSystem& fs, const std::string& path, const std::string& store, const ProvenCopy& copy,
-                    bool newest_too) {
+Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy, bool newest_too) {
   const std::filesystem::path source = RealPlace(path);
-  if ((CanonicalPath(store) + "/").starts_with(CanonicalPath(source.string()) + "/"))
+  if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
     return InvalidArgument("{}: the store lies within it; the source stays", path);
   const StoredCopy proof(store, copy);
-  return copy.record().form == Form::kFiles ? DeleteTreeSource(fs, source.string(), copy.record(), proof)
-                                            : DeleteStepSource(fs, source, copy.record(), proof, newest_too);
+  return copy.record().form == Form::kFiles
+             ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)
+             : DeleteStepSource(store.fs(), source, copy.record(), proof, newest_too);
 }
 
 }  // namespace cairn

@@ -11,7 +11,7 @@ namespace cairn {
 // Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also where it is the newest
 // healthy step of its run. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument where the
 // store lies within the source.
-Status DeleteSource(FileSystem& fs, const std::string& path, const std::string& store, const ProvenCopy& copy,
+Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy,
                     bool newest_too = false);
 
 }  // namespace cairn

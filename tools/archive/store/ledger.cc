@@ -74,13 +74,12 @@ class Query {
 
 // What a row stands for: sizes and times of tar, pieces and sidecar, as they were; of a bundle's member those
 // of the bundle, behind its name.
-std::string StampOf(FileSystem& fs, const std::string& store, const std::string& tar,
-                    const std::vector<size_t>& pieces = {}) {
+std::string StampOf(const Store& store, const std::string& tar, const std::vector<size_t>& pieces = {}) {
   std::string stamp;
-  std::vector<std::string> names{tar, tar + ".json"};
-  for (const size_t number : pieces) names.push_back(TarPieceName(tar, number));
-  for (const std::string& name : names) {
-    const Result<FileInfo> info = fs.Stat(JoinPath(store, name));
+  std::vector<std::string> paths{store.Path(tar), store.Sidecar(tar)};
+  for (const size_t number : pieces) paths.push_back(store.Path(TarPieceName(tar, number)));
+  for (const std::string& path : paths) {
+    const Result<FileInfo> info = store.fs().Stat(path);
     stamp += info.ok() ? fmt::format("{}:{};", info->bytes, info->modified_unix_seconds) : "-;";
   }
   return stamp;
@@ -107,13 +106,13 @@ void Ledger::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
 Status Ledger::Execute(const std::string& sql) {
   char* message = nullptr;
   if (sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, &message) == SQLITE_OK) return OkStatus();
-  const Status status = IoError("{}: {}", JoinPath(store_, kLedgerName), message == nullptr ? "?" : message);
+  const Status status = IoError("{}: {}", store_.Path(kLedgerName), message == nullptr ? "?" : message);
   sqlite3_free(message);
   return status;
 }
 
-Result<Ledger> Ledger::Open(const std::string& store) {
-  const std::string path = JoinPath(store, kLedgerName);
+Result<Ledger> Ledger::Open(const Store& store) {
+  const std::string path = store.Path(kLedgerName);
   Status trouble;
   for (const bool first : {true, false}) {
     sqlite3* db = nullptr;
@@ -174,18 +173,18 @@ Status Ledger::Put(const ArchiveMember& m, const std::string& stamp, bool keep_s
   return query.status();
 }
 
-Status Ledger::Sync(FileSystem& fs, bool all) {
+Status Ledger::Sync(bool all) {
   // First, so that what another process learns meanwhile is not taken for gone.
   CAIRN_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-  const Status status = Follow(fs, all);
+  const Status status = Follow(all);
   if (status.ok()) return Execute("COMMIT");
   (void)Execute("ROLLBACK");
   return status;
 }
 
-Status Ledger::Follow(FileSystem& fs, bool all) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store_}));
-  CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(fs, store_));
+Status Ledger::Follow(bool all) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store_));
+  CAIRN_ASSIGN_OR_RETURN(auto pieces, ListTarPieces(store_.fs(), store_.directory()));
   std::map<std::string, std::string> known;
   {
     Query stamps(db_.get(), "SELECT tar, stamp FROM members");
@@ -195,14 +194,14 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
   // Those of their own first; what a bundle has of them besides does not count (store.h).
   std::set<std::string> own;
   for (const std::string& tar : tars) {
-    const std::string stamp = StampOf(fs, store_, tar, pieces[tar]);
+    const std::string stamp = StampOf(store_, tar, pieces[tar]);
     const auto found = known.find(tar);
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);
     own.insert(tar);
-    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({{fs, store_}, tar}), stamp, false));
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({store_, tar}), stamp, false));
   }
-  CAIRN_RETURN_IF_ERROR(FollowBundles(fs, all, own, known));
+  CAIRN_RETURN_IF_ERROR(FollowBundles(all, own, known));
   for (const auto& [tar, stamp] : known) {
     Query gone(db_.get(), "DELETE FROM members WHERE tar=?");
     gone.Bind(tar).Step();
@@ -212,11 +211,11 @@ Status Ledger::Follow(FileSystem& fs, bool all) {
 }
 
 // Takes out of `known`, tar -> stamp, what bundles hold.
-Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
+Status Ledger::FollowBundles(bool all, const std::set<std::string>& own,
                              std::map<std::string, std::string>& known) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles({fs, store_}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListBundles(store_));
   std::map<std::string, std::string> stamps;  // of each bundle
-  for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(fs, store_, name));
+  for (const std::string& name : names) stamps[name] = fmt::format("{}|{}", name, StampOf(store_, name));
   std::map<std::string, size_t> rows;  // of each stamp
   for (const auto& [tar, stamp] : known) ++rows[stamp];
   for (const auto& [name, stamp] : stamps)
@@ -224,7 +223,7 @@ Status Ledger::FollowBundles(FileSystem& fs, bool all, const std::set<std::strin
   const bool gone = !known.empty();  // its tar is; a bundle may have it
   for (const auto& [name, stamp] : stamps) {
     if (!all && !gone && rows[stamp] > 0) continue;
-    for (const ArchiveMember& member : DescribeBundle({fs, store_}, name)) {
+    for (const ArchiveMember& member : DescribeBundle(store_, name)) {
       if (own.contains(member.tar)) continue;
       known.erase(member.tar);
       CAIRN_RETURN_IF_ERROR(Put(member, stamp, /*keep_scrub=*/!all));
@@ -293,12 +292,12 @@ std::string StateText(FileSystem& fs, const LedgerMember& entry) {
   return fs.Stat(m.record->source).ok() ? "verified" : "scratch gone";
 }
 
-Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, store}));
-  if (!fs.Stat(JoinPath(store, kLedgerName)).ok()) return members;
+Result<std::vector<ArchiveMember>> ListSound(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
+  if (!store.fs().Stat(store.Path(kLedgerName)).ok()) return members;
   Result<Ledger> ledger = Ledger::Open(store);
   if (!ledger.ok()) return members;
-  (void)ledger->Sync(fs);  // forgets what was seen of a member that was stored again since
+  (void)ledger->Sync();  // forgets what was seen of a member that was stored again since
   CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> known, ledger->Members());
   std::map<std::string_view, int64_t> damaged;  // tar -> when that was seen
   for (const LedgerMember& entry : known)
@@ -310,11 +309,11 @@ Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& 
   return members;
 }
 
-Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild) {
-  CAIRN_RETURN_IF_ERROR(fs.List(store).status());
+Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild) {
+  CAIRN_RETURN_IF_ERROR(store.List().status());
   Result<Ledger> ledger = Ledger::Open(store);
-  if (ledger.ok() && ledger->Sync(fs, rebuild).ok()) return ledger->Members();
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, store}));
+  if (ledger.ok() && ledger->Sync(rebuild).ok()) return ledger->Members();
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(store));
   std::vector<LedgerMember> list;
   for (ArchiveMember& member : members) list.push_back({std::move(member), {}});
   return list;

@@ -44,15 +44,15 @@ struct LedgerMember {
 
 class Ledger {
  public:
-  // Opens STORE/ledger.sqlite, or makes it. One that cannot be read is set aside (".damaged") and made anew.
-  // Errors: those of the disk; a store that cannot be written to has no ledger to open.
-  static Result<Ledger> Open(const std::string& store);
+  // Opens the store's ledger.sqlite, or makes it. One that cannot be read is set aside (".damaged") and made
+  // anew. Errors: those of the disk; a store that cannot be written to has no ledger to open.
+  static Result<Ledger> Open(const Store& store);
   Ledger(Ledger&&) noexcept = default;
   Ledger& operator=(Ledger&&) noexcept = default;
 
   // Follows the store: reads the sidecars that are new or changed, and forgets what is gone. `all`: reads
   // every sidecar again.
-  Status Sync(FileSystem& fs, bool all = false);
+  Status Sync(bool all = false);
 
   // By run, step, form.
   Result<std::vector<LedgerMember>> Members();
@@ -66,16 +66,14 @@ class Ledger {
   struct Close {
     void operator()(sqlite3* db) const;
   };
-  Ledger(std::string store, std::unique_ptr<sqlite3, Close> db)
-      : store_(std::move(store)), db_(std::move(db)) {}
+  Ledger(Store store, std::unique_ptr<sqlite3, Close> db) : store_(std::move(store)), db_(std::move(db)) {}
   Status Execute(const std::string& sql);
-  Status Follow(FileSystem& fs, bool all);
-  Status FollowBundles(FileSystem& fs, bool all, const std::set<std::string>& own,
-                       std::map<std::string, std::string>& known);
+  Status Follow(bool all);
+  Status FollowBundles(bool all, const std::set<std::string>& own, std::map<std::string, std::string>& known);
   Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp, bool with_bytes);
   Status Put(const ArchiveMember& member, const std::string& stamp, bool keep_scrub);
 
-  std::string store_;
+  Store store_;
   std::unique_ptr<sqlite3, Close> db_;
 };
 
@@ -84,9 +82,9 @@ class Ledger {
 std::string StateText(FileSystem& fs, const LedgerMember& member);
 
 // ListStore without the members that a later look found damaged: those that count as stored.
-Result<std::vector<ArchiveMember>> ListSound(FileSystem& fs, const std::string& store);
+Result<std::vector<ArchiveMember>> ListSound(const Store& store);
 
 // The members by the ledger, or by the store itself where it cannot be written to.
-Result<std::vector<LedgerMember>> ListByLedger(FileSystem& fs, const std::string& store, bool rebuild);
+Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild);
 
 }  // namespace cairn

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "ckpt/io/file_system.h"
+#include "tools/archive/store/store.h"
 
 namespace cairn {
 
@@ -12,8 +12,8 @@ inline constexpr std::string_view kDeletingSuffix = ".deleting";
 
 // Takes a tar or a bundle out of the store: its (first) file steps aside, so that a killed prune is ended by
 // the next run (CleanStore). Requires the lock. Errors: InvalidArgument where the file is a link.
-Status RemoveMember(FileSystem& fs, const std::string& store, const std::string& file);
+Status RemoveMember(const Store& store, const std::string& file);
 // What is left to do then: sidecar, parity and pieces go for good, and then what stepped aside.
-Status EndRemoval(FileSystem& fs, const std::string& store, const std::string& file);
+Status EndRemoval(const Store& store, const std::string& file);
 
 }  // namespace cairn

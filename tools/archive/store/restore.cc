@@ -229,12 +229,11 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& rec
 }
 
 // The whole member, by its headers: they must say what its record does. `record`: empty where it has none.
-Result<std::unique_ptr<TarFileSystem>> OpenWhole(FileSystem& fs, const std::string& store,
-                                                 const std::string& tar,
+Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member,
                                                  const std::optional<ArchiveRecord>& record) {
-  if (!record) return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
-  CAIRN_ASSIGN_OR_RETURN(auto view,
-                         TarFileSystem::Open(fs, Store(fs, store).Place(*record), /*past_cache=*/false));
+  if (!record) return TarFileSystem::Open(member.store.fs(), member.path(), /*past_cache=*/false);
+  CAIRN_ASSIGN_OR_RETURN(
+      auto view, TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false));
   CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
   return view;
 }
@@ -247,23 +246,21 @@ std::filesystem::path DestinationPath(const std::string& destination) {
   return path;
 }
 
-Result<std::unique_ptr<TarFileSystem>> OpenMember(FileSystem& fs, const std::string& store,
-                                                  const std::string& tar) {
-  if (const auto record = ReadRecord({{fs, store}, tar}); record.ok())
-    return TarFileSystem::Open(fs, Store(fs, store).Place(*record), /*past_cache=*/false, *record);
-  return TarFileSystem::Open(fs, JoinPath(store, tar), /*past_cache=*/false);
+Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
+  if (const auto record = ReadRecord(member); record.ok())
+    return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false, *record);
+  return TarFileSystem::Open(member.store.fs(), member.path(), /*past_cache=*/false);
 }
 
-Status RestoreTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                  const std::string& destination, const ByteProgress& progress,
+Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
                   const RestoreOptions& options) {
+  FileSystem& fs = member.store.fs();
   const std::filesystem::path target = DestinationPath(destination);
   std::optional<ArchiveRecord> record;
-  if (Result<ArchiveRecord> read = ReadRecord({{fs, store}, tar}); read.ok())
-    record = std::move(read).value();
-  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(fs, store, tar, record));
-  if (const auto parts = ParseTarName(tar); parts && parts->form == Form::kFiles) {
-    if (!record) return ReadRecord({{fs, store}, tar}).status();
+  if (Result<ArchiveRecord> read = ReadRecord(member); read.ok()) record = std::move(read).value();
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(member, record));
+  if (const auto parts = ParseTarName(member.tar); parts && parts->form == Form::kFiles) {
+    if (!record) return ReadRecord(member).status();
     return RestoreTree(fs, *view, *record, target, options, progress);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));

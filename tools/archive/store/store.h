@@ -28,6 +28,7 @@ class Store {
   // Where a member's entries lie: in a tar of its own, or in its bundle.
   TarPlace Place(const ArchiveRecord& member) const;
 
+  bool IsThere() const { return fs_->Stat(directory_).ok(); }
   // All names in it, sorted.
   Result<std::vector<std::string>> List() const { return fs_->List(directory_); }
   // What was renamed in it or removed from it is durable then.

@@ -35,33 +35,32 @@ namespace {
 // Removes the files of a tar that was not finished.
 class PartialTar {
  public:
-  PartialTar(FileSystem& fs, std::string store, std::string tar)
-      : fs_(fs),
-        store_(std::move(store)),
-        path_(JoinPath(store_, tar) + std::string(kPartialSuffix)),
+  PartialTar(Store store, std::string tar)
+      : store_(std::move(store)),
+        path_(store_.Path(tar) + std::string(kPartialSuffix)),
         tar_(std::move(tar)) {}
   ~PartialTar() {
     if (done_) return;
-    for (size_t i = named_; i > 0; --i) (void)fs_.RemoveFile(TarPieceName(JoinPath(store_, tar_), i));
-    for (size_t i = named_ + 1; fs_.RemoveFile(TarPieceName(path_, i)).ok(); ++i) continue;
+    for (size_t i = named_; i > 0; --i) (void)store_.fs().RemoveFile(TarPieceName(store_.Path(tar_), i));
+    for (size_t i = named_ + 1; store_.fs().RemoveFile(TarPieceName(path_, i)).ok(); ++i) continue;
   }
   const std::string& path() const { return path_; }
   // As `tar`, which only its bytes may have told.
   Status Publish(const std::string& tar, size_t files) {
     tar_ = tar;
-    CAIRN_RETURN_IF_ERROR(EndRemoval(fs_, store_, tar_));  // of one that was damaged since, or half removed
+    CAIRN_RETURN_IF_ERROR(EndRemoval(store_, tar_));  // of one that was damaged since, or half removed
     while (named_ < files) {
       CAIRN_RETURN_IF_ERROR(
-          fs_.Rename(TarPieceName(path_, named_ + 1), TarPieceName(JoinPath(store_, tar_), named_ + 1)));
-      if (++named_ == 1 || named_ == files) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(store_));
+          store_.fs().Rename(TarPieceName(path_, named_ + 1), TarPieceName(store_.Path(tar_), named_ + 1)));
+      if (++named_ == 1 || named_ == files) CAIRN_RETURN_IF_ERROR(store_.Sync());
     }
     done_ = true;
     return OkStatus();
   }
 
  private:
-  FileSystem& fs_;
-  const std::string store_, path_;
+  const Store store_;
+  const std::string path_;
   std::string tar_;
   size_t named_ = 0;  // files that have their final names
   bool done_ = false;
@@ -301,10 +300,11 @@ Result<std::vector<Seen>> SeenOfAll(FileSystem& fs, const Feed& feed) {
 int PackThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 12); }
 
 // The tar under its final name; the record gets its digests and size.
-Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRecord& record,
-                const ByteProgress& progress, const StoreOptions& options) {
+Status WriteTar(const Store& store, Feed& feed, ArchiveRecord& record, const ByteProgress& progress,
+                const StoreOptions& options) {
+  FileSystem& fs = store.fs();
   CAIRN_ASSIGN_OR_RETURN(const auto before, SeenOfAll(fs, feed));
-  PartialTar partial(fs, store, TarName(record));
+  PartialTar partial(store, TarName(record));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial.path()));  // of a run that was killed
   WriteRing ring(fs);
   std::optional<PackPool> pool;
@@ -318,46 +318,45 @@ Status WriteTar(FileSystem& fs, Feed& feed, const std::string& store, ArchiveRec
     return Corrupt("{}: its files changed while they were read; nothing was stored, run again",
                    feed.directory());
   CAIRN_RETURN_IF_ERROR(feed.Conclude(record));
-  InheritClaims(fs, store, record);
+  InheritClaims(store, record);
   return partial.Publish(TarName(record), tar->pieces().size());
 }
 
-Status WriteRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  return ReplaceSmallFile(fs, JoinPath(store, TarName(record)) + ".json", EncodeRecord(record));
+Status WriteRecord(const Store& store, const ArchiveRecord& record) {
+  return ReplaceSmallFile(store.fs(), store.Sidecar(TarName(record)), EncodeRecord(record));
 }
 
 // Errors: NoSpace where the tar and its parity have no room.
-Status CheckRoom(FileSystem& fs, const std::string& store, uint64_t tar_bytes, const StoreOptions& options) {
+Status CheckRoom(const Store& store, uint64_t tar_bytes, const StoreOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t parity_bytes, ParityFileBytes(tar_bytes, options.parity));
-  return CheckFreeSpace(fs, store, tar_bytes + parity_bytes);
+  return CheckFreeSpace(store.fs(), store.directory(), tar_bytes + parity_bytes);
 }
 
 // Proves the tar, and only then says so: its parity and its sidecar.
-Result<ProvenCopy> ProveAndRecord(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+Result<ProvenCopy> ProveAndRecord(const Store& store, const ArchiveRecord& record,
                                   const ByteProgress& progress, double parity) {
-  const auto proof = ProveMember(fs, store, record, progress);
+  const auto proof = ProveMember(store, record, progress);
   if (!proof.ok())  // what the store gives back is not what it was given
     return proof.status().WithContext("the store did not keep what was written, nothing was stored");
   ArchiveRecord proven = proof->record();
   if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(proven.parity, WriteTarParity(fs, JoinPath(store, TarName(proven)), parity,
-                                                         Store(fs, store).Place(proven)));
+    CAIRN_ASSIGN_OR_RETURN(
+        proven.parity, WriteTarParity(store.fs(), store.Path(TarName(proven)), parity, store.Place(proven)));
   }
-  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proven));
+  CAIRN_RETURN_IF_ERROR(WriteRecord(store, proven));
   return proof;
 }
 
 // Writes the tar and what lies beside it; all of that goes again where any of it fails.
-Result<ProvenCopy> StoreFeed(FileSystem& fs, Feed& feed, ArchiveRecord record, uint64_t bytes,
-                             const std::string& store, const ByteProgress& progress,
-                             const StoreOptions& options) {
+Result<ProvenCopy> StoreFeed(const Store& store, Feed& feed, ArchiveRecord record, uint64_t bytes,
+                             const ByteProgress& progress, const StoreOptions& options) {
   record.claims = options.claims;
-  CAIRN_RETURN_IF_ERROR(WriteTar(fs, feed, store, record, progress, options));
+  CAIRN_RETURN_IF_ERROR(WriteTar(store, feed, record, progress, options));
   const auto told = [&](uint64_t read) {
     if (progress) progress(bytes + read);
   };
-  Result<ProvenCopy> copy = ProveAndRecord(fs, store, record, told, options.parity);
-  if (!copy.ok()) (void)RemoveMember(fs, store, TarName(record));
+  Result<ProvenCopy> copy = ProveAndRecord(store, record, told, options.parity);
+  if (!copy.ok()) (void)RemoveMember(store, TarName(record));
   return copy;
 }
 
@@ -376,36 +375,35 @@ uint64_t TarBytesAtMost(const Manifest& manifest) {
   return bytes;
 }
 
-Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
-                                                const ArchiveRecord& wanted) {
-  if (!fs.Stat(store).ok()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(fs, store));
+Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted) {
+  if (!store.IsThere()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
   for (const ArchiveMember& member : members)
     if (member.state == MemberState::kVerified && member.record->manifest_digest == wanted.manifest_digest)
       return member.record;
   return std::optional<ArchiveRecord>();
 }
 
-Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options) {
-  return StoreStepAs(fs, step, DescribeSource(step), store, progress, options);
+Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
+                             const StoreOptions& options) {
+  return StoreStepAs(store, step, DescribeSource(step), progress, options);
 }
 
-Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
-                               const std::string& store, const ByteProgress& progress,
-                               const StoreOptions& options) {
+Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, ArchiveRecord record,
+                               const ByteProgress& progress, const StoreOptions& options) {
   if (!step.manifest().shards.empty())
     return NotSupported(
         "{}: virtual, its shards are in {}; archive that step, or make this one real with cairn reshape",
         step.directory(), step.DirectoryOf(ShardName(0)));
   CAIRN_RETURN_IF_ERROR(CheckCoverage(step.catalog()).WithContext(step.directory()));
-  CAIRN_RETURN_IF_ERROR(CheckRoom(fs, store, TarBytesAtMost(step.manifest()), options));
-  StepFeed feed(fs, step);
-  return StoreFeed(fs, feed, std::move(record), step.manifest().bytes(), store, progress, options);
+  CAIRN_RETURN_IF_ERROR(CheckRoom(store, TarBytesAtMost(step.manifest()), options));
+  StepFeed feed(store.fs(), step);
+  return StoreFeed(store, feed, std::move(record), step.manifest().bytes(), progress, options);
 }
 
-Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options, Links links) {
+Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
+                             const StoreOptions& options, Links links) {
+  FileSystem& fs = store.fs();
   CAIRN_ASSIGN_OR_RETURN(std::vector<TreeFile> files, ListTree(fs, directory, links));
   uint64_t bytes = 0, tar_bytes = 1 << 20;
   for (const TreeFile& file : files) {
@@ -415,19 +413,19 @@ Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const
       return NotSupported("{}: its name ends like that of a packed file; rename it first",
                           JoinPath(directory, file.name));
   }
-  CAIRN_RETURN_IF_ERROR(CheckRoom(fs, store, tar_bytes, options));
+  CAIRN_RETURN_IF_ERROR(CheckRoom(store, tar_bytes, options));
   ArchiveRecord record = DescribeTree(directory, files);
   record.tree->followed_links = links == Links::kFollow;
   if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)
     return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written
   TreeFeed feed(fs, directory, std::move(files), links);
-  return StoreFeed(fs, feed, std::move(record), bytes, store, progress, options);
+  return StoreFeed(store, feed, std::move(record), bytes, progress, options);
 }
 
-Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
+Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record,
                                const ByteProgress& progress) {
-  CAIRN_RETURN_IF_ERROR(VerifyTar(fs, store, TarName(record), &record, progress).status());
+  CAIRN_RETURN_IF_ERROR(VerifyTarAt(store.fs(), store.Place(record), &record, progress).status());
   ProvenCopy copy(record);
   copy.record_.verified_unix_seconds = std::time(nullptr);
   return copy;
@@ -459,10 +457,10 @@ void TakeHeaders(const TarFileSystem& view, ArchiveRecord& record) {
 
 }  // namespace
 
-Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,
-                                 const ByteProgress& progress) {
-  const std::string path = JoinPath(store, tar);
-  const auto parts = ParseTarName(tar);
+Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& progress) {
+  FileSystem& fs = member.store.fs();
+  const std::string path = member.path();
+  const auto parts = ParseTarName(member.tar);
   if (!parts) return InvalidArgument("{}: not the name of a tar of this archive", path);
   CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, path));
   CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/true));
@@ -483,10 +481,10 @@ Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const
         record.tree ? TreeDigest(record) : OldTreeDigest(view->index(), record);
   CAIRN_ASSIGN_OR_RETURN(record.tar_bytes, StatTar(fs, place));
   record.pieces = place.pieces;
-  if (TarName(record) != tar)
+  if (TarName(record) != member.tar)
     return Corrupt("{}: holds {}; it was renamed, or files of it are missing", path, TarName(record));
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy proof, ProveMember(fs, store, record, progress));
-  CAIRN_RETURN_IF_ERROR(WriteRecord(fs, store, proof.record()));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy proof, ProveMember(member.store, record, progress));
+  CAIRN_RETURN_IF_ERROR(WriteRecord(member.store, proof.record()));
   return proof;
 }
 

@@ -30,8 +30,7 @@ class ProvenCopy {
   const ArchiveRecord& record() const { return record_; }
 
  private:
-  friend Result<ProvenCopy> ProveMember(FileSystem&, const std::string&, const ArchiveRecord&,
-                                        const ByteProgress&);
+  friend Result<ProvenCopy> ProveMember(const Store&, const ArchiveRecord&, const ByteProgress&);
   explicit ProvenCopy(ArchiveRecord record) : record_(std::move(record)) {}
   ArchiveRecord record_;
 };
@@ -40,32 +39,27 @@ class ProvenCopy {
 std::vector<uint64_t> TarEntries(const Manifest& manifest);
 uint64_t TarBytesAtMost(const Manifest& manifest);
 
-// The member of `store` with the same manifest, where it was proven and not found damaged since.
-Result<std::optional<ArchiveRecord>> FindStored(FileSystem& fs, const std::string& store,
-                                                const ArchiveRecord& wanted);
+// The member of the store with the same manifest, where it was proven and not found damaged since.
+Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted);
 
 // Writes the step's tar and proves it. Requires the store's lock. A failure leaves no trace in the store.
 // Errors: Corrupt, NotFound (the source is damaged, changed or vanished meanwhile); NoSpace, IoError (the
 // store).
-Result<ProvenCopy> StoreStep(FileSystem& fs, const StepReader& step, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options = {});
+Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
+                             const StoreOptions& options = {});
 // The same with a record that differs from DescribeSource(): of weights that were taken from another step.
-Result<ProvenCopy> StoreStepAs(FileSystem& fs, const StepReader& step, ArchiveRecord record,
-                               const std::string& store, const ByteProgress& progress,
-                               const StoreOptions& options);
+Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, ArchiveRecord record,
+                               const ByteProgress& progress, const StoreOptions& options);
 // The same for any tree of files. Nobody made digests of those when they were written: what is proven is that
 // the store holds what was read, and that nothing changed from before it was read to after. Errors: those of
 // ListTree too.
-Result<ProvenCopy> StoreTree(FileSystem& fs, const std::string& directory, const std::string& store,
-                             const ByteProgress& progress, const StoreOptions& options = {},
-                             Links links = Links::kRefuse);
+Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
+                             const StoreOptions& options = {}, Links links = Links::kRefuse);
 
 // Makes the sidecar of a tar that lost it, by reading all of it. Errors: Corrupt.
-Result<ProvenCopy> RebuildRecord(FileSystem& fs, const std::string& store, const std::string& tar,
-                                 const ByteProgress& progress);
+Result<ProvenCopy> RebuildRecord(const MemberRef& member, const ByteProgress& progress);
 
 // Reads an archived step back. Errors: Corrupt with the first problem.
-Result<ProvenCopy> ProveMember(FileSystem& fs, const std::string& store, const ArchiveRecord& record,
-                               const ByteProgress& progress);
+Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record, const ByteProgress& progress);
 
 }  // namespace cairn

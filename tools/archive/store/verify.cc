@@ -108,14 +108,6 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
   return OkStatus();
 }
 
-VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                       const ArchiveRecord* record, const ByteProgress& progress) {
-  const std::string path = JoinPath(store, tar);
-  const Result<TarPlace> place = record != nullptr ? Store(fs, store).Place(*record) : FindTar(fs, path);
-  if (!place.ok()) return {.problems = {{path, 0, "", place.status().message()}}};
-  return VerifyTarAt(fs, *place, record, progress);
-}
-
 VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                          const ByteProgress& progress) {
   const std::string& path = place.root;
@@ -151,15 +143,18 @@ VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRec
   return report;
 }
 
-VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
-                          const ByteProgress& progress) {
-  if (member.state == MemberState::kDamaged && member.bytes == 0)
-    return {.problems = {{JoinPath(store, member.file()), 0, "", member.trouble}}};
-  if (ParseBundleName(member.tar))
-    return {.problems = {{JoinPath(store, member.tar), 0, "", member.trouble}}};
-  VerifyReport report = VerifyTar(fs, store, member.tar, member.record ? &*member.record : nullptr, progress);
-  if (member.state == MemberState::kDamaged)
-    report.problems.push_back({JoinPath(store, member.file()), 0, "", member.trouble});
+VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress) {
+  const auto problem = [&](std::string what) {
+    return Problem{store.Path(member.file()), 0, "", std::move(what)};
+  };
+  if ((member.state == MemberState::kDamaged && member.bytes == 0) || ParseBundleName(member.tar))
+    return {.problems = {problem(member.trouble)}};
+  const ArchiveRecord* const record = member.record ? &*member.record : nullptr;
+  const Result<TarPlace> place =
+      record != nullptr ? store.Place(*record) : FindTar(store.fs(), store.Path(member.tar));
+  if (!place.ok()) return {.problems = {problem(place.status().message())}};
+  VerifyReport report = VerifyTarAt(store.fs(), *place, record, progress);
+  if (member.state == MemberState::kDamaged) report.problems.push_back(problem(member.trouble));
   return report;
 }
 

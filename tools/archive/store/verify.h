@@ -15,12 +15,8 @@ namespace cairn {
 
 using ByteProgress = std::function<void(uint64_t bytes_done)>;
 
-// Everything that is wrong with STORE/tar, or with that member of a bundle. `record`, where the ledger has
-// one, must agree with what is in the tar.
-VerifyReport VerifyTar(FileSystem& fs, const std::string& store, const std::string& tar,
-                       const ArchiveRecord* record, const ByteProgress& progress = {});
-
-// The same of what lies at a place, whatever the file's name.
+// Everything that is wrong with what lies at a place, whatever the file's name. `record`, where the ledger
+// has one, must agree with what is in the tar.
 VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
                          const ByteProgress& progress = {});
 
@@ -32,7 +28,6 @@ Status CheckAgainstRecord(TarFileSystem& view, const ArchiveRecord& record);
 Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, const ByteSink& sink);
 
 // The same for a member as ListStore found it; what is damaged in the ledger is a problem too.
-VerifyReport VerifyMember(FileSystem& fs, const std::string& store, const ArchiveMember& member,
-                          const ByteProgress& progress = {});
+VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress = {});
 
 }  // namespace cairn

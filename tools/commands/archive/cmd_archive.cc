@@ -118,7 +118,7 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
     if (ParseBundleName(member.file())) {
       const auto rebuilt = RebuildBundle(fs, store, member.file());
       problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
-    } else if (const auto proof = RebuildRecord(fs, store, member.tar, {}); !proof.ok()) {
+    } else if (const auto proof = RebuildRecord({{fs, store}, member.tar}, {}); !proof.ok()) {
       problems = {proof.status().message()};
     }
     for (const std::string& problem : problems) PrintProblem(problem);
@@ -134,9 +134,9 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(code, RebuildSidecars(fs, options.store));
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members,
-                         ListByLedger(fs, options.store, options.rebuild));
+                         ListByLedger({fs, options.store}, options.rebuild));
   std::vector<SeenSource> waiting;
-  if (Result<Ledger> ledger = Ledger::Open(options.store); ledger.ok()) {
+  if (Result<Ledger> ledger = Ledger::Open({fs, options.store}); ledger.ok()) {
     CAIRN_ASSIGN_OR_RETURN(waiting, ledger->Sources());
     std::erase_if(waiting, [&](const SeenSource& source) { return !fs.Stat(source.path).ok(); });
   }
@@ -233,7 +233,7 @@ Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveO
                                                : ParseSize(options.per_night);
   if (!fraction) return InvalidArgument("--sample '{}' is not a share; write 2%", options.sample);
   if (!bytes) return InvalidArgument("--per-night '{}' is not a size; write 200GB", options.per_night);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(fs, store, false));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger({fs, store}, false));
   std::erase_if(all, [&](const LedgerMember& entry) {
     return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
   });
@@ -269,7 +269,7 @@ Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, Ver
   CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(fs, store, member));
   member = DescribeMember({{fs, store}, member.tar});
-  report = VerifyMember(fs, store, member);
+  report = VerifyMember({fs, store}, member);
   fmt::print(stderr, "{}: {}\n", MemberText(member), how);
   return OkStatus();
 }
@@ -282,7 +282,7 @@ VerifyReport LookAtMember(FileSystem& fs, const std::string& store, const Archiv
           .problems = {{path, 0, "",
                         "still on tape after the recall command, or lost: it has fewer blocks than bytes"}}};
   Progress progress("verifying " + MemberText(member), member.bytes, !quiet);
-  return VerifyMember(fs, store, member, [&](uint64_t done) { progress.Update(done); });
+  return VerifyMember({fs, store}, member, [&](uint64_t done) { progress.Update(done); });
 }
 
 // What was not looked at is said, and is no failure unless it was asked for by name.
@@ -311,8 +311,8 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
   CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(fs, options, name, commands));
   CAIRN_RETURN_IF_ERROR(TryRecall(FilesOf(name.store, plan.members), commands).status());
-  Result<Ledger> ledger = Ledger::Open(name.store);  // of a store that is read-only there is none
-  if (ledger.ok()) (void)ledger->Sync(fs);
+  Result<Ledger> ledger = Ledger::Open({fs, name.store});  // of a store that is read-only there is none
+  if (ledger.ok()) (void)ledger->Sync();
   int code = kExitDone;
   ordered_json list = ordered_json::array();
   for (ArchiveMember& m : plan.members) {
@@ -321,7 +321,7 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
       if (const Status mended = Mend(fs, name.store, m, report); !mended.ok()) PrintProblem(mended.message());
     if (!report.problems.empty()) code = kExitCheckFailed;
     if (ledger.ok() && m.record) {
-      (void)ledger->Sync(fs);
+      (void)ledger->Sync();
       (void)ledger->SetScrub(
           m.tar, {std::time(nullptr), report.problems.empty() ? "" : ToString(report.problems.front())});
     }
@@ -385,7 +385,7 @@ Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& m
   const TarPlace place = Store(fs, name.store).Place(record);
   const std::vector<std::string> first{std::string(kManifestName), std::string(kIndexName)};
   CAIRN_RETURN_IF_ERROR(Recall(FilesWith(place, record, first), commands).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember(fs, name.store, member.tar));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({{fs, name.store}, member.tar}));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   return Recall(FilesWith(place, record, FilesOfTensors(step->catalog(), options.tensors)), commands)
       .status();
@@ -423,7 +423,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
     RestoreOptions restore;
     if (options.no_same_owner) restore.same_owner = false;
     return RestoreTar(
-        fs, name.store, member.tar, options.destination, [&](uint64_t done) { progress.Update(done); },
+        {{fs, name.store}, member.tar}, options.destination, [&](uint64_t done) { progress.Update(done); },
         restore);
   }();
   if (!status.ok()) {

@@ -55,7 +55,7 @@ Result<int> RunBundle(const BundleOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore({fs, policy.store}));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, policy.store}));
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(CleanStore({fs, policy.store}));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));
@@ -69,7 +69,7 @@ Result<int> RunBundle(const BundleOptions& options) {
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
   CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
   for (const std::string& problem : problems) PrintProblem(problem);
-  if (Result<Ledger> ledger = Ledger::Open(policy.store); ledger.ok()) (void)ledger->Sync(fs);
+  if (Result<Ledger> ledger = Ledger::Open({fs, policy.store}); ledger.ok()) (void)ledger->Sync();
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 

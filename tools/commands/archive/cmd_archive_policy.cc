@@ -149,7 +149,7 @@ Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy&
 // Of killed runs, and what only looks so, said once.
 Status CleanAndTell(FileSystem& fs, const std::string& store) {
   std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore(fs, store, &left_alone));
+  CAIRN_RETURN_IF_ERROR(CleanStore({fs, store}, &left_alone));
   TellLeftAlone(store, left_alone);
   return OkStatus();
 }
@@ -222,7 +222,7 @@ class PolicyRun {
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs_, policy_.store}));
     CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    CAIRN_RETURN_IF_ERROR(AddClaim(fs_, policy_.store, plan.unclaimed, claim_));
+    CAIRN_RETURN_IF_ERROR(AddClaim({fs_, policy_.store}, plan.unclaimed, claim_));
     Note(plan);
     return OkStatus();
   }
@@ -256,9 +256,9 @@ class PolicyRun {
 
   // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
   void Note(const Plan& plan) {
-    Result<Ledger> ledger = Ledger::Open(policy_.store);
+    Result<Ledger> ledger = Ledger::Open({fs_, policy_.store});
     if (!ledger.ok()) return PrintProblem(ledger.status().message());
-    (void)ledger->Sync(fs_);
+    (void)ledger->Sync();
     for (const PlanEntry& e : plan.entries)
       (void)(e.stores() ? ledger->NoteSource({e.source.path, e.run, e.step, e.bytes, "", "scratch only"})
                         : ledger->ForgetSource(e.source.path));
@@ -286,7 +286,7 @@ class PolicyRun {
         CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
       }
       Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
-      outcome = Archive(fs_, policy_.store, request,
+      outcome = Archive({fs_, policy_.store}, request,
                         {.pack = policy_.pack,
                          .parity = policy_.parity,
                          .max_tar_bytes = policy_.bundle_max,
@@ -306,7 +306,7 @@ class PolicyRun {
   bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
     bool on_tape = false;
     const auto claim = [&](const std::string& tar) -> Status {
-      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(fs_, policy_.store, {tar}, claim_); }));
+      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim({fs_, policy_.store}, {tar}, claim_); }));
       if (!delete_source) return OkStatus();
       CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({{fs_, policy_.store}, tar}));
       const std::vector<std::string> files = FilesOf(cairn::Store(fs_, policy_.store).Place(record));
@@ -382,7 +382,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
   }
   if (!options.dry_run && !options.adopt.empty()) {
     CAIRN_ASSIGN_OR_RETURN(const size_t adopted,
-                           AdoptClaims(fs, policy.store, options.adopt, policy.labels().front()));
+                           AdoptClaims({fs, policy.store}, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run

@@ -74,7 +74,7 @@ class Runner {
       fmt::print("{} stays: the newest healthy step of its run\n", source.path);
     if (team == nullptr) return DryRun(request);
     request.stored = [&](const std::string& tar) {
-      return team->Alone([&] { return AddClaim(fs_, options_.store, {tar}, std::string(kByHand)); });
+      return team->Alone([&] { return AddClaim({fs_, options_.store}, {tar}, std::string(kByHand)); });
     };
     uint64_t bytes = 0;
     if (source.native) {
@@ -86,7 +86,7 @@ class Runner {
       NoteLinks(source, files);
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
-    return cairn::Archive(fs_, options_.store, request,
+    return cairn::Archive({fs_, options_.store}, request,
                           {.pack = options_.pack,
                            .parity = options_.parity,
                            .max_tar_bytes = options_.max_tar_bytes,
@@ -105,7 +105,7 @@ class Runner {
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(fs_, options_.store, request));
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp({fs_, options_.store}, request));
     if (!outcome.stored || options_.json) return outcome;
     fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
                options_.weights        ? "its fp16 weights"
@@ -172,7 +172,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join(fs, options.store, team, [&]() -> Status {
                            CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, options.store}));
                            std::vector<std::string> left_alone;
-                           CAIRN_RETURN_IF_ERROR(CleanStore(fs, options.store, &left_alone));
+                           CAIRN_RETURN_IF_ERROR(CleanStore({fs, options.store}, &left_alone));
                            TellLeftAlone(options.store, left_alone);
                            return OkStatus();
                          }));

@@ -25,7 +25,7 @@ class RepairTest : public testing::Test {
   }
 
   ArchiveOutcome Run(bool weights) {
-    const auto outcome = Archive(FileSystem::Posix(), store_, {{source_, true}, weights, false}, {}, {});
+    const auto outcome = Archive({FileSystem::Posix(), store_}, {{source_, true}, weights, false}, {}, {});
     EXPECT_TRUE(outcome.ok()) << outcome.status().message();
     return outcome.ok() ? *outcome : ArchiveOutcome{};
   }
@@ -37,7 +37,7 @@ class RepairTest : public testing::Test {
     file << "damage";
     file.close();
     const ArchiveMember member = DescribeTar({{FileSystem::Posix(), store_}, TarName(record)});
-    EXPECT_FALSE(VerifyMember(FileSystem::Posix(), store_, member).problems.empty());
+    EXPECT_FALSE(VerifyMember({FileSystem::Posix(), store_}, member).problems.empty());
     return member;
   }
 
@@ -46,7 +46,7 @@ class RepairTest : public testing::Test {
     ASSERT_TRUE(how.ok()) << how.status().message();
     EXPECT_EQ(*how, "stored again from " + from);
     EXPECT_TRUE(
-        VerifyMember(FileSystem::Posix(), store_, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
+        VerifyMember({FileSystem::Posix(), store_}, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
             .problems.empty());
   }
 
@@ -83,14 +83,14 @@ TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
     const ArchiveRecord record = Run(weights).record;
     EXPECT_FALSE(Run(weights).stored);
     const ArchiveMember member = Damage(record);
-    auto ledger = Ledger::Open(store_);
-    ASSERT_TRUE(ledger.ok() && ledger->Sync(FileSystem::Posix()).ok());
+    auto ledger = Ledger::Open({FileSystem::Posix(), store_});
+    ASSERT_TRUE(ledger.ok() && ledger->Sync().ok());
     ASSERT_TRUE(ledger->SetScrub(member.tar, {std::time(nullptr), "damaged"}).ok());
     EXPECT_TRUE(Run(weights).stored);
-    ASSERT_TRUE(ledger->Sync(FileSystem::Posix()).ok());
+    ASSERT_TRUE(ledger->Sync().ok());
     EXPECT_FALSE(Run(weights).stored);
     EXPECT_TRUE(
-        VerifyMember(FileSystem::Posix(), store_, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
+        VerifyMember({FileSystem::Posix(), store_}, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
             .problems.empty());
   }
 }

@@ -30,7 +30,7 @@ class BundleRewriteTest : public testing::Test {
       recipe.seed = static_cast<uint64_t>(number);
       EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
       const auto step = StepReader::Open(FileSystem::Posix(), dir_ / ("gpt/" + StepDirName(number)));
-      EXPECT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}, {.claims = {"weekly"}}).ok());
+      EXPECT_TRUE(StoreStep({FileSystem::Posix(), store_}, **step, {}, {.claims = {"weekly"}}).ok());
     }
     const uint64_t large = uint64_t{1} << 40;
     EXPECT_TRUE(MakeBundles(FileSystem::Posix(), store_, {.sizes = {large, large, large}, .all = true}).ok());
@@ -42,7 +42,7 @@ class BundleRewriteTest : public testing::Test {
   }
 
   Result<std::vector<std::string>> Prune(FileSystem& fs) {
-    CAIRN_RETURN_IF_ERROR(CleanStore(fs, store_));
+    CAIRN_RETURN_IF_ERROR(CleanStore({fs, store_}));
     CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store_).status());
     CAIRN_ASSIGN_OR_RETURN(entries_, PlanPrune(fs, policy_));
     CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy_, entries_));
@@ -57,7 +57,8 @@ class BundleRewriteTest : public testing::Test {
     std::vector<int64_t> steps;
     const std::vector<ArchiveMember> members = ListStore({FileSystem::Posix(), store_}).value();
     for (const ArchiveMember& m : members)
-      if (m.state == MemberState::kVerified && VerifyMember(FileSystem::Posix(), store_, m).problems.empty())
+      if (m.state == MemberState::kVerified &&
+          VerifyMember({FileSystem::Posix(), store_}, m).problems.empty())
         steps.push_back(m.step);
     return steps;
   }
@@ -119,7 +120,7 @@ TEST_F(BundleRewriteTest, DamageInWhatStaysLeavesTheBundleAsItIs) {
 
 TEST_F(BundleRewriteTest, AMemberWithATarOfItsOwnKeepsTheBundle) {
   const auto step = StepReader::Open(FileSystem::Posix(), dir_ / "gpt/step-00000040");
-  ASSERT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}).ok());  // as a repair leaves it
+  ASSERT_TRUE(StoreStep({FileSystem::Posix(), store_}, **step, {}).ok());  // as a repair leaves it
   const auto entries = PlanPrune(FileSystem::Posix(), policy_).value();
   for (const PruneEntry& e : entries) EXPECT_FALSE(e.remove) << e.step;
   ASSERT_TRUE(Prune(FileSystem::Posix()).ok());  // settles first

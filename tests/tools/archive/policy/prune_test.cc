@@ -52,10 +52,10 @@ class PruneTest : public testing::Test {
   // All that the policy asks for.
   void Run(const Policy& policy) {
     const Plan plan = MakePlan(fs, policy, 0, 0).value();
-    ASSERT_TRUE(AddClaim(fs, store_, plan.unclaimed, policy.labels().front()).ok());
+    ASSERT_TRUE(AddClaim({fs, store_}, plan.unclaimed, policy.labels().front()).ok());
     for (const PlanEntry& entry : plan.entries)
       if (entry.stores()) {
-        const auto outcome = Archive(fs, store_, {entry.source}, {.claims = {policy.labels().front()}}, {});
+        const auto outcome = Archive({fs, store_}, {entry.source}, {.claims = {policy.labels().front()}}, {});
         ASSERT_TRUE(outcome.ok()) << outcome.status().message();
       }
   }
@@ -208,7 +208,8 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
   const std::vector<ArchiveMember> members = ListStore({fs, store_}).value();
-  for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(fs, store_, m).problems.empty()) << m.step;
+  for (const ArchiveMember& m : members)
+    EXPECT_TRUE(VerifyMember({fs, store_}, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   Prune(none);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
@@ -218,7 +219,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   const auto store = [&](int64_t step, std::vector<std::string> claims) {
     const ArchiveSource source{dir_ / ("e1/gpt/" + StepDirName(step)), true};
-    ASSERT_TRUE(Archive(fs, store_, {source}, {.claims = std::move(claims)}, {}).ok());
+    ASSERT_TRUE(Archive({fs, store_}, {source}, {.claims = std::move(claims)}, {}).ok());
   };
   store(2, {});
   store(4, {std::string(kByHand)});
@@ -227,7 +228,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   Prune(policy_);
   EXPECT_EQ(Stored(), all);
   EXPECT_EQ(OrphanedClaims(fs, policy_)->size(), 1u);
-  EXPECT_EQ(AdoptClaims(fs, store_, {"unknown", "by hand"}, "weekly").value(), 2u);
+  EXPECT_EQ(AdoptClaims({fs, store_}, {"unknown", "by hand"}, "weekly").value(), 2u);
   Prune(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly"}));
 }

@@ -34,7 +34,7 @@ class BundleTest : public testing::Test {
     for (const int64_t step : {10, 20}) Save(step);
     EXPECT_TRUE(MakeDirs(FileSystem::Posix(), dir_ / "notes/deep").ok());
     std::ofstream(dir_ / "notes/deep/a.txt") << std::string(100000, 'a');
-    EXPECT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}).ok());
+    EXPECT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}).ok());
   }
 
   void Save(int64_t number) {
@@ -43,7 +43,7 @@ class BundleTest : public testing::Test {
     recipe.seed = static_cast<uint64_t>(number);
     EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
     const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(number));
-    EXPECT_TRUE(StoreStep(FileSystem::Posix(), **step, store_, {}).ok());
+    EXPECT_TRUE(StoreStep({FileSystem::Posix(), store_}, **step, {}).ok());
   }
 
   std::string SourceOf(int64_t number) const { return dir_ / ("gpt/" + StepDirName(number)); }
@@ -67,7 +67,7 @@ class BundleTest : public testing::Test {
   std::vector<std::string> Problems() {
     std::vector<std::string> problems;
     for (const ArchiveMember& m : Members())
-      for (const Problem& problem : VerifyMember(FileSystem::Posix(), store_, m).problems)
+      for (const Problem& problem : VerifyMember({FileSystem::Posix(), store_}, m).problems)
         problems.push_back(ToString(problem));
     return problems;
   }
@@ -103,19 +103,19 @@ TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@20");
   ASSERT_TRUE(member.ok());
-  const auto view = OpenMember(FileSystem::Posix(), store_, member->tar);
+  const auto view = OpenMember({{FileSystem::Posix(), store_}, member->tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
   for (const std::string& name : FilesIn(SourceOf(20)))
     EXPECT_EQ(ReadSmallFile(**view, JoinPath((*view)->root(), name), 1 << 30).value(),
               BytesOf(JoinPath(SourceOf(20), name)));
   const std::string back = dir_ / "back/step-00000020";
-  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, member->tar, back, {}).ok());
+  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, member->tar}, back, {}).ok());
   EXPECT_EQ(BytesOf(back + "/shard-00000.h5"), BytesOf(SourceOf(20) + "/shard-00000.h5"));
   const auto notes = FindMember({FileSystem::Posix(), store_}, "notes");
-  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, notes->tar, dir_ / "notes-back", {}).ok());
+  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, notes->tar}, dir_ / "notes-back", {}).ok());
   EXPECT_EQ(BytesOf(dir_ / "notes-back/deep/a.txt"), std::string(100000, 'a'));
   const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(20));
-  EXPECT_EQ(FindStored(FileSystem::Posix(), store_, DescribeSource(**step)).value()->bundle, OnlyBundle());
+  EXPECT_EQ(FindStored({FileSystem::Posix(), store_}, DescribeSource(**step)).value()->bundle, OnlyBundle());
 }
 
 TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
@@ -126,16 +126,17 @@ TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
     for (const ArchivedFile& file : damaged.record->files) {
       FlipByte(path, file.offset + file.stored_bytes / 2);
       for (const ArchiveMember& m : members)
-        EXPECT_EQ(VerifyMember(FileSystem::Posix(), store_, m).problems.empty(), m.tar != damaged.tar)
+        EXPECT_EQ(VerifyMember({FileSystem::Posix(), store_}, m).problems.empty(), m.tar != damaged.tar)
             << file.name;
       FlipByte(path, file.offset + file.stored_bytes / 2);
     }
     FlipByte(path, damaged.record->bundle_offset + 3);  // a name in a header
-    EXPECT_FALSE(VerifyMember(FileSystem::Posix(), store_, damaged).problems.empty());
+    EXPECT_FALSE(VerifyMember({FileSystem::Posix(), store_}, damaged).problems.empty());
     FlipByte(path, damaged.record->bundle_offset + 3);
   }
   FlipByte(path, members[0].record->files.back().offset + 1);
-  EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, members[0].tar, dir_ / "back/step-00000010", {}).ok());
+  EXPECT_FALSE(
+      RestoreTar({{FileSystem::Posix(), store_}, members[0].tar}, dir_ / "back/step-00000010", {}).ok());
   EXPECT_FALSE(stdfs::exists(dir_ / "back/step-00000010"));
   stdfs::resize_file(path, stdfs::file_size(path) - 4096);
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
@@ -173,10 +174,10 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
     done = Bundle(stopping, 0.03).ok();
     size_t proven = 0;
     for (const ArchiveMember& m : Members())
-      proven +=
-          m.state == MemberState::kVerified && VerifyMember(FileSystem::Posix(), store_, m).problems.empty();
+      proven += m.state == MemberState::kVerified &&
+                VerifyMember({FileSystem::Posix(), store_}, m).problems.empty();
     ASSERT_EQ(proven, 4u) << "after change " << changes;
-    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
+    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
     ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.03).ok()) << "after change " << changes;
     EXPECT_EQ(problems_, std::vector<std::string>{}) << "after change " << changes;
     ASSERT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
@@ -281,8 +282,8 @@ TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
 
 TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
   const auto listed = [&] {
-    auto ledger = Ledger::Open(store_);
-    EXPECT_TRUE(ledger->Sync(FileSystem::Posix()).ok());
+    auto ledger = Ledger::Open({FileSystem::Posix(), store_});
+    EXPECT_TRUE(ledger->Sync().ok());
     return ledger->Members().value();
   };
   EXPECT_EQ(listed().size(), 3u);
@@ -293,13 +294,13 @@ TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
     EXPECT_EQ(entry.member.state, MemberState::kVerified);
   }
   const std::string kept = listed()[0].member.tar, dropped = listed()[2].member.tar;
-  ASSERT_TRUE(Ledger::Open(store_)->SetScrub(kept, {77, "a bit"}).ok());
+  ASSERT_TRUE(Ledger::Open({FileSystem::Posix(), store_})->SetScrub(kept, {77, "a bit"}).ok());
   ASSERT_TRUE(DropFromBundle(FileSystem::Posix(), store_, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 77);
   stdfs::remove(dir_ / "store/ledger.sqlite");
   EXPECT_EQ(listed().size(), 2u);
-  ASSERT_TRUE(RemoveMember(FileSystem::Posix(), store_, OnlyBundle()).ok());
+  ASSERT_TRUE(RemoveMember({FileSystem::Posix(), store_}, OnlyBundle()).ok());
   EXPECT_TRUE(listed().empty());
 }
 
@@ -317,7 +318,7 @@ TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
   };
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   Journal journal(FileSystem::Posix());
-  ASSERT_TRUE(RemoveMember(journal, store_, OnlyBundle()).ok());
+  ASSERT_TRUE(RemoveMember({journal, store_}, OnlyBundle()).ok());
   EXPECT_EQ(journal.calls,
             (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
 }

@@ -44,7 +44,7 @@ TEST_F(GoldenStores, AreListedAndWhole) {
     for (const ArchiveMember& member : *members) {
       ++count;
       EXPECT_EQ(member.state, MemberState::kVerified) << member.tar;
-      for (const Problem& problem : VerifyMember(FileSystem::Posix(), dir_ / store, member).problems)
+      for (const Problem& problem : VerifyMember({FileSystem::Posix(), dir_ / store}, member).problems)
         ADD_FAILURE() << ToString(problem);
       EXPECT_EQ(DecodeRecord(EncodeRecord(*member.record)).value(), *member.record);
     }
@@ -56,7 +56,7 @@ TEST_F(GoldenStores, AreRestored) {
   for (const char* store : {"store", "bundled", "pieces"}) {
     const std::string back = dir_ / std::string("back-") + store;
     const Status restored =
-        RestoreTar(FileSystem::Posix(), dir_ / store, Member(store, "notes").tar, back, {});
+        RestoreTar({{FileSystem::Posix(), dir_ / store}, Member(store, "notes").tar}, back, {});
     ASSERT_TRUE(restored.ok()) << restored.message();
     ExpectNotes(back);
   }
@@ -64,7 +64,7 @@ TEST_F(GoldenStores, AreRestored) {
     const ArchiveMember gpt = Member(store, "gpt@10");
     EXPECT_EQ(gpt.form, form);
     const std::string back = dir_ / fmt::format("{}-back/step-00000010", store);
-    const Status restored = RestoreTar(FileSystem::Posix(), dir_ / store, gpt.tar, back, {});
+    const Status restored = RestoreTar({{FileSystem::Posix(), dir_ / store}, gpt.tar}, back, {});
     ASSERT_TRUE(restored.ok()) << restored.message();
     const auto step = StepReader::Open(FileSystem::Posix(), back);
     ASSERT_TRUE(step.ok()) << step.status().message();
@@ -78,7 +78,7 @@ TEST_F(GoldenStores, GetTheirSidecarsAgainFromTheirTars) {
     for (const ArchiveMember& member : *members) {
       const std::string path = JoinPath(dir_ / store, member.tar);
       stdfs::remove(path + ".json");
-      const auto rebuilt = RebuildRecord(FileSystem::Posix(), dir_ / store, member.tar, {});
+      const auto rebuilt = RebuildRecord({{FileSystem::Posix(), dir_ / store}, member.tar}, {});
       ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
       EXPECT_EQ(rebuilt->record().files, member.record->files);
       EXPECT_EQ(rebuilt->record().manifest_digest, member.record->manifest_digest);

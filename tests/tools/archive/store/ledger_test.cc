@@ -24,9 +24,9 @@ class LedgerTest : public testing::Test {
     return tar;
   }
   std::vector<LedgerMember> Synced() {
-    auto ledger = Ledger::Open(dir_.path());
+    auto ledger = Ledger::Open({fs_, dir_.path()});
     EXPECT_TRUE(ledger.ok()) << ledger.status().message();
-    EXPECT_TRUE(ledger->Sync(fs_).ok());
+    EXPECT_TRUE(ledger->Sync().ok());
     return ledger->Members().value();
   }
 
@@ -55,8 +55,8 @@ TEST_F(LedgerTest, ReadsNoSidecarTwice) {
   std::ofstream(dir_ / (tar + ".json")) << std::string(size, 'x');  // a reader would call it damaged
   std::filesystem::last_write_time(dir_ / (tar + ".json"), time);
   EXPECT_EQ(Synced()[0].member.state, MemberState::kVerified);
-  auto ledger = Ledger::Open(dir_.path());
-  ASSERT_TRUE(ledger->Sync(fs_, /*all=*/true).ok());
+  auto ledger = Ledger::Open({fs_, dir_.path()});
+  ASSERT_TRUE(ledger->Sync(/*all=*/true).ok());
   EXPECT_EQ(ledger->Members()->front().member.state, MemberState::kDamaged);
 }
 
@@ -64,20 +64,20 @@ TEST_F(LedgerTest, KeepsScrubsAndSources) {
   const std::string tar = Put(40);
   (void)Synced();
   {
-    auto ledger = Ledger::Open(dir_.path());
+    auto ledger = Ledger::Open({fs_, dir_.path()});
     ASSERT_TRUE(ledger->SetScrub(tar, {77, "a bit"}).ok());
     ASSERT_TRUE(ledger->NoteSource({"/s", "gpt", 50, 9, "", "scratch only"}).ok());
   }
   EXPECT_EQ(Synced()[0].scrub.unix_seconds, 77);
   EXPECT_EQ(StateText(fs_, Synced()[0]), "damaged");
-  EXPECT_EQ(Ledger::Open(dir_.path())->Sources()->front().step, 50);
+  EXPECT_EQ(Ledger::Open({fs_, dir_.path()})->Sources()->front().step, 50);
 }
 
 TEST_F(LedgerTest, AClaimHidesNoDamageThatWasFound) {
   const std::string tar = Put(40);
   (void)Synced();
-  ASSERT_TRUE(Ledger::Open(dir_.path())->SetScrub(tar, {77, "a bit"}).ok());
-  ASSERT_TRUE(AddClaim(fs_, dir_.path(), {tar}, "weekly").ok());
+  ASSERT_TRUE(Ledger::Open({fs_, dir_.path()})->SetScrub(tar, {77, "a bit"}).ok());
+  ASSERT_TRUE(AddClaim({fs_, dir_.path()}, {tar}, "weekly").ok());
   ASSERT_EQ(Synced()[0].member.record->claims, (std::vector<std::string>{"unknown", "weekly"}));
   EXPECT_EQ(Synced()[0].scrub.trouble, "a bit");
   std::ofstream(dir_ / tar) << "x y";  // other bytes, another time

@@ -75,7 +75,7 @@ class ArchiveRunTest : public testing::Test {
 
   Result<ProvenCopy> Store(FileSystem& fs, const StoreOptions& options = {}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
-    return StoreStep(fs, *step, store_, {}, options);
+    return StoreStep({fs, store_}, *step, {}, options);
   }
 
   std::vector<std::string> StoreFiles() { return FileSystem::Posix().List(store_).value(); }
@@ -96,7 +96,7 @@ TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
   EXPECT_EQ(members->front().step, 100);
   EXPECT_EQ(members->front().state, MemberState::kVerified);
   EXPECT_EQ(members->front().record->tokens, 102400);
-  EXPECT_TRUE(VerifyMember(FileSystem::Posix(), store_, members->front()).problems.empty());
+  EXPECT_TRUE(VerifyMember({FileSystem::Posix(), store_}, members->front()).problems.empty());
 }
 
 TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
@@ -124,7 +124,7 @@ TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
   const std::string tar = JoinPath(store_, member.tar);
   for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
     FlipByte(tar, at);
-    const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, member);
+    const VerifyReport report = VerifyMember({FileSystem::Posix(), store_}, member);
     FlipByte(tar, at);
     // What fills a file up to whole blocks is nobody's data.
     if (report.problems.empty()) {
@@ -188,29 +188,31 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
 TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
   const auto copy = Store(FileSystem::Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
-  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).kind(),
             StatusKind::kInvalidArgument);
   std::filesystem::remove(source_ + "/notes.txt");
-  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, source_, *copy).kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(DeleteSource({FileSystem::Posix(), source_}, source_, *copy).kind(),
+            StatusKind::kInvalidArgument);
   {
     const auto training = RunLock::Take(dir_ / "gpt");
-    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kInvalidArgument);
+    EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(),
+              StatusKind::kInvalidArgument);
   }
-  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(),
+  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(),
             StatusKind::kInvalidArgument);  // the newest
   {
     std::filesystem::rename(source_, dir_ / "elsewhere");
     std::filesystem::create_directory_symlink(dir_ / "elsewhere", source_);
-    EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).kind(),
+    EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).kind(),
               StatusKind::kInvalidArgument);
     std::filesystem::remove(source_);
     std::filesystem::rename(dir_ / "elsewhere", source_);
   }
   const std::string tar = JoinPath(store_, TarName(copy->record()));
   std::filesystem::rename(tar, dir_ / "tar");
-  EXPECT_FALSE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());  // the proof is gone
+  EXPECT_FALSE(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).ok());  // the proof is gone
   std::filesystem::rename(dir_ / "tar", tar);
-  EXPECT_TRUE(DeleteSource(FileSystem::Posix(), source_, store_, *copy, true).ok());
+  EXPECT_TRUE(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
@@ -220,7 +222,7 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
   StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
   recipe.seed = 2;
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
-  EXPECT_EQ(DeleteSource(FileSystem::Posix(), source_, store_, *copy).kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(), StatusKind::kCorrupt);
   EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
 }
 
@@ -228,8 +230,8 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
 TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
-    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep(fs, *step, store_, {}));
-    return DeleteSource(fs, source_, store_, copy, /*newest_too=*/true);
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep({fs, store_}, *step, {}));
+    return DeleteSource({fs, store_}, source_, copy, /*newest_too=*/true);
   };
   bool done = false;
   for (int changes = 0; !done; ++changes) {
@@ -239,7 +241,7 @@ TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
     const bool source_whole = source.ok() && VerifyHash(FileSystem::Posix(), **source).problems.empty();
     const auto members = *ListStore({FileSystem::Posix(), store_});
     const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
-                             VerifyMember(FileSystem::Posix(), store_, members[0]).problems.empty();
+                             VerifyMember({FileSystem::Posix(), store_}, members[0]).problems.empty();
     ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;
     if (!source_whole) {
       std::filesystem::remove_all(dir_ / "gpt");
@@ -257,7 +259,7 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
   const std::string destination = dir_ / "back/step-00000100";
   for (int changes = 0;; ++changes) {
     StoppingFileSystem stopping(changes);
-    if (RestoreTar(stopping, store_, tar, destination, {}).ok()) break;
+    if (RestoreTar({{stopping, store_}, tar}, destination, {}).ok()) break;
     if (const auto step = StepReader::Open(FileSystem::Posix(), destination);
         step.ok())  // only its name was not synced
       EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
@@ -265,11 +267,13 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
       EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
     std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
   }
-  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, destination, {}).kind(), StatusKind::kAlreadyExists);
-  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "back/step-00000007", {}).kind(),
+  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, destination, {}).kind(),
+            StatusKind::kAlreadyExists);
+  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "back/step-00000007", {}).kind(),
             StatusKind::kInvalidArgument);
   FlipByte(JoinPath(store_, tar), 100000);
-  EXPECT_EQ(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "new/x", {}).kind(),
+            StatusKind::kCorrupt);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
 }
 

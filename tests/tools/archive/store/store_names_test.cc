@@ -85,7 +85,7 @@ TEST(StoreNamesTest, CleaningRemovesThoseAloneAndNamesTheOthers) {
   others.insert(others.end(), {".staging-0a0a0a0a", "gpt-step-00000050.9f8e7d6c.tar.partial"});
   std::ranges::sort(others);
   std::vector<std::string> left_alone;
-  ASSERT_TRUE(CleanStore(fs, dir.path(), &left_alone).ok());
+  ASSERT_TRUE(CleanStore({fs, dir.path()}, &left_alone).ok());
   EXPECT_EQ(left_alone, others);
   EXPECT_EQ(fs.List(dir.path()).value(), others);
   EXPECT_TRUE(fs.Stat(outside / "kept").ok());

@@ -66,11 +66,11 @@ class TreeTest : public testing::Test {
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    return Archive(FileSystem::Posix(), store_,
+    return Archive({FileSystem::Posix(), store_},
                    {{.path = tree, .native = false, .links = links}, false, delete_source}, {}, {});
   }
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
-    return RestoreTar(FileSystem::Posix(), store_, TarName(record), destination, {});
+    return RestoreTar({{FileSystem::Posix(), store_}, TarName(record)}, destination, {});
   }
   std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
   std::string TarOf(const ArchiveRecord& record) { return JoinPath(store_, TarName(record)); }
@@ -145,10 +145,10 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   SetTime(tree + "/w", 1'700'000'000);
-  const auto copy = StoreTree(FileSystem::Posix(), tree, store_, {});
+  const auto copy = StoreTree({FileSystem::Posix(), store_}, tree, {});
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   Rewrite(tree + "/w", "new bytes");
-  const Status refused = DeleteSource(FileSystem::Posix(), tree, store_, *copy);
+  const Status refused = DeleteSource({FileSystem::Posix(), store_}, tree, *copy);
   EXPECT_EQ(refused.kind(), StatusKind::kCorrupt) << refused.message();
   EXPECT_NE(refused.message().find("/w differs"), std::string::npos) << refused.message();
   const auto again = Run(tree, true);
@@ -184,7 +184,7 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   Rewrite(tree + "/w", "old bytes");
   const auto repaired = RepairMember(FileSystem::Posix(), store_, member);
   ASSERT_TRUE(repaired.ok()) << repaired.status().message();
-  EXPECT_TRUE(VerifyMember(FileSystem::Posix(), store_, Members()[0]).problems.empty());
+  EXPECT_TRUE(VerifyMember({FileSystem::Posix(), store_}, Members()[0]).problems.empty());
 }
 
 TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
@@ -193,7 +193,7 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
   int number = 0;
   for (const StoreOptions& options :
        {StoreOptions{}, StoreOptions{.pack = true}, StoreOptions{.max_tar_bytes = 1}}) {
-    const auto copy = StoreTree(FileSystem::Posix(), root, store_, {}, options);
+    const auto copy = StoreTree({FileSystem::Posix(), store_}, root, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     const std::string back = dir_ / fmt::format("back{}", number++);
     const Status restored = Restore(copy->record(), back);
@@ -210,12 +210,12 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
 TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
   const std::string root = MakeOddTree();
   for (const StoreOptions& options : {StoreOptions{}, StoreOptions{.pack = true, .max_tar_bytes = 1}}) {
-    const auto copy = StoreTree(FileSystem::Posix(), root, store_, {}, options);
+    const auto copy = StoreTree({FileSystem::Posix(), store_}, root, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     ArchiveRecord record = copy->record();
     EXPECT_EQ(DecodeRecord(EncodeRecord(record)).value(), record);
     stdfs::remove(TarOf(record) + ".json");
-    const auto rebuilt = RebuildRecord(FileSystem::Posix(), store_, TarName(record), {});
+    const auto rebuilt = RebuildRecord({{FileSystem::Posix(), store_}, TarName(record)}, {});
     ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
     record.verified_unix_seconds = rebuilt->record().verified_unix_seconds;
     EXPECT_EQ(EncodeRecord(rebuilt->record()), EncodeRecord(record));

@@ -43,7 +43,7 @@ class TarPiecesTest : public testing::Test {
   // One file an entry, unless said otherwise.
   Status Store(FileSystem& fs, StoreOptions options = {.max_tar_bytes = 1}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
-    return StoreStep(fs, *step, store_, {}, options).status();
+    return StoreStep({fs, store_}, *step, {}, options).status();
   }
   ArchiveMember Member(const std::string& selector = "gpt") {
     const auto member = FindMember({FileSystem::Posix(), store_}, selector);
@@ -58,13 +58,13 @@ class TarPiecesTest : public testing::Test {
   // What is wrong with the step, in one text.
   std::string Trouble() {
     std::string text;
-    for (const Problem& problem : VerifyMember(FileSystem::Posix(), store_, Member()).problems)
+    for (const Problem& problem : VerifyMember({FileSystem::Posix(), store_}, Member()).problems)
       text += ToString(problem) + "\n";
     return text;
   }
   void ExpectRestores() {
     const std::string back = dir_ / "back/step-00000100";
-    const Status restored = RestoreTar(FileSystem::Posix(), store_, Member().tar, back, {});
+    const Status restored = RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, back, {});
     ASSERT_TRUE(restored.ok()) << restored.message();
     EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", source_, back)), 0);
     stdfs::remove_all(dir_ / "back");
@@ -137,7 +137,7 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
     EXPECT_EQ(Trouble(), "");
     ExpectRestores();
     ASSERT_TRUE(FileSystem::Posix().RemoveFile(Paths()[0] + ".json").ok());
-    ASSERT_TRUE(RebuildRecord(FileSystem::Posix(), store_, Member().tar, {}).ok());
+    ASSERT_TRUE(RebuildRecord({{FileSystem::Posix(), store_}, Member().tar}, {}).ok());
     EXPECT_EQ(Member().record->pieces, record.pieces);
     EXPECT_EQ(Member().record->files, record.files);
     const size_t parts = std::max<size_t>(1, record.pieces.size());
@@ -146,11 +146,11 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
 }
 
 TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
-  ASSERT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 150'000}).ok());
+  ASSERT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}, {.max_tar_bytes = 150'000}).ok());
   const ArchiveMember notes = Member("notes");
   EXPECT_EQ(notes.record->pieces.size(), 2u);
   EXPECT_EQ(CountTarPieces({70000, 70000, 0, 70000}, 150'000), 2u);
-  ASSERT_TRUE(RestoreTar(FileSystem::Posix(), store_, notes.tar, dir_ / "again", {}).ok());
+  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, notes.tar}, dir_ / "again", {}).ok());
   EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", dir_ / "notes", dir_ / "again")), 0);
 }
 
@@ -161,7 +161,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     stdfs::rename(path, dir_ / "aside");
     EXPECT_EQ(Member().state, MemberState::kDamaged);
     EXPECT_NE(Trouble().find(path + " is missing"), std::string::npos) << Trouble();
-    EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, Member().tar, dir_ / "back/x", {}).ok());
+    EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, dir_ / "back/x", {}).ok());
     stdfs::copy(dir_ / "aside", path);
     stdfs::resize_file(path, stdfs::file_size(path) - 512);
     EXPECT_EQ(Member().state, MemberState::kDamaged);
@@ -171,16 +171,16 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     EXPECT_EQ(Trouble(), "");
   }
   // Of two of one size nothing but their entries tells.
-  ASSERT_TRUE(StoreTree(FileSystem::Posix(), dir_ / "notes", store_, {}, {.max_tar_bytes = 1}).ok());
+  ASSERT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
   const std::vector<std::string> files =
       FilesOf(cairn::Store(FileSystem::Posix(), store_).Place(*notes.record));
   ASSERT_EQ(stdfs::file_size(files[0]), stdfs::file_size(files[1]));
   ASSERT_TRUE(FileSystem::Posix().Exchange(files[0], files[1]).ok());
-  const VerifyReport report = VerifyMember(FileSystem::Posix(), store_, notes);
+  const VerifyReport report = VerifyMember({FileSystem::Posix(), store_}, notes);
   ASSERT_FALSE(report.problems.empty());
   EXPECT_NE(ToString(report.problems[0]).find("swapped"), std::string::npos) << ToString(report.problems[0]);
-  EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, notes.tar, dir_ / "again", {}).ok());
+  EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, notes.tar}, dir_ / "again", {}).ok());
   EXPECT_FALSE(stdfs::exists(dir_ / "again"));
 }
 
@@ -193,7 +193,8 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
       EXPECT_NE(Trouble(), "") << path << " at " << at;
       if (at == 600 && path != paths.back()) {
         EXPECT_NE(Trouble().find(path), std::string::npos) << Trouble();
-        EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, Member().tar, dir_ / "back/x", {}).ok()) << path;
+        EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, dir_ / "back/x", {}).ok())
+            << path;
       }
       FlipByte(path, at);
     }
@@ -209,14 +210,14 @@ TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
   EXPECT_EQ(Member().state, MemberState::kStored);
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
-    EXPECT_FALSE(RebuildRecord(FileSystem::Posix(), store_, tar, {}).ok()) << path;
+    EXPECT_FALSE(RebuildRecord({{FileSystem::Posix(), store_}, tar}, {}).ok()) << path;
     if (path != paths.back()) {  // which holds SHA256SUMS alone, and no name tells of it
-      EXPECT_FALSE(RestoreTar(FileSystem::Posix(), store_, tar, dir_ / "back/x", {}).ok()) << path;
+      EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "back/x", {}).ok()) << path;
       EXPECT_NE(Member().trouble.find(path + " is missing"), std::string::npos) << Member().trouble;
     }
     stdfs::rename(dir_ / "aside", path);
   }
-  ASSERT_TRUE(RebuildRecord(FileSystem::Posix(), store_, tar, {}).ok());
+  ASSERT_TRUE(RebuildRecord({{FileSystem::Posix(), store_}, tar}, {}).ok());
   EXPECT_EQ(Trouble(), "");
 }
 
@@ -253,7 +254,7 @@ TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
       PlanBundles(*ListStore({FileSystem::Posix(), store_}), {large, large, large}, true, [](const auto&) {
         return false;
       }).bundles.empty());
-  const auto state = [&] { return ListByLedger(FileSystem::Posix(), store_, false)->at(0).member.state; };
+  const auto state = [&] { return ListByLedger({FileSystem::Posix(), store_}, false)->at(0).member.state; };
   EXPECT_EQ(state(), MemberState::kVerified);
   const std::string last = Paths().back();
   stdfs::rename(last, dir_ / "aside");
@@ -271,7 +272,7 @@ TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
   stdfs::remove(FilesOf(place)[3]);
   stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another's: nobody looks
   stdfs::resize_file(FilesOf(place)[3], record.pieces[3]);
-  const auto view = OpenMember(FileSystem::Posix(), store_, Member().tar);
+  const auto view = OpenMember({{FileSystem::Posix(), store_}, Member().tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
   EXPECT_TRUE(ReadSmallFile(**view, JoinPath((*view)->root(), "index.h5"), 1 << 30).ok());
 }
@@ -313,9 +314,9 @@ TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
     done = Store(stopping, {.parity = 0.05, .max_tar_bytes = 1}).ok();
     for (const ArchiveMember& m : Members())
       EXPECT_TRUE(m.state != MemberState::kVerified ||
-                  VerifyMember(FileSystem::Posix(), store_, m).problems.empty())
+                  VerifyMember({FileSystem::Posix(), store_}, m).problems.empty())
           << changes;
-    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
+    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
     for (const std::string& name : FilesIn()) EXPECT_FALSE(name.ends_with(kPartialSuffix)) << name;
     ASSERT_TRUE(Store(FileSystem::Posix(), {.max_tar_bytes = 200'000}).ok()) << "after change " << changes;
     EXPECT_EQ(Trouble(), "");
@@ -332,11 +333,11 @@ TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
   bool done = false;
   for (int changes = 0; !done; ++changes) {
     StoppingFileSystem stopping(changes);
-    done = RemoveMember(stopping, store_, tar).ok();
+    done = RemoveMember({stopping, store_}, tar).ok();
     const bool untouched = stdfs::exists(JoinPath(store_, tar));
     for (const ArchiveMember& m : Members())
       EXPECT_EQ(m.state == MemberState::kVerified, untouched) << changes;
-    ASSERT_TRUE(CleanStore(FileSystem::Posix(), store_).ok());
+    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
     EXPECT_EQ(FilesIn().empty(), !untouched) << changes;
     stdfs::remove_all(store_);
     stdfs::copy(dir_ / "template", store_);
