@@ -334,10 +334,10 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
   const std::string store = JoinPath(root, "store");
   Scenario scenario = ScenarioOfTwo(root, "rewrite a bundle", topology, {});
   const BundleJob two{.sizes = {kLarge, kLarge, kLarge}, .all = true};
-  if (!scenario.disk || !MakeBundles(*scenario.disk, store, two).ok()) return {};
+  if (!scenario.disk || !MakeBundles({*scenario.disk, store}, two).ok()) return {};
   scenario.disk = scenario.disk->Settled();
   const auto rewrite = [=](FileSystem& fs) -> Status {
-    CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store).status());
+    CAIRN_RETURN_IF_ERROR(SettleBundles({fs, store}).status());
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
     std::vector<PruneEntry> entries;
     for (const ArchiveMember& m : members)
@@ -355,7 +355,7 @@ Scenario RewriteScenario(const std::string& root, const Topology& topology) {
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& one : PlanRewrites(members, entries)) drafts.push_back(one.draft);
     if (drafts.empty()) return Aborted("nothing to rewrite is to be seen");
-    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles(fs, store, drafts, {}));
+    CAIRN_ASSIGN_OR_RETURN(const auto problems, RewriteBundles({fs, store}, drafts, {}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
   scenario.act = Reporting(rewrite);
@@ -381,7 +381,7 @@ Scenario BundleScenario(const std::string& root, const Topology& topology) {
     constexpr uint64_t kLarge = uint64_t{1} << 40;
     CAIRN_ASSIGN_OR_RETURN(
         const auto problems,
-        MakeBundles(fs, store, {.sizes = {kLarge, kLarge, kLarge}, .parity = 0.05, .all = true}));
+        MakeBundles({fs, store}, {.sizes = {kLarge, kLarge, kLarge}, .parity = 0.05, .all = true}));
     return problems.empty() ? OkStatus() : Corrupt("{}", problems.front());
   };
   scenario.act = Reporting(bundle);

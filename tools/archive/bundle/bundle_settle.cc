@@ -23,16 +23,16 @@ struct Home {
   bool whole = true;                   // it has no others
 };
 
-Result<std::vector<Home>> HomesOf(FileSystem& fs, const std::string& store) {
+Result<std::vector<Home>> HomesOf(const Store& store) {
   std::vector<Home> homes;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars({fs, store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> tars, ListTars(store));
   for (const std::string& tar : tars)
-    if (const ArchiveMember m = DescribeTar({{fs, store}, tar}); m.state == MemberState::kVerified)
+    if (const ArchiveMember m = DescribeTar({store, tar}); m.state == MemberState::kVerified)
       homes.push_back({tar, false, {*m.record}});
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles({fs, store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> bundles, ListBundles(store));
   for (const std::string& name : bundles) {
     Home home{name, true, {}};
-    for (const ArchiveMember& m : DescribeBundle({fs, store}, name)) {
+    for (const ArchiveMember& m : DescribeBundle(store, name)) {
       if (m.state == MemberState::kVerified) home.members.push_back(*m.record);
       home.whole = home.whole && m.state == MemberState::kVerified;
     }
@@ -52,48 +52,47 @@ bool Supersedes(const Home& other, const Home& home) {
 }
 
 // Sidecars and parity of bundles that never got their tar, where every member is proven elsewhere.
-Status RemoveUnborn(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+Status RemoveUnborn(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   std::set<std::string> unborn;
   for (const std::string& name : names) {
     const std::string tar = name.substr(0, name.rfind('.'));
     if ((name.ends_with(kRecordSuffix) || name.ends_with(kParitySuffix)) && ParseBundleName(tar) &&
-        fs.Stat(JoinPath(store, tar)).status().kind() == StatusKind::kNotFound)
+        store.fs().Stat(store.Path(tar)).status().kind() == StatusKind::kNotFound)
       unborn.insert(tar);
   }
   if (unborn.empty()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   for (const ArchiveMember& m : members)
     if (m.state != MemberState::kVerified) unborn.erase(m.file());
   for (const std::string& name : unborn)
-    for (const std::string& path : {JoinPath(store, name + ".json"), JoinPath(store, name) + ".parity"})
-      CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
-  return fs.SyncDir(store);
+    for (const std::string& path : {store.Sidecar(name), store.Parity(name)})
+      CAIRN_RETURN_IF_ERROR(RemoveIfThere(store.fs(), path));
+  return store.Sync();
 }
 
 // `home` goes, or `other` gives up what is damaged in it.
-Status Settle(FileSystem& fs, const std::string& store, const Home& home, const Home& other,
-              SettledBundles& settled) {
+Status Settle(const Store& store, const Home& home, const Home& other, SettledBundles& settled) {
   // Neither proves nor refutes anything; both stay until it is back from tape.
-  if (IsStub(JoinPath(store, other.file))) {
+  if (IsStub(store.Path(other.file))) {
     settled.files.insert({home.file, other.file});
     return OkStatus();
   }
   bool whole = true;
   for (const ArchiveRecord& member : home.members) {
     const auto same = std::ranges::find(other.members, TarName(member), TarName);
-    const Status proof = ProveAt(fs, Store(fs, store).Place(*same), *same);
+    const Status proof = ProveAt(store.fs(), store.Place(*same), *same);
     if (proof.ok()) continue;
     whole = false;
     settled.problems.push_back(proof.message());
-    if (ProveAt(fs, Store(fs, store).Place(member), member).ok())
-      CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, other.file, TarName(member)));
+    if (ProveAt(store.fs(), store.Place(member), member).ok())
+      CAIRN_RETURN_IF_ERROR(DropFromBundle(store, other.file, TarName(member)));
     else
       settled.files.insert({home.file, other.file});
   }
   if (!whole) return OkStatus();
   settled.files.insert(home.file);
-  return RemoveMember({fs, store}, home.file);
+  return RemoveMember(store, home.file);
 }
 
 }  // namespace
@@ -103,21 +102,22 @@ Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& recor
   return VerifyTarAt(fs, place, &record, progress).status();
 }
 
-Result<SettledBundles> SettleBundles(FileSystem& fs, const std::string& store) {
+Result<SettledBundles> SettleBundles(const Store& store) {
   SettledBundles settled;
-  CAIRN_RETURN_IF_ERROR(RemoveUnborn(fs, store));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(fs, store));
+  CAIRN_RETURN_IF_ERROR(RemoveUnborn(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<Home> homes, HomesOf(store));
   for (const Home& home : homes) {
     const auto other = std::ranges::find_if(homes, [&](const Home& candidate) {
       return !settled.files.contains(candidate.file) && Supersedes(candidate, home);
     });
-    if (other != homes.end()) CAIRN_RETURN_IF_ERROR(Settle(fs, store, home, *other, settled));
+    if (other != homes.end()) CAIRN_RETURN_IF_ERROR(Settle(store, home, *other, settled));
   }
   return settled;
 }
 
-Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, const std::string& name) {
-  const std::string path = JoinPath(store, name);
+Result<RebuiltBundle> RebuildBundle(const Store& store, const std::string& name) {
+  FileSystem& fs = store.fs();
+  const std::string path = store.Path(name);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   CAIRN_ASSIGN_OR_RETURN(const TarEntry entry, ReadLastEntry(fs, path));
   if (entry.name != BundleIndexName(name) || entry.bytes > kMaxRecordBytes)
@@ -130,25 +130,23 @@ Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, co
   RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
   rebuilt.bundle.tar_bytes = info.bytes;
   for (ArchiveRecord& member : rebuilt.bundle.members) {
-    const Status whole = ProveAt(fs, Store(fs, store).Place(member), member);
+    const Status whole = ProveAt(store.fs(), store.Place(member), member);
     if (!whole.ok()) rebuilt.problems.push_back(whole.message());
     member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
     member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
   }
   if (rebuilt.problems.size() == rebuilt.bundle.members.size())
     return Corrupt("{}: none of its members is whole", path);
-  const std::string parity = name + std::string(kParitySuffix);
-  if (const auto there = fs.Stat(JoinPath(store, parity)); there.ok())
-    rebuilt.bundle.parity = {parity, there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, rebuilt.bundle));
+  if (const auto there = fs.Stat(store.Parity(name)); there.ok())
+    rebuilt.bundle.parity = {name + std::string(kParitySuffix), there->bytes};
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, rebuilt.bundle));
   return rebuilt;
 }
 
-Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
-                      const std::string& tar) {
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, name));
+Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(store, name));
   std::erase_if(bundle.members, [&](const ArchiveRecord& member) { return TarName(member) == tar; });
-  return bundle.members.empty() ? RemoveMember({fs, store}, name) : WriteBundleRecord({fs, store}, bundle);
+  return bundle.members.empty() ? RemoveMember(store, name) : WriteBundleRecord(store, bundle);
 }
 
 }  // namespace cairn

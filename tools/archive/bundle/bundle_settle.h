@@ -17,7 +17,7 @@ struct SettledBundles {
   std::vector<std::string> problems;  // one line each
   std::set<std::string> files;        // that are gone, or that nobody should touch: both copies are damaged
 };
-Result<SettledBundles> SettleBundles(FileSystem& fs, const std::string& store);
+Result<SettledBundles> SettleBundles(const Store& store);
 
 // Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as
 // damaged until a later proof (their records are of no verification); `problems` has a line of each. Errors:
@@ -26,11 +26,10 @@ struct RebuiltBundle {
   Bundle bundle;
   std::vector<std::string> problems;
 };
-Result<RebuiltBundle> RebuildBundle(FileSystem& fs, const std::string& store, const std::string& name);
+Result<RebuiltBundle> RebuildBundle(const Store& store, const std::string& name);
 
 // The bundle forgets a member that is damaged in it and stored elsewhere; without any member it goes.
-Status DropFromBundle(FileSystem& fs, const std::string& store, const std::string& name,
-                      const std::string& tar);
+Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar);
 
 // OK where a member at a place is whole, read from the disk; else the first thing that is wrong with it.
 Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,

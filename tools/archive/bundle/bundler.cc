@@ -42,8 +42,7 @@ class Tally {
 // Writes the entries of the draft's members behind each other. `bundle` gets their new records.
 class BundleWriter {
  public:
-  BundleWriter(FileSystem& fs, const std::string& store, TarWriter& tar, Tally& tally)
-      : fs_(fs), store_(store), tar_(tar), tally_(tally) {}
+  BundleWriter(const Store& store, TarWriter& tar, Tally& tally) : store_(store), tar_(tar), tally_(tally) {}
 
   Status Write(const BundleDraft& draft, Bundle& bundle) {
     int64_t newest = 0;
@@ -63,10 +62,10 @@ class BundleWriter {
  private:
   // The headers are read rather than believed: the entries must be those that the record tells of.
   Result<ArchiveRecord> Copy(const ArchiveRecord& member, const std::string& bundle) {
-    const TarPlace place = Store(fs_, store_).Place(member);
-    CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(fs_, place));
+    const TarPlace place = store_.Place(member);
+    CAIRN_ASSIGN_OR_RETURN(const TarIndex index, ReadTarIndex(store_.fs(), place));
     const uint64_t bytes = index.end - place.begin;
-    CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(place.file));
+    CAIRN_ASSIGN_OR_RETURN(const auto file, store_.fs().OpenForRead(place.file));
     ArchiveRecord moved = member;
     moved.bundle = bundle;
     moved.bundle_offset = tar_.offset();
@@ -82,42 +81,41 @@ class BundleWriter {
     return moved;
   }
 
-  FileSystem& fs_;
-  const std::string& store_;
+  const Store& store_;
   TarWriter& tar_;
   Tally& tally_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(kCopyBytes);
 };
 
 // Everything in `file` is what `bundle` says, read from the disk.
-Status ProveBundle(FileSystem& fs, const std::string& store, const std::string& file, Bundle& bundle,
-                   Tally& tally) {
+Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, Tally& tally) {
   for (ArchiveRecord& member : bundle.members) {
-    TarPlace place = Store(fs, store).Place(member);
+    TarPlace place = store.Place(member);
     place.file = file;
-    CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, member, tally.OfMember()));
+    CAIRN_RETURN_IF_ERROR(ProveAt(store.fs(), place, member, tally.OfMember()));
     tally.Add(member.tar_bytes);
     member.verified_unix_seconds = std::time(nullptr);
   }
-  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(fs, file));
+  CAIRN_ASSIGN_OR_RETURN(const TarEntry last, ReadLastEntry(store.fs(), file));
   if (last.name != BundleIndexName(bundle.name)) return Corrupt("{}: has no index of its members", file);
   return OkStatus();
 }
 
 // The bundle of `draft`, proven and with its sidecar; what it replaces is still there.
-Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const BundleDraft& draft, double parity,
+Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double parity,
                           const ByteProgress& progress) {
-  const std::string path = JoinPath(store, draft.name), partial = path + std::string(kPartialSuffix);
+  FileSystem& fs = store.fs();
+  const std::string path = store.Path(draft.name), partial = path + std::string(kPartialSuffix);
   CAIRN_ASSIGN_OR_RETURN(const uint64_t parity_bytes, ParityFileBytes(draft.bytes, parity));
-  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store, draft.bytes + parity_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, store.directory(), draft.bytes + parity_bytes));
   CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, partial));
   Bundle bundle{.name = draft.name};
   Tally tally(progress);
   const auto write = [&]() -> Status {
     WriteRing ring(fs);
     CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
-    CAIRN_RETURN_IF_ERROR(BundleWriter(fs, store, *tar, tally).Write(draft, bundle));
-    return ProveBundle(fs, store, partial, bundle, tally);
+    CAIRN_RETURN_IF_ERROR(BundleWriter(store, *tar, tally).Write(draft, bundle));
+    return ProveBundle(store, partial, bundle, tally);
   };
   if (const Status status = write(); !status.ok()) {
     (void)fs.RemoveFile(partial);
@@ -128,18 +126,18 @@ Result<Bundle> MakeBundle(FileSystem& fs, const std::string& store, const Bundle
   }
   // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
   // would.
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord({fs, store}, bundle));
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, bundle));
   CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
+  CAIRN_RETURN_IF_ERROR(store.Sync());
   return bundle;
 }
 
 // Which of the draft's members are damaged where they lie.
-std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, const BundleDraft& draft,
+std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
   for (const ArchiveRecord& member : draft.members) {
-    const Status whole = ProveAt(fs, Store(fs, store).Place(member), member);
+    const Status whole = ProveAt(store.fs(), store.Place(member), member);
     if (whole.ok()) continue;
     files.insert(FileOf(member));
     lines.push_back(
@@ -150,46 +148,44 @@ std::vector<std::string> DamagedOf(FileSystem& fs, const std::string& store, con
 
 // Makes a bundle and takes away what it replaces. Damaged members are in the way of that; `settled` gets to
 // know them.
-Status MakeOne(FileSystem& fs, const std::string& store, BundleDraft draft, const BundleJob& job,
-               SettledBundles& settled) {
+Status MakeOne(const Store& store, BundleDraft draft, const BundleJob& job, SettledBundles& settled) {
   // Never over what is there, least of all over what it is made of.
   for (int attempt = 1;
-       fs.Stat(JoinPath(store, draft.name)).ok() || fs.Stat(JoinPath(store, draft.name + ".json")).ok();
+       store.fs().Stat(store.Path(draft.name)).ok() || store.fs().Stat(store.Sidecar(draft.name)).ok();
        ++attempt)
     draft.name = BundleName(draft.members, attempt);
   const Result<Bundle> bundle =
-      MakeBundle(fs, store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
+      MakeBundle(store, draft, job.parity, job.progress ? job.progress(draft) : ByteProgress());
   if (!bundle.ok()) {
-    const std::vector<std::string> lines = DamagedOf(fs, store, draft, settled.files);
-    if (!fs.List(store).ok()) return bundle.status();  // a disk that fails altogether is no damage
+    const std::vector<std::string> lines = DamagedOf(store, draft, settled.files);
+    if (!store.List().ok()) return bundle.status();  // a disk that fails altogether is no damage
     settled.problems.insert(settled.problems.end(), lines.begin(), lines.end());
     return lines.empty() ? bundle.status() : OkStatus();
   }
-  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember({fs, store}, file));
+  for (const std::string& file : draft.files) CAIRN_RETURN_IF_ERROR(RemoveMember(store, file));
   if (job.made) job.made(draft, *bundle);
   return OkStatus();
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job) {
-  CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(fs, store));
+Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob& job) {
+  CAIRN_ASSIGN_OR_RETURN(SettledBundles settled, SettleBundles(store));
   const auto pass_over = [&](const std::string& file) {
     return settled.files.contains(file) || (job.pass_over && job.pass_over(file));
   };
   for (;;) {  // one after the other, so that each starts from what there is
-    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
     const BundlePlan plan = PlanBundles(members, job.sizes, job.all, pass_over);
     if (plan.bundles.empty()) return std::move(settled.problems);
-    CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, plan.bundles.front(), job, settled));
+    CAIRN_RETURN_IF_ERROR(MakeOne(store, plan.bundles.front(), job, settled));
   }
 }
 
-Result<std::vector<std::string>> RewriteBundles(FileSystem& fs, const std::string& store,
-                                                const std::vector<BundleDraft>& drafts,
+Result<std::vector<std::string>> RewriteBundles(const Store& store, const std::vector<BundleDraft>& drafts,
                                                 const BundleJob& job) {
   SettledBundles settled;
-  for (const BundleDraft& draft : drafts) CAIRN_RETURN_IF_ERROR(MakeOne(fs, store, draft, job, settled));
+  for (const BundleDraft& draft : drafts) CAIRN_RETURN_IF_ERROR(MakeOne(store, draft, job, settled));
   return std::move(settled.problems);
 }
 

@@ -28,11 +28,11 @@ struct BundleJob {
 
 // Makes all bundles that are due. Returns what went wrong, one line each: damaged members, which stay where
 // they are. Errors: those of the disk, of a store that does not keep what is written.
-Result<std::vector<std::string>> MakeBundles(FileSystem& fs, const std::string& store, const BundleJob& job);
+Result<std::vector<std::string>> MakeBundles(const Store& store, const BundleJob& job);
 
 // Makes these bundles alone, of members that stay of others (bundle_rewrite.h). Returns the same; a bundle
 // with damage in what stays is left as it is.
-Result<std::vector<std::string>> RewriteBundles(FileSystem& fs, const std::string& store,
-                                                const std::vector<BundleDraft>& drafts, const BundleJob& job);
+Result<std::vector<std::string>> RewriteBundles(const Store& store, const std::vector<BundleDraft>& drafts,
+                                                const BundleJob& job);
 
 }  // namespace cairn

@@ -26,32 +26,32 @@ int64_t LastLook(const LedgerMember& entry) {
 }
 
 // What lies in the member's file: itself, or all members of its bundle.
-Result<std::vector<ArchiveRecord>> RecordsBeside(FileSystem& fs, const std::string& store,
-                                                 const ArchiveRecord& record) {
+Result<std::vector<ArchiveRecord>> RecordsBeside(const Store& store, const ArchiveRecord& record) {
   if (record.bundle.empty())
     return record.parity.name.empty() ? Result<std::vector<ArchiveRecord>>(NotFound("it has no parity"))
                                       : std::vector<ArchiveRecord>{record};
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, record.bundle));
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(store, record.bundle));
   if (bundle.parity.name.empty()) return NotFound("its bundle has no parity");
   return std::move(bundle.members);
 }
 
 // All members of a bundle that was just read back.
-Status NoteProven(FileSystem& fs, const std::string& store, const std::string& name) {
-  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle({fs, store}, name));
+Status NoteProven(const Store& store, const std::string& name) {
+  CAIRN_ASSIGN_OR_RETURN(Bundle bundle, ReadBundle(store, name));
   for (ArchiveRecord& member : bundle.members) member.verified_unix_seconds = std::time(nullptr);
-  return WriteBundleRecord({fs, store}, bundle);
+  return WriteBundleRecord(store, bundle);
 }
 
 // The repaired tar takes the damaged one's place once it was read back whole under a name of its own.
-Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(fs, store, record));
-  const TarPlace damaged = Store(fs, store).Place(record);
+Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
+  FileSystem& fs = store.fs();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveRecord> records, RecordsBeside(store, record));
+  const TarPlace damaged = store.Place(record);
   TarPlace repaired = damaged;
   repaired.file += kPartialSuffix;
   CAIRN_RETURN_IF_ERROR(RepairTar(fs, damaged, repaired).status());
   for (const ArchiveRecord& inside : records) {
-    TarPlace place = Store(fs, store).Place(inside);
+    TarPlace place = store.Place(inside);
     place.file = repaired.file;
     const Status proof = ProveAt(fs, place, inside);
     if (proof.ok()) continue;
@@ -60,8 +60,8 @@ Status RepairFromParity(FileSystem& fs, const std::string& store, const ArchiveR
   }
   const std::vector<std::string> from = FilesOf(repaired), to = FilesOf(damaged);
   for (size_t i = 0; i < from.size(); ++i) CAIRN_RETURN_IF_ERROR(fs.Rename(from[i], to[i]));
-  CAIRN_RETURN_IF_ERROR(fs.SyncDir(store));
-  return record.bundle.empty() ? OkStatus() : NoteProven(fs, store, record.bundle);
+  CAIRN_RETURN_IF_ERROR(store.Sync());
+  return record.bundle.empty() ? OkStatus() : NoteProven(store, record.bundle);
 }
 
 // As the damaged member was stored.
@@ -76,8 +76,8 @@ StoreOptions OptionsOf(const ArchiveRecord& record) {
 }
 
 // The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
-Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const ArchiveRecord& weights) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound({fs, store}));
+Result<ArchiveRecord> FullCopyOf(const Store& store, const ArchiveRecord& weights) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
   for (const ArchiveMember& m : members)
     if (m.state == MemberState::kVerified && m.form == Form::kFull &&
         m.record->manifest_digest == weights.derived_from)
@@ -87,44 +87,45 @@ Result<ArchiveRecord> FullCopyOf(FileSystem& fs, const std::string& store, const
 
 // Strips the step again, which gives the same bytes. Where it does not, the program having changed, they are
 // a member of their own, and the damaged one is not repaired.
-Result<std::string> StripAgain(FileSystem& fs, StepReader& step, const std::string& from, ArchiveRecord whole,
-                               const std::string& store, const ArchiveRecord& record) {
+Result<std::string> StripAgain(const Store& store, StepReader& step, const std::string& from,
+                               ArchiveRecord whole, const ArchiveRecord& record) {
   whole.saved_unix_seconds = record.saved_unix_seconds;
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                         StoreWeights({fs, store}, step, whole, {}, OptionsOf(record)));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreWeights(store, step, whole, {}, OptionsOf(record)));
   if (TarName(copy.record()) == TarName(record)) return from;
   return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
                  TarName(copy.record()));
 }
 
-Result<std::string> WeightsAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
+Result<std::string> WeightsAgain(const Store& store, const ArchiveRecord& record) {
+  FileSystem& fs = store.fs();
   const Status source = [&] {
     CAIRN_RETURN_IF_ERROR(fs.Stat(record.source).status());
     return CheckManifestUnchanged(fs, record.source, record.derived_from);
   }();
   if (source.ok()) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-    return StripAgain(fs, *step, record.source, DescribeSource(*step), store, record);
+    return StripAgain(store, *step, record.source, DescribeSource(*step), record);
   }
-  Result<ArchiveRecord> full = FullCopyOf(fs, store, record);
+  Result<ArchiveRecord> full = FullCopyOf(store, record);
   if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
-  const TarPlace place = Store(fs, store).Place(*full);
+  const TarPlace place = store.Place(*full);
   CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, *full));
   CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/false, *full));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
-  return StripAgain(fs, *step, TarName(*full), *full, store, record);
+  return StripAgain(store, *step, TarName(*full), *full, record);
 }
 
 // The source anew, where its content is what was archived. Returns what it was taken from.
-Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const ArchiveRecord& record) {
-  if (record.form == Form::kWeights) return WeightsAgain(fs, store, record);
+Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) {
+  FileSystem& fs = store.fs();
+  if (record.form == Form::kWeights) return WeightsAgain(store, record);
   if (record.source.empty() || !fs.Stat(record.source).ok())
     return NotFound("its source {} is gone", record.source);
   if (record.form == Form::kFiles) {
     CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
     const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           StoreTree({fs, store}, record.source, {}, OptionsOf(record), links));
+                           StoreTree(store, record.source, {}, OptionsOf(record), links));
     if (TarName(copy.record()) != TarName(record))
       return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
                      TarName(copy.record()));
@@ -132,7 +133,7 @@ Result<std::string> StoreAgain(FileSystem& fs, const std::string& store, const A
   }
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  CAIRN_RETURN_IF_ERROR(StoreStep({fs, store}, *step, {}, OptionsOf(record)).status());
+  CAIRN_RETURN_IF_ERROR(StoreStep(store, *step, {}, OptionsOf(record)).status());
   return record.source;
 }
 
@@ -153,16 +154,16 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
   return chosen;
 }
 
-Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member) {
-  Result<ArchiveRecord> record = ReadRecord({{fs, store}, member.tar});
+Result<std::string> RepairMember(const Store& store, const ArchiveMember& member) {
+  Result<ArchiveRecord> record = ReadRecord({store, member.tar});
   if (!record.ok()) return record.status();
-  const Status parity = RepairFromParity(fs, store, *record);
+  const Status parity = RepairFromParity(store, *record);
   if (parity.ok()) return std::string("repaired from its parity");
-  const Result<std::string> source = StoreAgain(fs, store, *record);
+  const Result<std::string> source = StoreAgain(store, *record);
   if (source.ok() && !record->bundle.empty())
-    CAIRN_RETURN_IF_ERROR(DropFromBundle(fs, store, record->bundle, member.tar));
+    CAIRN_RETURN_IF_ERROR(DropFromBundle(store, record->bundle, member.tar));
   if (source.ok()) return fmt::format("stored again from {}", *source);
-  return Corrupt("{}: cannot be repaired: {}; {}", Store(fs, store).Place(*record).root, parity.message(),
+  return Corrupt("{}: cannot be repaired: {}; {}", store.Place(*record).root, parity.message(),
                  source.status().message());
 }
 

@@ -17,6 +17,6 @@ std::vector<LedgerMember> ChooseToScrub(std::vector<LedgerMember> members, doubl
 // Makes a damaged member whole: from its parity, else from its source where that is still the same step.
 // What is put in its place was proven first. Requires the lock. Says how. Errors: Corrupt where nothing
 // helps.
-Result<std::string> RepairMember(FileSystem& fs, const std::string& store, const ArchiveMember& member);
+Result<std::string> RepairMember(const Store& store, const ArchiveMember& member);
 
 }  // namespace cairn

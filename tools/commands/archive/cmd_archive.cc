@@ -116,7 +116,7 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
     if (fs.Stat(sidecar).ok() && !unproven) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
     std::vector<std::string> problems;
     if (ParseBundleName(member.file())) {
-      const auto rebuilt = RebuildBundle(fs, store, member.file());
+      const auto rebuilt = RebuildBundle({fs, store}, member.file());
       problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
     } else if (const auto proof = RebuildRecord({{fs, store}, member.tar}, {}); !proof.ok()) {
       problems = {proof.status().message()};
@@ -267,7 +267,7 @@ Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, con
 // Repairs a member; the report becomes that of the repaired one.
 Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, VerifyReport& report) {
   CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
-  CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(fs, store, member));
+  CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember({fs, store}, member));
   member = DescribeMember({{fs, store}, member.tar});
   report = VerifyMember({fs, store}, member);
   fmt::print(stderr, "{}: {}\n", MemberText(member), how);

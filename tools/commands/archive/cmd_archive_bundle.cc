@@ -80,7 +80,7 @@ Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, 
   BundleJob job = ShownJob(policy, quiet);
   job.all = all;
   job.pass_over = [&](const std::string& file) { return left_out.contains(file); };
-  return MakeBundles(fs, policy.store, job);
+  return MakeBundles({fs, policy.store}, job);
 }
 
 Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
@@ -92,7 +92,7 @@ Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
     paths.push_back(JoinPath(policy.store, rewrite.draft.files.front()));
   }
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  return RewriteBundles(fs, policy.store, drafts, ShownJob(policy, quiet));
+  return RewriteBundles({fs, policy.store}, drafts, ShownJob(policy, quiet));
 }
 
 void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {

@@ -142,7 +142,7 @@ Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
 
 // What is to go; what a killed run left of bundles comes first where they are to be written anew.
 Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
-  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles(fs, policy.store).status());
+  if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles({fs, policy.store}).status());
   return PlanPrune(fs, policy);
 }
 

@@ -42,7 +42,7 @@ class RepairTest : public testing::Test {
   }
 
   void ExpectRepaired(const ArchiveMember& member, const std::string& from) {
-    const auto how = RepairMember(FileSystem::Posix(), store_, member);
+    const auto how = RepairMember({FileSystem::Posix(), store_}, member);
     ASSERT_TRUE(how.ok()) << how.status().message();
     EXPECT_EQ(*how, "stored again from " + from);
     EXPECT_TRUE(
@@ -74,7 +74,7 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   StepRecipe other = RecipeOf({.layers = 1}, {});
   other.seed = 2;
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", other).ok());
-  EXPECT_EQ(RepairMember(FileSystem::Posix(), store_, weights).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(RepairMember({FileSystem::Posix(), store_}, weights).status().kind(), StatusKind::kCorrupt);
   EXPECT_EQ(ListStore({FileSystem::Posix(), store_})->size(), 1u);
 }
 

@@ -33,7 +33,8 @@ class BundleRewriteTest : public testing::Test {
       EXPECT_TRUE(StoreStep({FileSystem::Posix(), store_}, **step, {}, {.claims = {"weekly"}}).ok());
     }
     const uint64_t large = uint64_t{1} << 40;
-    EXPECT_TRUE(MakeBundles(FileSystem::Posix(), store_, {.sizes = {large, large, large}, .all = true}).ok());
+    EXPECT_TRUE(
+        MakeBundles({FileSystem::Posix(), store_}, {.sizes = {large, large, large}, .all = true}).ok());
     policy_.tag = "weekly";
     policy_.store = store_;
     policy_.runs = {dir_ / "gpt"};
@@ -43,13 +44,13 @@ class BundleRewriteTest : public testing::Test {
 
   Result<std::vector<std::string>> Prune(FileSystem& fs) {
     CAIRN_RETURN_IF_ERROR(CleanStore({fs, store_}));
-    CAIRN_RETURN_IF_ERROR(SettleBundles(fs, store_).status());
+    CAIRN_RETURN_IF_ERROR(SettleBundles({fs, store_}).status());
     CAIRN_ASSIGN_OR_RETURN(entries_, PlanPrune(fs, policy_));
     CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy_, entries_));
     CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store_}));
     std::vector<BundleDraft> drafts;
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries_)) drafts.push_back(rewrite.draft);
-    return RewriteBundles(fs, store_, drafts, {.parity = parity_});
+    return RewriteBundles({fs, store_}, drafts, {.parity = parity_});
   }
 
   // The steps that are verified, and are what they say.

@@ -204,7 +204,7 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2, .steps = {}}));
   const uint64_t large = uint64_t{1} << 40;
-  ASSERT_TRUE(MakeBundles(fs, store_, {.sizes = {large, large, large}, .all = true}).ok());
+  ASSERT_TRUE(MakeBundles({fs, store_}, {.sizes = {large, large, large}, .all = true}).ok());
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
   const std::vector<ArchiveMember> members = ListStore({fs, store_}).value();

@@ -51,7 +51,7 @@ class BundleTest : public testing::Test {
   Status Bundle(FileSystem& fs, double parity = 0) {
     const uint64_t large = uint64_t{1} << 40;
     const auto problems = MakeBundles(
-        fs, store_,
+        {fs, store_},
         {.sizes = {.least = large, .target = large, .most = large}, .parity = parity, .all = true});
     problems_ = problems.ok() ? *problems : std::vector<std::string>{};
     return problems.status();
@@ -199,19 +199,19 @@ TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
   EXPECT_EQ(Members()[0].state, MemberState::kStored);
   EXPECT_EQ(Members()[0].tar, name);
   EXPECT_FALSE(Problems().empty());
-  const auto rebuilt = RebuildBundle(FileSystem::Posix(), store_, name);
+  const auto rebuilt = RebuildBundle({FileSystem::Posix(), store_}, name);
   ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
   EXPECT_TRUE(rebuilt->problems.empty());
   const auto after = Members();
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].record->files, before[i].record->files);
   FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
-  EXPECT_EQ(RebuildBundle(FileSystem::Posix(), store_, name)->problems.size(), 1u);
+  EXPECT_EQ(RebuildBundle({FileSystem::Posix(), store_}, name)->problems.size(), 1u);
   ASSERT_EQ(Members().size(), before.size());  // none is forgotten
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
   EXPECT_EQ(Members()[1].state, MemberState::kVerified);
   FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
-  EXPECT_TRUE(RebuildBundle(FileSystem::Posix(), store_, name)->problems.empty());
+  EXPECT_TRUE(RebuildBundle({FileSystem::Posix(), store_}, name)->problems.empty());
   EXPECT_EQ(Members()[0].state, MemberState::kVerified);
 }
 
@@ -220,7 +220,7 @@ TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
   const std::string path = JoinPath(store_, OnlyBundle()), good = BytesOf(path);
   stdfs::rename(dir_ / "gpt", dir_ / "gone");
   for (const ArchiveMember& m : Members()) FlipByte(path, m.record->files.back().offset + 7);
-  const auto how = RepairMember(FileSystem::Posix(), store_, Members()[0]);
+  const auto how = RepairMember({FileSystem::Posix(), store_}, Members()[0]);
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_TRUE(BytesOf(path) == good);
 }
@@ -230,7 +230,7 @@ TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
   const std::string name = OnlyBundle();
   const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@10");
   FlipByte(JoinPath(store_, name), member->record->files.back().offset + 7);
-  ASSERT_TRUE(RepairMember(FileSystem::Posix(), store_, *member).ok());
+  ASSERT_TRUE(RepairMember({FileSystem::Posix(), store_}, *member).ok());
   EXPECT_EQ(FindMember({FileSystem::Posix(), store_}, "gpt@10")->file(), member->tar);
   EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, name)->members.size(), 2u);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
@@ -248,7 +248,7 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
   for (const bool damaged : {true, false}) {
     for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), tar + suffix);
     if (damaged) FlipByte(JoinPath(store_, bundle), bundled.record->files.back().offset + 7);
-    const auto settled = SettleBundles(FileSystem::Posix(), store_);
+    const auto settled = SettleBundles({FileSystem::Posix(), store_});
     ASSERT_TRUE(settled.ok()) << settled.status().message();
     EXPECT_EQ(settled->problems.size(), damaged ? 1u : 0u);
     EXPECT_EQ(stdfs::exists(tar), damaged);
@@ -271,11 +271,11 @@ TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
   cairn::Bundle record = *ReadBundle({FileSystem::Posix(), store_}, small);
   record.members[0].verified_unix_seconds = 0;  // as a rebuild leaves it
   ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
-  ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
+  ASSERT_TRUE(SettleBundles({FileSystem::Posix(), store_}).ok());
   EXPECT_TRUE(stdfs::exists(path));
   record.members[0].verified_unix_seconds = 1;
   ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
-  ASSERT_TRUE(SettleBundles(FileSystem::Posix(), store_).ok());
+  ASSERT_TRUE(SettleBundles({FileSystem::Posix(), store_}).ok());
   EXPECT_FALSE(stdfs::exists(path));
   EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
 }
@@ -295,7 +295,7 @@ TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
   }
   const std::string kept = listed()[0].member.tar, dropped = listed()[2].member.tar;
   ASSERT_TRUE(Ledger::Open({FileSystem::Posix(), store_})->SetScrub(kept, {77, "a bit"}).ok());
-  ASSERT_TRUE(DropFromBundle(FileSystem::Posix(), store_, OnlyBundle(), dropped).ok());
+  ASSERT_TRUE(DropFromBundle({FileSystem::Posix(), store_}, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 77);
   stdfs::remove(dir_ / "store/ledger.sqlite");

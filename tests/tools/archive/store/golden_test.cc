@@ -91,7 +91,7 @@ TEST_F(GoldenStores, AreRepairedFromTheirParity) {
   const std::string tar = JoinPath(dir_ / "store", notes.tar);
   const std::string whole = ReadSmallFile(FileSystem::Posix(), tar, 1 << 20).value();
   stdfs::resize_file(tar, notes.record->files[1].offset + 9);
-  const auto how = RepairMember(FileSystem::Posix(), dir_ / "store", notes);
+  const auto how = RepairMember({FileSystem::Posix(), dir_ / "store"}, notes);
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_TRUE(ReadSmallFile(FileSystem::Posix(), tar, 1 << 20).value() == whole);
 }

@@ -177,12 +177,12 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   FlipByte(tar, member.record->files[0].offset);
   const std::string damaged = BytesOf(tar);
   Rewrite(tree + "/w", "new bytes");
-  const auto refused = RepairMember(FileSystem::Posix(), store_, member);
+  const auto refused = RepairMember({FileSystem::Posix(), store_}, member);
   EXPECT_NE(refused.status().message().find("/w differs"), std::string::npos) << refused.status().message();
   EXPECT_EQ(Members().size(), 1u);
   EXPECT_TRUE(BytesOf(tar) == damaged);
   Rewrite(tree + "/w", "old bytes");
-  const auto repaired = RepairMember(FileSystem::Posix(), store_, member);
+  const auto repaired = RepairMember({FileSystem::Posix(), store_}, member);
   ASSERT_TRUE(repaired.ok()) << repaired.status().message();
   EXPECT_TRUE(VerifyMember({FileSystem::Posix(), store_}, Members()[0]).problems.empty());
 }

@@ -235,14 +235,14 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   stdfs::remove(paths[0]);  // the manifest's
   stdfs::resize_file(paths[1], 9000);
   stdfs::rename(dir_ / "gpt", dir_ / "gone");
-  const auto how = RepairMember(FileSystem::Posix(), store_, Member());
+  const auto how = RepairMember({FileSystem::Posix(), store_}, Member());
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_EQ(*how, "repaired from its parity");
   expect_good();
   stdfs::rename(dir_ / "gone", dir_ / "gpt");
   stdfs::remove(paths[0] + ".parity");
   FlipByte(paths[2], 5000);
-  ASSERT_TRUE(RepairMember(FileSystem::Posix(), store_, Member()).ok());
+  ASSERT_TRUE(RepairMember({FileSystem::Posix(), store_}, Member()).ok());
   EXPECT_EQ(Trouble(), "");
   EXPECT_GT(Paths().size(), 1u);
 }
