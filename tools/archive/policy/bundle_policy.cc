@@ -13,9 +13,10 @@ BundleSizes BundleSizesOf(const Policy& policy) {
 Result<std::set<std::string>> FilesNotToBundle(FileSystem& fs, const Policy& policy, bool from_tape) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, PlanPrune(fs, policy));
   std::set<std::string> files;
+  const Store store(fs, policy.store);
   const bool ask = from_tape && !policy.recall.empty();
   for (const PruneEntry& entry : entries)
-    if (entry.remove || (!ask && IsStub(JoinPath(policy.store, entry.file)))) files.insert(entry.file);
+    if (entry.remove || (!ask && IsStub(store.Path(entry.file)))) files.insert(entry.file);
   return files;
 }
 

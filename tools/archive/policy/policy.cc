@@ -17,6 +17,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/directory_pattern.h"
 #include "tools/archive/store/claims.h"
+#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_parity.h"
 
 namespace cairn {
@@ -379,7 +380,7 @@ Result<Policy> ParsePolicy(std::string_view text, const std::string& origin, con
   CAIRN_RETURN_IF_ERROR(ShapeFor(policy.parity).status().WithContext(origin));
   CAIRN_RETURN_IF_ERROR(CompleteBundle(policy, origin));
   CAIRN_RETURN_IF_ERROR(ResolveAll(origin, directory, policy));
-  if (policy.status.empty()) policy.status = JoinPath(policy.store, "status.json");
+  if (policy.status.empty()) policy.status = Store(FileSystem::Posix(), policy.store).Path(kStatusName);
   return policy;
 }
 

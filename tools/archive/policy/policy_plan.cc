@@ -33,9 +33,10 @@ class Planner {
   Planner(FileSystem& fs, const Policy& policy, int64_t now) : fs_(fs), policy_(policy), now_(now) {}
 
   Status ReadStore() {
-    if (!fs_.Stat(policy_.store).ok()) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(members_, ListSound({fs_, policy_.store}));
-    CAIRN_ASSIGN_OR_RETURN(usage_, UsageOf(fs_, policy_.store));
+    const Store store(fs_, policy_.store);
+    if (!store.IsThere()) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(members_, ListSound(store));
+    CAIRN_ASSIGN_OR_RETURN(usage_, UsageOf(store));
     return OkStatus();
   }
 
@@ -265,7 +266,7 @@ Result<Plan> MakePlan(FileSystem& fs, const Policy& policy, double measured, int
   planner.AddRuns();
   planner.AddTrees();
   Plan plan = std::move(planner).Finish(measured);
-  if (policy.bundle > 0 && fs.Stat(policy.store).ok()) {
+  if (policy.bundle > 0 && Store(fs, policy.store).IsThere()) {
     CAIRN_ASSIGN_OR_RETURN(plan.bundling, PlanBundlesBy(fs, policy, /*all=*/false));
   }
   return plan;

@@ -51,7 +51,7 @@ void KeepSharedFiles(FileSystem& fs, const Policy& policy, std::vector<PruneEntr
   std::set<std::string> rewritten, on_tape;
   for (const auto& [name, file] : files) {
     if (!file.parted() || !file.Rewrites(fs, policy, name)) continue;
-    const bool out_of_reach = policy.recall.empty() && IsStub(JoinPath(policy.store, name));
+    const bool out_of_reach = policy.recall.empty() && IsStub(Store(fs, policy.store).Path(name));
     (out_of_reach ? on_tape : rewritten).insert(name);
   }
   for (PruneEntry& entry : entries) {
@@ -206,11 +206,12 @@ Status RemovePruned(FileSystem& fs, const Policy& policy, const std::vector<Prun
   std::vector<std::string> dropped;
   for (const PruneEntry& entry : entries)
     if (entry.drop_claim) dropped.push_back(entry.tar);
-  CAIRN_RETURN_IF_ERROR(DropClaims({fs, policy.store}, dropped, policy.labels()));
+  const Store store(fs, policy.store);
+  CAIRN_RETURN_IF_ERROR(DropClaims(store, dropped, policy.labels()));
   std::set<std::string> files;
   for (const PruneEntry& entry : entries)
     if (entry.remove && !entry.rewrite && files.insert(entry.file).second)
-      CAIRN_RETURN_IF_ERROR(RemoveMember({fs, policy.store}, entry.file));
+      CAIRN_RETURN_IF_ERROR(RemoveMember(store, entry.file));
   return OkStatus();
 }
 

@@ -5,13 +5,11 @@ namespace {
 
 std::string GigaText(uint64_t bytes) { return fmt::format("{:.3f} GB", static_cast<double>(bytes) / 1e9); }
 
-}  // namespace
-
-Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store) {
+Result<StoreUsage> UsageBelow(FileSystem& fs, const std::string& directory) {
   StoreUsage usage;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names) {
-    const std::string path = JoinPath(store, name);
+    const std::string path = JoinPath(directory, name);
     const Result<FileInfo> info = fs.LinkStat(path);
     if (info.status().kind() == StatusKind::kNotFound) continue;  // gone meanwhile
     CAIRN_RETURN_IF_ERROR(info.status());
@@ -20,7 +18,7 @@ Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store) {
       usage.bytes += info->bytes;
       continue;
     }
-    const Result<StoreUsage> below = UsageOf(fs, path);
+    const Result<StoreUsage> below = UsageBelow(fs, path);
     if (below.status().kind() == StatusKind::kNotFound) continue;
     CAIRN_RETURN_IF_ERROR(below.status());
     usage.bytes += below->bytes;
@@ -28,6 +26,10 @@ Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store) {
   }
   return usage;
 }
+
+}  // namespace
+
+Result<StoreUsage> UsageOf(const Store& store) { return UsageBelow(store.fs(), store.directory()); }
 
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more) {
   if (policy.quota_bytes > 0 && there.bytes + more.bytes > policy.quota_bytes)

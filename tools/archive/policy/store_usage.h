@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "ckpt/io/file_system.h"
 #include "tools/archive/policy/policy.h"
+#include "tools/archive/store/store.h"
 
 namespace cairn {
 
@@ -14,8 +14,8 @@ struct StoreUsage {
   uint64_t files = 0;  // directories too
 };
 
-// Below `store`; links are counted and not followed. Errors: those of the disk.
-Result<StoreUsage> UsageOf(FileSystem& fs, const std::string& store);
+// Links are counted and not followed. Errors: those of the disk.
+Result<StoreUsage> UsageOf(const Store& store);
 
 // Whether `more` has room beside what is there. Errors: NoSpace with what stands against it.
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more);

@@ -19,8 +19,6 @@ struct sqlite3;
 
 namespace cairn {
 
-inline constexpr std::string_view kLedgerName = "ledger.sqlite";
-
 // Last look at a member's bytes.
 struct Scrub {
   int64_t unix_seconds = 0;  // 0: never since it was stored

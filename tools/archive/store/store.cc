@@ -13,14 +13,13 @@
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/member_title.h"
+#include "tools/archive/store/store_names.h"
 #include "tools/archive/tar/tar_pieces.h"
 #include "unpack_text.h"
 
 namespace cairn {
 namespace {
 
-constexpr std::string_view kReadmeName = "README.txt";
-constexpr std::string_view kUnpackName = "unpack.py";
 constexpr std::string_view kReadme = R"(What lies here, and how to get it back without Cairn
 ====================================================
 

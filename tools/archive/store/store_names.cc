@@ -1,6 +1,5 @@
 #include "tools/archive/store/store_names.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "tools/archive/store/bundle.h"
@@ -11,8 +10,6 @@
 namespace cairn {
 namespace {
 
-// Files of a store that are no member's.
-constexpr std::string_view kOwnFiles[] = {"README.txt", "unpack.py", ".team"};
 constexpr std::string_view kStatusPrefix = "status.json.";
 constexpr size_t kNonceDigits = 8;
 
@@ -33,7 +30,7 @@ bool IsWritten(std::string_view name) {
   if (IsTar(name) || ParseTarPieceName(name)) return true;
   for (const std::string_view suffix : {std::string_view(".json"), kParitySuffix})
     if (const auto tar = Without(name, suffix); tar && IsTar(*tar)) return true;
-  return std::ranges::find(kOwnFiles, name) != std::end(kOwnFiles);
+  return name == kReadmeName || name == kUnpackName || name == kTeamName;
 }
 
 }  // namespace

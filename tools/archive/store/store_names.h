@@ -1,4 +1,5 @@
-// The names that Cairn gives to what it has not finished in a store. Whatever else lies there is somebody's.
+// The names of what lies in a store besides tars and what belongs to them, and those that Cairn gives to what
+// it has not finished there. Whatever else lies there is somebody's.
 #pragma once
 
 #include <string_view>
@@ -6,6 +7,14 @@
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
+
+inline constexpr std::string_view kReadmeName = "README.txt";
+inline constexpr std::string_view kUnpackName = "unpack.py";
+inline constexpr std::string_view kLedgerName = "ledger.sqlite";  // ledger.h
+inline constexpr std::string_view kStatusName =
+    "status.json";                                      // of the last run by policy, unless it says where
+inline constexpr std::string_view kTeamName = ".team";  // team.h
+inline constexpr std::string_view kTeamClaimsName = ".claims";  // a directory; team.h
 
 enum class Leftover {
   kNone,

@@ -209,7 +209,7 @@ class PolicyRun {
         report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
     report_.bytes_per_second =
         seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
-    if (const auto usage = UsageOf(fs_, policy_.store); usage.ok()) {
+    if (const auto usage = UsageOf({fs_, policy_.store}); usage.ok()) {
       report_.store_files = usage->files;
       report_.store_bytes = usage->bytes;
     }
@@ -282,7 +282,7 @@ class PolicyRun {
     Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
     const auto work = [&]() -> Status {
       if (limited) {
-        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(fs_, policy_.store));
+        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf({fs_, policy_.store}));
         CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
       }
       Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
@@ -295,7 +295,7 @@ class PolicyRun {
       return outcome.status();
     };
     const auto all_fit = [&] {
-      const auto there = UsageOf(fs_, policy_.store);
+      const auto there = UsageOf({fs_, policy_.store});
       return there.ok() &&
              CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
     };
