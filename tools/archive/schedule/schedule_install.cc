@@ -13,7 +13,7 @@
 #include <optional>
 #include <sstream>
 
-#include "ckpt/io/file_system.h"
+#include "ckpt/io/replace_file.h"
 #include "tools/process/child.h"
 
 namespace cairn {
@@ -46,14 +46,10 @@ Result<bool> IsThereAndOurs(const std::string& path) {
   return AlreadyExists("{} is not a file of 'cairn archive schedule'; move it away, or name another", path);
 }
 
-// Puts a text in its place; what is there is replaced whole.
 Status Replace(const std::string& path, const std::string& text) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, std::filesystem::path(path).parent_path().string()));
-  const std::string next = path + ".cairn-partial";
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
-  return fs.Rename(next, path);
+  return ReplaceSmallFile(fs, path, text);
 }
 
 Result<ScheduleStep> WriteStep(const std::string& path, const std::string& text) {

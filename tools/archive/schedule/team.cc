@@ -16,17 +16,16 @@
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/posix_error.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
-#include "tools/archive/tar/record.h"
+#include "tools/archive/store/store_names.h"
 
 namespace cairn {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kClaimsName = ".claims";                   // directory of what is taken
 constexpr std::string_view kAloneName = "alone", kRoomName = "room";  // locks among the claims; say nothing
-constexpr std::string_view kTeamName = ".team";  // the launch, and what its processes have done
 constexpr uint64_t kMaxTeamBytes = 256 << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr auto kJoinDeadline = std::chrono::minutes(2);      // of a peer that prepares the store
@@ -61,37 +60,33 @@ std::optional<ShareResult> ShareFromJson(const json& j) {
 }
 
 // {"launch": ..., "done": {claim: result}}; nothing where it is another launch's.
-std::optional<json> TeamOf(FileSystem& fs, const std::string& store, const std::string& launch) {
-  const auto text = ReadSmallFile(fs, JoinPath(store, kTeamName), kMaxTeamBytes);
+std::optional<json> TeamOf(const Store& store, const std::string& launch) {
+  const auto text = ReadSmallFile(store.fs(), store.Path(kTeamName), kMaxTeamBytes);
   json team = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
   const bool ours = team.is_object() && team.contains("launch") && team["launch"] == launch &&
                     team.contains("done") && team["done"].is_object();
   return ours ? std::optional(std::move(team)) : std::nullopt;
 }
 
-json ReadTeam(FileSystem& fs, const std::string& store, const std::string& launch) {
-  return TeamOf(fs, store, launch).value_or(json{{"launch", launch}, {"done", json::object()}});
+json ReadTeam(const Store& store, const std::string& launch) {
+  return TeamOf(store, launch).value_or(json{{"launch", launch}, {"done", json::object()}});
 }
 
-Status WriteTeam(FileSystem& fs, const std::string& store, const json& team) {
-  const std::string path = JoinPath(store, kTeamName), next = path + std::string(kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, team.dump(-1, ' ', false, json::error_handler_t::replace)));
-  return fs.Rename(next, path);
+Status WriteTeam(const Store& store, const json& team) {
+  return ReplaceSmallFile(store.fs(), store.Path(kTeamName),
+                          team.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-Status RemoveClaims(FileSystem& fs, const std::string& store) {
-  const std::string claims = JoinPath(store, kClaimsName);
-  if (!fs.Stat(claims).ok()) return OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
-  for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(claims, name)));
-  return fs.RemoveDir(claims);
+Status RemoveClaims(const Store& store) {
+  const std::string claims = store.Path(kTeamClaimsName);
+  return store.fs().Stat(claims).ok() ? RemoveTree(store.fs(), claims) : OkStatus();
 }
 
 // What the processes of `launch` said in the claims, added to what is known of it.
-Result<json> Gather(FileSystem& fs, const std::string& store, const std::string& launch) {
-  json team = ReadTeam(fs, store, launch);
-  const std::string claims = JoinPath(store, kClaimsName);
+Result<json> Gather(const Store& store, const std::string& launch) {
+  FileSystem& fs = store.fs();
+  json team = ReadTeam(store, launch);
+  const std::string claims = store.Path(kTeamClaimsName);
   if (!fs.Stat(claims).ok()) return team;
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(claims));
   for (const std::string& name : names) {
@@ -103,21 +98,16 @@ Result<json> Gather(FileSystem& fs, const std::string& store, const std::string&
 }
 
 // What the launch did, from before nobody held the lock for a while; or all anew.
-Status StartTeam(FileSystem& fs, const std::string& store, const RankTeam& team) {
-  const std::string path = JoinPath(store, kTeamName);
-  if (team.alone() || !TeamOf(fs, store, team.launch)) {
-    CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
-    CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, path));
+Status StartTeam(const Store& store, const RankTeam& team) {
+  if (team.alone() || !TeamOf(store, team.launch)) {
+    CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
+    CAIRN_RETURN_IF_ERROR(RemoveIfThere(store.fs(), store.Path(kTeamName)));
     if (team.alone()) return OkStatus();
   }
-  CAIRN_ASSIGN_OR_RETURN(const json known, Gather(fs, store, team.launch));
-  CAIRN_RETURN_IF_ERROR(WriteTeam(fs, store, known));
-  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs, store));
-  return fs.MakeDir(JoinPath(store, kClaimsName));
-}
-
-Status Refused(const std::string& store) {
-  return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done", store);
+  CAIRN_ASSIGN_OR_RETURN(const json known, Gather(store, team.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(store, known));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(store));
+  return store.fs().MakeDir(store.Path(kTeamClaimsName));
 }
 
 }  // namespace
@@ -149,24 +139,24 @@ Result<RankTeam> ArchiveTeam(const std::function<const char*(const char*)>& get_
   return team;
 }
 
-Result<TeamStore> TeamStore::Join(FileSystem& fs, const std::string& store, const RankTeam& team,
+Result<TeamStore> TeamStore::Join(const Store& store, const RankTeam& team,
                                   const std::function<Status()>& prepare) {
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(store, kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(store.Path(kLockName)));
   for (const auto start = std::chrono::steady_clock::now();;) {
     CAIRN_ASSIGN_OR_RETURN(const bool alone, lock.TryLock(FileLock::How::kExclusive));
     if (alone) {
-      CAIRN_RETURN_IF_ERROR(StartTeam(fs, store, team));
+      CAIRN_RETURN_IF_ERROR(StartTeam(store, team));
       CAIRN_RETURN_IF_ERROR(prepare());
     } else if (team.alone()) {
-      return Refused(store);
+      return StoreIsBusy(store);
     }
-    if (team.alone()) return TeamStore(fs, store, team, std::move(lock));
+    if (team.alone()) return TeamStore(store, team, std::move(lock));
     CAIRN_ASSIGN_OR_RETURN(const bool shared, lock.TryLock(FileLock::How::kShared));
-    const bool ours = TeamOf(fs, store, team.launch).has_value();
-    if (shared && ours) return TeamStore(fs, store, team, std::move(lock));
+    const bool ours = TeamOf(store, team.launch).has_value();
+    if (shared && ours) return TeamStore(store, team, std::move(lock));
     const auto waited = std::chrono::steady_clock::now() - start;
     if (shared || waited > (ours ? std::chrono::milliseconds(kJoinDeadline) : kStrangerDeadline))
-      return Refused(store);
+      return StoreIsBusy(store);
     std::this_thread::sleep_for(kPoll);
   }
 }
@@ -179,8 +169,8 @@ std::vector<size_t> TeamStore::Order(size_t count) const {
   return order;
 }
 
-std::string TeamStore::ClaimPath(const std::string& key) const {
-  return JoinPath(JoinPath(store_, kClaimsName), ToHex(DigestOf(key)));
+Result<FileLock> TeamStore::OpenClaim(std::string_view name) const {
+  return FileLock::Open(JoinPath(store_.Path(kTeamClaimsName), name));
 }
 
 Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareResult()>& work) {
@@ -188,14 +178,14 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
     (void)work();
     return true;
   }
-  const std::string path = ClaimPath(key);
-  const json team = ReadTeam(fs_, store_, team_.launch);  // before this process came
-  if (team["done"].contains(ToHex(DigestOf(key)))) return false;
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(path));
+  const std::string claim = ToHex(DigestOf(key));
+  const json team = ReadTeam(store_, team_.launch);  // before this process came
+  if (team["done"].contains(claim)) return false;
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(claim));
   CAIRN_ASSIGN_OR_RETURN(const bool locked, lock.TryLock(FileLock::How::kExclusive));
   if (!locked) return false;
   const int fd = lock.fd().get();
-  const auto said = ReadSmallFile(fs_, path, kMaxTeamBytes);
+  const auto said = ReadSmallFile(store_.fs(), lock.path(), kMaxTeamBytes);
   if (said.ok() && ShareFromJson(json::parse(*said, nullptr, /*allow_exceptions=*/false))) return false;
   const int64_t started = Now();
   ShareResult result = work();
@@ -204,20 +194,20 @@ Result<bool> TeamStore::Share(const std::string& key, const std::function<ShareR
   const std::string text = ShareToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
   if (::ftruncate(fd, 0) != 0 ||
       ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    return PosixError("write", path, errno);
+    return PosixError("write", lock.path(), errno);
   return true;
 }
 
 Status TeamStore::Alone(const std::function<Status()>& work) {
   if (team_.alone()) return work();
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(JoinPath(store_, kClaimsName), kAloneName)));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(kAloneName));
   CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kExclusive));
   return work();
 }
 
 Status TeamStore::TakingRoom(const std::function<bool()>& all_fit, const std::function<Status()>& work) {
   if (team_.alone()) return work();
-  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(JoinPath(JoinPath(store_, kClaimsName), kRoomName)));
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, OpenClaim(kRoomName));
   CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kShared));
   if (!all_fit()) CAIRN_RETURN_IF_ERROR(lock.Lock(FileLock::How::kExclusive));
   return work();
@@ -231,9 +221,9 @@ Result<bool> TeamStore::IsLast() {
 Result<std::vector<ShareResult>> TeamStore::Collect() {
   std::vector<ShareResult> results;
   if (team_.alone()) return results;
-  CAIRN_ASSIGN_OR_RETURN(const json team, Gather(fs_, store_, team_.launch));
-  CAIRN_RETURN_IF_ERROR(WriteTeam(fs_, store_, team));
-  CAIRN_RETURN_IF_ERROR(RemoveClaims(fs_, store_));
+  CAIRN_ASSIGN_OR_RETURN(const json team, Gather(store_, team_.launch));
+  CAIRN_RETURN_IF_ERROR(WriteTeam(store_, team));
+  CAIRN_RETURN_IF_ERROR(RemoveClaims(store_));
   for (const auto& [name, said] : team["done"].items())
     if (const auto result = ShareFromJson(said)) results.push_back(*result);
   return results;

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ckpt/io/file_lock.h"
-#include "ckpt/io/file_system.h"
 #include "convert/stream/rank_team.h"
+#include "tools/archive/store/store.h"
 
 namespace cairn {
 
@@ -39,7 +39,7 @@ class TeamStore {
   // Takes the store's lock together with the others; `prepare` runs first where nobody else holds it. A team
   // of one holds it alone. Errors: AlreadyExists where another launch, or a verb that works alone, holds it;
   // those of `prepare`.
-  static Result<TeamStore> Join(FileSystem& fs, const std::string& store, const RankTeam& team,
+  static Result<TeamStore> Join(const Store& store, const RankTeam& team,
                                 const std::function<Status()>& prepare);
 
   // The order in which this process looks at `count` sources.
@@ -63,12 +63,12 @@ class TeamStore {
   Result<std::vector<ShareResult>> Collect();
 
  private:
-  TeamStore(FileSystem& fs, std::string store, RankTeam team, FileLock lock)
-      : fs_(fs), store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {}
-  std::string ClaimPath(const std::string& key) const;
+  TeamStore(Store store, RankTeam team, FileLock lock)
+      : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {}
+  // The file that says who has taken `key`, or a lock of this name, open.
+  Result<FileLock> OpenClaim(std::string_view name) const;
 
-  FileSystem& fs_;
-  const std::string store_;
+  const Store store_;
   const RankTeam team_;
   FileLock lock_;  // of the store
 };

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/bundle.h"
 #include "tools/archive/store/member_title.h"
@@ -61,10 +62,7 @@ h5py reads bfloat16 tensors as float32.
 Status WriteWhereOther(FileSystem& fs, const std::string& path, std::string_view text) {
   const Result<std::string> there = ReadSmallFile(fs, path, 1 << 20);
   if (there.ok() && *there == text) return OkStatus();
-  const std::string next = fmt::format("{}{}", path, kPartialSuffix);
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, next));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
-  return fs.Rename(next, path);
+  return ReplaceSmallFile(fs, path, text);
 }
 
 Result<ArchiveRecord> ReadSidecar(const MemberRef& member) {
@@ -313,10 +311,13 @@ Status WriteStoreReadme(const Store& store) {
 
 Result<RunLock> LockStore(const Store& store) {
   Result<RunLock> lock = RunLock::Take(store.directory());
-  if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists)
-    return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
-                         store.directory());
+  if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists) return StoreIsBusy(store);
   return lock;
+}
+
+Status StoreIsBusy(const Store& store) {
+  return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
+                       store.directory());
 }
 
 }  // namespace cairn

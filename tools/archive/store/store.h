@@ -106,7 +106,8 @@ Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 // Writes README.txt and unpack.py where they are missing or of another version.
 Status WriteStoreReadme(const Store& store);
 
-// Held while something is written into the store. Errors: AlreadyExists where another process does.
+// Held while something is written into the store. Errors: StoreIsBusy where another process does.
 Result<RunLock> LockStore(const Store& store);
+Status StoreIsBusy(const Store& store);  // AlreadyExists, and what to do
 
 }  // namespace cairn

@@ -166,7 +166,7 @@ class PolicyRun {
   // The store, locked and made ready.
   Result<TeamStore> Join(const RankTeam& team) {
     CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, policy_.store));
-    return TeamStore::Join(fs_, policy_.store, team, [this] { return Prepare(); });
+    return TeamStore::Join({fs_, policy_.store}, team, [this] { return Prepare(); });
   }
 
   // This process's share.

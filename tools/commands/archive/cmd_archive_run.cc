@@ -169,7 +169,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join(fs, options.store, team, [&]() -> Status {
+  CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join({fs, options.store}, team, [&]() -> Status {
                            CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, options.store}));
                            std::vector<std::string> left_alone;
                            CAIRN_RETURN_IF_ERROR(CleanStore({fs, options.store}, &left_alone));

@@ -40,7 +40,7 @@ TEST(ArchiveTeamTest, ALaunchWithoutANameIsRefused) {
 class TeamStoreTest : public testing::Test {
  protected:
   Result<TeamStore> Join(int rank, std::string launch = "job 1") {
-    return TeamStore::Join(fs_, dir_.path(), {.rank = rank, .size = 2, .launch = std::move(launch)}, [&] {
+    return TeamStore::Join({fs_, dir_.path()}, {.rank = rank, .size = 2, .launch = std::move(launch)}, [&] {
       ++prepared_;
       return OkStatus();
     });
