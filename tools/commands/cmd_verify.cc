@@ -241,15 +241,15 @@ Result<int> RunVerify(const VerifyOptions& options) {
   Verifier verifier(options, std::move(checks));
   const MemberName name = SplitMemberName(fs, options.checkpoint);
   if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, name.store}, name.selector));
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
     if (member.record)
-      for (const std::string& path : FilesOf(Store(fs, name.store).Place(*member.record)))
+      for (const std::string& path : FilesOf(name.store.Place(*member.record)))
         if (IsStub(path)) return NeedsRecall(path);
     if (member.form == Form::kFiles) {
       CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
       return verifier.Finish();
     }
-    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({{fs, name.store}, member.tar}));
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
     verifier.Check(*view, view->root());
     return verifier.Finish();
   }

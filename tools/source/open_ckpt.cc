@@ -18,9 +18,8 @@ struct OpenedMember {
 };
 
 Result<OpenedMember> OpenMemberOf(const MemberName& name) {
-  FileSystem& fs = FileSystem::Posix();
-  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, name.store}, name.selector));
-  CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember({{fs, name.store}, member.tar}));
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
+  CAIRN_ASSIGN_OR_RETURN(auto view, OpenMember({name.store, member.tar}));
   std::string path = view->root();
   return OpenedMember{std::move(view), std::move(path), member.form};
 }

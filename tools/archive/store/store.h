@@ -89,7 +89,7 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& selector
 // "STORE:SELECTOR"; only STORE, with an empty selector, where `argument` has no colon or is a path that
 // exists.
 struct MemberName {
-  std::string store;
+  Store store;
   std::string selector;
 };
 MemberName SplitMemberName(FileSystem& fs, const std::string& argument);

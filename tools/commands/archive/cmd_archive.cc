@@ -80,26 +80,26 @@ ordered_json ToJson(const LedgerMember& entry, const std::string& state, bool on
 }
 
 // Each once, however many members lie in it.
-std::vector<std::string> FilesOf(const std::string& store, const std::vector<ArchiveMember>& members) {
+std::vector<std::string> FilesOf(const Store& store, const std::vector<ArchiveMember>& members) {
   std::vector<std::string> paths;
   std::set<std::string> files;
   for (const ArchiveMember& member : members)
     if (files.insert(member.file()).second)
-      std::ranges::copy(member.record ? FilesOf(Store(FileSystem::Posix(), store).Place(*member.record))
-                                      : std::vector{JoinPath(store, member.file())},
-                        std::back_inserter(paths));
+      std::ranges::copy(
+          member.record ? FilesOf(store.Place(*member.record)) : std::vector{store.Path(member.file())},
+          std::back_inserter(paths));
   return paths;
 }
 
 // All of it, or one of its files.
-bool IsOnTape(const std::string& store, const ArchiveMember& member) {
+bool IsOnTape(const Store& store, const ArchiveMember& member) {
   return std::ranges::any_of(FilesOf(store, {member}), IsStub);
 }
 
 // Makes the sidecars of tars that lost theirs, by reading those.
-Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, store}));
+Result<int> RebuildSidecars(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   int code = kExitDone;
   std::set<std::string> done;
   for (const ArchiveMember& member : members) {
@@ -107,18 +107,19 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
     const bool unproven = member.record && member.record->verified_unix_seconds == 0;
     if (member.record && !unproven) continue;  // readable: its tar is what is wrong
     if (!done.insert(member.file()).second) continue;
-    if (const std::string file = JoinPath(store, member.file()); IsStub(file)) {
+    if (const std::string file = store.Path(member.file()); IsStub(file)) {
       PrintProblem(NeedsRecall(file).message());
       code = kExitCheckFailed;
       continue;
     }
-    const std::string sidecar = JoinPath(store, member.file() + ".json");
-    if (fs.Stat(sidecar).ok() && !unproven) CAIRN_RETURN_IF_ERROR(fs.Rename(sidecar, sidecar + ".damaged"));
+    const std::string sidecar = store.Sidecar(member.file());
+    if (store.fs().Stat(sidecar).ok() && !unproven)
+      CAIRN_RETURN_IF_ERROR(store.fs().Rename(sidecar, sidecar + ".damaged"));
     std::vector<std::string> problems;
     if (ParseBundleName(member.file())) {
-      const auto rebuilt = RebuildBundle({fs, store}, member.file());
+      const auto rebuilt = RebuildBundle(store, member.file());
       problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
-    } else if (const auto proof = RebuildRecord({{fs, store}, member.tar}, {}); !proof.ok()) {
+    } else if (const auto proof = RebuildRecord({store, member.tar}, {}); !proof.ok()) {
       problems = {proof.status().message()};
     }
     for (const std::string& problem : problems) PrintProblem(problem);
@@ -129,18 +130,18 @@ Result<int> RebuildSidecars(FileSystem& fs, const std::string& store) {
 
 Result<int> RunArchiveLs(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
+  const Store store(fs, options.store);
   int code = kExitDone;
   if (options.rebuild) {
-    CAIRN_ASSIGN_OR_RETURN(code, RebuildSidecars(fs, options.store));
+    CAIRN_ASSIGN_OR_RETURN(code, RebuildSidecars(store));
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members,
-                         ListByLedger({fs, options.store}, options.rebuild));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<LedgerMember> members, ListByLedger(store, options.rebuild));
   std::vector<SeenSource> waiting;
-  if (Result<Ledger> ledger = Ledger::Open({fs, options.store}); ledger.ok()) {
+  if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok()) {
     CAIRN_ASSIGN_OR_RETURN(waiting, ledger->Sources());
     std::erase_if(waiting, [&](const SeenSource& source) { return !fs.Stat(source.path).ok(); });
   }
-  const bool busy = LockStore({fs, options.store}).status().kind() == StatusKind::kAlreadyExists;
+  const bool busy = LockStore(store).status().kind() == StatusKind::kAlreadyExists;
   ordered_json list = ordered_json::array();
   MemberTitles titles;
   for (const LedgerMember& entry : members)
@@ -153,7 +154,7 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
     const ArchiveMember& m = entry.member;
     const std::string state = StateText(fs, entry);
     const std::string trouble = m.trouble.empty() ? entry.scrub.trouble : m.trouble;
-    const bool on_tape = IsOnTape(options.store, m);
+    const bool on_tape = IsOnTape(store, m);
     list.push_back(ToJson(entry, state, on_tape));
     std::vector<std::string> row{
         titles.Of(m),
@@ -189,13 +190,13 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
 }
 
 // Errors: NotFound where there is none.
-Result<std::vector<ArchiveMember>> ChosenMembers(FileSystem& fs, const MemberName& name) {
+Result<std::vector<ArchiveMember>> ChosenMembers(const MemberName& name) {
   if (!name.selector.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember({fs, name.store}, name.selector));
+    CAIRN_ASSIGN_OR_RETURN(ArchiveMember member, FindMember(name.store, name.selector));
     return std::vector<ArchiveMember>{std::move(member)};
   }
-  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore({fs, name.store}));
-  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", name.store);
+  CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveMember> members, ListStore(name.store));
+  if (members.empty()) return NotFound("{}: no archived step here; is it the store?", name.store.directory());
   return members;
 }
 
@@ -206,7 +207,7 @@ Result<RecallCommands> RecallOf(const ArchiveOptions& options) {
 }
 
 // Brings the members' tars back from tape, all at once.
-Status RecallMembers(const ArchiveOptions& options, const std::string& store,
+Status RecallMembers(const ArchiveOptions& options, const Store& store,
                      const std::vector<ArchiveMember>& members) {
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
   return Recall(FilesOf(store, members), commands).status();
@@ -220,8 +221,7 @@ void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
 }
 
 // On a budget: those that were looked at longest ago.
-Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveOptions& options,
-                                                  const std::string& store,
+Result<std::vector<ArchiveMember>> ChooseByBudget(const ArchiveOptions& options, const Store& store,
                                                   const std::vector<ArchiveMember>& members) {
   Policy policy;  // its [verify] counts where no flag says otherwise
   if (!options.policy.empty()) {
@@ -233,7 +233,7 @@ Result<std::vector<ArchiveMember>> ChooseByBudget(FileSystem& fs, const ArchiveO
                                                : ParseSize(options.per_night);
   if (!fraction) return InvalidArgument("--sample '{}' is not a share; write 2%", options.sample);
   if (!bytes) return InvalidArgument("--per-night '{}' is not a size; write 200GB", options.per_night);
-  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger({fs, store}, false));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<LedgerMember> all, ListByLedger(store, false));
   std::erase_if(all, [&](const LedgerMember& entry) {
     return std::ranges::find(members, entry.member.tar, &ArchiveMember::tar) == members.end();
   });
@@ -249,10 +249,10 @@ struct VerifyPlan {
 };
 
 // What is on tape without a recall command does not use up the budget, night after night.
-Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, const MemberName& name,
+Result<VerifyPlan> PlanVerify(const ArchiveOptions& options, const MemberName& name,
                               const RecallCommands& commands) {
   VerifyPlan plan;
-  CAIRN_ASSIGN_OR_RETURN(plan.members, ChosenMembers(fs, name));
+  CAIRN_ASSIGN_OR_RETURN(plan.members, ChosenMembers(name));
   if (commands.recall.empty()) {
     const auto taped = std::ranges::stable_partition(
         plan.members, [&](const ArchiveMember& member) { return !IsOnTape(name.store, member); });
@@ -260,29 +260,29 @@ Result<VerifyPlan> PlanVerify(FileSystem& fs, const ArchiveOptions& options, con
     plan.members.erase(taped.begin(), taped.end());
   }
   if (options.sample.empty() && options.per_night.empty() && options.policy.empty()) return plan;
-  CAIRN_ASSIGN_OR_RETURN(plan.members, ChooseByBudget(fs, options, name.store, plan.members));
+  CAIRN_ASSIGN_OR_RETURN(plan.members, ChooseByBudget(options, name.store, plan.members));
   return plan;
 }
 
 // Repairs a member; the report becomes that of the repaired one.
-Status Mend(FileSystem& fs, const std::string& store, ArchiveMember& member, VerifyReport& report) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore({fs, store}));
-  CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember({fs, store}, member));
-  member = DescribeMember({{fs, store}, member.tar});
-  report = VerifyMember({fs, store}, member);
+Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
+  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
+  member = DescribeMember({store, member.tar});
+  report = VerifyMember(store, member);
   fmt::print(stderr, "{}: {}\n", MemberText(member), how);
   return OkStatus();
 }
 
 // What a recall did not bring back is not read, which might wait for ever.
-VerifyReport LookAtMember(FileSystem& fs, const std::string& store, const ArchiveMember& member, bool quiet) {
+VerifyReport LookAtMember(const Store& store, const ArchiveMember& member, bool quiet) {
   for (const std::string& path : FilesOf(store, {member}))
     if (IsStub(path))
       return {
           .problems = {{path, 0, "",
                         "still on tape after the recall command, or lost: it has fewer blocks than bytes"}}};
   Progress progress("verifying " + MemberText(member), member.bytes, !quiet);
-  return VerifyMember({fs, store}, member, [&](uint64_t done) { progress.Update(done); });
+  return VerifyMember(store, member, [&](uint64_t done) { progress.Update(done); });
 }
 
 // What was not looked at is said, and is no failure unless it was asked for by name.
@@ -306,19 +306,18 @@ int FinishVerify(const VerifyPlan& plan, const MemberName& name, const ArchiveOp
 }
 
 Result<int> RunArchiveVerify(const ArchiveOptions& options) {
-  FileSystem& fs = FileSystem::Posix();
-  const MemberName name = SplitMemberName(fs, options.store);
+  const MemberName name = SplitMemberName(FileSystem::Posix(), options.store);
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
-  CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(fs, options, name, commands));
+  CAIRN_ASSIGN_OR_RETURN(VerifyPlan plan, PlanVerify(options, name, commands));
   CAIRN_RETURN_IF_ERROR(TryRecall(FilesOf(name.store, plan.members), commands).status());
-  Result<Ledger> ledger = Ledger::Open({fs, name.store});  // of a store that is read-only there is none
+  Result<Ledger> ledger = Ledger::Open(name.store);  // of a store that is read-only there is none
   if (ledger.ok()) (void)ledger->Sync();
   int code = kExitDone;
   ordered_json list = ordered_json::array();
   for (ArchiveMember& m : plan.members) {
-    VerifyReport report = LookAtMember(fs, name.store, m, options.json);
+    VerifyReport report = LookAtMember(name.store, m, options.json);
     if (!report.problems.empty() && options.repair)
-      if (const Status mended = Mend(fs, name.store, m, report); !mended.ok()) PrintProblem(mended.message());
+      if (const Status mended = Mend(name.store, m, report); !mended.ok()) PrintProblem(mended.message());
     if (!report.problems.empty()) code = kExitCheckFailed;
     if (ledger.ok() && m.record) {
       (void)ledger->Sync();
@@ -337,17 +336,17 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
 }
 
 Result<int> RunRecall(const ArchiveOptions& options) {
-  FileSystem& fs = FileSystem::Posix();
+  const Store store(FileSystem::Posix(), options.store);
   std::vector<ArchiveMember> members;
   for (const std::string& selector : options.selectors) {
-    CAIRN_ASSIGN_OR_RETURN(const auto chosen, ChosenMembers(fs, {options.store, selector}));
+    CAIRN_ASSIGN_OR_RETURN(const auto chosen, ChosenMembers({store, selector}));
     members.insert(members.end(), chosen.begin(), chosen.end());
   }
   if (options.selectors.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(members, ChosenMembers(fs, {options.store, ""}));
+    CAIRN_ASSIGN_OR_RETURN(members, ChosenMembers({store, ""}));
   }
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
-  const std::vector<std::string> paths = FilesOf(options.store, members);
+  const std::vector<std::string> paths = FilesOf(store, members);
   if (options.dry_run) {
     CAIRN_ASSIGN_OR_RETURN(const auto stubs, StubsInTapeOrder(paths, commands));
     for (const std::string& path : stubs) fmt::print("{}\n", path);
@@ -364,7 +363,7 @@ Result<int> RunRecall(const ArchiveOptions& options) {
 
 Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member,
                              const ArchiveOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(name.store + ":" + member.tar));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(name.store.directory() + ":" + member.tar));
   const Manifest& manifest = step.reader->manifest();
   fmt::print("would restore {} as {}\n", MemberText(member), options.destination);
   CAIRN_RETURN_IF_ERROR(PrintDryRun(
@@ -376,16 +375,15 @@ Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member
 
 // Brings back what the part of a step needs: of one in pieces those that tell what is in it, then those that
 // hold the tensors.
-Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
-                  const ArchiveOptions& options) {
+Status RecallPart(const MemberName& name, const ArchiveMember& member, const ArchiveOptions& options) {
   if (options.tensors.empty() || !member.record || member.record->pieces.empty())
     return RecallMembers(options, name.store, {member});
   CAIRN_ASSIGN_OR_RETURN(const RecallCommands commands, RecallOf(options));
   const ArchiveRecord& record = *member.record;
-  const TarPlace place = Store(fs, name.store).Place(record);
+  const TarPlace place = name.store.Place(record);
   const std::vector<std::string> first{std::string(kManifestName), std::string(kIndexName)};
   CAIRN_RETURN_IF_ERROR(Recall(FilesWith(place, record, first), commands).status());
-  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({{fs, name.store}, member.tar}));
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   return Recall(FilesWith(place, record, FilesOfTensors(step->catalog(), options.tensors)), commands)
       .status();
@@ -394,7 +392,7 @@ Status RecallPart(FileSystem& fs, const MemberName& name, const ArchiveMember& m
 // A part of a step: weights or tensors.
 Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& member,
                    const ArchiveOptions& options) {
-  CAIRN_ASSIGN_OR_RETURN(const OpenedStep opened, OpenCkpt(name.store + ":" + member.tar));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedStep opened, OpenCkpt(name.store.directory() + ":" + member.tar));
   if (options.weights) return RestoreWeights(fs, opened.fs(), *opened.reader, options.destination);
   Progress progress("restoring tensors", opened.reader->catalog().bytes());
   CAIRN_ASSIGN_OR_RETURN(const size_t count,
@@ -407,7 +405,7 @@ Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& 
 Result<int> RunRestore(const ArchiveOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   const MemberName name = SplitMemberName(fs, options.store);
-  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember({fs, name.store}, name.selector));
+  CAIRN_ASSIGN_OR_RETURN(const ArchiveMember member, FindMember(name.store, name.selector));
   if (options.weights && !options.tensors.empty())
     return InvalidArgument("give --weights-only or --tensors, not both");
   if (options.dry_run) {
@@ -415,7 +413,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
       if (IsStub(path)) return NeedsRecall(path);
     return PrintRestoreCost(name, member, options);
   }
-  CAIRN_RETURN_IF_ERROR(RecallPart(fs, name, member, options));
+  CAIRN_RETURN_IF_ERROR(RecallPart(name, member, options));
   const bool part = (options.weights && member.form == Form::kFull) || !options.tensors.empty();
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);
@@ -423,7 +421,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
     RestoreOptions restore;
     if (options.no_same_owner) restore.same_owner = false;
     return RestoreTar(
-        {{fs, name.store}, member.tar}, options.destination, [&](uint64_t done) { progress.Update(done); },
+        {name.store, member.tar}, options.destination, [&](uint64_t done) { progress.Update(done); },
         restore);
   }();
   if (!status.ok()) {

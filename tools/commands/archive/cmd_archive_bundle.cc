@@ -50,12 +50,13 @@ Result<int> RunBundle(const BundleOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
+  const Store store(fs, policy.store);
   std::optional<RunLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore({fs, policy.store}));
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(store));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, policy.store}));
-    CAIRN_RETURN_IF_ERROR(CleanStore({fs, policy.store}));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
+    CAIRN_RETURN_IF_ERROR(CleanStore(store));
   }
   CAIRN_ASSIGN_OR_RETURN(const BundlePlan plan, PlanBundlesBy(fs, policy, /*all=*/true));
   if (options.json) PrintJson(BundlingJson(plan));
@@ -65,11 +66,11 @@ Result<int> RunBundle(const BundleOptions& options) {
   }
   std::vector<std::string> paths;
   for (const BundleDraft& draft : plan.bundles)
-    for (const std::string& file : draft.files) paths.push_back(JoinPath(policy.store, file));
+    for (const std::string& file : draft.files) paths.push_back(store.Path(file));
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
   CAIRN_ASSIGN_OR_RETURN(const auto problems, BundleBy(fs, policy, /*all=*/true, options.json));
   for (const std::string& problem : problems) PrintProblem(problem);
-  if (Result<Ledger> ledger = Ledger::Open({fs, policy.store}); ledger.ok()) (void)ledger->Sync();
+  if (Result<Ledger> ledger = Ledger::Open(store); ledger.ok()) (void)ledger->Sync();
   return problems.empty() ? kExitDone : kExitCheckFailed;
 }
 
@@ -85,19 +86,20 @@ Result<std::vector<std::string>> BundleBy(FileSystem& fs, const Policy& policy, 
 
 Result<std::vector<std::string>> RewriteBy(FileSystem& fs, const Policy& policy,
                                            const std::vector<BundleRewrite>& rewrites, bool quiet) {
+  const Store store(fs, policy.store);
   std::vector<BundleDraft> drafts;
   std::vector<std::string> paths;
   for (const BundleRewrite& rewrite : rewrites) {
     drafts.push_back(rewrite.draft);
-    paths.push_back(JoinPath(policy.store, rewrite.draft.files.front()));
+    paths.push_back(store.Path(rewrite.draft.files.front()));
   }
   CAIRN_RETURN_IF_ERROR(Recall(paths, {policy.recall_stat, policy.recall}).status());
-  return RewriteBundles({fs, policy.store}, drafts, ShownJob(policy, quiet));
+  return RewriteBundles(store, drafts, ShownJob(policy, quiet));
 }
 
 void PrintRewrite(const BundleRewrite& rewrite, const Policy& policy) {
   const std::string& file = rewrite.draft.files.front();
-  const bool taped = IsStub(JoinPath(policy.store, file));
+  const bool taped = IsStub(Store(FileSystem::Posix(), policy.store).Path(file));
   fmt::print("rewrite {} as {}: {} members, reads {}{}, writes {}, frees {}: {}\n", file, rewrite.draft.name,
              rewrite.draft.members.size(), HumanBytes(rewrite.draft.bytes),
              taped ? fmt::format(" ({} from tape)", HumanBytes(rewrite.bundle_bytes)) : "",

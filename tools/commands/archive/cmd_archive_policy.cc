@@ -129,14 +129,15 @@ Result<int> RunArchivePlan(const PolicyOptions& options) {
 // Takes out of the store what `entries` say. Returns what went wrong, one line each. Requires the lock.
 Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
                                          const std::vector<PruneEntry>& entries, bool quiet) {
+  const Store store(fs, policy.store);
   std::set<std::string> on_tape;
   for (const PruneEntry& entry : entries)
-    if (entry.on_tape) on_tape.insert(JoinPath(policy.store, entry.file));
+    if (entry.on_tape) on_tape.insert(store.Path(entry.file));
   for (const std::string& path : on_tape)
     PrintProblem(
         fmt::format("note: {}: on tape, needs recall ([recall] of the policy); not rewritten", path));
   CAIRN_RETURN_IF_ERROR(RemovePruned(fs, policy, entries));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   return RewriteBy(fs, policy, PlanRewrites(members, entries), quiet);
 }
 
@@ -144,14 +145,6 @@ Result<std::vector<std::string>> PruneBy(FileSystem& fs, const Policy& policy,
 Result<std::vector<PruneEntry>> SettleAndPlanPrune(FileSystem& fs, const Policy& policy) {
   if (policy.rewrite > 0) CAIRN_RETURN_IF_ERROR(SettleBundles({fs, policy.store}).status());
   return PlanPrune(fs, policy);
-}
-
-// Of killed runs, and what only looks so, said once.
-Status CleanAndTell(FileSystem& fs, const std::string& store) {
-  std::vector<std::string> left_alone;
-  CAIRN_RETURN_IF_ERROR(CleanStore({fs, store}, &left_alone));
-  TellLeftAlone(store, left_alone);
-  return OkStatus();
 }
 
 // One run by policy.
@@ -166,7 +159,7 @@ class PolicyRun {
   // The store, locked and made ready.
   Result<TeamStore> Join(const RankTeam& team) {
     CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, policy_.store));
-    return TeamStore::Join({fs_, policy_.store}, team, [this] { return Prepare(); });
+    return TeamStore::Join(store_, team, [this] { return Prepare(); });
   }
 
   // This process's share.
@@ -209,7 +202,7 @@ class PolicyRun {
         report_.ok() ? report_.finished_unix_seconds : last_.last_success_unix_seconds;
     report_.bytes_per_second =
         seconds_ > 0 ? static_cast<double>(report_.stored_bytes) / seconds_ : last_.bytes_per_second;
-    if (const auto usage = UsageOf({fs_, policy_.store}); usage.ok()) {
+    if (const auto usage = UsageOf(store_); usage.ok()) {
       report_.store_files = usage->files;
       report_.store_bytes = usage->bytes;
     }
@@ -219,10 +212,10 @@ class PolicyRun {
  private:
   // What comes before any process of a team stores something.
   Status Prepare() {
-    CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs_, policy_.store}));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store_));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(store_));
     CAIRN_ASSIGN_OR_RETURN(const Plan plan, MakeOne());
-    CAIRN_RETURN_IF_ERROR(AddClaim({fs_, policy_.store}, plan.unclaimed, claim_));
+    CAIRN_RETURN_IF_ERROR(AddClaim(store_, plan.unclaimed, claim_));
     Note(plan);
     return OkStatus();
   }
@@ -256,7 +249,7 @@ class PolicyRun {
 
   // The ledger learns of sources that are not stored; one that cannot be opened is no reason to stop.
   void Note(const Plan& plan) {
-    Result<Ledger> ledger = Ledger::Open({fs_, policy_.store});
+    Result<Ledger> ledger = Ledger::Open(store_);
     if (!ledger.ok()) return PrintProblem(ledger.status().message());
     (void)ledger->Sync();
     for (const PlanEntry& e : plan.entries)
@@ -282,11 +275,11 @@ class PolicyRun {
     Result<ArchiveOutcome> outcome{ArchiveOutcome{}};
     const auto work = [&]() -> Status {
       if (limited) {
-        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf({fs_, policy_.store}));
+        CAIRN_ASSIGN_OR_RETURN(const StoreUsage there, UsageOf(store_));
         CAIRN_RETURN_IF_ERROR(CheckQuota(policy_, there, more).WithContext("not stored"));
       }
       Progress progress("archiving " + entry.title, 2 * entry.bytes, !quiet_);
-      outcome = Archive({fs_, policy_.store}, request,
+      outcome = Archive(store_, request,
                         {.pack = policy_.pack,
                          .parity = policy_.parity,
                          .max_tar_bytes = policy_.bundle_max,
@@ -295,7 +288,7 @@ class PolicyRun {
       return outcome.status();
     };
     const auto all_fit = [&] {
-      const auto there = UsageOf({fs_, policy_.store});
+      const auto there = UsageOf(store_);
       return there.ok() &&
              CheckQuota(policy_, *there, {team.size() * largest_.bytes, team.size() * largest_.files}).ok();
     };
@@ -306,10 +299,10 @@ class PolicyRun {
   bool One(TeamStore& team, const PlanEntry& entry, bool weights, bool delete_source) {
     bool on_tape = false;
     const auto claim = [&](const std::string& tar) -> Status {
-      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim({fs_, policy_.store}, {tar}, claim_); }));
+      CAIRN_RETURN_IF_ERROR(team.Alone([&] { return AddClaim(store_, {tar}, claim_); }));
       if (!delete_source) return OkStatus();
-      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({{fs_, policy_.store}, tar}));
-      const std::vector<std::string> files = FilesOf(cairn::Store(fs_, policy_.store).Place(record));
+      CAIRN_ASSIGN_OR_RETURN(const ArchiveRecord record, ReadRecord({store_, tar}));
+      const std::vector<std::string> files = FilesOf(store_.Place(record));
       on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
       return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
     };
@@ -359,6 +352,7 @@ class PolicyRun {
 
   FileSystem& fs_;
   const Policy& policy_;
+  const cairn::Store store_{fs_, policy_.store};
   const bool quiet_;
   const std::string claim_ = policy_.labels().front();
   RunReport last_, report_;
@@ -374,15 +368,15 @@ Result<int> RunPrune(const PolicyOptions& options) {
     if (!share) return InvalidArgument("--rewrite '{}' is not a share; write 50%", options.rewrite);
     policy.rewrite = *share;
   }
+  const Store store(fs, policy.store);
   std::optional<RunLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore({fs, policy.store}));
+    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(store));
     lock.emplace(std::move(taken));
-    CAIRN_RETURN_IF_ERROR(CleanAndTell(fs, policy.store));
+    CAIRN_RETURN_IF_ERROR(CleanAndTell(store));
   }
   if (!options.dry_run && !options.adopt.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(const size_t adopted,
-                           AdoptClaims({fs, policy.store}, options.adopt, policy.labels().front()));
+    CAIRN_ASSIGN_OR_RETURN(const size_t adopted, AdoptClaims(store, options.adopt, policy.labels().front()));
     if (!options.json) fmt::print("took over {} members\n", adopted);
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<PruneEntry> entries, options.dry_run
@@ -409,7 +403,7 @@ Result<int> RunPrune(const PolicyOptions& options) {
                     {"why", e.why}});
   }
   options.json ? PrintJson(list) : table.Print();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore({fs, policy.store}));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   if (!options.json)
     for (const BundleRewrite& rewrite : PlanRewrites(members, entries)) PrintRewrite(rewrite, policy);
   std::vector<std::string> problems;

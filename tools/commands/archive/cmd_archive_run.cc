@@ -44,7 +44,7 @@ std::string MemberText(const ArchiveRecord& record) { return fmt::format("{}@{}"
 // Stores one source after the other.
 class Runner {
  public:
-  Runner(FileSystem& fs, const ArchiveRunOptions& options) : fs_(fs), options_(options) {}
+  Runner(const Store& store, const ArchiveRunOptions& options) : store_(store), options_(options) {}
 
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
@@ -74,19 +74,19 @@ class Runner {
       fmt::print("{} stays: the newest healthy step of its run\n", source.path);
     if (team == nullptr) return DryRun(request);
     request.stored = [&](const std::string& tar) {
-      return team->Alone([&] { return AddClaim({fs_, options_.store}, {tar}, std::string(kByHand)); });
+      return team->Alone([&] { return AddClaim(store_, {tar}, std::string(kByHand)); });
     };
     uint64_t bytes = 0;
     if (source.native) {
-      CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, source.path));
+      CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(store_.fs(), source.path));
       bytes = step->manifest().bytes();
     } else {
-      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(fs_, source.path, source.links));
+      CAIRN_ASSIGN_OR_RETURN(const auto files, ListTree(store_.fs(), source.path, source.links));
       for (const TreeFile& file : files) bytes += file.info.bytes;
       NoteLinks(source, files);
     }
     Progress progress("archiving " + source.path, 2 * bytes, !options_.json);
-    return cairn::Archive({fs_, options_.store}, request,
+    return cairn::Archive(store_, request,
                           {.pack = options_.pack,
                            .parity = options_.parity,
                            .max_tar_bytes = options_.max_tar_bytes,
@@ -105,15 +105,15 @@ class Runner {
   }
 
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
-    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp({fs_, options_.store}, request));
+    CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(store_, request));
     if (!outcome.stored || options_.json) return outcome;
     fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
                options_.weights        ? "its fp16 weights"
-               : request.source.native ? JoinPath(options_.store, TarName(outcome.record))
+               : request.source.native ? store_.Path(TarName(outcome.record))
                                        : "a tree in " + options_.store,
                request.delete_source ? ", and then remove its source" : "");
     if (!request.source.native) return outcome;
-    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs_, request.source.path));
+    CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(store_.fs(), request.source.path));
     const uint64_t bytes = step->manifest().bytes();
     const uint64_t files = CountTarPieces(TarEntries(step->manifest()), options_.max_tar_bytes);
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
@@ -122,7 +122,7 @@ class Runner {
   }
 
   void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
-    const std::string tar = JoinPath(options_.store, FilesText(o.record));
+    const std::string tar = store_.Path(FilesText(o.record));
     if (!o.stored)
       fmt::print("{} is stored and verified already: {}\n", MemberText(o.record), tar);
     else if (!options_.dry_run)
@@ -136,7 +136,7 @@ class Runner {
     return {{"run", o.record.name},
             {"step", o.record.step},
             {"form", Name(o.record.form)},
-            {"tar", o.record.manifest_digest.empty() ? "" : JoinPath(options_.store, FileOf(o.record))},
+            {"tar", o.record.manifest_digest.empty() ? "" : store_.Path(FileOf(o.record))},
             {"files", std::max<size_t>(1, o.record.pieces.size())},
             {"bytes", o.record.tar_bytes},
             {"stored", o.stored},
@@ -145,7 +145,7 @@ class Runner {
             {"dry_run", options_.dry_run}};
   }
 
-  FileSystem& fs_;
+  const Store& store_;
   const ArchiveRunOptions& options_;
   int code_ = kExitDone;
   ordered_json list_ = ordered_json::array();
@@ -158,32 +158,30 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
   if (options.parity < 0) return InvalidArgument("--parity is a share; write 3%");
   CAIRN_RETURN_IF_ERROR(ShapeFor(options.parity).status().WithContext("--parity"));
   FileSystem& fs = FileSystem::Posix();
+  const Store store(fs, options.store);
   CAIRN_ASSIGN_OR_RETURN(std::vector<ArchiveSource> sources, ExpandSources(fs, options.sources));
   for (ArchiveSource& source : sources) source.links = options.links;
   CAIRN_ASSIGN_OR_RETURN(const RankTeam team,
                          ArchiveTeam([](const char* name) { return std::getenv(name); }));
-  Runner runner(fs, options);
+  Runner runner(store, options);
   if (options.dry_run) {
     if (!team.leads()) return kExitDone;
     for (const ArchiveSource& source : sources) runner.Archive(source, nullptr);
     return runner.Finish();
   }
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
-  CAIRN_ASSIGN_OR_RETURN(TeamStore store, TeamStore::Join({fs, options.store}, team, [&]() -> Status {
-                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme({fs, options.store}));
-                           std::vector<std::string> left_alone;
-                           CAIRN_RETURN_IF_ERROR(CleanStore({fs, options.store}, &left_alone));
-                           TellLeftAlone(options.store, left_alone);
-                           return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
+                           CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
+                           return CleanAndTell(store);
                          }));
-  for (const size_t i : store.Order(sources.size())) {
-    const auto work = [&] { return runner.Archive(sources[i], &store); };
-    CAIRN_RETURN_IF_ERROR(store.Share(CanonicalPath(sources[i].path), work).status());
+  for (const size_t i : shared.Order(sources.size())) {
+    const auto work = [&] { return runner.Archive(sources[i], &shared); };
+    CAIRN_RETURN_IF_ERROR(shared.Share(CanonicalPath(sources[i].path), work).status());
   }
-  CAIRN_ASSIGN_OR_RETURN(const bool last, store.IsLast());
+  CAIRN_ASSIGN_OR_RETURN(const bool last, shared.IsLast());
   int code = runner.Finish();
   if (!last) return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, store.Collect());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ShareResult> shares, shared.Collect());
   for (const ShareResult& share : shares)
     if (!share.failures.empty()) code = std::max<int>(code, kExitCheckFailed);
   return code;
@@ -191,9 +189,12 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
 
 }  // namespace
 
-void TellLeftAlone(const std::string& store, const std::vector<std::string>& names) {
-  for (const std::string& name : names)
-    PrintProblem(fmt::format("note: {} is left alone: it is not of Cairn's making", JoinPath(store, name)));
+Status CleanAndTell(const Store& store) {
+  std::vector<std::string> left_alone;
+  CAIRN_RETURN_IF_ERROR(CleanStore(store, &left_alone));
+  for (const std::string& name : left_alone)
+    PrintProblem(fmt::format("note: {} is left alone: it is not of Cairn's making", store.Path(name)));
+  return OkStatus();
 }
 
 std::string FilesText(const ArchiveRecord& record) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/archive/tar/record.h"
+#include "tools/archive/store/store.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/verb.h"
 
@@ -16,8 +16,8 @@ void AddArchiveRunCommand(CLI::App& archive, Verb& verb);
 // The file that a member lies in, and how many there are.
 std::string FilesText(const ArchiveRecord& record);
 
-// Says which files of a store look like Cairn's leftovers and are not (CleanStore).
-void TellLeftAlone(const std::string& store, const std::vector<std::string>& names);
+// CleanStore; says which files look like Cairn's leftovers and are not.
+Status CleanAndTell(const Store& store);
 
 // Damage is what archive's verbs look for (exit status 1); everything else is trouble.
 ExitCode ArchiveExitCode(const Status& status);

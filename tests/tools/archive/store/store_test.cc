@@ -143,11 +143,11 @@ TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
 }
 
 TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {
-  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").store, "/store");
+  EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").store.directory(), "/store");
   EXPECT_EQ(SplitMemberName(fs_, "/store:gpt@20").selector, "gpt@20");
   EXPECT_EQ(SplitMemberName(fs_, "/store").selector, "");
   ASSERT_TRUE(fs_.MakeDir(dir_ / "a:b").ok());
-  EXPECT_EQ(SplitMemberName(fs_, dir_ / "a:b").store, dir_ / "a:b");
+  EXPECT_EQ(SplitMemberName(fs_, dir_ / "a:b").store.directory(), dir_ / "a:b");
 }
 
 }  // namespace
