@@ -21,38 +21,36 @@ class RepairTest : public testing::Test {
  protected:
   RepairTest() {
     EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {})).ok());
-    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
   }
 
   ArchiveOutcome Run(bool weights) {
-    const auto outcome = Archive({FileSystem::Posix(), store_}, {{source_, true}, weights, false}, {}, {});
+    const auto outcome = Archive(store_, {{source_, true}, weights, false}, {}, {});
     EXPECT_TRUE(outcome.ok()) << outcome.status().message();
     return outcome.ok() ? *outcome : ArchiveOutcome{};
   }
 
   ArchiveMember Damage(const ArchiveRecord& record) {
-    const std::string path = JoinPath(store_, TarName(record));
+    const std::string path = store_.Path(TarName(record));
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(record.files.back().offset + 100));
     file << "damage";
     file.close();
-    const ArchiveMember member = DescribeTar({{FileSystem::Posix(), store_}, TarName(record)});
-    EXPECT_FALSE(VerifyMember({FileSystem::Posix(), store_}, member).problems.empty());
+    const ArchiveMember member = DescribeTar({store_, TarName(record)});
+    EXPECT_FALSE(VerifyMember(store_, member).problems.empty());
     return member;
   }
 
   void ExpectRepaired(const ArchiveMember& member, const std::string& from) {
-    const auto how = RepairMember({FileSystem::Posix(), store_}, member);
+    const auto how = RepairMember(store_, member);
     ASSERT_TRUE(how.ok()) << how.status().message();
     EXPECT_EQ(*how, "stored again from " + from);
-    EXPECT_TRUE(
-        VerifyMember({FileSystem::Posix(), store_}, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
-            .problems.empty());
+    EXPECT_TRUE(VerifyMember(store_, DescribeTar({store_, member.tar})).problems.empty());
   }
 
   TempDir dir_{TempDir::Place::kMemory};
   const std::string source_ = dir_ / "gpt/step-00000100";
-  const std::string store_ = dir_ / "store";
+  const Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
 TEST_F(RepairTest, WeightsAreTakenFromTheirStepAgain) {
@@ -65,7 +63,7 @@ TEST_F(RepairTest, WeightsAreTakenFromTheFullCopyInTheStore) {
   const ArchiveMember weights = Damage(Run(/*weights=*/true).record);
   stdfs::remove_all(dir_ / "gpt");
   ExpectRepaired(weights, TarName(full));
-  EXPECT_EQ(DescribeTar({{FileSystem::Posix(), store_}, weights.tar}).record->source, source_);
+  EXPECT_EQ(DescribeTar({store_, weights.tar}).record->source, source_);
 }
 
 TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
@@ -74,8 +72,8 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   StepRecipe other = RecipeOf({.layers = 1}, {});
   other.seed = 2;
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", other).ok());
-  EXPECT_EQ(RepairMember({FileSystem::Posix(), store_}, weights).status().kind(), StatusKind::kCorrupt);
-  EXPECT_EQ(ListStore({FileSystem::Posix(), store_})->size(), 1u);
+  EXPECT_EQ(RepairMember(store_, weights).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(ListStore(store_)->size(), 1u);
 }
 
 TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
@@ -83,15 +81,13 @@ TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
     const ArchiveRecord record = Run(weights).record;
     EXPECT_FALSE(Run(weights).stored);
     const ArchiveMember member = Damage(record);
-    auto ledger = Ledger::Open({FileSystem::Posix(), store_});
+    auto ledger = Ledger::Open(store_);
     ASSERT_TRUE(ledger.ok() && ledger->Sync().ok());
     ASSERT_TRUE(ledger->SetScrub(member.tar, {std::time(nullptr), "damaged"}).ok());
     EXPECT_TRUE(Run(weights).stored);
     ASSERT_TRUE(ledger->Sync().ok());
     EXPECT_FALSE(Run(weights).stored);
-    EXPECT_TRUE(
-        VerifyMember({FileSystem::Posix(), store_}, DescribeTar({{FileSystem::Posix(), store_}, member.tar}))
-            .problems.empty());
+    EXPECT_TRUE(VerifyMember(store_, DescribeTar({store_, member.tar})).problems.empty());
   }
 }
 

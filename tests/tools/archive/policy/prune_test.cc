@@ -27,14 +27,14 @@ std::string Id(char digit) { return std::string(32, digit); }
 class PruneTest : public testing::Test {
  protected:
   PruneTest() {
-    EXPECT_TRUE(MakeDirs(fs, store_).ok());
+    EXPECT_TRUE(MakeDirs(fs, store_.directory()).ok());
     policy_ = Of("weekly", {dir_ / "e*/gpt"}, {.last = 1, .steps = {}});
   }
 
   Policy Of(const std::string& tag, std::vector<std::string> runs, KeepClass keep) const {
     Policy policy;
     policy.tag = tag;
-    policy.store = store_;
+    policy.store = store_.directory();
     policy.runs = std::move(runs);
     policy.classes = {std::move(keep)};
     return policy;
@@ -52,10 +52,10 @@ class PruneTest : public testing::Test {
   // All that the policy asks for.
   void Run(const Policy& policy) {
     const Plan plan = MakePlan(fs, policy, 0, 0).value();
-    ASSERT_TRUE(AddClaim({fs, store_}, plan.unclaimed, policy.labels().front()).ok());
+    ASSERT_TRUE(AddClaim(store_, plan.unclaimed, policy.labels().front()).ok());
     for (const PlanEntry& entry : plan.entries)
       if (entry.stores()) {
-        const auto outcome = Archive({fs, store_}, {entry.source}, {.claims = {policy.labels().front()}}, {});
+        const auto outcome = Archive(store_, {entry.source}, {.claims = {policy.labels().front()}}, {});
         ASSERT_TRUE(outcome.ok()) << outcome.status().message();
       }
   }
@@ -71,7 +71,7 @@ class PruneTest : public testing::Test {
   // "id:step:claims", sorted.
   std::vector<std::string> Stored() const {
     std::vector<std::string> members;
-    const auto list = ListStore({fs, store_});
+    const auto list = ListStore(store_);
     for (const ArchiveMember& m : *list)
       members.push_back(fmt::format("{}:{}:{}", m.record->run[0], m.step, ClaimsText(ClaimsOf(*m.record))));
     std::ranges::sort(members);
@@ -80,7 +80,7 @@ class PruneTest : public testing::Test {
   using Members = std::vector<std::string>;
 
   TempDir dir_{TempDir::Place::kMemory};
-  const std::string store_ = dir_ / "store";
+  const Store store_{FileSystem::Posix(), dir_ / "store"};
   Policy policy_;
   std::map<std::string, std::string> why_;
 };
@@ -204,12 +204,11 @@ TEST_F(PruneTest, ClaimsLiveInBundlesToo) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   Run(Of("all", {dir_ / "e1/gpt"}, {.every = 2, .steps = {}}));
   const uint64_t large = uint64_t{1} << 40;
-  ASSERT_TRUE(MakeBundles({fs, store_}, {.sizes = {large, large, large}, .all = true}).ok());
+  ASSERT_TRUE(MakeBundles(store_, {.sizes = {large, large, large}, .all = true}).ok());
   Run(policy_);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));
-  const std::vector<ArchiveMember> members = ListStore({fs, store_}).value();
-  for (const ArchiveMember& m : members)
-    EXPECT_TRUE(VerifyMember({fs, store_}, m).problems.empty()) << m.step;
+  const std::vector<ArchiveMember> members = ListStore(store_).value();
+  for (const ArchiveMember& m : members) EXPECT_TRUE(VerifyMember(store_, m).problems.empty()) << m.step;
   const Policy none = Of("all", {dir_ / "e1/gpt"}, {.steps = {2}});
   Prune(none);
   EXPECT_EQ(Stored(), (Members{"a:2:all", "a:4:all", "a:6:all, weekly"}));  // a bundle goes as a whole
@@ -219,7 +218,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   for (const int64_t step : {2, 4, 6}) Make("e1/gpt", step, 'a');
   const auto store = [&](int64_t step, std::vector<std::string> claims) {
     const ArchiveSource source{dir_ / ("e1/gpt/" + StepDirName(step)), true};
-    ASSERT_TRUE(Archive({fs, store_}, {source}, {.claims = std::move(claims)}, {}).ok());
+    ASSERT_TRUE(Archive(store_, {source}, {.claims = std::move(claims)}, {}).ok());
   };
   store(2, {});
   store(4, {std::string(kByHand)});
@@ -228,7 +227,7 @@ TEST_F(PruneTest, WhatNobodyOrAPersonAskedForStaysUntilItIsAdopted) {
   Prune(policy_);
   EXPECT_EQ(Stored(), all);
   EXPECT_EQ(OrphanedClaims(fs, policy_)->size(), 1u);
-  EXPECT_EQ(AdoptClaims({fs, store_}, {"unknown", "by hand"}, "weekly").value(), 2u);
+  EXPECT_EQ(AdoptClaims(store_, {"unknown", "by hand"}, "weekly").value(), 2u);
   Prune(policy_);
   EXPECT_EQ(Stored(), (Members{"a:6:weekly"}));
 }

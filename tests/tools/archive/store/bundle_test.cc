@@ -30,11 +30,11 @@ std::vector<std::string> FilesIn(const std::string& path) { return FileSystem::P
 class BundleTest : public testing::Test {
  protected:
   BundleTest() {
-    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
     for (const int64_t step : {10, 20}) Save(step);
     EXPECT_TRUE(MakeDirs(FileSystem::Posix(), dir_ / "notes/deep").ok());
     std::ofstream(dir_ / "notes/deep/a.txt") << std::string(100000, 'a');
-    EXPECT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}).ok());
+    EXPECT_TRUE(StoreTree(store_, dir_ / "notes", {}).ok());
   }
 
   void Save(int64_t number) {
@@ -43,7 +43,7 @@ class BundleTest : public testing::Test {
     recipe.seed = static_cast<uint64_t>(number);
     EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
     const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(number));
-    EXPECT_TRUE(StoreStep({FileSystem::Posix(), store_}, **step, {}).ok());
+    EXPECT_TRUE(StoreStep(store_, **step, {}).ok());
   }
 
   std::string SourceOf(int64_t number) const { return dir_ / ("gpt/" + StepDirName(number)); }
@@ -51,15 +51,15 @@ class BundleTest : public testing::Test {
   Status Bundle(FileSystem& fs, double parity = 0) {
     const uint64_t large = uint64_t{1} << 40;
     const auto problems = MakeBundles(
-        {fs, store_},
+        {fs, store_.directory()},
         {.sizes = {.least = large, .target = large, .most = large}, .parity = parity, .all = true});
     problems_ = problems.ok() ? *problems : std::vector<std::string>{};
     return problems.status();
   }
 
-  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
+  std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
   std::string OnlyBundle() {
-    const auto names = ListBundles({FileSystem::Posix(), store_}).value();
+    const auto names = ListBundles(store_).value();
     EXPECT_EQ(names.size(), 1u);
     return names.empty() ? "" : names[0];
   }
@@ -67,13 +67,12 @@ class BundleTest : public testing::Test {
   std::vector<std::string> Problems() {
     std::vector<std::string> problems;
     for (const ArchiveMember& m : Members())
-      for (const Problem& problem : VerifyMember({FileSystem::Posix(), store_}, m).problems)
-        problems.push_back(ToString(problem));
+      for (const Problem& problem : VerifyMember(store_, m).problems) problems.push_back(ToString(problem));
     return problems;
   }
 
   TempDir dir_{TempDir::Place::kMemory};
-  const std::string store_ = dir_ / "store";
+  const Store store_{FileSystem::Posix(), dir_ / "store"};
   std::vector<std::string> problems_;
 };
 
@@ -83,7 +82,7 @@ TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   EXPECT_TRUE(problems_.empty());
   const std::string name = OnlyBundle();
-  EXPECT_EQ(FilesIn(store_), (std::vector{name, name + ".json"}));
+  EXPECT_EQ(FilesIn(store_.directory()), (std::vector{name, name + ".json"}));
   EXPECT_EQ(ParseBundleName(name)->run, "runs");
   EXPECT_EQ(ParseBundleName(name)->last_step, 20);
   const auto members = Members();
@@ -101,63 +100,61 @@ TEST_F(BundleTest, HoldsEveryMemberInTwoFiles) {
 
 TEST_F(BundleTest, MembersAreReadInPlaceAndRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
-  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@20");
+  const auto member = FindMember(store_, "gpt@20");
   ASSERT_TRUE(member.ok());
-  const auto view = OpenMember({{FileSystem::Posix(), store_}, member->tar});
+  const auto view = OpenMember({store_, member->tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
   for (const std::string& name : FilesIn(SourceOf(20)))
     EXPECT_EQ(ReadSmallFile(**view, JoinPath((*view)->root(), name), 1 << 30).value(),
               BytesOf(JoinPath(SourceOf(20), name)));
   const std::string back = dir_ / "back/step-00000020";
-  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, member->tar}, back, {}).ok());
+  ASSERT_TRUE(RestoreTar({store_, member->tar}, back, {}).ok());
   EXPECT_EQ(BytesOf(back + "/shard-00000.h5"), BytesOf(SourceOf(20) + "/shard-00000.h5"));
-  const auto notes = FindMember({FileSystem::Posix(), store_}, "notes");
-  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, notes->tar}, dir_ / "notes-back", {}).ok());
+  const auto notes = FindMember(store_, "notes");
+  ASSERT_TRUE(RestoreTar({store_, notes->tar}, dir_ / "notes-back", {}).ok());
   EXPECT_EQ(BytesOf(dir_ / "notes-back/deep/a.txt"), std::string(100000, 'a'));
   const auto step = StepReader::Open(FileSystem::Posix(), SourceOf(20));
-  EXPECT_EQ(FindStored({FileSystem::Posix(), store_}, DescribeSource(**step)).value()->bundle, OnlyBundle());
+  EXPECT_EQ(FindStored(store_, DescribeSource(**step)).value()->bundle, OnlyBundle());
 }
 
 TEST_F(BundleTest, DamageIsThatOfOneMemberAndIsNeverRestored) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
-  const std::string path = JoinPath(store_, OnlyBundle());
+  const std::string path = store_.Path(OnlyBundle());
   const auto members = Members();
   for (const ArchiveMember& damaged : members) {
     for (const ArchivedFile& file : damaged.record->files) {
       FlipByte(path, file.offset + file.stored_bytes / 2);
       for (const ArchiveMember& m : members)
-        EXPECT_EQ(VerifyMember({FileSystem::Posix(), store_}, m).problems.empty(), m.tar != damaged.tar)
-            << file.name;
+        EXPECT_EQ(VerifyMember(store_, m).problems.empty(), m.tar != damaged.tar) << file.name;
       FlipByte(path, file.offset + file.stored_bytes / 2);
     }
     FlipByte(path, damaged.record->bundle_offset + 3);  // a name in a header
-    EXPECT_FALSE(VerifyMember({FileSystem::Posix(), store_}, damaged).problems.empty());
+    EXPECT_FALSE(VerifyMember(store_, damaged).problems.empty());
     FlipByte(path, damaged.record->bundle_offset + 3);
   }
   FlipByte(path, members[0].record->files.back().offset + 1);
-  EXPECT_FALSE(
-      RestoreTar({{FileSystem::Posix(), store_}, members[0].tar}, dir_ / "back/step-00000010", {}).ok());
+  EXPECT_FALSE(RestoreTar({store_, members[0].tar}, dir_ / "back/step-00000010", {}).ok());
   EXPECT_FALSE(stdfs::exists(dir_ / "back/step-00000010"));
   stdfs::resize_file(path, stdfs::file_size(path) - 4096);
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
 }
 
 TEST_F(BundleTest, ADamagedTarIsLeftOutAndSaid) {
-  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@10");
-  FlipByte(JoinPath(store_, member->tar), member->record->files.back().offset + 100);
+  const auto member = FindMember(store_, "gpt@10");
+  FlipByte(store_.Path(member->tar), member->record->files.back().offset + 100);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   ASSERT_EQ(problems_.size(), 1u);
   EXPECT_NE(problems_[0].find(member->tar), std::string::npos) << problems_[0];
-  EXPECT_TRUE(stdfs::exists(JoinPath(store_, member->tar)));
-  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 2u);
+  EXPECT_TRUE(stdfs::exists(store_.Path(member->tar)));
+  EXPECT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 2u);
 }
 
 TEST_F(BundleTest, ASmallBundleIsFilledUp) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   Save(30);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
-  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
-  EXPECT_EQ(FilesIn(store_).size(), 2u);
+  EXPECT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 4u);
+  EXPECT_EQ(FilesIn(store_.directory()).size(), 2u);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
 }
 
@@ -166,7 +163,7 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // a bundle is among what is bundled
   Save(30);
   const std::string template_store = dir_ / "template";
-  stdfs::copy(store_, template_store);
+  stdfs::copy(store_.directory(), template_store);
   bool done = false;
   int changes = 0;
   for (; !done; ++changes) {
@@ -174,18 +171,17 @@ TEST_F(BundleTest, NothingIsLostWhereverItStops) {
     done = Bundle(stopping, 0.03).ok();
     size_t proven = 0;
     for (const ArchiveMember& m : Members())
-      proven += m.state == MemberState::kVerified &&
-                VerifyMember({FileSystem::Posix(), store_}, m).problems.empty();
+      proven += m.state == MemberState::kVerified && VerifyMember(store_, m).problems.empty();
     ASSERT_EQ(proven, 4u) << "after change " << changes;
-    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
+    ASSERT_TRUE(CleanStore(store_).ok());
     ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.03).ok()) << "after change " << changes;
     EXPECT_EQ(problems_, std::vector<std::string>{}) << "after change " << changes;
-    ASSERT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
+    ASSERT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 4u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
-    for (const std::string& name : FilesIn(store_))
+    for (const std::string& name : FilesIn(store_.directory()))
       EXPECT_TRUE(name.starts_with(OnlyBundle())) << name << " after change " << changes;
-    stdfs::remove_all(store_);
-    stdfs::copy(template_store, store_);
+    stdfs::remove_all(store_.directory());
+    stdfs::copy(template_store, store_.directory());
   }
   EXPECT_GT(changes, 10);
 }
@@ -194,33 +190,33 @@ TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
   const auto before = Members();
-  ASSERT_TRUE(FileSystem::Posix().RemoveFile(JoinPath(store_, name + ".json")).ok());
+  ASSERT_TRUE(FileSystem::Posix().RemoveFile(store_.Path(name + ".json")).ok());
   ASSERT_EQ(Members().size(), 1u);  // the bundle stands for what nobody knows of
   EXPECT_EQ(Members()[0].state, MemberState::kStored);
   EXPECT_EQ(Members()[0].tar, name);
   EXPECT_FALSE(Problems().empty());
-  const auto rebuilt = RebuildBundle({FileSystem::Posix(), store_}, name);
+  const auto rebuilt = RebuildBundle(store_, name);
   ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
   EXPECT_TRUE(rebuilt->problems.empty());
   const auto after = Members();
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].record->files, before[i].record->files);
-  FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
-  EXPECT_EQ(RebuildBundle({FileSystem::Posix(), store_}, name)->problems.size(), 1u);
+  FlipByte(store_.Path(name), before[0].record->files.back().offset + 1);
+  EXPECT_EQ(RebuildBundle(store_, name)->problems.size(), 1u);
   ASSERT_EQ(Members().size(), before.size());  // none is forgotten
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
   EXPECT_EQ(Members()[1].state, MemberState::kVerified);
-  FlipByte(JoinPath(store_, name), before[0].record->files.back().offset + 1);
-  EXPECT_TRUE(RebuildBundle({FileSystem::Posix(), store_}, name)->problems.empty());
+  FlipByte(store_.Path(name), before[0].record->files.back().offset + 1);
+  EXPECT_TRUE(RebuildBundle(store_, name)->problems.empty());
   EXPECT_EQ(Members()[0].state, MemberState::kVerified);
 }
 
 TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix(), 0.05).ok());
-  const std::string path = JoinPath(store_, OnlyBundle()), good = BytesOf(path);
+  const std::string path = store_.Path(OnlyBundle()), good = BytesOf(path);
   stdfs::rename(dir_ / "gpt", dir_ / "gone");
   for (const ArchiveMember& m : Members()) FlipByte(path, m.record->files.back().offset + 7);
-  const auto how = RepairMember({FileSystem::Posix(), store_}, Members()[0]);
+  const auto how = RepairMember(store_, Members()[0]);
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_TRUE(BytesOf(path) == good);
 }
@@ -228,31 +224,31 @@ TEST_F(BundleTest, ParityRepairsTheWholeBundle) {
 TEST_F(BundleTest, AMemberThatItsSourceMendsLeavesItsBundle) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
-  const auto member = FindMember({FileSystem::Posix(), store_}, "gpt@10");
-  FlipByte(JoinPath(store_, name), member->record->files.back().offset + 7);
-  ASSERT_TRUE(RepairMember({FileSystem::Posix(), store_}, *member).ok());
-  EXPECT_EQ(FindMember({FileSystem::Posix(), store_}, "gpt@10")->file(), member->tar);
-  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, name)->members.size(), 2u);
+  const auto member = FindMember(store_, "gpt@10");
+  FlipByte(store_.Path(name), member->record->files.back().offset + 7);
+  ASSERT_TRUE(RepairMember(store_, *member).ok());
+  EXPECT_EQ(FindMember(store_, "gpt@10")->file(), member->tar);
+  EXPECT_EQ(ReadBundle(store_, name)->members.size(), 2u);
   EXPECT_EQ(Problems(), std::vector<std::string>{});
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());  // and goes back into one
-  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 3u);
+  EXPECT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 3u);
 }
 
 TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
-  const auto member = *FindMember({FileSystem::Posix(), store_}, "gpt@10");
-  const std::string tar = JoinPath(store_, member.tar);
+  const auto member = *FindMember(store_, "gpt@10");
+  const std::string tar = store_.Path(member.tar);
   for (const char* suffix : {"", ".json"}) stdfs::copy(tar + suffix, dir_ / (std::string("kept") + suffix));
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string bundle = OnlyBundle();
-  const auto bundled = *FindMember({FileSystem::Posix(), store_}, "gpt@10");
+  const auto bundled = *FindMember(store_, "gpt@10");
   for (const bool damaged : {true, false}) {
     for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), tar + suffix);
-    if (damaged) FlipByte(JoinPath(store_, bundle), bundled.record->files.back().offset + 7);
-    const auto settled = SettleBundles({FileSystem::Posix(), store_});
+    if (damaged) FlipByte(store_.Path(bundle), bundled.record->files.back().offset + 7);
+    const auto settled = SettleBundles(store_);
     ASSERT_TRUE(settled.ok()) << settled.status().message();
     EXPECT_EQ(settled->problems.size(), damaged ? 1u : 0u);
     EXPECT_EQ(stdfs::exists(tar), damaged);
-    EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), damaged ? 2u : 3u);
+    EXPECT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), damaged ? 2u : 3u);
     EXPECT_EQ(Problems(), std::vector<std::string>{});
     if (damaged) {
       ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
@@ -263,26 +259,26 @@ TEST_F(BundleTest, OfTwoCopiesTheOneInTheBundleMustBeProvenBeforeTheOtherGoes) {
 TEST_F(BundleTest, ABundleWithADamagedMemberDoesNotGoForALargerOne) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string small = OnlyBundle();
-  const std::string path = JoinPath(store_, small);
+  const std::string path = store_.Path(small);
   for (const char* suffix : {"", ".json"}) stdfs::copy(path + suffix, dir_ / (std::string("kept") + suffix));
   Save(30);
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   for (const char* suffix : {"", ".json"}) stdfs::copy(dir_ / (std::string("kept") + suffix), path + suffix);
-  cairn::Bundle record = *ReadBundle({FileSystem::Posix(), store_}, small);
+  cairn::Bundle record = *ReadBundle(store_, small);
   record.members[0].verified_unix_seconds = 0;  // as a rebuild leaves it
-  ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
-  ASSERT_TRUE(SettleBundles({FileSystem::Posix(), store_}).ok());
+  ASSERT_TRUE(WriteBundleRecord(store_, record).ok());
+  ASSERT_TRUE(SettleBundles(store_).ok());
   EXPECT_TRUE(stdfs::exists(path));
   record.members[0].verified_unix_seconds = 1;
-  ASSERT_TRUE(WriteBundleRecord({FileSystem::Posix(), store_}, record).ok());
-  ASSERT_TRUE(SettleBundles({FileSystem::Posix(), store_}).ok());
+  ASSERT_TRUE(WriteBundleRecord(store_, record).ok());
+  ASSERT_TRUE(SettleBundles(store_).ok());
   EXPECT_FALSE(stdfs::exists(path));
-  EXPECT_EQ(ReadBundle({FileSystem::Posix(), store_}, OnlyBundle())->members.size(), 4u);
+  EXPECT_EQ(ReadBundle(store_, OnlyBundle())->members.size(), 4u);
 }
 
 TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
   const auto listed = [&] {
-    auto ledger = Ledger::Open({FileSystem::Posix(), store_});
+    auto ledger = Ledger::Open(store_);
     EXPECT_TRUE(ledger->Sync().ok());
     return ledger->Members().value();
   };
@@ -294,13 +290,13 @@ TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
     EXPECT_EQ(entry.member.state, MemberState::kVerified);
   }
   const std::string kept = listed()[0].member.tar, dropped = listed()[2].member.tar;
-  ASSERT_TRUE(Ledger::Open({FileSystem::Posix(), store_})->SetScrub(kept, {77, "a bit"}).ok());
-  ASSERT_TRUE(DropFromBundle({FileSystem::Posix(), store_}, OnlyBundle(), dropped).ok());
+  ASSERT_TRUE(Ledger::Open(store_)->SetScrub(kept, {77, "a bit"}).ok());
+  ASSERT_TRUE(DropFromBundle(store_, OnlyBundle(), dropped).ok());
   ASSERT_EQ(listed().size(), 2u);
   EXPECT_EQ(listed()[0].scrub.unix_seconds, 77);
   stdfs::remove(dir_ / "store/ledger.sqlite");
   EXPECT_EQ(listed().size(), 2u);
-  ASSERT_TRUE(RemoveMember({FileSystem::Posix(), store_}, OnlyBundle()).ok());
+  ASSERT_TRUE(RemoveMember(store_, OnlyBundle()).ok());
   EXPECT_TRUE(listed().empty());
 }
 
@@ -318,7 +314,7 @@ TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
   };
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   Journal journal(FileSystem::Posix());
-  ASSERT_TRUE(RemoveMember({journal, store_}, OnlyBundle()).ok());
+  ASSERT_TRUE(RemoveMember({journal, store_.directory()}, OnlyBundle()).ok());
   EXPECT_EQ(journal.calls,
             (std::vector<std::string>{"sync", ".json", ".parity", "sync", ".deleting", "sync"}));
 }
@@ -326,7 +322,7 @@ TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
 TEST_F(BundleTest, EveryFlippedByteOfASidecarIsFound) {
   ASSERT_TRUE(Bundle(FileSystem::Posix()).ok());
   const std::string name = OnlyBundle();
-  const std::string text = BytesOf(JoinPath(store_, name + ".json"));
+  const std::string text = BytesOf(store_.Path(name + ".json"));
   ASSERT_TRUE(DecodeBundle(text, name).ok());
   for (size_t i = 0; i < text.size(); i += 7) {
     std::string damaged = text;

@@ -70,19 +70,19 @@ class ArchiveRunTest : public testing::Test {
 
   void Make() {
     ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 2})).ok());
-    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
   }
 
   Result<ProvenCopy> Store(FileSystem& fs, const StoreOptions& options = {}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
-    return StoreStep({fs, store_}, *step, {}, options);
+    return StoreStep({fs, store_.directory()}, *step, {}, options);
   }
 
-  std::vector<std::string> StoreFiles() { return FileSystem::Posix().List(store_).value(); }
+  std::vector<std::string> StoreFiles() { return store_.List().value(); }
 
   TempDir dir_;
   const std::string source_ = dir_ / "gpt/step-00000100";
-  const std::string store_ = dir_ / "store";
+  const cairn::Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
 TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
@@ -90,25 +90,25 @@ TEST_F(ArchiveRunTest, StoresOneTarAndItsLedgerEntry) {
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   const std::string tar = TarName(copy->record());
   EXPECT_EQ(StoreFiles(), (std::vector{tar, tar + ".json"}));
-  const auto members = ListStore({FileSystem::Posix(), store_});
+  const auto members = ListStore(store_);
   ASSERT_EQ(members->size(), 1u);
   EXPECT_EQ(members->front().run, "gpt");
   EXPECT_EQ(members->front().step, 100);
   EXPECT_EQ(members->front().state, MemberState::kVerified);
   EXPECT_EQ(members->front().record->tokens, 102400);
-  EXPECT_TRUE(VerifyMember({FileSystem::Posix(), store_}, members->front()).problems.empty());
+  EXPECT_TRUE(VerifyMember(store_, members->front()).problems.empty());
 }
 
 TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
-  const auto first = ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30);
+  const auto first = ReadSmallFile(FileSystem::Posix(), store_.Path(StoreFiles().front()), 1 << 30);
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
-  EXPECT_EQ(*first, *ReadSmallFile(FileSystem::Posix(), JoinPath(store_, StoreFiles().front()), 1 << 30));
+  EXPECT_EQ(*first, *ReadSmallFile(FileSystem::Posix(), store_.Path(StoreFiles().front()), 1 << 30));
 }
 
 TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
   const auto copy = Store(FileSystem::Posix());
-  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  const std::string tar = store_.Path(TarName(copy->record()));
   const auto view = TarFileSystem::Open(FileSystem::Posix(), tar, /*past_cache=*/true);
   ASSERT_TRUE(view.ok()) << view.status().message();
   const std::vector<std::string> names = *FileSystem::Posix().List(source_);
@@ -120,11 +120,11 @@ TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
 
 TEST_F(ArchiveRunTest, EveryFlippedByteOfATarIsFound) {
   const auto copy = Store(FileSystem::Posix());
-  const auto member = ListStore({FileSystem::Posix(), store_})->front();
-  const std::string tar = JoinPath(store_, member.tar);
+  const auto member = ListStore(store_)->front();
+  const std::string tar = store_.Path(member.tar);
   for (uint64_t at = 0; at < member.record->tar_bytes - 4096; at += 29989) {
     FlipByte(tar, at);
-    const VerifyReport report = VerifyMember({FileSystem::Posix(), store_}, member);
+    const VerifyReport report = VerifyMember(store_, member);
     FlipByte(tar, at);
     // What fills a file up to whole blocks is nobody's data.
     if (report.problems.empty()) {
@@ -188,31 +188,28 @@ TEST_F(ArchiveRunTest, ASourceThatVanishesWhileItIsReadIsNotStored) {
 TEST_F(ArchiveRunTest, SourcesGoOnlyWhenNothingElseIsLost) {
   const auto copy = Store(FileSystem::Posix());
   std::ofstream(source_ + "/notes.txt") << "mine";
-  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).kind(),
-            StatusKind::kInvalidArgument);
+  EXPECT_EQ(DeleteSource(store_, source_, *copy, true).kind(), StatusKind::kInvalidArgument);
   std::filesystem::remove(source_ + "/notes.txt");
   EXPECT_EQ(DeleteSource({FileSystem::Posix(), source_}, source_, *copy).kind(),
             StatusKind::kInvalidArgument);
   {
     const auto training = RunLock::Take(dir_ / "gpt");
-    EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(),
-              StatusKind::kInvalidArgument);
+    EXPECT_EQ(DeleteSource(store_, source_, *copy).kind(), StatusKind::kInvalidArgument);
   }
-  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(),
+  EXPECT_EQ(DeleteSource(store_, source_, *copy).kind(),
             StatusKind::kInvalidArgument);  // the newest
   {
     std::filesystem::rename(source_, dir_ / "elsewhere");
     std::filesystem::create_directory_symlink(dir_ / "elsewhere", source_);
-    EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).kind(),
-              StatusKind::kInvalidArgument);
+    EXPECT_EQ(DeleteSource(store_, source_, *copy, true).kind(), StatusKind::kInvalidArgument);
     std::filesystem::remove(source_);
     std::filesystem::rename(dir_ / "elsewhere", source_);
   }
-  const std::string tar = JoinPath(store_, TarName(copy->record()));
+  const std::string tar = store_.Path(TarName(copy->record()));
   std::filesystem::rename(tar, dir_ / "tar");
-  EXPECT_FALSE(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).ok());  // the proof is gone
+  EXPECT_FALSE(DeleteSource(store_, source_, *copy, true).ok());  // the proof is gone
   std::filesystem::rename(dir_ / "tar", tar);
-  EXPECT_TRUE(DeleteSource({FileSystem::Posix(), store_}, source_, *copy, true).ok());
+  EXPECT_TRUE(DeleteSource(store_, source_, *copy, true).ok());
   EXPECT_FALSE(std::filesystem::exists(source_));
 }
 
@@ -222,7 +219,7 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
   StepRecipe recipe = RecipeOf({.layers = 1}, {.tp = 2});
   recipe.seed = 2;
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", recipe).ok());
-  EXPECT_EQ(DeleteSource({FileSystem::Posix(), store_}, source_, *copy).kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(DeleteSource(store_, source_, *copy).kind(), StatusKind::kCorrupt);
   EXPECT_TRUE(StepReader::Open(FileSystem::Posix(), source_).ok());
 }
 
@@ -230,8 +227,8 @@ TEST_F(ArchiveRunTest, AStepThatWasSavedAnewIsNotDeletedForItsOldCopy) {
 TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
   const auto archive = [&](FileSystem& fs) -> Status {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, source_));
-    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep({fs, store_}, *step, {}));
-    return DeleteSource({fs, store_}, source_, copy, /*newest_too=*/true);
+    CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreStep({fs, store_.directory()}, *step, {}));
+    return DeleteSource({fs, store_.directory()}, source_, copy, /*newest_too=*/true);
   };
   bool done = false;
   for (int changes = 0; !done; ++changes) {
@@ -239,17 +236,17 @@ TEST_F(ArchiveRunTest, NoCopyIsLostWhereverItStops) {
     done = archive(stopping).ok();
     const auto source = StepReader::Open(FileSystem::Posix(), source_);
     const bool source_whole = source.ok() && VerifyHash(FileSystem::Posix(), **source).problems.empty();
-    const auto members = *ListStore({FileSystem::Posix(), store_});
+    const auto members = *ListStore(store_);
     const bool copy_proven = members.size() == 1 && members[0].state == MemberState::kVerified &&
-                             VerifyMember({FileSystem::Posix(), store_}, members[0]).problems.empty();
+                             VerifyMember(store_, members[0]).problems.empty();
     ASSERT_TRUE(source_whole || copy_proven) << "after change " << changes;
     if (!source_whole) {
       std::filesystem::remove_all(dir_ / "gpt");
       Make();
     }
     ASSERT_TRUE(Store(FileSystem::Posix()).ok()) << "after change " << changes;
-    std::filesystem::remove_all(store_);
-    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    std::filesystem::remove_all(store_.directory());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
   }
 }
 
@@ -259,7 +256,7 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
   const std::string destination = dir_ / "back/step-00000100";
   for (int changes = 0;; ++changes) {
     StoppingFileSystem stopping(changes);
-    if (RestoreTar({{stopping, store_}, tar}, destination, {}).ok()) break;
+    if (RestoreTar({{stopping, store_.directory()}, tar}, destination, {}).ok()) break;
     if (const auto step = StepReader::Open(FileSystem::Posix(), destination);
         step.ok())  // only its name was not synced
       EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **step).problems.empty()) << changes;
@@ -267,13 +264,10 @@ TEST_F(ArchiveRunTest, AFailedRestoreLeavesNothing) {
       EXPECT_FALSE(std::filesystem::exists(destination)) << changes;
     std::filesystem::remove_all(dir_ / "back");  // a dead disk cannot be tidied
   }
-  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, destination, {}).kind(),
-            StatusKind::kAlreadyExists);
-  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "back/step-00000007", {}).kind(),
-            StatusKind::kInvalidArgument);
-  FlipByte(JoinPath(store_, tar), 100000);
-  EXPECT_EQ(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "new/x", {}).kind(),
-            StatusKind::kCorrupt);
+  EXPECT_EQ(RestoreTar({store_, tar}, destination, {}).kind(), StatusKind::kAlreadyExists);
+  EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "back/step-00000007", {}).kind(), StatusKind::kInvalidArgument);
+  FlipByte(store_.Path(tar), 100000);
+  EXPECT_EQ(RestoreTar({store_, tar}, dir_ / "new/x", {}).kind(), StatusKind::kCorrupt);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));
 }
 

@@ -62,18 +62,17 @@ std::vector<std::string> Portrait(const std::string& root) {
 
 class TreeTest : public testing::Test {
  protected:
-  TreeTest() { EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok()); }
+  TreeTest() { EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok()); }
 
   Result<ArchiveOutcome> Run(const std::string& tree, bool delete_source = false,
                              Links links = Links::kRefuse) {
-    return Archive({FileSystem::Posix(), store_},
-                   {{.path = tree, .native = false, .links = links}, false, delete_source}, {}, {});
+    return Archive(store_, {{.path = tree, .native = false, .links = links}, false, delete_source}, {}, {});
   }
   Status Restore(const ArchiveRecord& record, const std::string& destination) {
-    return RestoreTar({{FileSystem::Posix(), store_}, TarName(record)}, destination, {});
+    return RestoreTar({store_, TarName(record)}, destination, {});
   }
-  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
-  std::string TarOf(const ArchiveRecord& record) { return JoinPath(store_, TarName(record)); }
+  std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
+  std::string TarOf(const ArchiveRecord& record) { return store_.Path(TarName(record)); }
 
   // All that a tree may hold.
   std::string MakeOddTree() {
@@ -111,7 +110,7 @@ class TreeTest : public testing::Test {
   }
 
   TempDir dir_;
-  const std::string store_ = dir_ / "store";
+  const Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
 TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
@@ -127,7 +126,7 @@ TEST_F(TreeTest, TreesOfEqualNamesSizesAndTimesAreMembersOfTheirOwn) {
   ASSERT_TRUE(Restore(b->record, dir_ / "back-b").ok());
   EXPECT_EQ(BytesOf(dir_ / "back-a/w"), std::string(50'000, 'a'));
   EXPECT_EQ(BytesOf(dir_ / "back-b/w"), std::string(50'000, 'b'));
-  const auto both = FindMember({FileSystem::Posix(), store_}, "m");  // told apart in words
+  const auto both = FindMember(store_, "m");  // told apart in words
   EXPECT_NE(both.status().message().find(dir_ / "a/m"), std::string::npos) << both.status().message();
 }
 
@@ -145,10 +144,10 @@ TEST_F(TreeTest, WhatWasRewrittenInPlaceIsStoredAgainAndNeverDeletedForItsOldCop
   const std::string tree = dir_ / "m";
   Write(tree + "/w", "old bytes");
   SetTime(tree + "/w", 1'700'000'000);
-  const auto copy = StoreTree({FileSystem::Posix(), store_}, tree, {});
+  const auto copy = StoreTree(store_, tree, {});
   ASSERT_TRUE(copy.ok()) << copy.status().message();
   Rewrite(tree + "/w", "new bytes");
-  const Status refused = DeleteSource({FileSystem::Posix(), store_}, tree, *copy);
+  const Status refused = DeleteSource(store_, tree, *copy);
   EXPECT_EQ(refused.kind(), StatusKind::kCorrupt) << refused.message();
   EXPECT_NE(refused.message().find("/w differs"), std::string::npos) << refused.message();
   const auto again = Run(tree, true);
@@ -177,14 +176,14 @@ TEST_F(TreeTest, ARepairStoresNoOtherContent) {
   FlipByte(tar, member.record->files[0].offset);
   const std::string damaged = BytesOf(tar);
   Rewrite(tree + "/w", "new bytes");
-  const auto refused = RepairMember({FileSystem::Posix(), store_}, member);
+  const auto refused = RepairMember(store_, member);
   EXPECT_NE(refused.status().message().find("/w differs"), std::string::npos) << refused.status().message();
   EXPECT_EQ(Members().size(), 1u);
   EXPECT_TRUE(BytesOf(tar) == damaged);
   Rewrite(tree + "/w", "old bytes");
-  const auto repaired = RepairMember({FileSystem::Posix(), store_}, member);
+  const auto repaired = RepairMember(store_, member);
   ASSERT_TRUE(repaired.ok()) << repaired.status().message();
-  EXPECT_TRUE(VerifyMember({FileSystem::Posix(), store_}, Members()[0]).problems.empty());
+  EXPECT_TRUE(VerifyMember(store_, Members()[0]).problems.empty());
 }
 
 TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
@@ -193,7 +192,7 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
   int number = 0;
   for (const StoreOptions& options :
        {StoreOptions{}, StoreOptions{.pack = true}, StoreOptions{.max_tar_bytes = 1}}) {
-    const auto copy = StoreTree({FileSystem::Posix(), store_}, root, {}, options);
+    const auto copy = StoreTree(store_, root, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     const std::string back = dir_ / fmt::format("back{}", number++);
     const Status restored = Restore(copy->record(), back);
@@ -210,12 +209,12 @@ TEST_F(TreeTest, AllOfAnOddTreeComesBack) {
 TEST_F(TreeTest, TheSidecarOfAnOddTreeIsMadeAgainFromItsTar) {
   const std::string root = MakeOddTree();
   for (const StoreOptions& options : {StoreOptions{}, StoreOptions{.pack = true, .max_tar_bytes = 1}}) {
-    const auto copy = StoreTree({FileSystem::Posix(), store_}, root, {}, options);
+    const auto copy = StoreTree(store_, root, {}, options);
     ASSERT_TRUE(copy.ok()) << copy.status().message();
     ArchiveRecord record = copy->record();
     EXPECT_EQ(DecodeRecord(EncodeRecord(record)).value(), record);
     stdfs::remove(TarOf(record) + ".json");
-    const auto rebuilt = RebuildRecord({{FileSystem::Posix(), store_}, TarName(record)}, {});
+    const auto rebuilt = RebuildRecord({store_, TarName(record)}, {});
     ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
     record.verified_unix_seconds = rebuilt->record().verified_unix_seconds;
     EXPECT_EQ(EncodeRecord(rebuilt->record()), EncodeRecord(record));

@@ -33,7 +33,7 @@ class TarPiecesTest : public testing::Test {
  protected:
   TarPiecesTest() {
     EXPECT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", RecipeOf({.layers = 1}, {.tp = 4})).ok());
-    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    EXPECT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
     EXPECT_TRUE(MakeDirs(FileSystem::Posix(), dir_ / "notes/deep").ok());
     for (const char* name : {"a.txt", "deep/b.txt", "deep/empty", "z.txt"})
       std::ofstream(dir_ / ("notes/" + std::string(name)))
@@ -43,28 +43,25 @@ class TarPiecesTest : public testing::Test {
   // One file an entry, unless said otherwise.
   Status Store(FileSystem& fs, StoreOptions options = {.max_tar_bytes = 1}) {
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(FileSystem::Posix(), source_));
-    return StoreStep({fs, store_}, *step, {}, options).status();
+    return StoreStep({fs, store_.directory()}, *step, {}, options).status();
   }
   ArchiveMember Member(const std::string& selector = "gpt") {
-    const auto member = FindMember({FileSystem::Posix(), store_}, selector);
+    const auto member = FindMember(store_, selector);
     EXPECT_TRUE(member.ok()) << member.status().message();
     return member.ok() ? *member : ArchiveMember{};
   }
-  std::vector<ArchiveMember> Members() { return ListStore({FileSystem::Posix(), store_}).value(); }
-  std::vector<std::string> FilesIn() { return FileSystem::Posix().List(store_).value(); }
-  std::vector<std::string> Paths() {
-    return FilesOf(cairn::Store(FileSystem::Posix(), store_).Place(*Member().record));
-  }
+  std::vector<ArchiveMember> Members() { return ListStore(store_).value(); }
+  std::vector<std::string> FilesIn() { return store_.List().value(); }
+  std::vector<std::string> Paths() { return FilesOf(store_.Place(*Member().record)); }
   // What is wrong with the step, in one text.
   std::string Trouble() {
     std::string text;
-    for (const Problem& problem : VerifyMember({FileSystem::Posix(), store_}, Member()).problems)
-      text += ToString(problem) + "\n";
+    for (const Problem& problem : VerifyMember(store_, Member()).problems) text += ToString(problem) + "\n";
     return text;
   }
   void ExpectRestores() {
     const std::string back = dir_ / "back/step-00000100";
-    const Status restored = RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, back, {});
+    const Status restored = RestoreTar({store_, Member().tar}, back, {});
     ASSERT_TRUE(restored.ok()) << restored.message();
     EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", source_, back)), 0);
     stdfs::remove_all(dir_ / "back");
@@ -72,7 +69,7 @@ class TarPiecesTest : public testing::Test {
 
   TempDir dir_{TempDir::Place::kMemory};
   const std::string source_ = dir_ / "gpt/step-00000100";
-  const std::string store_ = dir_ / "store";
+  const cairn::Store store_{FileSystem::Posix(), dir_ / "store"};
 };
 
 TEST(TarPieceNameTest, IsOfOneTarAndOneNumber) {
@@ -104,14 +101,14 @@ TEST_F(TarPiecesTest, EveryFileIsATarForGnuTar) {
   for (const ArchivedFile& file : record.files)
     EXPECT_TRUE(all.substr(file.offset, file.bytes) == BytesOf(JoinPath(source_, file.name))) << file.name;
   std::ofstream(dir_ / "all.tar", std::ios::binary) << all;
-  ASSERT_EQ(Shell(fmt::format("tar -xif '{}' -C '{}'", dir_ / "all.tar", store_)), 0);
+  ASSERT_EQ(Shell(fmt::format("tar -xif '{}' -C '{}'", dir_ / "all.tar", store_.directory())), 0);
   EXPECT_EQ(Shell(fmt::format("cd '{}' && sha256sum -c SHA256SUMS", out)), 0);
 }
 
 TEST_F(TarPiecesTest, AReadBeyondTheEndNamesItsPlaceInTheTar) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
-  const auto tar = OpenTar(FileSystem::Posix(), cairn::Store(FileSystem::Posix(), store_).Place(record),
+  const auto tar = OpenTar(FileSystem::Posix(), store_.Place(record),
                            /*past_cache=*/false);
   std::vector<std::byte> bytes(20);
   const Status read = (*tar)->ReadAt(record.tar_bytes - 10, bytes);
@@ -137,7 +134,7 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
     EXPECT_EQ(Trouble(), "");
     ExpectRestores();
     ASSERT_TRUE(FileSystem::Posix().RemoveFile(Paths()[0] + ".json").ok());
-    ASSERT_TRUE(RebuildRecord({{FileSystem::Posix(), store_}, Member().tar}, {}).ok());
+    ASSERT_TRUE(RebuildRecord({store_, Member().tar}, {}).ok());
     EXPECT_EQ(Member().record->pieces, record.pieces);
     EXPECT_EQ(Member().record->files, record.files);
     const size_t parts = std::max<size_t>(1, record.pieces.size());
@@ -146,11 +143,11 @@ TEST_F(TarPiecesTest, AnyLimitGivesTheSameStepBack) {
 }
 
 TEST_F(TarPiecesTest, ATreeLiesInPiecesToo) {
-  ASSERT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}, {.max_tar_bytes = 150'000}).ok());
+  ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 150'000}).ok());
   const ArchiveMember notes = Member("notes");
   EXPECT_EQ(notes.record->pieces.size(), 2u);
   EXPECT_EQ(CountTarPieces({70000, 70000, 0, 70000}, 150'000), 2u);
-  ASSERT_TRUE(RestoreTar({{FileSystem::Posix(), store_}, notes.tar}, dir_ / "again", {}).ok());
+  ASSERT_TRUE(RestoreTar({store_, notes.tar}, dir_ / "again", {}).ok());
   EXPECT_EQ(Shell(fmt::format("diff -r '{}' '{}'", dir_ / "notes", dir_ / "again")), 0);
 }
 
@@ -161,7 +158,7 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     stdfs::rename(path, dir_ / "aside");
     EXPECT_EQ(Member().state, MemberState::kDamaged);
     EXPECT_NE(Trouble().find(path + " is missing"), std::string::npos) << Trouble();
-    EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, dir_ / "back/x", {}).ok());
+    EXPECT_FALSE(RestoreTar({store_, Member().tar}, dir_ / "back/x", {}).ok());
     stdfs::copy(dir_ / "aside", path);
     stdfs::resize_file(path, stdfs::file_size(path) - 512);
     EXPECT_EQ(Member().state, MemberState::kDamaged);
@@ -171,16 +168,15 @@ TEST_F(TarPiecesTest, AMissingCutOrSwappedFileIsNamed) {
     EXPECT_EQ(Trouble(), "");
   }
   // Of two of one size nothing but their entries tells.
-  ASSERT_TRUE(StoreTree({FileSystem::Posix(), store_}, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
+  ASSERT_TRUE(StoreTree(store_, dir_ / "notes", {}, {.max_tar_bytes = 1}).ok());
   const ArchiveMember notes = Member("notes");
-  const std::vector<std::string> files =
-      FilesOf(cairn::Store(FileSystem::Posix(), store_).Place(*notes.record));
+  const std::vector<std::string> files = FilesOf(store_.Place(*notes.record));
   ASSERT_EQ(stdfs::file_size(files[0]), stdfs::file_size(files[1]));
   ASSERT_TRUE(FileSystem::Posix().Exchange(files[0], files[1]).ok());
-  const VerifyReport report = VerifyMember({FileSystem::Posix(), store_}, notes);
+  const VerifyReport report = VerifyMember(store_, notes);
   ASSERT_FALSE(report.problems.empty());
   EXPECT_NE(ToString(report.problems[0]).find("swapped"), std::string::npos) << ToString(report.problems[0]);
-  EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, notes.tar}, dir_ / "again", {}).ok());
+  EXPECT_FALSE(RestoreTar({store_, notes.tar}, dir_ / "again", {}).ok());
   EXPECT_FALSE(stdfs::exists(dir_ / "again"));
 }
 
@@ -193,8 +189,7 @@ TEST_F(TarPiecesTest, DamageIsNamedWithItsFileAndIsNeverRestored) {
       EXPECT_NE(Trouble(), "") << path << " at " << at;
       if (at == 600 && path != paths.back()) {
         EXPECT_NE(Trouble().find(path), std::string::npos) << Trouble();
-        EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, Member().tar}, dir_ / "back/x", {}).ok())
-            << path;
+        EXPECT_FALSE(RestoreTar({store_, Member().tar}, dir_ / "back/x", {}).ok()) << path;
       }
       FlipByte(path, at);
     }
@@ -210,14 +205,14 @@ TEST_F(TarPiecesTest, WithoutASidecarAHoleIsNamed) {
   EXPECT_EQ(Member().state, MemberState::kStored);
   for (const std::string& path : paths) {
     stdfs::rename(path, dir_ / "aside");
-    EXPECT_FALSE(RebuildRecord({{FileSystem::Posix(), store_}, tar}, {}).ok()) << path;
+    EXPECT_FALSE(RebuildRecord({store_, tar}, {}).ok()) << path;
     if (path != paths.back()) {  // which holds SHA256SUMS alone, and no name tells of it
-      EXPECT_FALSE(RestoreTar({{FileSystem::Posix(), store_}, tar}, dir_ / "back/x", {}).ok()) << path;
+      EXPECT_FALSE(RestoreTar({store_, tar}, dir_ / "back/x", {}).ok()) << path;
       EXPECT_NE(Member().trouble.find(path + " is missing"), std::string::npos) << Member().trouble;
     }
     stdfs::rename(dir_ / "aside", path);
   }
-  ASSERT_TRUE(RebuildRecord({{FileSystem::Posix(), store_}, tar}, {}).ok());
+  ASSERT_TRUE(RebuildRecord({store_, tar}, {}).ok());
   EXPECT_EQ(Trouble(), "");
 }
 
@@ -235,14 +230,14 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
   stdfs::remove(paths[0]);  // the manifest's
   stdfs::resize_file(paths[1], 9000);
   stdfs::rename(dir_ / "gpt", dir_ / "gone");
-  const auto how = RepairMember({FileSystem::Posix(), store_}, Member());
+  const auto how = RepairMember(store_, Member());
   ASSERT_TRUE(how.ok()) << how.status().message();
   EXPECT_EQ(*how, "repaired from its parity");
   expect_good();
   stdfs::rename(dir_ / "gone", dir_ / "gpt");
   stdfs::remove(paths[0] + ".parity");
   FlipByte(paths[2], 5000);
-  ASSERT_TRUE(RepairMember({FileSystem::Posix(), store_}, Member()).ok());
+  ASSERT_TRUE(RepairMember(store_, Member()).ok());
   EXPECT_EQ(Trouble(), "");
   EXPECT_GT(Paths().size(), 1u);
 }
@@ -250,11 +245,10 @@ TEST_F(TarPiecesTest, ParityOrTheSourceMendsIt) {
 TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const uint64_t large = uint64_t{1} << 40;
-  EXPECT_TRUE(
-      PlanBundles(*ListStore({FileSystem::Posix(), store_}), {large, large, large}, true, [](const auto&) {
-        return false;
-      }).bundles.empty());
-  const auto state = [&] { return ListByLedger({FileSystem::Posix(), store_}, false)->at(0).member.state; };
+  EXPECT_TRUE(PlanBundles(*ListStore(store_), {large, large, large}, true, [](const auto&) {
+                return false;
+              }).bundles.empty());
+  const auto state = [&] { return ListByLedger(store_, false)->at(0).member.state; };
   EXPECT_EQ(state(), MemberState::kVerified);
   const std::string last = Paths().back();
   stdfs::rename(last, dir_ / "aside");
@@ -266,13 +260,13 @@ TEST_F(TarPiecesTest, IsNeverBundledAndTheLedgerFollowsEveryFile) {
 TEST_F(TarPiecesTest, OnlyTheFilesThatAreAskedForAreNeeded) {
   ASSERT_TRUE(Store(FileSystem::Posix()).ok());
   const ArchiveRecord record = *Member().record;
-  const TarPlace place = cairn::Store(FileSystem::Posix(), store_).Place(record);
+  const TarPlace place = store_.Place(record);
   EXPECT_EQ(FilesWith(place, record, {"manifest.json"}), std::vector{FilesOf(place)[0]});
   EXPECT_EQ(FilesWith(place, record, {record.files[2].name}), std::vector{FilesOf(place)[2]});
   stdfs::remove(FilesOf(place)[3]);
   stdfs::copy(FilesOf(place)[4], FilesOf(place)[3]);  // another's: nobody looks
   stdfs::resize_file(FilesOf(place)[3], record.pieces[3]);
-  const auto view = OpenMember({{FileSystem::Posix(), store_}, Member().tar});
+  const auto view = OpenMember({store_, Member().tar});
   ASSERT_TRUE(view.ok()) << view.status().message();
   EXPECT_TRUE(ReadSmallFile(**view, JoinPath((*view)->root(), "index.h5"), 1 << 30).ok());
 }
@@ -313,34 +307,32 @@ TEST_F(TarPiecesTest, NothingPretendsWhereverStoringStops) {
     StoppingFileSystem stopping(changes);
     done = Store(stopping, {.parity = 0.05, .max_tar_bytes = 1}).ok();
     for (const ArchiveMember& m : Members())
-      EXPECT_TRUE(m.state != MemberState::kVerified ||
-                  VerifyMember({FileSystem::Posix(), store_}, m).problems.empty())
-          << changes;
-    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
+      EXPECT_TRUE(m.state != MemberState::kVerified || VerifyMember(store_, m).problems.empty()) << changes;
+    ASSERT_TRUE(CleanStore(store_).ok());
     for (const std::string& name : FilesIn()) EXPECT_FALSE(name.ends_with(kPartialSuffix)) << name;
     ASSERT_TRUE(Store(FileSystem::Posix(), {.max_tar_bytes = 200'000}).ok()) << "after change " << changes;
     EXPECT_EQ(Trouble(), "");
     EXPECT_EQ(FilesIn().size(), Paths().size() + 1) << "after change " << changes;
-    stdfs::remove_all(store_);
-    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_).ok());
+    stdfs::remove_all(store_.directory());
+    ASSERT_TRUE(MakeDirs(FileSystem::Posix(), store_.directory()).ok());
   }
 }
 
 TEST_F(TarPiecesTest, AllGoesWhereverRemovingStops) {
   ASSERT_TRUE(Store(FileSystem::Posix(), {.parity = 0.05, .max_tar_bytes = 1}).ok());
   const std::string tar = Member().tar;
-  stdfs::copy(store_, dir_ / "template");
+  stdfs::copy(store_.directory(), dir_ / "template");
   bool done = false;
   for (int changes = 0; !done; ++changes) {
     StoppingFileSystem stopping(changes);
-    done = RemoveMember({stopping, store_}, tar).ok();
-    const bool untouched = stdfs::exists(JoinPath(store_, tar));
+    done = RemoveMember({stopping, store_.directory()}, tar).ok();
+    const bool untouched = stdfs::exists(store_.Path(tar));
     for (const ArchiveMember& m : Members())
       EXPECT_EQ(m.state == MemberState::kVerified, untouched) << changes;
-    ASSERT_TRUE(CleanStore({FileSystem::Posix(), store_}).ok());
+    ASSERT_TRUE(CleanStore(store_).ok());
     EXPECT_EQ(FilesIn().empty(), !untouched) << changes;
-    stdfs::remove_all(store_);
-    stdfs::copy(dir_ / "template", store_);
+    stdfs::remove_all(store_.directory());
+    stdfs::copy(dir_ / "template", store_.directory());
   }
 }
 
