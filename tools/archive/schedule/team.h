@@ -64,7 +64,9 @@ class TeamStore {
 
  private:
   TeamStore(Store store, RankTeam team, FileLock lock)
-      : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {}
+      : store_(std::move(store)), team_(std::move(team)), lock_(std::move(lock)) {
+    MarkBusy(lock_);
+  }
   // The file that says who has taken `key`, or a lock of this name, open.
   Result<FileLock> OpenClaim(std::string_view name) const;
 

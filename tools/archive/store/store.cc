@@ -5,6 +5,10 @@
 
 #include "tools/archive/store/store.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -309,15 +313,32 @@ Status WriteStoreReadme(const Store& store) {
   return WriteWhereOther(store.fs(), store.Path(kReadmeName), kReadme);
 }
 
-Result<RunLock> LockStore(const Store& store) {
-  Result<RunLock> lock = RunLock::Take(store.directory());
-  if (!lock.ok() && lock.status().kind() == StatusKind::kAlreadyExists) return StoreIsBusy(store);
+Result<FileLock> LockStore(const Store& store) {
+  CAIRN_ASSIGN_OR_RETURN(FileLock lock, FileLock::Open(store.Path(kLockName)));
+  CAIRN_ASSIGN_OR_RETURN(const bool ours, lock.TryLock(FileLock::How::kExclusive));
+  if (!ours) return StoreIsBusy(store);
+  MarkBusy(lock);
   return lock;
 }
 
 Status StoreIsBusy(const Store& store) {
   return AlreadyExists("{}: another cairn archive is writing into this store; wait until it is done",
                        store.directory());
+}
+
+// Nobody can ask who holds a flock without trying to take it, so holders share a byte-range lock besides,
+// which fcntl() tells of. NFS makes such a lock of the flock itself.
+void MarkBusy(const FileLock& lock) {
+  struct statfs where;
+  struct flock mark = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+  if (::fstatfs(lock.fd().get(), &where) == 0 && where.f_type != NFS_SUPER_MAGIC)
+    (void)::fcntl(lock.fd().get(), F_OFD_SETLK, &mark);
+}
+
+bool IsBusy(const Store& store) {
+  const auto file = FileLock::Open(store.Path(kLockName), FileLock::Missing::kError);
+  struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  return file.ok() && ::fcntl(file->fd().get(), F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
 }
 
 }  // namespace cairn

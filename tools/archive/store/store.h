@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ckpt/run/run_dir.h"
+#include "ckpt/io/file_lock.h"
 #include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
@@ -107,7 +107,11 @@ Result<ArchiveRecord> ReadRecord(const MemberRef& member);
 Status WriteStoreReadme(const Store& store);
 
 // Held while something is written into the store. Errors: StoreIsBusy where another process does.
-Result<RunLock> LockStore(const Store& store);
+Result<FileLock> LockStore(const Store& store);
 Status StoreIsBusy(const Store& store);  // AlreadyExists, and what to do
+// Says to IsBusy() that the store's lock is held, for as long as it is.
+void MarkBusy(const FileLock& lock);
+// Whether somebody writes into the store. Takes no lock, not for a moment: it would refuse a writer.
+bool IsBusy(const Store& store);
 
 }  // namespace cairn

@@ -98,7 +98,7 @@ bool IsOnTape(const Store& store, const ArchiveMember& member) {
 
 // Makes the sidecars of tars that lost theirs, by reading those.
 Result<int> RebuildSidecars(const Store& store) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListStore(store));
   int code = kExitDone;
   std::set<std::string> done;
@@ -141,7 +141,7 @@ Result<int> RunArchiveLs(const ArchiveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(waiting, ledger->Sources());
     std::erase_if(waiting, [&](const SeenSource& source) { return !fs.Stat(source.path).ok(); });
   }
-  const bool busy = LockStore(store).status().kind() == StatusKind::kAlreadyExists;
+  const bool busy = IsBusy(store);
   ordered_json list = ordered_json::array();
   MemberTitles titles;
   for (const LedgerMember& entry : members)
@@ -266,7 +266,7 @@ Result<VerifyPlan> PlanVerify(const ArchiveOptions& options, const MemberName& n
 
 // Repairs a member; the report becomes that of the repaired one.
 Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
-  CAIRN_ASSIGN_OR_RETURN(const RunLock lock, LockStore(store));
+  CAIRN_ASSIGN_OR_RETURN(const FileLock lock, LockStore(store));
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
   member = DescribeMember({store, member.tar});
   report = VerifyMember(store, member);

@@ -51,9 +51,9 @@ Result<int> RunBundle(const BundleOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const Policy policy, ReadPolicy(options.policy));
   if (policy.bundle == 0) return InvalidArgument("{}: bundle = \"100GB\" is missing", options.policy);
   const Store store(fs, policy.store);
-  std::optional<RunLock> lock;
+  std::optional<FileLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(store));
+    CAIRN_ASSIGN_OR_RETURN(FileLock taken, LockStore(store));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
     CAIRN_RETURN_IF_ERROR(CleanStore(store));

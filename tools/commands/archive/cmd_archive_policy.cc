@@ -369,9 +369,9 @@ Result<int> RunPrune(const PolicyOptions& options) {
     policy.rewrite = *share;
   }
   const Store store(fs, policy.store);
-  std::optional<RunLock> lock;
+  std::optional<FileLock> lock;
   if (!options.dry_run) {
-    CAIRN_ASSIGN_OR_RETURN(RunLock taken, LockStore(store));
+    CAIRN_ASSIGN_OR_RETURN(FileLock taken, LockStore(store));
     lock.emplace(std::move(taken));
     CAIRN_RETURN_IF_ERROR(CleanAndTell(store));
   }

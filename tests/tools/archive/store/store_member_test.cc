@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/stopping_file_system.h"

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -140,6 +143,24 @@ TEST_F(ArchiveStoreTest, OnlyOneProcessWrites) {
   const auto lock = LockStore({fs_, dir_.path()});
   ASSERT_TRUE(lock.ok());
   EXPECT_EQ(LockStore({fs_, dir_.path()}).status().kind(), StatusKind::kAlreadyExists);
+}
+
+TEST_F(ArchiveStoreTest, WhoLooksRefusesNoWriter) {
+  const Store store(fs_, dir_.path());
+  EXPECT_FALSE(IsBusy(store));
+  EXPECT_TRUE(store.List()->empty());
+  {
+    const auto lock = LockStore(store);
+    EXPECT_TRUE(IsBusy(store));
+  }
+  std::atomic<bool> done = false;
+  std::thread reader([&] {
+    while (!done) (void)IsBusy(store);
+  });
+  for (int i = 0; i < 500; ++i) EXPECT_TRUE(LockStore(store).ok()) << i;
+  done = true;
+  reader.join();
+  EXPECT_FALSE(IsBusy(store));
 }
 
 TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {
