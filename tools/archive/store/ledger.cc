@@ -1,7 +1,7 @@
 // Each row has a stamp: sizes and times of the files that it was made from. Sync compares stamps, reads
 // only the sidecars whose stamp differs, and deletes rows whose files are gone. All of that is one
 // transaction that excludes other writers, so a row that another process adds meanwhile is not taken for
-// gone. What a scrub found stays with a row only while the record, claims aside, is the same. A database
+// gone. What a scrub found stays with a row only while record, claims aside, and tar are the same. A database
 // that cannot be read is set aside and made anew once; without any, the lists come from the sidecars.
 
 #include "tools/archive/store/ledger.h"
@@ -145,9 +145,9 @@ Result<Ledger> Ledger::Open(const Store& store) {
   return trouble;
 }
 
-// What a look at the bytes said holds for as long as those are the same: a claim in the sidecar changes
-// nothing. `with_bytes`: the stamp, less the sidecar's part, says so, too.
-Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp, bool with_bytes) {
+// What a look at the bytes said holds for as long as those are the same, by the record and by the stamp less
+// the sidecar's part: a claim in the sidecar changes nothing.
+Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp) {
   Query query(db_.get(), "SELECT stamp, record FROM members WHERE tar=?");
   const bool known = query.Bind(m.tar).Step();
   CAIRN_RETURN_IF_ERROR(query.status());
@@ -156,11 +156,11 @@ Result<bool> Ledger::KeepsScrub(const ArchiveMember& m, const std::string& stamp
   if (!before.ok()) return false;
   before->claims = m.record->claims;
   return BriefRecord(*before) == BriefRecord(*m.record) &&
-         (!with_bytes || WithoutSidecar(query.Text(0)) == WithoutSidecar(stamp));
+         WithoutSidecar(query.Text(0)) == WithoutSidecar(stamp);
 }
 
-Status Ledger::Put(const ArchiveMember& m, const std::string& stamp, bool keep_scrub) {
-  CAIRN_ASSIGN_OR_RETURN(const bool keep, KeepsScrub(m, stamp, !keep_scrub));
+Status Ledger::Put(const ArchiveMember& m, const std::string& stamp) {
+  CAIRN_ASSIGN_OR_RETURN(const bool keep, KeepsScrub(m, stamp));
   Query query(db_.get(),
               "INSERT INTO members(tar, stamp, run, step, form, bytes, state, trouble, record) "
               "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT(tar) DO UPDATE SET stamp=excluded.stamp, "
@@ -200,7 +200,7 @@ Status Ledger::Follow(bool all) {
     const bool same = found != known.end() && found->second == stamp;
     if (found != known.end()) known.erase(found);
     own.insert(tar);
-    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({store_, tar}), stamp, false));
+    if (all || !same) CAIRN_RETURN_IF_ERROR(Put(DescribeMember({store_, tar}), stamp));
   }
   CAIRN_RETURN_IF_ERROR(FollowBundles(all, own, known));
   for (const auto& [tar, stamp] : known) {
@@ -227,7 +227,7 @@ Status Ledger::FollowBundles(bool all, const std::set<std::string>& own,
     for (const ArchiveMember& member : DescribeBundle(store_, name)) {
       if (own.contains(member.tar)) continue;
       known.erase(member.tar);
-      CAIRN_RETURN_IF_ERROR(Put(member, stamp, /*keep_scrub=*/!all));
+      CAIRN_RETURN_IF_ERROR(Put(member, stamp));
     }
   }
   return OkStatus();

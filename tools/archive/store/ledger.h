@@ -68,8 +68,8 @@ class Ledger {
   Status Execute(const std::string& sql);
   Status Follow(bool all);
   Status FollowBundles(bool all, const std::set<std::string>& own, std::map<std::string, std::string>& known);
-  Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp, bool with_bytes);
-  Status Put(const ArchiveMember& member, const std::string& stamp, bool keep_scrub);
+  Result<bool> KeepsScrub(const ArchiveMember& member, const std::string& stamp);
+  Status Put(const ArchiveMember& member, const std::string& stamp);
 
   Store store_;
   std::unique_ptr<sqlite3, Close> db_;
