@@ -65,13 +65,14 @@ Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
 }
 
 // As the damaged member was stored.
-StoreOptions OptionsOf(const ArchiveRecord& record) {
+StoreOptions OptionsOf(const Store& store, const ArchiveRecord& record) {
   StoreOptions options{.pack = std::ranges::any_of(record.files, &ArchivedFile::packed)};
   options.claims = record.claims;
   if (!record.pieces.empty()) options.max_tar_bytes = std::ranges::max(record.pieces);
-  if (!record.parity.name.empty() && record.tar_bytes > 0)
-    options.parity = std::min(
-        kMaxTarParity, static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes));
+  if (record.parity.name.empty() || record.tar_bytes == 0) return options;
+  const Result<double> share = ReadParityShare(store.fs(), store.Path(record.parity.name));
+  const auto by_size = static_cast<double>(record.parity.bytes) / static_cast<double>(record.tar_bytes);
+  options.parity = share.ok() ? *share : std::min(kMaxTarParity, by_size);
   return options;
 }
 
@@ -90,7 +91,8 @@ Result<ArchiveRecord> FullCopyOf(const Store& store, const ArchiveRecord& weight
 Result<std::string> StripAgain(const Store& store, StepReader& step, const std::string& from,
                                ArchiveRecord whole, const ArchiveRecord& record) {
   whole.saved_unix_seconds = record.saved_unix_seconds;
-  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy, StoreWeights(store, step, whole, {}, OptionsOf(record)));
+  CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
+                         StoreWeights(store, step, whole, {}, OptionsOf(store, record)));
   if (TarName(copy.record()) == TarName(record)) return from;
   return Corrupt("its weights were taken again from {} and are stored as {}; this one stays damaged", from,
                  TarName(copy.record()));
@@ -125,7 +127,7 @@ Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) 
     CAIRN_RETURN_IF_ERROR(CheckTreeIs(fs, record.source, record));
     const Links links = record.tree->followed_links ? Links::kFollow : Links::kKeep;
     CAIRN_ASSIGN_OR_RETURN(const ProvenCopy copy,
-                           StoreTree(store, record.source, {}, OptionsOf(record), links));
+                           StoreTree(store, record.source, {}, OptionsOf(store, record), links));
     if (TarName(copy.record()) != TarName(record))
       return Corrupt("{} changed meanwhile and is stored as {}; this one stays damaged", record.source,
                      TarName(copy.record()));
@@ -133,7 +135,7 @@ Result<std::string> StoreAgain(const Store& store, const ArchiveRecord& record) 
   }
   CAIRN_RETURN_IF_ERROR(CheckManifestUnchanged(fs, record.source, record.manifest_digest));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(fs, record.source));
-  CAIRN_RETURN_IF_ERROR(StoreStep(store, *step, {}, OptionsOf(record)).status());
+  CAIRN_RETURN_IF_ERROR(StoreStep(store, *step, {}, OptionsOf(store, record)).status());
   return record.source;
 }
 

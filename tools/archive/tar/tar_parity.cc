@@ -96,8 +96,11 @@ std::string EncodeHeader(const Header& header) {
   return text;
 }
 
-Result<Header> ReadHeader(File& file, uint64_t file_bytes) {
+// Of an open parity file.
+Result<Header> ReadHeader(FileSystem& fs, File& file) {
   const auto corrupt = [&](std::string_view what) { return Corrupt("{}: {}", file.path(), what); };
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(file.path()));
+  const uint64_t file_bytes = info.bytes;
   std::string text(kFixedBytes, '\0');
   if (file_bytes < kFixedBytes) return corrupt("is too short to be parity");
   CAIRN_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
@@ -320,11 +323,17 @@ class Repairer {
 
 }  // namespace
 
+Result<double> ReadParityShare(FileSystem& fs, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
+  CAIRN_ASSIGN_OR_RETURN(const Header header, ReadHeader(fs, *file));
+  const StripeShape& shape = header.layout.shape;
+  return (shape.parity - 0.5) / shape.data;  // more than a block less has, and safe from rounding
+}
+
 Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
   const std::string path = place.file + std::string(kParitySuffix);
-  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
   CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
-  CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(*parity, info.bytes));
+  CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(fs, *parity));
   const uint64_t bytes = header.layout.tar_bytes;
   uint64_t there = bytes;  // of pieces: what cannot be read of them is repaired too
   if (place.pieces.empty()) {

@@ -47,6 +47,10 @@ Result<uint64_t> ParityFileBytes(uint64_t tar_bytes, double fraction);
 Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, double fraction,
                                       const TarPlace& source);
 
+// The share that makes parity of the same shape as the file at `path`, by its header. Errors: Corrupt where
+// that is damaged.
+Result<double> ReadParityShare(FileSystem& fs, const std::string& path);
+
 struct RepairReport {
   uint64_t damaged_blocks = 0;
   uint64_t repaired_blocks = 0;

@@ -6,11 +6,14 @@
 #include <fstream>
 
 #include "ckpt/model/layout.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/make_step.h"
 #include "tests/support/temp_dir.h"
 #include "tools/archive/bundle/scrub.h"
 #include "tools/archive/store/archiver.h"
 #include "tools/archive/store/ledger.h"
+#include "tools/archive/store/removal.h"
+#include "tools/archive/tar/tar_parity.h"
 
 namespace cairn {
 namespace {
@@ -74,6 +77,23 @@ TEST_F(RepairTest, WeightsOfNoStepAreNotRepaired) {
   ASSERT_TRUE(MakeStep(FileSystem::Posix(), dir_ / "gpt", other).ok());
   EXPECT_EQ(RepairMember(store_, weights).status().kind(), StatusKind::kCorrupt);
   EXPECT_EQ(ListStore(store_)->size(), 1u);
+}
+
+TEST_F(RepairTest, WhatIsStoredAgainGetsTheParityThatItHad) {
+  for (const double share : {0.01, 0.05}) {
+    const auto stored = Archive(store_, {{source_, true}}, {.parity = share}, {});
+    ASSERT_TRUE(stored.ok()) << stored.status().message();
+    const ArchiveRecord& record = stored->record;
+    const std::string tar = store_.Path(TarName(record)), parity = BytesOf(store_.Parity(TarName(record)));
+    stdfs::resize_file(tar, 4096);
+    std::fstream damaged(store_.Parity(TarName(record)), std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(-static_cast<std::streamoff>(kParityBlockBytes), std::ios::end);
+    damaged << std::string(kParityBlockBytes, 'x');  // of a stripe that needs it
+    damaged.close();
+    ExpectRepaired(DescribeTar({store_, TarName(record)}), source_);
+    EXPECT_EQ(BytesOf(store_.Parity(TarName(record))), parity) << share;
+    ASSERT_TRUE(RemoveMember(store_, TarName(record)).ok());
+  }
 }
 
 TEST_F(RepairTest, WhatWasFoundDamagedIsStoredAgain) {
