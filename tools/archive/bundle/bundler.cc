@@ -115,19 +115,21 @@ Result<Bundle> MakeBundle(const Store& store, const BundleDraft& draft, double p
     WriteRing ring(fs);
     CAIRN_ASSIGN_OR_RETURN(const auto tar, TarWriter::Create(fs, ring, partial));
     CAIRN_RETURN_IF_ERROR(BundleWriter(store, *tar, tally).Write(draft, bundle));
-    return ProveBundle(store, partial, bundle, tally);
+    CAIRN_RETURN_IF_ERROR(ProveBundle(store, partial, bundle, tally));
+    if (parity > 0) {
+      CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));
+    }
+    // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
+    // would.
+    CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, bundle));
+    return fs.Rename(partial, path);
   };
   if (const Status status = write(); !status.ok()) {
-    (void)fs.RemoveFile(partial);
+    if (fs.RemoveFile(partial).ok())  // else it has its name, whatever the error says, or never was
+      for (const std::string& beside : {store.Parity(draft.name), store.Sidecar(draft.name)})
+        (void)fs.RemoveFile(beside);
     return status;
   }
-  if (parity > 0) {
-    CAIRN_ASSIGN_OR_RETURN(bundle.parity, WriteTarParity(fs, path, parity, PlaceOfTar(partial)));
-  }
-  // The tar last: a sidecar without it says nothing of members that are elsewhere, a tar without sidecar
-  // would.
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, bundle));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(partial, path));
   CAIRN_RETURN_IF_ERROR(store.Sync());
   return bundle;
 }

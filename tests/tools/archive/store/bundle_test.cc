@@ -303,6 +303,25 @@ TEST_F(BundleTest, TheLedgerFollowsAndKeepsScrubs) {
   EXPECT_TRUE(listed().empty());
 }
 
+TEST_F(BundleTest, ABundleThatCannotBeFinishedLeavesNothing) {
+  // No room for a file whose name ends so.
+  struct FullDisk final : WrappedFileSystem {
+    explicit FullDisk(std::string_view ending)
+        : WrappedFileSystem(FileSystem::Posix()), refused(std::string(ending) + ".partial") {}
+    const std::string refused;
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      const bool full = call.kind == FsCall::Kind::kCreate && call.path.ends_with(refused);
+      return full ? NoSpace("{}: no room", call.path) : run();
+    }
+  };
+  const std::vector<std::string> before = FilesIn(store_.directory());
+  for (const char* ending : {".tar", ".tar.parity", ".tar.json"}) {
+    FullDisk disk(ending);
+    EXPECT_EQ(Bundle(disk, /*parity=*/0.03).kind(), StatusKind::kNoSpace) << ending;
+    EXPECT_EQ(FilesIn(store_.directory()), before) << ending;
+  }
+}
+
 // Found by faults --goal power_loss --long: the tar was gone for good and its sidecar was not.
 TEST_F(BundleTest, WhatTellsOfARemovalGoesOnceTheRestIsGoneForGood) {
   struct Journal final : WrappedFileSystem {
