@@ -12,6 +12,12 @@ namespace {
 
 int Operation(FileLock::How how) { return how == FileLock::How::kShared ? LOCK_SH : LOCK_EX; }
 
+// Before an exclusive lock. NFS makes POSIX locks of these: there the shared one would stay where the
+// exclusive one is refused, and two that wait for it would wait for each other's shared one.
+void GiveUpShared(const UniqueFd& fd, FileLock::How how) {
+  if (how == FileLock::How::kExclusive) (void)::flock(fd.get(), LOCK_UN);
+}
+
 }  // namespace
 
 Result<FileLock> FileLock::Open(std::string path, Missing missing) {
@@ -26,6 +32,7 @@ Result<FileLock> FileLock::Open(std::string path, Missing missing) {
 }
 
 Result<bool> FileLock::TryLock(How how) {
+  GiveUpShared(fd_, how);
   int result = 0;
   do result = ::flock(fd_.get(), Operation(how) | LOCK_NB);
   while (result != 0 && errno == EINTR);
@@ -35,6 +42,7 @@ Result<bool> FileLock::TryLock(How how) {
 }
 
 Status FileLock::Lock(How how) {
+  GiveUpShared(fd_, how);
   while (::flock(fd_.get(), Operation(how)) != 0)
     if (errno != EINTR) return PosixError("lock", path_, errno);
   return OkStatus();
