@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
 namespace {
@@ -161,6 +162,23 @@ TEST_F(ArchiveStoreTest, WhoLooksRefusesNoWriter) {
   done = true;
   reader.join();
   EXPECT_FALSE(IsBusy(store));
+}
+
+TEST_F(ArchiveStoreTest, WhatIsWrittenForPeopleIsDurable) {
+  struct Journal final : WrappedFileSystem {
+    using WrappedFileSystem::WrappedFileSystem;
+    std::string calls;
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      if (call.kind == FsCall::Kind::kRename) calls += "rename ";
+      if (call.kind == FsCall::Kind::kSyncDir) calls += "sync ";
+      return run();
+    }
+  };
+  Journal journal(fs_);
+  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());
+  EXPECT_EQ(journal.calls, "rename sync rename sync ");
+  ASSERT_TRUE(WriteStoreReadme({journal, dir_.path()}).ok());  // there already
+  EXPECT_EQ(journal.calls, "rename sync rename sync ");
 }
 
 TEST_F(ArchiveStoreTest, AColonSplitsUnlessThePathIsThere) {
