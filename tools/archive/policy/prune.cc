@@ -145,12 +145,7 @@ class Pruner {
   WantedForms WantedOf(const ArchiveMember& m) const {
     WantedForms all;
     const auto add = [&](const std::map<int64_t, WantedForms>& wanted, int64_t step) {
-      const auto found = wanted.find(step);
-      if (found == wanted.end()) return;
-      all.full |= found->second.full;
-      all.weights |= found->second.weights;
-      for (const std::string& reason : found->second.reasons)
-        if (std::ranges::find(all.reasons, reason) == all.reasons.end()) all.reasons.push_back(reason);
+      if (const auto found = wanted.find(step); found != wanted.end()) all.Add(found->second);
     };
     for (size_t i = 0; i < runs_.runs.size(); ++i) {
       const ScratchRun& run = runs_.runs[i];

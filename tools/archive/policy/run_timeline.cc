@@ -166,15 +166,8 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   return steps;
 }
 
-void Merge(std::map<int64_t, WantedForms> from, std::map<int64_t, WantedForms>& into) {
-  for (auto& [step, forms] : from) {
-    WantedForms& there = into[step];
-    there.full |= forms.full;
-    there.weights |= forms.weights;
-    for (std::string& reason : forms.reasons)
-      if (std::ranges::find(there.reasons, reason) == there.reasons.end())
-        there.reasons.push_back(std::move(reason));
-  }
+void Merge(const std::map<int64_t, WantedForms>& from, std::map<int64_t, WantedForms>& into) {
+  for (const auto& [step, forms] : from) into[step].Add(forms);
 }
 
 std::vector<TimelineStep> Values(const std::map<int64_t, TimelineStep>& steps) {

@@ -50,6 +50,13 @@ void Apply(const TimelineSteps& timeline, const KeepClass& keep, const Hit& hit)
 
 }  // namespace
 
+void WantedForms::Add(const WantedForms& more) {
+  full |= more.full;
+  weights |= more.weights;
+  for (const std::string& reason : more.reasons)
+    if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(reason);
+}
+
 std::map<int64_t, WantedForms> SelectSteps(const std::vector<TimelineStep>& timeline,
                                            const std::vector<KeepClass>& classes) {
   std::map<int64_t, WantedForms> wanted;

@@ -21,6 +21,8 @@ struct WantedForms {
   bool full = false;
   bool weights = false;              // also where `full` is: a class may ask for both
   std::vector<std::string> reasons;  // "full every 5000", "weights-fp16 last 2"
+
+  void Add(const WantedForms& more);  // each reason once
 };
 
 // Of each step of `timeline`, which is ascending and has each step once. A step that is not healthy is never

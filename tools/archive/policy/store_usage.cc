@@ -5,12 +5,14 @@ namespace {
 
 std::string GigaText(uint64_t bytes) { return fmt::format("{:.3f} GB", static_cast<double>(bytes) / 1e9); }
 
-Result<StoreUsage> UsageBelow(FileSystem& fs, const std::string& directory) {
+}  // namespace
+
+Result<StoreUsage> UsageOf(const Store& store) {
   StoreUsage usage;
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List());
   for (const std::string& name : names) {
-    const std::string path = JoinPath(directory, name);
-    const Result<FileInfo> info = fs.LinkStat(path);
+    const std::string path = store.Path(name);
+    const Result<FileInfo> info = store.fs().LinkStat(path);
     if (info.status().kind() == StatusKind::kNotFound) continue;  // gone meanwhile
     CAIRN_RETURN_IF_ERROR(info.status());
     ++usage.files;
@@ -18,7 +20,7 @@ Result<StoreUsage> UsageBelow(FileSystem& fs, const std::string& directory) {
       usage.bytes += info->bytes;
       continue;
     }
-    const Result<StoreUsage> below = UsageBelow(fs, path);
+    const Result<StoreUsage> below = UsageOf({store.fs(), path});
     if (below.status().kind() == StatusKind::kNotFound) continue;
     CAIRN_RETURN_IF_ERROR(below.status());
     usage.bytes += below->bytes;
@@ -26,10 +28,6 @@ Result<StoreUsage> UsageBelow(FileSystem& fs, const std::string& directory) {
   }
   return usage;
 }
-
-}  // namespace
-
-Result<StoreUsage> UsageOf(const Store& store) { return UsageBelow(store.fs(), store.directory()); }
 
 Status CheckQuota(const Policy& policy, const StoreUsage& there, const StoreUsage& more) {
   if (policy.quota_bytes > 0 && there.bytes + more.bytes > policy.quota_bytes)
