@@ -41,8 +41,7 @@ Result<std::string> OutputOf(const std::string& command) {
   return text;
 }
 
-}  // namespace
-
+// Whether `a` comes before `b`, with runs of digits compared as numbers: "T2 9" before "T2 10".
 bool NaturallyLess(const std::string& a, const std::string& b) {
   size_t i = 0, j = 0;
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
@@ -64,6 +63,8 @@ bool NaturallyLess(const std::string& a, const std::string& b) {
   }
   return a.size() - i < b.size() - j;
 }
+
+}  // namespace
 
 bool LooksLikeStub(const FileFacts& facts) {
   return facts.bytes >= kMinStubBytes && facts.allocated_bytes < facts.bytes / kStubShare;

@@ -37,7 +37,4 @@ Result<std::vector<std::string>> TryRecall(const std::vector<std::string>& paths
 // NeedsRecall's where there is no command.
 Result<size_t> Recall(const std::vector<std::string>& paths, const RecallCommands& commands);
 
-// Whether `a` comes before `b`, with runs of digits compared as numbers: "T2 9" before "T2 10".
-bool NaturallyLess(const std::string& a, const std::string& b);
-
 }  // namespace cairn

@@ -237,11 +237,6 @@ TarIndex IndexOf(const ArchiveRecord& record) {
   return index;
 }
 
-const TarEntry* TarIndex::Find(std::string_view name) const {
-  const auto found = std::ranges::find(entries, name, &TarEntry::name);
-  return found == entries.end() ? nullptr : &*found;
-}
-
 TarPlace PlaceOfTar(const std::string& path) {
   std::string name = std::filesystem::path(path).filename().string();
   if (name.ends_with(kPartialSuffix)) name.resize(name.size() - kPartialSuffix.size());  // repaired

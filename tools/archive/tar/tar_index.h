@@ -34,8 +34,6 @@ struct TarIndex {
   std::vector<TarEntry> entries;           // files
   std::vector<ArchivedEntry> others = {};  // directories and links, of a tree
   uint64_t end = 0;                        // behind the last entry, filled up to a whole block
-
-  const TarEntry* Find(std::string_view name) const;
 };
 
 // Where a member's entries lie: in all of a tar, in the pieces of one, or in a stretch of a bundle.

@@ -254,7 +254,7 @@ class Repairer {
     }
     return out.Finish();
   }
-  const RepairReport& report() const { return report_; }
+  uint64_t repaired_blocks() const { return repaired_blocks_; }
 
  private:
   Status RepairGroup(uint64_t number) {
@@ -269,7 +269,6 @@ class Repairer {
       if (block >= layout.data_blocks()) break;
       group_.data_good[i] = DigestOfBlock(group_.data[i], block) == header_.data[block];
       whole = whole && group_.data_good[i];
-      report_.damaged_blocks += !group_.data_good[i];
     }
     if (whole) return OkStatus();
     const uint64_t first = number * kStripesOfGroup * layout.shape.parity;
@@ -307,7 +306,7 @@ class Repairer {
       std::vector<const std::byte*> in;
       for (const int source : good) in.push_back(blocks[source]->data());
       code_.Express(target, good).Compute(in, blocks[target]->data(), kParityBlockBytes);
-      ++report_.repaired_blocks;
+      ++repaired_blocks_;
     }
     return OkStatus();
   }
@@ -318,7 +317,7 @@ class Repairer {
   const Header header_;
   const ErasureCode code_;
   Group group_;
-  RepairReport report_;
+  uint64_t repaired_blocks_ = 0;
 };
 
 }  // namespace
@@ -330,7 +329,7 @@ Result<double> ReadParityShare(FileSystem& fs, const std::string& path) {
   return (shape.parity - 0.5) / shape.data;  // more than a block less has, and safe from rounding
 }
 
-Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
+Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target) {
   const std::string path = place.file + std::string(kParitySuffix);
   CAIRN_ASSIGN_OR_RETURN(const auto parity, fs.OpenForRead(path));
   CAIRN_ASSIGN_OR_RETURN(Header header, ReadHeader(fs, *parity));
@@ -354,9 +353,7 @@ Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarP
     for (const std::string& file : FilesOf(target)) (void)fs.RemoveFile(file);
     return status;
   }
-  RepairReport report = repairer.report();
-  report.bytes = bytes;
-  return report;
+  return repairer.repaired_blocks();
 }
 
 }  // namespace cairn

@@ -51,14 +51,10 @@ Result<ArchivedParity> WriteTarParity(FileSystem& fs, const std::string& path, d
 // that is damaged.
 Result<double> ReadParityShare(FileSystem& fs, const std::string& path);
 
-struct RepairReport {
-  uint64_t damaged_blocks = 0;
-  uint64_t repaired_blocks = 0;
-  uint64_t bytes = 0;  // of the repaired tar
-};
 // Writes the files of the tar at `place` anew as those of `target`, damaged blocks computed from the others;
 // a file that was cut short or lengthened, or a missing piece, gets its bytes back. Errors: Corrupt where too
-// much of a stripe is lost, or the parity itself is; what was written is removed then.
-Result<RepairReport> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);
+// much of a stripe is lost, or the parity itself is; what was written is removed then. Returns how many
+// blocks were computed.
+Result<uint64_t> RepairTar(FileSystem& fs, const TarPlace& place, const TarPlace& target);
 
 }  // namespace cairn

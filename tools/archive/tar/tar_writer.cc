@@ -159,10 +159,6 @@ Status TarWriter::Begin(const std::string& name, uint64_t bytes, int64_t modifie
   return Begin(PlainHeader(name, modified_unix_seconds), bytes);
 }
 
-Status TarWriter::BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds) {
-  return BeginUpTo(PlainHeader(name, modified_unix_seconds), bytes);
-}
-
 Status TarWriter::Write(std::span<const std::byte> bytes) {
   if (bytes.size() > entry_.most - entry_.written)
     return InvalidArgument("tar entry {}: more bytes than it was said to have", entry_.header.name);

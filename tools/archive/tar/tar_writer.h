@@ -37,7 +37,6 @@ class TarWriter {
   Status Begin(Header header, uint64_t bytes);
   Status Begin(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
   // The same for an entry of at most `bytes`, which ends with what comes next.
-  Status BeginUpTo(const std::string& name, uint64_t bytes, int64_t modified_unix_seconds);
   Status BeginUpTo(Header header, uint64_t bytes);
   // The next bytes of the entry. Errors: those of the disk; InvalidArgument where they are too many.
   Status Write(std::span<const std::byte> bytes);

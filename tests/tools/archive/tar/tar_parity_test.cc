@@ -77,10 +77,10 @@ TEST_F(TarParityTest, ItsSizeIsKnownBefore) {
 TEST_F(TarParityTest, ABlockThatCannotBeReadIsRepaired) {
   ASSERT_TRUE(Write(FileSystem::Posix()).ok());
   BadSectorFileSystem fs(path_, 2);
-  const auto report = RepairTar(fs, PlaceOfTar(path_), PlaceOfTar(dir_ / "y.tar"));
-  ASSERT_TRUE(report.ok()) << report.status().message();
+  const auto repaired = RepairTar(fs, PlaceOfTar(path_), PlaceOfTar(dir_ / "y.tar"));
+  ASSERT_TRUE(repaired.ok()) << repaired.status().message();
   ASSERT_TRUE(fs.met());
-  EXPECT_EQ(report->repaired_blocks, 1u);
+  EXPECT_EQ(*repaired, 1u);
   EXPECT_EQ(BytesOf(path_), BytesOf(dir_ / "y.tar"));
 }
 
