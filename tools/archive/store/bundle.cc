@@ -5,7 +5,6 @@
 #include "tools/archive/store/bundle.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "ckpt/base/digest.h"
@@ -56,13 +55,6 @@ Status CheckPlaces(const Bundle& bundle) {
   return OkStatus();
 }
 
-std::optional<int64_t> Number(std::string_view digits) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 std::string BundleName(const std::vector<ArchiveRecord>& members, int attempt) {
@@ -89,7 +81,7 @@ std::optional<BundleNameParts> ParseBundleName(std::string_view name) {
   const std::string_view steps = name.substr(mark + kMark.size(), dot - mark - kMark.size());
   const size_t dash = steps.find('-');
   if (dash == steps.npos) return std::nullopt;
-  const auto first = Number(steps.substr(0, dash)), last = Number(steps.substr(dash + 1));
+  const auto first = ParseStepNumber(steps.substr(0, dash)), last = ParseStepNumber(steps.substr(dash + 1));
   if (!first || !last) return std::nullopt;
   return BundleNameParts{std::string(name.substr(0, mark)), *first, *last};
 }

@@ -30,9 +30,6 @@ ArchiveRecord DescribeSource(const StepReader& step);
 // The name, step and place in the store that a tree of this path gets; nothing of its content.
 ArchiveRecord NameTree(const std::string& directory);
 
-// The step's number in another system's directory name: "global_step2", "iter_0000100", "checkpoint-500".
-std::optional<int64_t> ForeignStepOf(std::string_view directory_name);
-
 // Errors: Corrupt where the manifest in `step_dir` is another than the one of this digest (hex).
 Status CheckManifestUnchanged(FileSystem& fs, const std::string& step_dir, std::string_view digest);
 

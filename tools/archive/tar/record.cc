@@ -315,6 +315,13 @@ std::optional<TarNameParts> ParseTarName(std::string_view name) {
   return parts;
 }
 
+std::optional<int64_t> ParseStepNumber(std::string_view digits) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
+  return value;
+}
+
 std::string EscapeName(std::string_view name) {
   std::string text;
   while (!name.empty()) {
