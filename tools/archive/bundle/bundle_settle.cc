@@ -10,6 +10,7 @@
 
 #include "ckpt/model/layout.h"
 #include "tools/archive/store/removal.h"
+#include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/recall.h"
 
 namespace cairn {
@@ -81,11 +82,11 @@ Status Settle(const Store& store, const Home& home, const Home& other, SettledBu
   bool whole = true;
   for (const ArchiveRecord& member : home.members) {
     const auto same = std::ranges::find(other.members, TarName(member), TarName);
-    const Status proof = ProveAt(store.fs(), store.Place(*same), *same);
+    const Status proof = ProveMember(store, *same, {}).status();
     if (proof.ok()) continue;
     whole = false;
     settled.problems.push_back(proof.message());
-    if (ProveAt(store.fs(), store.Place(member), member).ok())
+    if (ProveMember(store, member, {}).ok())
       CAIRN_RETURN_IF_ERROR(DropFromBundle(store, other.file, TarName(member)));
     else
       settled.files.insert({home.file, other.file});
@@ -96,11 +97,6 @@ Status Settle(const Store& store, const Home& home, const Home& other, SettledBu
 }
 
 }  // namespace
-
-Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
-               const ByteProgress& progress) {
-  return VerifyTarAt(fs, place, &record, progress).status();
-}
 
 Result<SettledBundles> SettleBundles(const Store& store) {
   SettledBundles settled;
@@ -115,7 +111,7 @@ Result<SettledBundles> SettleBundles(const Store& store) {
   return settled;
 }
 
-Result<RebuiltBundle> RebuildBundle(const Store& store, const std::string& name) {
+Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name) {
   FileSystem& fs = store.fs();
   const std::string path = store.Path(name);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
@@ -125,22 +121,21 @@ Result<RebuiltBundle> RebuildBundle(const Store& store, const std::string& name)
   std::string text(entry.bytes, '\0');
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
   CAIRN_RETURN_IF_ERROR(file->ReadAt(entry.offset, std::as_writable_bytes(std::span(text))));
-  Result<Bundle> index = DecodeBundle(text, name);
-  if (!index.ok()) return index.status().WithContext(path);
-  RebuiltBundle rebuilt{.bundle = std::move(index).value(), .problems = {}};
-  rebuilt.bundle.tar_bytes = info.bytes;
-  for (ArchiveRecord& member : rebuilt.bundle.members) {
-    const Status whole = ProveAt(store.fs(), store.Place(member), member);
-    if (!whole.ok()) rebuilt.problems.push_back(whole.message());
+  Result<Bundle> bundle = DecodeBundle(text, name);
+  if (!bundle.ok()) return bundle.status().WithContext(path);
+  bundle->tar_bytes = info.bytes;
+  std::vector<std::string> problems;
+  for (ArchiveRecord& member : bundle->members) {
+    const Status whole = ProveMember(store, member, {}).status();
+    if (!whole.ok()) problems.push_back(whole.message());
     member.verified_unix_seconds = whole.ok() ? std::time(nullptr) : 0;
     member.claims.clear();  // those in the tar are as old as the tar: who claimed it since is not known
   }
-  if (rebuilt.problems.size() == rebuilt.bundle.members.size())
-    return Corrupt("{}: none of its members is whole", path);
+  if (problems.size() == bundle->members.size()) return Corrupt("{}: none of its members is whole", path);
   if (const auto there = fs.Stat(store.Parity(name)); there.ok())
-    rebuilt.bundle.parity = {name + std::string(kParitySuffix), there->bytes};
-  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, rebuilt.bundle));
-  return rebuilt;
+    bundle->parity = {name + std::string(kParitySuffix), there->bytes};
+  CAIRN_RETURN_IF_ERROR(WriteBundleRecord(store, *bundle));
+  return problems;
 }
 
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar) {

@@ -20,19 +20,11 @@ struct SettledBundles {
 Result<SettledBundles> SettleBundles(const Store& store);
 
 // Makes the sidecar of a bundle that lost it, from the index in its tar. Members that are not whole count as
-// damaged until a later proof (their records are of no verification); `problems` has a line of each. Errors:
-// Corrupt where none is whole.
-struct RebuiltBundle {
-  Bundle bundle;
-  std::vector<std::string> problems;
-};
-Result<RebuiltBundle> RebuildBundle(const Store& store, const std::string& name);
+// damaged until a later proof (their records are of no verification); returns a line of each. Errors: Corrupt
+// where none is whole.
+Result<std::vector<std::string>> RebuildBundle(const Store& store, const std::string& name);
 
 // The bundle forgets a member that is damaged in it and stored elsewhere; without any member it goes.
 Status DropFromBundle(const Store& store, const std::string& name, const std::string& tar);
-
-// OK where a member at a place is whole, read from the disk; else the first thing that is wrong with it.
-Status ProveAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord& record,
-               const ByteProgress& progress = {});
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/store/removal.h"
+#include "tools/archive/store/store_member.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
 
@@ -92,7 +93,7 @@ Status ProveBundle(const Store& store, const std::string& file, Bundle& bundle, 
   for (ArchiveRecord& member : bundle.members) {
     TarPlace place = store.Place(member);
     place.file = file;
-    CAIRN_RETURN_IF_ERROR(ProveAt(store.fs(), place, member, tally.OfMember()));
+    CAIRN_RETURN_IF_ERROR(VerifyTar(store.fs(), place, &member, tally.OfMember()).status());
     tally.Add(member.tar_bytes);
     member.verified_unix_seconds = std::time(nullptr);
   }
@@ -139,7 +140,7 @@ std::vector<std::string> DamagedOf(const Store& store, const BundleDraft& draft,
                                    std::set<std::string>& files) {
   std::vector<std::string> lines;
   for (const ArchiveRecord& member : draft.members) {
-    const Status whole = ProveAt(store.fs(), store.Place(member), member);
+    const Status whole = ProveMember(store, member, {}).status();
     if (whole.ok()) continue;
     files.insert(FileOf(member));
     lines.push_back(

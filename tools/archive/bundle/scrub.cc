@@ -53,7 +53,7 @@ Status RepairFromParity(const Store& store, const ArchiveRecord& record) {
   for (const ArchiveRecord& inside : records) {
     TarPlace place = store.Place(inside);
     place.file = repaired.file;
-    const Status proof = ProveAt(fs, place, inside);
+    const Status proof = VerifyTar(fs, place, &inside).status();
     if (proof.ok()) continue;
     for (const std::string& file : FilesOf(repaired)) (void)fs.RemoveFile(file);
     return Corrupt("what its parity gives is damaged too: {}", proof.message());
@@ -78,12 +78,11 @@ StoreOptions OptionsOf(const Store& store, const ArchiveRecord& record) {
 
 // The full copy of the step that weights were taken from, in the same store. Errors: NotFound.
 Result<ArchiveRecord> FullCopyOf(const Store& store, const ArchiveRecord& weights) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
-  for (const ArchiveMember& m : members)
-    if (m.state == MemberState::kVerified && m.form == Form::kFull &&
-        m.record->manifest_digest == weights.derived_from)
-      return *m.record;
-  return NotFound("the store has no full copy of its step");
+  CAIRN_ASSIGN_OR_RETURN(auto full, FindSound(store, [&](const ArchiveRecord& record) {
+                           return record.form == Form::kFull &&
+                                  record.manifest_digest == weights.derived_from;
+                         }));
+  return full ? Result<ArchiveRecord>(*std::move(full)) : NotFound("the store has no full copy of its step");
 }
 
 // Strips the step again, which gives the same bytes. Where it does not, the program having changed, they are
@@ -110,9 +109,9 @@ Result<std::string> WeightsAgain(const Store& store, const ArchiveRecord& record
   }
   Result<ArchiveRecord> full = FullCopyOf(store, record);
   if (!full.ok()) return NotFound("{}; {}", source.message(), full.status().message());
-  const TarPlace place = store.Place(*full);
-  CAIRN_RETURN_IF_ERROR(ProveAt(fs, place, *full));
-  CAIRN_ASSIGN_OR_RETURN(const auto view, TarFileSystem::Open(fs, place, /*past_cache=*/false, *full));
+  CAIRN_RETURN_IF_ERROR(ProveMember(store, *full, {}).status());
+  CAIRN_ASSIGN_OR_RETURN(const auto view,
+                         TarFileSystem::Open(fs, store.Place(*full), /*past_cache=*/false, *full));
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
   return StripAgain(store, *step, TarName(*full), *full, record);
 }

@@ -21,17 +21,6 @@
 namespace cairn {
 namespace {
 
-// The member that holds the weights of the step with this manifest.
-Result<std::optional<ArchiveRecord>> FindStoredWeights(const Store& store,
-                                                       const std::string& manifest_digest) {
-  if (!store.IsThere()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
-  for (const ArchiveMember& member : members)
-    if (member.state == MemberState::kVerified && member.record->derived_from == manifest_digest)
-      return member.record;
-  return std::optional<ArchiveRecord>();
-}
-
 struct Opened {
   std::unique_ptr<StepReader> step;  // null of a tree
   ArchiveRecord record;
@@ -54,7 +43,9 @@ Result<Opened> Open(FileSystem& fs, const ArchiveRequest& request) {
 
 Result<std::optional<ArchiveRecord>> Find(const Store& store, const ArchiveRequest& request,
                                           const ArchiveRecord& record) {
-  if (request.weights) return FindStoredWeights(store, record.manifest_digest);
+  if (request.weights)
+    return FindSound(
+        store, [&](const ArchiveRecord& there) { return there.derived_from == record.manifest_digest; });
   if (request.source.native) return FindStored(store, record);
   if (!store.IsThere()) return std::optional<ArchiveRecord>();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));

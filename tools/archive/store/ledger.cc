@@ -8,6 +8,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -308,6 +309,15 @@ Result<std::vector<ArchiveMember>> ListSound(const Store& store) {
     return seen != damaged.end() && member.record && seen->second >= member.record->verified_unix_seconds;
   });
   return members;
+}
+
+Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
+                                               const std::function<bool(const ArchiveRecord&)>& fits) {
+  if (!store.IsThere()) return std::optional<ArchiveRecord>();
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
+  const auto found = std::ranges::find_if(
+      members, [&](const ArchiveMember& m) { return m.state == MemberState::kVerified && fits(*m.record); });
+  return found == members.end() ? std::nullopt : found->record;
 }
 
 Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild) {

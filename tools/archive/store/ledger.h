@@ -7,6 +7,7 @@
 // stored yet. WAL mode, so that a listing never waits for a run.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -81,6 +82,9 @@ std::string StateText(FileSystem& fs, const LedgerMember& member);
 
 // ListStore without the members that a later look found damaged: those that count as stored.
 Result<std::vector<ArchiveMember>> ListSound(const Store& store);
+// The first proven one of those that fits; nothing where there is none, or no store.
+Result<std::optional<ArchiveRecord>> FindSound(const Store& store,
+                                               const std::function<bool(const ArchiveRecord&)>& fits);
 
 // The members by the ledger, or by the store itself where it cannot be written to.
 Result<std::vector<LedgerMember>> ListByLedger(const Store& store, bool rebuild);

@@ -228,13 +228,11 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& rec
   return fs.SyncDir(ParentDir(target));
 }
 
-// The whole member, by its headers: they must say what its record does. `record`: empty where it has none.
-Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member,
-                                                 const std::optional<ArchiveRecord>& record) {
-  if (!record) return TarFileSystem::Open(member.store.fs(), member.path(), /*past_cache=*/false);
-  CAIRN_ASSIGN_OR_RETURN(
-      auto view, TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false));
-  CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
+// The whole member, by its headers: they must say what its record does. `record`: null where it has none.
+Result<std::unique_ptr<TarFileSystem>> OpenWhole(const MemberRef& member, const ArchiveRecord* record) {
+  CAIRN_ASSIGN_OR_RETURN(const TarPlace place, member.Place(record));
+  CAIRN_ASSIGN_OR_RETURN(auto view, TarFileSystem::Open(member.store.fs(), place, /*past_cache=*/false));
+  if (record != nullptr) CAIRN_RETURN_IF_ERROR(CheckAgainstRecord(*view, *record).WithContext(view->root()));
   return view;
 }
 
@@ -247,24 +245,23 @@ std::filesystem::path DestinationPath(const std::string& destination) {
 }
 
 Result<std::unique_ptr<TarFileSystem>> OpenMember(const MemberRef& member) {
-  if (const auto record = ReadRecord(member); record.ok())
-    return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false, *record);
-  return TarFileSystem::Open(member.store.fs(), member.path(), /*past_cache=*/false);
+  const Result<ArchiveRecord> record = ReadRecord(member);
+  if (!record.ok()) return OpenWhole(member, nullptr);
+  return TarFileSystem::Open(member.store.fs(), member.store.Place(*record), /*past_cache=*/false, *record);
 }
 
 Status RestoreTar(const MemberRef& member, const std::string& destination, const ByteProgress& progress,
                   const RestoreOptions& options) {
   FileSystem& fs = member.store.fs();
   const std::filesystem::path target = DestinationPath(destination);
-  std::optional<ArchiveRecord> record;
-  if (Result<ArchiveRecord> read = ReadRecord(member); read.ok()) record = std::move(read).value();
-  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(member, record));
+  const Result<ArchiveRecord> record = ReadRecord(member);
+  CAIRN_ASSIGN_OR_RETURN(const auto view, OpenWhole(member, record.ok() ? &*record : nullptr));
   if (const auto parts = ParseTarName(member.tar); parts && parts->form == Form::kFiles) {
-    if (!record) return ReadRecord(member).status();
+    if (!record.ok()) return record.status();
     return RestoreTree(fs, *view, *record, target, options, progress);
   }
   CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(*view, view->root()));
-  if (record && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
+  if (record.ok() && ToHex(DigestOf(EncodeManifest(step->manifest()))) != record->manifest_digest)
     return Corrupt("{}: holds another manifest than the ledger says", view->root());
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));

@@ -10,7 +10,6 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
@@ -134,13 +133,10 @@ bool IsId(std::string_view text) {
 Result<Selector> ParseSelector(const std::string& text, const std::vector<ArchiveMember>& members) {
   Selector selector{.text = text, .run = text, .id = {}, .step = std::nullopt};
   if (const size_t at = text.rfind('@'); at != text.npos) {
-    int64_t step = -1;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + at + 1, end, step);
-    if (error != std::errc() || stop != end || step < 0)
+    selector.step = ParseStepNumber(std::string_view(text).substr(at + 1));
+    if (!selector.step)
       return InvalidArgument("'{}' names no archived step; write RUN@STEP, for example gpt@5000", text);
     selector.run = text.substr(0, at);
-    selector.step = step;
   }
   if (std::ranges::find(members, selector.run, &ArchiveMember::run) != members.end()) return selector;
   const size_t mark = selector.run.rfind('~');
@@ -184,6 +180,10 @@ TarPlace Store::Place(const ArchiveRecord& member) const {
   return {JoinPath(path, member.directory), path, member.form, member.bundle_offset, member.tar_bytes, {}};
 }
 
+Result<TarPlace> MemberRef::Place(const ArchiveRecord* record) const {
+  return record != nullptr ? store.Place(*record) : FindTar(store.fs(), path());
+}
+
 std::string_view Name(MemberState state) {
   constexpr std::string_view kNames[] = {"stored", "verified", "damaged"};
   return kNames[static_cast<int>(state)];
@@ -201,13 +201,13 @@ Result<std::vector<std::string>> ListTars(const Store& store) {
 }
 
 ArchiveMember DescribeTar(const MemberRef& ref) {
-  FileSystem& fs = ref.store.fs();
   const TarNameParts parts = ParseTarName(ref.tar).value_or(TarNameParts{});
   ArchiveMember member{
       .run = parts.run, .step = parts.step, .form = parts.form, .tar = ref.tar, .trouble = {}, .record = {}};
   Result<ArchiveRecord> record = ReadSidecar(ref);
-  const Result<TarPlace> place = record.ok() ? ref.store.Place(*record) : FindTar(fs, ref.path());
-  const Result<uint64_t> bytes = place.ok() ? StatTar(fs, *place) : Result<uint64_t>(place.status());
+  const Result<TarPlace> place = ref.Place(record.ok() ? &*record : nullptr);
+  const Result<uint64_t> bytes =
+      place.ok() ? StatTar(ref.store.fs(), *place) : Result<uint64_t>(place.status());
   if (bytes.ok()) member.bytes = *bytes;
   if (!record.ok()) {
     if (!place.ok()) member.trouble = place.status().message();  // a piece is missing

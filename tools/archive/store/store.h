@@ -47,6 +47,8 @@ struct MemberRef {
   // Of its own tar, and of that one's sidecar.
   std::string path() const { return store.Path(tar); }
   std::string sidecar() const { return store.Sidecar(tar); }
+  // Where its bytes lie: by its record, or of one without by the names of its tar's files. Errors: FindTar's.
+  Result<TarPlace> Place(const ArchiveRecord* record) const;
 };
 
 enum class MemberState {

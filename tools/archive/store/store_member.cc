@@ -376,12 +376,8 @@ uint64_t TarBytesAtMost(const Manifest& manifest) {
 }
 
 Result<std::optional<ArchiveRecord>> FindStored(const Store& store, const ArchiveRecord& wanted) {
-  if (!store.IsThere()) return std::optional<ArchiveRecord>();
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<ArchiveMember> members, ListSound(store));
-  for (const ArchiveMember& member : members)
-    if (member.state == MemberState::kVerified && member.record->manifest_digest == wanted.manifest_digest)
-      return member.record;
-  return std::optional<ArchiveRecord>();
+  return FindSound(
+      store, [&](const ArchiveRecord& there) { return there.manifest_digest == wanted.manifest_digest; });
 }
 
 Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const ByteProgress& progress,
@@ -425,7 +421,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
 
 Result<ProvenCopy> ProveMember(const Store& store, const ArchiveRecord& record,
                                const ByteProgress& progress) {
-  CAIRN_RETURN_IF_ERROR(VerifyTarAt(store.fs(), store.Place(record), &record, progress).status());
+  CAIRN_RETURN_IF_ERROR(VerifyTar(store.fs(), store.Place(record), &record, progress).status());
   ProvenCopy copy(record);
   copy.record_.verified_unix_seconds = std::time(nullptr);
   return copy;

@@ -108,8 +108,8 @@ Status ReadThrough(FileSystem& fs, const std::string& path, uint64_t bytes, cons
   return OkStatus();
 }
 
-VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
-                         const ByteProgress& progress) {
+VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
+                       const ByteProgress& progress) {
   const std::string& path = place.root;
   VerifyReport report;
   const auto problem = [&](const Status& status) {
@@ -150,10 +150,9 @@ VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const
   if ((member.state == MemberState::kDamaged && member.bytes == 0) || ParseBundleName(member.tar))
     return {.problems = {problem(member.trouble)}};
   const ArchiveRecord* const record = member.record ? &*member.record : nullptr;
-  const Result<TarPlace> place =
-      record != nullptr ? store.Place(*record) : FindTar(store.fs(), store.Path(member.tar));
+  const Result<TarPlace> place = MemberRef{store, member.tar}.Place(record);
   if (!place.ok()) return {.problems = {problem(place.status().message())}};
-  VerifyReport report = VerifyTarAt(store.fs(), *place, record, progress);
+  VerifyReport report = VerifyTar(store.fs(), *place, record, progress);
   if (member.state == MemberState::kDamaged) report.problems.push_back(problem(member.trouble));
   return report;
 }

@@ -17,8 +17,8 @@ using ByteProgress = std::function<void(uint64_t bytes_done)>;
 
 // Everything that is wrong with what lies at a place, whatever the file's name. `record`, where the ledger
 // has one, must agree with what is in the tar.
-VerifyReport VerifyTarAt(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
-                         const ByteProgress& progress = {});
+VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecord* record,
+                       const ByteProgress& progress = {});
 
 // What the step's own digests do not cover: that the tar's headers and its list for sha256sum say what the
 // record says, entry by entry. Errors: Corrupt naming the first difference.

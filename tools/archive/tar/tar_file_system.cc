@@ -85,12 +85,6 @@ Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const
   return view;
 }
 
-Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const std::string& tar_path,
-                                                           bool past_cache) {
-  CAIRN_ASSIGN_OR_RETURN(const TarPlace place, FindTar(fs, tar_path));
-  return Open(fs, place, past_cache);
-}
-
 Result<std::unique_ptr<TarFileSystem>> TarFileSystem::Open(FileSystem& fs, const TarPlace& place,
                                                            bool past_cache, const ArchiveRecord& record) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, StatTar(fs, place));

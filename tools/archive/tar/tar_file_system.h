@@ -20,8 +20,7 @@ class TarFileSystem final : public ReadOnlyFileSystem {
   // The place's root becomes the one directory. `past_cache`: bytes come from the disk, see
   // past_cache_file.h. Errors: those of ReadTarIndex; Corrupt where a packed entry has no table.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache);
-  static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const std::string& tar_path,
-                                                     bool past_cache);  // with all pieces that are there
+
   // The same where the sidecar says what lies where: nothing is read before it is asked for.
   static Result<std::unique_ptr<TarFileSystem>> Open(FileSystem& fs, const TarPlace& place, bool past_cache,
                                                      const ArchiveRecord& record);

@@ -118,7 +118,7 @@ Result<int> RebuildSidecars(const Store& store) {
     std::vector<std::string> problems;
     if (ParseBundleName(member.file())) {
       const auto rebuilt = RebuildBundle(store, member.file());
-      problems = rebuilt.ok() ? rebuilt->problems : std::vector{rebuilt.status().message()};
+      problems = rebuilt.ok() ? *rebuilt : std::vector{rebuilt.status().message()};
     } else if (const auto proof = RebuildRecord({store, member.tar}, {}); !proof.ok()) {
       problems = {proof.status().message()};
     }

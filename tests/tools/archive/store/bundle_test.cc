@@ -197,17 +197,17 @@ TEST_F(BundleTest, ALostSidecarComesBackFromTheBundleAlone) {
   EXPECT_FALSE(Problems().empty());
   const auto rebuilt = RebuildBundle(store_, name);
   ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
-  EXPECT_TRUE(rebuilt->problems.empty());
+  EXPECT_TRUE(rebuilt->empty());
   const auto after = Members();
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].record->files, before[i].record->files);
   FlipByte(store_.Path(name), before[0].record->files.back().offset + 1);
-  EXPECT_EQ(RebuildBundle(store_, name)->problems.size(), 1u);
+  EXPECT_EQ(RebuildBundle(store_, name)->size(), 1u);
   ASSERT_EQ(Members().size(), before.size());  // none is forgotten
   EXPECT_EQ(Members()[0].state, MemberState::kDamaged);
   EXPECT_EQ(Members()[1].state, MemberState::kVerified);
   FlipByte(store_.Path(name), before[0].record->files.back().offset + 1);
-  EXPECT_TRUE(RebuildBundle(store_, name)->problems.empty());
+  EXPECT_TRUE(RebuildBundle(store_, name)->empty());
   EXPECT_EQ(Members()[0].state, MemberState::kVerified);
 }
 

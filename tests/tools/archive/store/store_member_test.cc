@@ -110,7 +110,7 @@ TEST_F(ArchiveRunTest, TheSameStepGivesTheSameTar) {
 TEST_F(ArchiveRunTest, AnArchivedStepIsReadInPlace) {
   const auto copy = Store(FileSystem::Posix());
   const std::string tar = store_.Path(TarName(copy->record()));
-  const auto view = TarFileSystem::Open(FileSystem::Posix(), tar, /*past_cache=*/true);
+  const auto view = TarFileSystem::Open(FileSystem::Posix(), PlaceOfTar(tar), /*past_cache=*/true);
   ASSERT_TRUE(view.ok()) << view.status().message();
   const std::vector<std::string> names = *FileSystem::Posix().List(source_);
   for (const std::string& name : names)
