@@ -32,6 +32,7 @@ struct Zip {
   std::vector<Record> records;
   std::optional<uint64_t> count, directory_offset, directory_bytes;
   std::string between;  // the directory and the end
+  std::string comment;
 
   std::string Bytes() const {
     std::string file, directory;
@@ -47,7 +48,7 @@ struct Zip {
     const uint64_t at = file.size();
     return file + directory + between + "PK\5\6" + Little(0, 4) + Little(count.value_or(records.size()), 2) +
            Little(count.value_or(records.size()), 2) + Little(directory_bytes.value_or(directory.size()), 4) +
-           Little(directory_offset.value_or(at), 4) + Little(0, 2);
+           Little(directory_offset.value_or(at), 4) + Little(comment.size(), 2) + comment;
   }
 };
 
@@ -117,12 +118,15 @@ TEST_F(ZipContainerTest, RefusesWhatNoWriterMakes) {
 }
 
 TEST_F(ZipContainerTest, Zip64EndsThatLieAreRefused) {
+  size_t comment = 0;
   const auto zip64 = [&](uint64_t count, uint64_t bytes, uint64_t offset, std::optional<uint64_t> at) {
     Zip zip = Sound();
     const uint64_t end = zip.Bytes().size() - 22;
     zip.between = "PK\6\6" + Little(44, 8) + Little(0, 12) + Little(count, 8) + Little(count, 8) +
                   Little(bytes, 8) + Little(offset, 8) + "PK\6\7" + Little(0, 4) +
                   Little(at.value_or(end), 8) + Little(1, 4);
+    zip.count = UINT16_MAX;  // the zip64 end has it
+    zip.comment.assign(comment, 'c');
     return Read(zip.Bytes());
   };
   const uint64_t offset = 2 * 33 + 10 + 8 + 4 + 8, bytes = 2 * 46 + 10 + 8;
@@ -132,6 +136,8 @@ TEST_F(ZipContainerTest, Zip64EndsThatLieAreRefused) {
   EXPECT_FALSE(zip64(2, bytes, UINT64_MAX - 3, {}).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, UINT64_MAX).ok());
   EXPECT_FALSE(zip64(2, bytes, offset, 0).ok());
+  for (comment = 4050; comment < 4080; ++comment)  // the end is at hand, and its locator just not
+    EXPECT_TRUE(zip64(2, bytes, offset, {}).ok()) << comment;
 }
 
 TEST_F(ZipContainerTest, EveryTruncationAndEveryFlippedByteIsBearable) {
