@@ -1,4 +1,4 @@
-// What can be known to be wrong before any data is read or any rank waits for another.
+// Checks of a configuration before any data is read or any rank waits for another.
 #include <array>
 #include <charconv>
 
@@ -97,10 +97,10 @@ Status CheckModel(const TrainConfig& c) {
                            c.num_attention_heads);
   if (c.num_attention_heads % c.tensor_model_parallel_size != 0)
     return InvalidArgument(
-        "{} attention heads do not divide by TP={}; choose another --tensor-model-parallel-size",
+        "{} attention heads are not a multiple of TP={}; choose another --tensor-model-parallel-size",
         c.num_attention_heads, c.tensor_model_parallel_size);
   if (c.ffn() % c.tensor_model_parallel_size != 0)
-    return InvalidArgument("--ffn-hidden-size {} does not divide by TP={}", c.ffn(),
+    return InvalidArgument("--ffn-hidden-size {} is not a multiple of TP={}", c.ffn(),
                            c.tensor_model_parallel_size);
   if (c.num_layers < c.pipeline_model_parallel_size)
     return InvalidArgument(
@@ -115,7 +115,7 @@ Status CheckModel(const TrainConfig& c) {
 Status CheckRampup(const TrainConfig& c, int64_t unit) {
   if (c.rampup_batch_size.empty()) return OkStatus();
   if (c.rampup_batch_size.size() != 3)
-    return InvalidArgument("--rampup-batch-size takes START INCREMENT SAMPLES, {} numbers were given",
+    return InvalidArgument("--rampup-batch-size takes START INCREMENT SAMPLES, not {} numbers",
                            c.rampup_batch_size.size());
   const int64_t start = c.rampup_batch_size[0];
   const int64_t increment = c.rampup_batch_size[1];
@@ -123,9 +123,8 @@ Status CheckRampup(const TrainConfig& c, int64_t unit) {
     return InvalidArgument("--rampup-batch-size {} {} {} does not lead to --global-batch-size {}", start,
                            increment, c.rampup_batch_size[2], c.global_batch_size);
   if ((c.global_batch_size - start) % increment != 0)
-    return InvalidArgument(
-        "--rampup-batch-size: from {} in steps of {} one never meets --global-batch-size {}", start,
-        increment, c.global_batch_size);
+    return InvalidArgument("--rampup-batch-size: {} in steps of {} never reaches --global-batch-size {}",
+                           start, increment, c.global_batch_size);
   if (start % unit != 0 || increment % unit != 0)
     return InvalidArgument("--rampup-batch-size {} {}: both must be multiples of micro-batch-size * DP = {}",
                            start, increment, unit);
@@ -150,8 +149,8 @@ Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(CheckModel(c));
   const int64_t model_ranks = int64_t{c.tensor_model_parallel_size} * c.pipeline_model_parallel_size;
   if (world % model_ranks != 0)
-    return InvalidArgument("{} ranks do not divide by TP*PP = {}*{}; start a multiple of {} ranks", world,
-                           c.tensor_model_parallel_size, c.pipeline_model_parallel_size, model_ranks);
+    return InvalidArgument("{} ranks are not a multiple of TP*PP = {}*{}; start a multiple of {} ranks",
+                           world, c.tensor_model_parallel_size, c.pipeline_model_parallel_size, model_ranks);
   const Topology topology{.tp = c.tensor_model_parallel_size,
                           .pp = c.pipeline_model_parallel_size,
                           .dp = static_cast<int>(world / model_ranks),

@@ -51,8 +51,7 @@ void OutputHealth::Note(const Status& status, int64_t lost) {
   if (failing_ == !status.ok()) return;
   failing_ = !status.ok();
   if (failing_)
-    Say(fmt::format("{} cannot be written: {}; training continues and tries it again", name_,
-                    status.message()));
+    Say(fmt::format("{} cannot be written: {}; training continues and tries again", name_, status.message()));
   else
     Say(fmt::format("{} works again{}", name_,
                     lost > lost_ ? fmt::format("; {} records are missing", lost - lost_) : ""));

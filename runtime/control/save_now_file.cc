@@ -20,8 +20,8 @@ void SaveNowFile::Served() {
   if (path_.empty() || stays_ || ::unlink(path_.c_str()) == 0 || errno == ENOENT) return;
   stays_ = true;
   Say(
-      fmt::format("--save-now-file {}: saved, but cannot remove it: {}; it is ignored until it was removed "
-                  "and made again",
+      fmt::format("--save-now-file {}: saved, but cannot remove it: {}; it is ignored until you remove it "
+                  "and make it again",
                   path_, std::strerror(errno)));
 }
 

@@ -23,7 +23,7 @@ void AppendShuffled(SequenceRange range, uint64_t epochs, NumpyShuffler& shuffle
 
 Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, uint64_t num_samples, uint64_t seq_length) {
   if (tokens_per_epoch == 0)
-    return InvalidArgument("this part of the data has no token; give it a larger share by --split");
+    return InvalidArgument("this part of the data has no tokens; give it a larger share with --split");
   if (num_samples == 0 || seq_length == 0) {
     return InvalidArgument("{} samples of {} tokens: both must be above 0", num_samples, seq_length);
   }

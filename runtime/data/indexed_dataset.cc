@@ -11,8 +11,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kRemedy =
-    "make the dataset again, or copy both files again from where they are whole";
+constexpr std::string_view kRemedy = "make the dataset again, or copy both files again from an intact copy";
 
 // The arrays of the index are unaligned.
 template <typename T>

@@ -72,7 +72,7 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
     if (files.ok() && files->empty()) continue;
     Result<std::vector<BesideFile>> read = files.ok() ? ReadCopies(*files) : files.status();
     if (read.ok()) return *std::move(read);
-    Say(fmt::format("steps get no tokenizer: {}", read.status().message()));
+    Say(fmt::format("steps are saved without a tokenizer: {}", read.status().message()));
     return {};
   }
   return {};
@@ -85,7 +85,7 @@ Status Checkpointer::OpenLocal() {
   if (const Status& opened = place.status(); !opened.ok()) {  // the same on all ranks
     if (!IsDamage(opened.kind()) && opened.kind() != StatusKind::kNoSpace) return opened;
     if (control_->rank() == 0)
-      Say(fmt::format("no local checkpoints: {}; all go straight to {}", opened.message(),
+      Say(fmt::format("no local checkpoints: {}; all go directly to {}", opened.message(),
                       options_.save_dir));
     return OkStatus();
   }
@@ -104,7 +104,7 @@ Status Checkpointer::Open() {
       fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
   CAIRN_ASSIGN_OR_RETURN(const OwnedRun owned, OwnRun(fs_, options_.save_dir));
   if (owned.before.ownership == Ownership::kCopied)
-    Say(fmt::format("{} is a copy of {}: from here on it is a run of its own, {}", options_.save_dir,
+    Say(fmt::format("{} is a copy of {}: from now on it is a run of its own, {}", options_.save_dir,
                     owned.before.owner, owned.run.substr(0, 8)));
   run_ = owned.run;
   return OkStatus();
@@ -215,7 +215,7 @@ void Checkpointer::TellPlan() const {
   if (options_.save_interval < 0)
     Print(interval_ > 0
               ? fmt::format(" saves every {} iterations, as found before\n", interval_)
-              : fmt::format(" how often to save is found from the first {} saves\n", AutoInterval::kSaves));
+              : fmt::format(" the first {} saves decide how often to save\n", AutoInterval::kSaves));
   Print(fmt::format(
       " checkpoints to {}: {:.3f} GB each; {} snapshot{} of {:.3f} GB of memory on rank 0; {} copies; {}\n",
       options_.save_dir, static_cast<double>(bytes) / 1e9, slots_.size(), slots_.size() == 1 ? "" : "s",

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kOwnerName = "OWNER";
 constexpr uint64_t kMaxBytes = 64 << 10;
-constexpr const char* kRemedy = "choose another --save-local, or remove it where it is of no use any more";
+constexpr const char* kRemedy = "choose another --save-local, or remove it if it is not needed any more";
 
 // What is there: the owner; NotFound where the directory is new, without a step or a readable owner.
 Result<LocalOwner> ReadOwner(FileSystem& fs, const std::string& directory) {

@@ -100,7 +100,7 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
   const int world = static_cast<int>(host_of_rank.size());
   if (world <= redundancy.parity)
     return InvalidArgument(
-        "redundancy that makes up for {} of a group needs more ranks than the {} there are",
+        "redundancy against the loss of {} ranks of a group needs more ranks than the {} there are",
         redundancy.parity, world);
   // In order of: how many ranks of its host come before it; so neighbours are of different hosts.
   std::map<std::string, int> seen;
@@ -110,7 +110,7 @@ Result<std::vector<std::vector<int>>> CutIntoGroups(const std::vector<std::strin
   int count = (world + redundancy.group - 1) / redundancy.group;
   while (world / count <= redundancy.parity) --count;
   if ((world + count - 1) / count > kMaxCodeBlocks)
-    return InvalidArgument("{} ranks do not divide into groups of {}", world, redundancy.group);
+    return InvalidArgument("{} ranks cannot be cut into groups of {}", world, redundancy.group);
   std::vector<std::vector<int>> groups(count);
   for (int i = 0; i < world; ++i) groups[static_cast<int64_t>(i) * count / world].push_back(order[i].second);
   for (std::vector<int>& group : groups) std::ranges::sort(group);

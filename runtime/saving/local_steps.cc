@@ -110,7 +110,7 @@ class StepFiles final : public FileSystem {
   Status SyncDir(const std::string& path) override { return ReadOnly(path); }
 
  private:
-  static Status ReadOnly(const std::string& path) { return NotSupported("{} is only read", path); }
+  static Status ReadOnly(const std::string& path) { return NotSupported("{} is read-only", path); }
   const Place* Elsewhere(const std::string& path) const {
     if (!path.starts_with(prefix_)) return nullptr;
     const auto found = elsewhere_.find(path.substr(prefix_.size()));
@@ -244,7 +244,7 @@ Status LocalSteps::Open(int64_t step) {
     if (index == m.files.end()) return Corrupt("local step {}: its manifest names no index", step);
     CAIRN_ASSIGN_OR_RETURN(current_.index, ReadCopy(index->name, index->digest, index->bytes));
     if (m.catalog_bytes > index->bytes || m.catalog_offset > index->bytes - m.catalog_bytes)
-      return Corrupt("local step {}: the catalog lies behind the end of the index", step);
+      return Corrupt("local step {}: the catalog lies beyond the end of the index", step);
     CAIRN_ASSIGN_OR_RETURN(current_.catalog,
                            DecodeStepCatalog(ByteReader(
                                std::string_view(current_.index).substr(m.catalog_offset, m.catalog_bytes))));
@@ -409,12 +409,12 @@ Status LocalSteps::CheckRebuildable(const Verified& verified) const {
     if (group == verified.group_of.end())
       return Corrupt("local step {}: {} is lost, and there is no parity of it", current_.step, shard);
     if (!CanRebuild(group->second, FilesOf(group->second, verified.rank_of, peers_)))
-      return Corrupt("local step {}: {} is lost with more of its group than parity makes up for",
+      return Corrupt("local step {}: {} is lost with more of its group than parity can rebuild",
                      current_.step, shard);
   }
   if (control_.rank() == 0)
     Say(fmt::format("local step {}: rebuilding {}", current_.step,
-                    lost.empty() ? "nothing but small files" : fmt::format("{}", fmt::join(lost, ", "))));
+                    lost.empty() ? "only small files" : fmt::format("{}", fmt::join(lost, ", "))));
   return OkStatus();
 }
 

@@ -67,7 +67,8 @@ Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained)
   if (trained.empty() || model.empty()) return OkStatus();
   if (model.contains("hugging_face") && !model.contains("function"))
     return NotSupported(
-        "it was imported by an earlier Cairn, which did not note all that changes what a model computes; "
+        "it was imported by an earlier Cairn, which did not record everything that decides what a model "
+        "computes; "
         "import "
         "it again with cairn convert --to native");
   const std::string family = model.value("architecture", ""), own = trained.value("architecture", "");
@@ -170,7 +171,7 @@ Status Resumer::LeaveOutUnhealthy(std::vector<Candidate>& candidates) const {
   }
   if (healthy.empty() && !candidates.empty())
     return InvalidArgument(
-        "{}: none of its steps is healthy; --load-unhealthy resumes from the newest all the same",
+        "{}: none of its steps is healthy; --load-unhealthy resumes from the newest anyway",
         places_.save_dir.empty() ? places_.load : places_.save_dir);
   candidates = std::move(healthy);
   return OkStatus();
@@ -248,7 +249,7 @@ Result<std::optional<Resumed>> Resumer::Run(StateBuffers& buffers) {
                 ? fmt::format("starts with the weights of {}", what)
                 : fmt::format("resumed from {} (iteration {})", what, resumed.state.iteration));
       if (root && !resumed.missing.empty())
-        Say(fmt::format("{}: another program's; as in a training that begins: {}", what,
+        Say(fmt::format("{}: written by another program, without {}; these begin as in a new training", what,
                         fmt::join(resumed.missing, ", ")));
       return std::optional(std::move(resumed));
     }

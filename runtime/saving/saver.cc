@@ -171,7 +171,7 @@ bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
   Status status = VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
                               save.info.identity.run, save.info.identity.step, report);
   if (status.ok() && !report.problems.empty()) status = Corrupt("{}", ToString(report.problems[0]));
-  if (!status.ok()) Say(fmt::format("read back after writing: {}; older steps are kept", status.message()));
+  if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
   return status.ok();
 }
 

@@ -36,7 +36,7 @@ class HostSnapshot final : public DeviceSnapshot {
   }
 
   Status Begin(std::vector<SnapshotPiece> pieces) override {
-    if (digests_) return InvalidArgument("snapshot: the one before was not waited for");
+    if (digests_) return InvalidArgument("snapshot: nothing waited for the previous one");
     CAIRN_RETURN_IF_ERROR(CheckPieces(pieces, arena_.size()));
     digests_.emplace();
     for (const SnapshotPiece& piece : pieces)
@@ -48,7 +48,7 @@ class HostSnapshot final : public DeviceSnapshot {
   void WaitFor(uint64_t) override {}
 
   Result<SnapshotDigests> Wait() override {
-    if (!digests_) return InvalidArgument("snapshot: none was begun");
+    if (!digests_) return InvalidArgument("snapshot: none was started");
     SnapshotDigests digests = *std::move(digests_);
     digests_.reset();
     return digests;

@@ -89,8 +89,8 @@ Status Trainer::Start() {
                             at::get_num_threads()));
   if (Finished())
     log_->Message(
-        fmt::format(" the training is complete: {} of {} iterations are done; more --train-iters (or "
-                    "--train-samples) continue it",
+        fmt::format(" the training is complete: {} of {} iterations are done; raise --train-iters (or "
+                    "--train-samples) to continue it",
                     state_.iteration, schedule_.total_iterations()));
   return hooks_ ? hooks_->Prepare(engine_.Buffers()) : OkStatus();
 }
@@ -113,7 +113,7 @@ Result<TrainingEnd> Trainer::Run() {
 
 // All ranks see the same losses, so all come here at the same iteration.
 Result<TrainingEnd> Trainer::GiveUp() {
-  std::string rest = "; nothing was to be saved";
+  std::string rest = "; there was nothing to save";
   if (hooks_) {
     CAIRN_ASSIGN_OR_RETURN(const std::string left, hooks_->GiveUp(state_));
     rest = "; " + left;
@@ -162,11 +162,10 @@ Status Trainer::Resume() {
                            config_.seed, resumed->seed);
   if (resumed->training_samples > 0 && data_.train_set &&
       !data_.train_set->SameOrderFor(resumed->training_samples))
-    log_->Message(
-        fmt::format(" the length of the training has changed from {} to {} samples, and the order of its "
-                    "data with it, as in "
-                    "Megatron: what is left holds samples that were seen, and lacks some that were not",
-                    resumed->training_samples, schedule_.total_samples()));
+    log_->Message(fmt::format(
+        " the training's length changed from {} to {} samples, which changes the order of its data, "
+        "as in Megatron: some samples come twice, and some never",
+        resumed->training_samples, schedule_.total_samples()));
   state_ = *resumed;
   state_.seed = config_.seed;
   state_.training_samples = schedule_.total_samples();

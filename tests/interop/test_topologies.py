@@ -99,11 +99,11 @@ class BadInput(unittest.TestCase):
         return cairn("train", *topology(*mesh), *MODEL, "--train-iters", "1", *flags, status=2).stderr
 
     def test_sizes_that_do_not_fit_are_named(self):
-        self.assertIn("4 attention heads do not divide by TP=3", self.refused((3, 1, 1)))
+        self.assertIn("4 attention heads are not a multiple of TP=3", self.refused((3, 1, 1)))
         self.assertIn("3 layers are fewer than PP=4", self.refused((1, 4, 1)))
         self.assertIn("--global-batch-size 8 is not a multiple of --micro-batch-size 1 * DP=3", self.refused((1, 1, 3)))
         self.assertIn("--seq-length 32 is more than", self.refused((1, 1, 1), "--max-position-embeddings", "16"))
-        self.assertIn("3 ranks do not divide by TP*PP = 2*1",
+        self.assertIn("3 ranks are not a multiple of TP*PP = 2*1",
                       self.refused((1, 1, 3), "--tensor-model-parallel-size", "2"))
 
     def test_a_wrong_flag_is_named(self):

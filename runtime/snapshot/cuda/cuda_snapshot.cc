@@ -121,7 +121,7 @@ Status CudaSnapshot::AllocateSlot(Slot& slot) {
 
 Status CudaSnapshot::SetArena(std::span<std::byte> arena) {
   if (run_.valid())
-    return InvalidArgument("snapshot: one is under way; wait for it before the arena changes");
+    return InvalidArgument("snapshot: one is in progress; wait for it before the arena changes");
   registration_.reset();
   arena_ = {};
   if (arena.empty()) return OkStatus();
@@ -133,7 +133,7 @@ Status CudaSnapshot::SetArena(std::span<std::byte> arena) {
 }
 
 Status CudaSnapshot::Begin(std::vector<SnapshotPiece> pieces) {
-  if (run_.valid()) return InvalidArgument("snapshot: the one before was not waited for");
+  if (run_.valid()) return InvalidArgument("snapshot: nothing waited for the previous one");
   CAIRN_RETURN_IF_ERROR(CheckPieces(pieces, arena_.size()));
   CAIRN_RETURN_IF_CUDA_ERROR(cudaSetDevice(options_.device));
   CAIRN_RETURN_IF_CUDA_ERROR(cudaEventRecord(sources_ready_.get(), compute()));
@@ -161,7 +161,7 @@ void CudaSnapshot::WaitFor(uint64_t arena_end) {
 }
 
 Result<SnapshotDigests> CudaSnapshot::Wait() {
-  if (!run_.valid()) return InvalidArgument("snapshot: none was begun");
+  if (!run_.valid()) return InvalidArgument("snapshot: none was started");
   return run_.get();
 }
 

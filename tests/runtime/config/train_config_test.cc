@@ -101,10 +101,10 @@ TEST(ValidateTest, DataParallelSizeIsWhatIsLeft) {
 TEST(ValidateTest, NumbersThatDoNotFitAreNamed) {
   TrainConfig config = Small();
   config.tensor_model_parallel_size = 2;
-  EXPECT_EQ(ErrorOf(config, 3), "3 ranks do not divide by TP*PP = 2*1; start a multiple of 2 ranks");
+  EXPECT_EQ(ErrorOf(config, 3), "3 ranks are not a multiple of TP*PP = 2*1; start a multiple of 2 ranks");
   config.tensor_model_parallel_size = 3;
   EXPECT_EQ(ErrorOf(config, 3),
-            "4 attention heads do not divide by TP=3; choose another --tensor-model-parallel-size");
+            "4 attention heads are not a multiple of TP=3; choose another --tensor-model-parallel-size");
   config = Small();
   config.pipeline_model_parallel_size = 5;
   EXPECT_EQ(ErrorOf(config, 5),
@@ -127,7 +127,7 @@ TEST(ValidateTest, TrainingNeedsOneLengthAndOneSource) {
 TEST(ValidateTest, RampupMustMeetTheBatch) {
   TrainConfig config = Small();
   config.rampup_batch_size = {2, 4, 100};
-  EXPECT_NE(ErrorOf(config, 1).find("never meets"), std::string::npos);
+  EXPECT_NE(ErrorOf(config, 1).find("never reaches"), std::string::npos);
   config.rampup_batch_size = {2, 2, 100};
   EXPECT_EQ(ErrorOf(config, 1), "");
   EXPECT_NE(ErrorOf(config, 2).find("multiples of"), std::string::npos);

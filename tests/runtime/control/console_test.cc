@@ -31,7 +31,7 @@ TEST(Console, AFullStdoutIsReportedOnceAndSoIsThatItWorksAgain) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "cairn-train: standard output cannot be written: No space left on device; training continues and "
-            "tries it again\n");
+            "tries again\n");
   testing::internal::CaptureStderr();
   testing::internal::CaptureStdout();
   Print(" iteration 3\n");
@@ -67,7 +67,7 @@ TEST(Console, SaysHowManyRecordsAnOutputLost) {
   health.Note(OkStatus(), 4);
   EXPECT_FALSE(health.failing());
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "cairn-train: --log-json l cannot be written: full; training continues and tries it again\n"
+            "cairn-train: --log-json l cannot be written: full; training continues and tries again\n"
             "cairn-train: --log-json l works again; 4 records are missing\n");
 }
 

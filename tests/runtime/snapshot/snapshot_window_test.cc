@@ -52,7 +52,7 @@ TEST(SnapshotWindowTest, RefusesPiecesThatDoNotFit) {
   refused({{nullptr, 1, 0, 0}}, 8192, "no source");
   refused({{kSource, 1, 100, 0}}, 8192, "not a multiple");
   refused({{kSource, 4097, 0, 0}, {kSource, 1, 4096, 0}}, 16384, "piece 1, 1 bytes to arena offset 4096");
-  refused({{kSource, 1, 4096, 0}, {kSource, 1, 0, 0}}, 16384, "behind the piece before");
+  refused({{kSource, 1, 4096, 0}, {kSource, 1, 0, 0}}, 16384, "after the previous piece");
   refused({{kSource, 1, 0, 0}}, 4095, "only 4095 bytes");  // no room for the padding
   refused({{kSource, 1, uint64_t{1} << 63, 0}}, 8192, "only 8192 bytes");
   refused({{kSource, ~uint64_t{0}, 4096, 0}}, 8192, "only 8192 bytes");

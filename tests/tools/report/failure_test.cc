@@ -95,8 +95,7 @@ TEST(FailureTest, LinesThatOnlyTalkAboutFailures) {
            "see https://pytorch.org/docs/stable/elastic/errors.html#ValueError: for more",
            "cairn-train: resumed from run/step-00000010 (iteration 10)",
            "cairn-train: --log-json l cannot be written: write l: No space left on device; training "
-           "continues and tries "
-           "it again",
+           "continues and tries again",
            "srun: error: n1: tasks 0-3: Exited with exit code 0",
            "  assert_is_fine: yes",
            "Exception ignored in: <function Pool.__del__ at 0x7f>",
