@@ -43,9 +43,9 @@ void NoteRounding(const OpenedSource& opened, uint64_t max_memory) {
 
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
   verb.add_flag("--no-checksums", checks.skip_sums,
-                "do not read the files of torch.save to check the CRC-32 of their records first");
+                "do not check the CRC-32 of the records of torch.save's files first, which reads them whole");
   verb.add_flag("--no-rounding-check", checks.skip_rounding,
-                "do not look first whether another system's 16-bit weights are its fp32 masters, rounded");
+                "do not check first that another system's 16-bit weights are its rounded fp32 masters");
 }
 
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json) {

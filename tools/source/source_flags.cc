@@ -15,19 +15,20 @@ std::string FormatNames() {
 }  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
-  verb.add_option("--from", options.format, "format of SRC, where its files do not say")
+  verb.add_option("--from", options.format, "format of SRC, if its files do not say it")
       ->option_text(FormatNames());
   verb.add_option("--allow", options.allow,
-                  "stored tensors that have no place here and may be left out, or 'optimizer' where its "
-                  "state cannot be read; repeatable")
+                  "leave out stored tensors that have no place here, or 'optimizer' if its state cannot be "
+                  "read; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_option("--true-vocab-size", options.vocab_size,
-                  "rows of a padded vocabulary that are tokens, where no file of SRC says it")
+                  "rows of a padded vocabulary that are tokens, if no file of SRC says it")
       ->option_text("N");
   AddChoice<Replicas>(
       verb, "--replicas", options.replicas,
-      "copies on several ranks that differ: refuse them (the default), take the first rank's, average them",
+      "if the copies of several ranks differ: refuse them (the default), take the first rank's, or average "
+      "them",
       {{"strict", Replicas::kStrict}, {"first", Replicas::kFirst}, {"mean", Replicas::kMean}});
 }
 

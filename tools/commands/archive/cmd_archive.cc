@@ -441,7 +441,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
 
 void AddArchiveCommand(CLI::App& app, Verb& verb) {
   CLI::App* archive =
-      app.add_subcommand("archive", "store steps as tar files with proof, check them, get them back");
+      app.add_subcommand("archive", "store steps as tar files, prove, check and restore them");
   archive->require_subcommand(1);
   archive->footer(HelpFooter("cairn archive run runs/gpt --store /tape/me/store",
                              "a source or a stored copy is damaged, or changed meanwhile"));
@@ -460,10 +460,11 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   const auto add_recall = [&](CLI::App* command) {
     command
         ->add_option("--policy", options->policy,
-                     "policy (TOML) whose [recall] commands and [verify] budget to use")
+                     "policy (TOML) with the [recall] commands and the [verify] budget to use")
         ->type_name("FILE");
     command
-        ->add_option("--recall", options->recall.recall, "command that brings files from tape: dmget {paths}")
+        ->add_option("--recall", options->recall.recall,
+                     "command that brings files back from tape: dmget {paths}")
         ->option_text("CMD");
     command
         ->add_option("--recall-stat", options->recall.stat,
@@ -481,41 +482,43 @@ void AddArchiveCommand(CLI::App& app, Verb& verb) {
   verify->add_option("STORE", options->store, "the store, or STORE:RUN@STEP")->required();
   verify
       ->add_option("--sample", options->sample,
-                   "only so much of the store, those members first that were looked at longest ago")
+                   "check only this share of the store, and first the members checked longest ago")
       ->option_text("PERCENT");
-  verify->add_option("--per-night", options->per_night, "the same as a size, like 200GB; at least one member")
+  verify
+      ->add_option("--per-night", options->per_night, "check only this size, like 200GB; at least one member")
       ->option_text("SIZE");
-  verify->add_flag("--repair", options->repair,
-                   "mend what is damaged, from its parity or else from its source");
+  verify->add_flag("--repair", options->repair, "repair damage from parity, or else from the source");
   add_recall(verify);
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
-      "Members on tape are not read unless a recall command is given; they are listed and counted, and are\n"
-      "no failure unless one was named.\n\n" +
+      "Members on tape are read only if a recall command is given. Otherwise they are listed and counted, "
+      "and only\n"
+      "a member that you named is a failure.\n\n" +
       HelpFooter("cairn archive verify /tape/me/store:gpt@5000", "something stored is damaged"));
 
-  CLI::App* restore = add("restore", "get a step back", RunRestore);
-  restore->add_option("STORE", options->store, "STORE:RUN@STEP; of STORE alone the newest step")->required();
-  restore->add_option("DST", options->destination, "the step directory to make")->required();
-  restore->add_flag("--weights-only", options->weights, "of a full step the weights alone, as a step");
+  CLI::App* restore = add("restore", "restore a step, its weights, or single tensors", RunRestore);
+  restore->add_option("STORE", options->store, "STORE:RUN@STEP, or STORE for its newest step")->required();
+  restore->add_option("DST", options->destination, "the step directory to create")->required();
+  restore->add_flag("--weights-only", options->weights, "restore only the weights of a full step, as a step");
   restore
       ->add_option("--tensors", options->tensors,
-                   "only tensors that fit, as one safetensors file DST; \"NAME\" or \"NAME/master\"; "
-                   "repeatable")
+                   "restore only the tensors that match, as one safetensors file DST; \"NAME\" or "
+                   "\"NAME/master\"; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
   restore->add_flag("--no-same-owner", options->no_same_owner,
-                    "of a tree leave owners as whoever runs this; root gives them back otherwise");
+                    "do not restore the owners of a tree's files; without it root does");
   add_recall(restore);
   restore->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   restore->footer(HelpFooter("cairn archive restore /tape/me/store:gpt@5000 runs/gpt/step-00005000",
                              "the stored copy is damaged; nothing is restored"));
 
-  CLI::App* recall = add("recall", "bring members back from tape, in its order", RunRecall);
+  CLI::App* recall = add("recall", "bring members back from tape, in the order of the tape", RunRecall);
   recall->add_option("STORE", options->store, "the store")->required();
-  recall->add_option("MEMBER", options->selectors, "RUN@STEP; all by default");
+  recall->add_option("MEMBER", options->selectors, "RUN@STEP; default: all");
   add_recall(recall);
-  recall->add_flag("--dry-run", options->dry_run, "list what is on tape, in its order; ask for nothing");
+  recall->add_flag("--dry-run", options->dry_run,
+                   "list what is on tape, in the order of the tape; recall nothing");
   recall->footer(HelpFooter("cairn archive recall /tape/me/store gpt@5000 --recall 'dmget {paths}'"));
 }
 

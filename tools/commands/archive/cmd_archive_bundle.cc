@@ -138,14 +138,15 @@ void AddArchiveBundleCommand(CLI::App& archive, Verb& verb) {
   bundle->add_option("POLICY", options->policy, "the policy, a TOML file")->required();
   bundle->add_flag("--json", options->json, "print facts as JSON");
   bundle->add_flag("--dry-run", options->dry_run,
-                   "say what would go into which bundle and why; write nothing");
+                   "show which members would go into which bundle and why; write nothing");
   bundle->footer(
-      "A run by policy bundles by itself as soon as members below the policy's `bundle` size make so much;\n"
-      "this does not wait. A small tar goes once its bundle was read back and every member in it verified,\n"
-      "so the store needs room for one bundle more meanwhile. Members on tape are brought back first\n"
-      "([recall] of the policy; without it they stay there); those that no class asks for stay, since a "
-      "bundle is pruned as a "
-      "whole.\n\n" +
+      "`cairn archive run --policy` bundles by itself as soon as small members add up to the policy's "
+      "`bundle` size;\n"
+      "this verb does not wait for that. A small tar is removed after its bundle was read back and every "
+      "member\n"
+      "in it verified, so the store needs room for one more bundle. Members on tape are brought back first\n"
+      "([recall] of the policy; without it they stay there); those that no class keeps stay there, since a "
+      "bundle is pruned as a whole.\n\n" +
       HelpFooter("cairn archive bundle archive.toml --dry-run", "a member is damaged; it stays where it is"));
   bundle->callback([options, &verb] { verb = [options] { return RunBundle(*options); }; });
 }

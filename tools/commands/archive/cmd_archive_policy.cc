@@ -503,36 +503,36 @@ void AddArchivePolicyCommands(CLI::App& archive, Verb& verb) {
     command->callback([options, &verb, run] { verb = [options, run] { return run(*options); }; });
     return command;
   };
-  add("plan", "say what a policy asks for now, why, and whether it can be done in time", RunArchivePlan)
-      ->footer(
-          "Relative paths of a policy begin at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
-          PolicyKeysText() + "\n" +
-          HelpFooter("cairn archive plan archive.toml",
-                     "a deadline or a quota cannot be met, a step that is asked for is damaged, or what the\n"
-                     "policy names is not there or cannot be read"));
-  CLI::App* prune = add("prune", "remove members that no class of a policy asks for", RunPrune);
+  add("plan", "show what a policy would store now, why, and whether there is time for it", RunArchivePlan)
+      ->footer("Relative paths in a policy start at the directory of its file, ~/ at $HOME. Its keys:\n\n" +
+               PolicyKeysText() + "\n" +
+               HelpFooter(
+                   "cairn archive plan archive.toml",
+                   "a deadline or a quota cannot be met, a step to store is damaged, or something that the\n"
+                   "policy names is missing or cannot be read"));
+  CLI::App* prune = add("prune", "remove members that no class of a policy keeps", RunPrune);
   prune
-      ->add_option("--rewrite", options->rewrite,
-                   "rewrite bundles once so much of them is unwanted, like 50%; they are recalled from "
-                   "tape for it")
+      ->add_option(
+          "--rewrite", options->rewrite,
+          "rewrite bundles of which this share or more is not kept, like 50%; recalls them from tape")
       ->option_text("PERCENT");
   prune
       ->add_option("--adopt", options->adopt,
-                   "take over what another claims: a policy's tag or \"policy:PATH\" of one that is gone, "
+                   "take over another claim: a policy's tag, or \"policy:PATH\" of a policy that is gone, "
                    "\"by hand\", or \"unknown\" for members of older versions; repeatable")
       ->allow_extra_args(false)
       ->option_text("CLAIM");
-  prune->add_flag("--dry-run", options->dry_run, "say what would go and why; remove nothing");
+  prune->add_flag("--dry-run", options->dry_run, "show what would be removed and why; remove nothing");
   prune->footer(
-      "A member goes only where this policy alone claims it; what another policy or a person stored or "
-      "asked\n"
-      "for stays. Kept whatever the classes say: trees, runs that are not on scratch, members that are not\n"
-      "verified, the newest healthy copy of each run, and a full copy whose weights are asked for and "
-      "stored\n"
-      "nowhere else. Runs are known by their identity, whatever they are called. A bundle goes only when no "
-      "class asks for any of its members, or --rewrite (or the "
-      "policy's\n"
-      "`rewrite`) makes a new one of the others, proven before the old one goes.\n\n" +
+      "A member is removed only if this policy alone claims it. What another policy or a person stored or "
+      "claims stays.\n"
+      "Whatever the classes say, these stay: trees, runs that are not on scratch, members that are not\n"
+      "verified, the newest healthy copy of each run, and a full copy whose weights a class keeps and that "
+      "are stored\n"
+      "nowhere else. Runs are known by their identity, not by their name. A bundle is removed only if no "
+      "class keeps\n"
+      "any of its members, or after --rewrite (or the policy's `rewrite`) wrote the others into a new bundle "
+      "and proved it.\n\n" +
       HelpFooter("cairn archive prune archive.toml --dry-run"));
 }
 

@@ -210,51 +210,50 @@ ExitCode ArchiveExitCode(const Status& status) {
 
 void AddArchiveRunCommand(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<ArchiveRunOptions>();
-  CLI::App* run =
-      archive.add_subcommand("run", "store steps that are not stored yet, and read them back as proof");
+  CLI::App* run = archive.add_subcommand(
+      "run", "store steps that are not stored yet, and prove them by reading them back");
   run->add_option(
       "SRC", options->sources,
       "step directories, run directories with all their steps, other systems' checkpoints, or any "
       "directory");
   run->add_option("--store", options->store, "directory that keeps the tar files")->type_name("STORE");
-  CLI::Option* policy = run->add_option("--policy", options->policy, "do what a policy (TOML) asks for now");
+  CLI::Option* policy = run->add_option("--policy", options->policy, "store what a policy (TOML) keeps");
   policy->type_name("FILE")->excludes("SRC")->excludes("--store");
-  run->add_flag("--weights-only", options->weights, "store the weights alone, as fp16");
+  run->add_flag("--weights-only", options->weights, "store only the weights, as fp16");
   run->add_flag("--pack", options->pack,
-                "pack shards: float planes under zstd, and of masters only what their bf16 weights do not "
-                "hold; unpack.py in the store unpacks them without cairn");
+                "pack shards: compress the planes of floats with zstd, and store only the part of a master "
+                "that its bf16 weight does not hold; unpack.py in the store unpacks them without cairn");
   run->add_option_function<std::string>(
          "--parity",
          [options](const std::string& text) { options->parity = ParsePercent(text).value_or(-1); },
-         "blocks beside each tar that repair so much damage, like 3%")
+         "write blocks beside each tar that can repair this share of damage, like 3%")
       ->option_text("PERCENT");
   run->add_option(
          "--max-tar-size", options->max_tar_bytes,
-         "a larger tar goes on in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
+         "continue a larger tar in X.tar.2, X.tar.3 and so on, each a plain tar with some of the files")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE")
       ->excludes(policy);
-  run->add_option(
-         "--links", options->links,
-         "links of a tree that lead out of it: refuse (the default), keep them as links without what "
-         "they lead to, or follow them and store that in their place")
+  run->add_option("--links", options->links,
+                  "links that lead out of a tree: refuse them (the default), keep them as links without "
+                  "their targets, or follow them and store their targets")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Links>{
           {"refuse", Links::kRefuse}, {"keep", Links::kKeep}, {"follow", Links::kFollow}}))
       ->option_text("refuse|keep|follow")
       ->excludes(policy);
   run->add_flag(
       "--delete-source", options->delete_source,
-      "remove each step, once its copy was read back and is whole; the newest healthy step of a run stays");
+      "remove each step after its copy was read back and is whole; the newest healthy step of a run stays");
   run->add_flag("--delete-newest", options->delete_newest,
                 "with --delete-source: remove the newest healthy step of a run, too");
   run->add_flag("--dry-run", options->dry_run, "say bytes, files, memory and time; write nothing");
   run->add_flag("--json", options->json, "print facts as JSON");
   run->footer(
       "Ranks of mpirun or srun and tasks of a Slurm array (--array=0-N) share the work: each takes what no\n"
-      "other has taken; the last to end writes status, metrics and ledger. Other runs are refused "
-      "meanwhile.\n\n" +
+      "other has taken, and the last one writes status, metrics and ledger. Meanwhile other runs are "
+      "refused.\n\n" +
       HelpFooter("cairn archive run runs/gpt/step-00005000 --store /tape/me/store --delete-source",
-                 "a source is damaged, or changed or vanished meanwhile; it is not stored"));
+                 "a source is damaged, or it changed or vanished meanwhile, and is not stored"));
   run->callback([options, &verb] { verb = [options] { return RunArchive(*options); }; });
 }
 

@@ -110,35 +110,34 @@ Result<int> RunSchedule(const ScheduleArguments& arguments) {
 void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
   const auto arguments = std::make_shared<ScheduleArguments>();
   CLI::App* schedule =
-      archive.add_subcommand("schedule", "print, install or remove what runs a policy by itself");
+      archive.add_subcommand("schedule", "print, install or remove the schedule that runs a policy");
   schedule->add_option("POLICY", arguments->policy, "the policy, a TOML file")->required();
   CLI::Option_group* kind = schedule->add_option_group("scheduler");
   kind->add_flag("--slurm", arguments->slurm, "a job that submits its successor");
   kind->add_flag("--systemd", arguments->systemd, "a service and its timer, of the user");
   kind->add_flag("--cron", arguments->cron, "a line of the crontab");
   kind->require_option(1);
-  CLI::Option* install =
-      schedule->add_flag("--install", arguments->install,
-                         "submit the job (it runs at once), enable the timer or put the line into the "
-                         "crontab, in place of what this "
-                         "policy has there; without --install and --uninstall the text is printed");
+  CLI::Option* install = schedule->add_flag(
+      "--install", arguments->install,
+      "submit the job (it runs at once), enable the timer or put the line into the crontab, and replace what "
+      "this policy has there; without --install and --uninstall the text is printed");
   schedule
       ->add_flag("--uninstall", arguments->uninstall,
-                 "remove what this policy has there, and nothing else; a run that has begun is left to end")
+                 "remove only what this policy has there; a run that has started finishes")
       ->excludes(install);
-  schedule->add_flag("--dry-run", arguments->dry_run, "say what --install or --uninstall would do");
-  schedule->add_flag("--json", arguments->json, "print what --install or --uninstall did as JSON");
+  schedule->add_flag("--dry-run", arguments->dry_run, "show what --install or --uninstall would do");
+  schedule->add_flag("--json", arguments->json, "print what --install or --uninstall did, as JSON");
   ScheduleOptions& o = arguments->options;
   schedule
       ->add_option("--every-hours", o.every_hours,
                    "how often (default 24); cron and systemd: 1, 2, 3, 4, 6, 8, 12, 24 or 168")
       ->check(CLI::Range(1, 24 * 7))
       ->option_text("N");
-  schedule->add_option("--log", o.log, "what a run prints is appended to it (default POLICY.log)")
+  schedule->add_option("--log", o.log, "file to append the output of a run to (default POLICY.log)")
       ->type_name("FILE");
   schedule
       ->add_option("--program", o.cairn,
-                   "the program to run (default this one); a link that outlives an upgrade, say")
+                   "the program to run (default: this one), for example a link that outlives an upgrade")
       ->type_name("FILE");
   schedule->add_option("--script", o.script, "where the Slurm script lies (default POLICY.sbatch)")
       ->type_name("FILE");
@@ -149,9 +148,9 @@ void AddArchiveScheduleCommand(CLI::App& archive, Verb& verb) {
   schedule->footer(
       "Each policy has a chain of its own, cairn-archive-LABEL-ID: the job's name, the units' or the end of "
       "the\n"
-      "crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the chain goes "
-      "on\n"
-      "after a failure, a time limit, a requeue and scancel of a run; scancel of the job that waits ends it, "
+      "crontab's line. LABEL is the policy file's name, ID is made from its path. Under Slurm the chain "
+      "continues\n"
+      "after a failure, a time limit, a requeue and scancel of a run; scancel of the waiting job ends it, "
       "as\n"
       "--uninstall does. To run a policy now: cairn archive run --policy POLICY, or sbatch of the "
       "script.\n\n" +

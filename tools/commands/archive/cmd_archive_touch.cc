@@ -93,22 +93,23 @@ Result<int> RunTouch(const TouchOptions& options) {
 
 void AddArchiveTouchCommand(CLI::App& archive, Verb& verb) {
   const auto options = std::make_shared<TouchOptions>();
-  CLI::App* touch = archive.add_subcommand("touch", "put off a purge: set access times to now, copy nothing");
+  CLI::App* touch =
+      archive.add_subcommand("touch", "put off a purge: set access times to now, and copy nothing");
   touch->add_option("PATH", options->paths, "steps, run directories, any files and directories")->required();
   touch
       ->add_option("--older-than", options->older_than_days,
-                   "only what was not accessed for so many days (default 0: all)")
+                   "touch only files that were not accessed for this many days (default 0: all)")
       ->check(CLI::Range(0.0, kMaxDays))
       ->option_text("DAYS");
   touch->add_flag("--dry-run", options->dry_run, "count what would be touched; change nothing");
   touch->add_flag("--json", options->json, "print facts as JSON");
   touch->footer(
-      "Nothing else does this: no other verb and no policy. It protects from a purge by access times and\n"
-      "from nothing else, and many sites forbid it: ask. Contents and modification times stay; links are\n"
-      "touched themselves. An archive run that reads the same files at that moment may have to begin "
+      "No other verb and no policy does this. It protects only from a purge by access times, and many sites\n"
+      "forbid it: ask first. Contents and modification times stay; links are\n"
+      "touched themselves. An archive run that reads the same files at that moment may have to start "
       "again.\n\n" +
       HelpFooter("cairn archive touch /scratch/me/runs/gpt --older-than 20 --dry-run",
-                 "something could not be touched; the rest is"));
+                 "something could not be touched; the rest was"));
   touch->callback([options, &verb] { verb = [options] { return RunTouch(*options); }; });
 }
 
