@@ -26,22 +26,21 @@ struct BenchJob {
 };
 
 constexpr BenchJob kJobs[] = {
-    {"limits", "what this machine gives: memory, page cache, disk, digests",
-     "as_found: pages that the machine gave back to its host are needed again; recycled: others just freed "
-     "as many.",
+    {"limits", "limits of this machine: memory, page cache, disk, digests",
+     "as_found: needs pages that the machine gave back to its host; recycled: reuses pages that were just "
+     "freed.",
      MeasureLimits},
-    {"save", "our snapshot and flush against memcpy and a raw O_DIRECT writer",
-     "flush_ratio and stall_ratio with their goals. What is written is read back and verified before its "
-     "time counts.",
+    {"save", "compare our snapshot and flush with memcpy and a raw O_DIRECT writer",
+     "Prints flush_ratio and stall_ratio with their goals. A time counts only after the written bytes were "
+     "read back and verified.",
      MeasureSave},
-    {"load", "our verified load against plain reads, from the page cache and from the disk",
-     "load_warm_ratio and load_cold_ratio with their goals. What is loaded is compared before its time "
-     "counts.",
+    {"load", "compare our verified load with plain reads, from the page cache and from the disk",
+     "Prints load_warm_ratio and load_cold_ratio with their goals. A time counts only after the loaded bytes "
+     "were compared.",
      MeasureLoad},
-    {"reshape", "another TP and PP for a step on disk, against one read and one write of its bytes",
-     "reshape_ratio with the proof that reads the result back, reshape_stream_ratio without it. The source "
-     "is "
-     "not in memory.",
+    {"reshape", "compare a reshape to another TP and PP with one read and one write of the step's bytes",
+     "Prints reshape_ratio with the proof that reads the result back, and reshape_stream_ratio without it. "
+     "The source is not in memory.",
      MeasureReshape},
 };
 
@@ -78,7 +77,7 @@ Result<int> RunCodec(const std::string& checkpoint, const BenchOptions& options)
 }
 
 void AddCommonFlags(CLI::App* command, const std::shared_ptr<BenchOptions>& options) {
-  command->add_option("--rounds", options->rounds, "figures are medians of this many (default 5)")
+  command->add_option("--rounds", options->rounds, "rounds; figures are their medians (default 5)")
       ->check(CLI::Range(1, 1000))
       ->option_text("N");
   command->add_flag("--json", options->json, "print all figures as JSON");
@@ -88,15 +87,15 @@ void AddJob(CLI::App& bench, const BenchJob& job, Verb& verb) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* command = bench.add_subcommand(job.name, job.what);
   AddCommonFlags(command, options);
-  command->add_option("--bytes", options->bytes, "size of what is moved, like 4GB (default 1GiB)")
+  command->add_option("--bytes", options->bytes, "bytes to move, like 4GB (default 1GiB)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE");
-  command->add_option("--dir", options->dir, "directory whose disk is measured (default: this one)")
+  command->add_option("--dir", options->dir, "directory on the disk to measure (default: this one)")
       ->check(CLI::ExistingDirectory)
       ->option_text("DIR");
   command
       ->add_option("--settle", options->settle,
-                   "seconds that freed memory is given to go back to the host before it counts as found "
+                   "seconds to wait until freed memory went back to the host, before the as_found figures "
                    "(default 10, for small sizes 0)")
       ->check(CLI::Range(0.0, 600.0))
       ->option_text("SECONDS");
@@ -114,12 +113,14 @@ void AddCodec(CLI::App& bench, Verb& verb) {
   CLI::App* command = bench.add_subcommand("codec", "what compression makes of a checkpoint's tensors");
   command->add_option("CKPT", *checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
   AddCommonFlags(command, options);
-  command->add_option("--bytes", options->bytes, "at most so many of each class of tensors (default 1GiB)")
+  command
+      ->add_option("--bytes", options->bytes,
+                   "at most this many bytes of each class of tensors (default 1GiB)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->option_text("SIZE");
   command->footer(
-      "One thread. NAME_in is encoding, NAME_out decoding, both in bytes of the tensors; what is encoded is "
-      "decoded and compared.\n\n" +
+      "One thread. NAME_in is the speed of encoding, NAME_out of decoding, both in bytes of the tensors. "
+      "Everything encoded is decoded and compared.\n\n" +
       HelpFooter("cairn bench codec runs/gpt"));
   command->callback([options, checkpoint, &verb] {
     verb = [options, checkpoint] { return RunCodec(*checkpoint, *options); };
@@ -129,9 +130,10 @@ void AddCodec(CLI::App& bench, Verb& verb) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Verb& verb) {
-  CLI::App* bench = app.add_subcommand("bench", "this machine's limits, and ours beside them");
+  CLI::App* bench =
+      app.add_subcommand("bench", "measure this machine's limits, and Cairn's speed beside them");
   bench->require_subcommand(1);
-  bench->footer("It measures and never fails for being slow.\n\n" + HelpFooter("cairn bench limits --json"));
+  bench->footer("A slow result is not a failure.\n\n" + HelpFooter("cairn bench limits --json"));
   for (const BenchJob& job : kJobs) AddJob(*bench, job, verb);
   AddCodec(*bench, verb);
 }

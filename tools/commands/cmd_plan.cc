@@ -71,7 +71,7 @@ Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
       fmt::print("{} {}\n", options.dry_run ? "would write" : "wrote", script);
   }
   if (!plans.empty()) return kExitDone;
-  PrintProblem("no plan is left; the table above says which rule took how many");
+  PrintProblem("no plan is left; the table above says how many each rule excluded");
   return kExitCheckFailed;
 }
 
@@ -79,26 +79,24 @@ Result<int> RunPlan(CLI::App& app, PlanOptions& options) {
 
 void AddPlanCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<PlanOptions>();
-  CLI::App* plan =
-      app.add_subcommand("plan", "the fastest ways to cut a model over a cluster, and what runs will take");
+  CLI::App* plan = app.add_subcommand(
+      "plan", "find the fastest ways to cut a model over a cluster, and predict their time and memory");
   DeclarePlanOptions(*plan, *options);
   plan->require_subcommand(0, 1);
   AddPlanPredict(*plan, verb);
   plan->footer(
       "Plans are ranked by seconds of an iteration. Runs of jean-zay (82, Megatron-DeepSpeed), selene (7) "
       "and\n"
-      "nvidia-h100 (5, both Megatron-LM) are built in, and plans for these clusters fitted on them. Of all "
-      "others the bounds\n"
-      "are as wide as clusters were found to differ; --calibrate with three runs of your own narrows them. "
-      "FP8, "
-      "ZeRO 2 and 3\n"
-      "and offloading follow from the same physics, unmeasured.\n"
-      "A cluster's TOML: base = \"a100-80\", gpus-per-node, memory-gb, half-tflops, single-tflops, bf16, "
-      "fp8, "
-      "sms, hbm-gbps,\n"
-      "link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and cores of a "
-      "node, which they\n"
-      "share, each as fast as the keys above say.\n\n" +
+      "nvidia-h100 (5, both Megatron-LM) are built in, and plans for these clusters are fitted on them. The "
+      "bounds of other\n"
+      "clusters are as wide as clusters were found to differ; --calibrate with three runs of your own "
+      "narrows them. FP8,\n"
+      "ZeRO 2 and 3 and offloading follow from the same physics and are not measured.\n"
+      "Keys of a cluster's TOML: base = \"a100-80\", gpus-per-node, memory-gb, half-tflops, single-tflops, "
+      "bf16, fp8, sms,\n"
+      "hbm-gbps, link-gbps (of a GPU), nic-gbps (of a node), pcie-gbps; for ranks on CPUs cpu = true, and "
+      "cores of a node,\n"
+      "which the ranks share and of which each is as fast as the other keys say.\n\n" +
       HelpFooter("cairn plan --cluster jean-zay --num-layers 72 --hidden-size 14336 --num-attention-heads 64 "
                  "--vocab-size "
                  "250000 --nodes 48 "

@@ -160,17 +160,18 @@ Result<int> RunLeaveOut(const PredictOptions& options) {
 
 void AddPlanPredict(CLI::App& plan, Verb& verb) {
   const auto options = std::make_shared<PredictOptions>();
-  CLI::App* predict = plan.add_subcommand("predict", "memory, seconds and TFLOPs of the rows of a table");
-  predict->add_option("ROWS", options->rows, "CSV of runs to predict; its measured columns are not looked at")
+  CLI::App* predict =
+      plan.add_subcommand("predict", "predict memory, seconds and TFLOPs of the rows of a table");
+  predict->add_option("ROWS", options->rows, "CSV of runs to predict; its measured columns are ignored")
       ->required();
   predict
-      ->add_option("--calibrate", options->calibrate,
-                   "CSV of measured runs to fit on, three or more; without it, those of the cluster that are "
-                   "built in, if any")
+      ->add_option(
+          "--calibrate", options->calibrate,
+          "CSV of three or more measured runs to fit on; default: the cluster's built-in runs, if any")
       ->type_name("FILE");
   predict
       ->add_option("--cluster", options->cluster,
-                   "built-in cluster or TOML file, see cairn plan --help; else what the column gpu says, "
+                   "built-in cluster or TOML file, see cairn plan --help; default: that of the column gpu, "
                    "else a100-80")
       ->type_name("NAME|FILE");
   AddFramework(*predict, options->framework);
@@ -180,14 +181,14 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
           "a column of ROWS: leave each of its groups out of the fit, predict it, and print the errors "
           "beside those of the plain formula")
       ->type_name("COLUMN");
-  AddChoice<TableFormat>(*predict, "--format", options->format, "how to print",
+  AddChoice<TableFormat>(*predict, "--format", options->format, "output format",
                          {{"table", TableFormat::kTable},
                           {"csv", TableFormat::kCsv},
                           {"json", TableFormat::kJson},
                           {"md", TableFormat::kMarkdown}});
   predict->add_flag_callback(
       "--json", [options] { options->format = TableFormat::kJson; }, "the same as --format json");
-  predict->add_flag("--quiet", options->quiet, "do not say on stderr how rows were read");
+  predict->add_flag("--quiet", options->quiet, "do not report on stderr how rows were read");
   predict->footer(
       "Columns: hidden, tp, pp, mbs (blank: the fastest that fits), gbs, gpus or dp, layers or size_b (10^9 "
       "parameters);\n"
@@ -195,8 +196,8 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
       "fp8), recompute\n"
       "(full, selective, none), virtual_stages (1), first_layers and last_layers (as the other stages), "
       "sequence_parallel (0),\n"
-      "flash_attention (0), mem_gb, sec_per_it, tflops "
-      "(OOM in one of them: the run went out of memory), note, table.\n"
+      "flash_attention (0), mem_gb, sec_per_it, tflops (OOM in one of them: the run ran out of memory), "
+      "note, table.\n"
       "Appended: mem_gb_pred, sec_per_it_pred, tflops_pred, fits, then bounds within which 9 of 10 runs are "
       "expected\n"
       "(_lo, _hi) and fit_probability.\n\n" +

@@ -165,69 +165,71 @@ void AddReportFlags(CLI::App& report, ReportOptions& options) {
       "LOG", options.logs,
       "logs of Megatron-LM, Megatron-DeepSpeed, DeepSpeed, Hugging Face's Trainer or cairn train; "
       "-: stdin");
-  AddChoice<ReportFormat>(report, "--format", options.format, "default: table, for terminals",
+  AddChoice<ReportFormat>(report, "--format", options.format, "output format; default: table, for terminals",
                           {{"table", ReportFormat::kTable},
                            {"md", ReportFormat::kMarkdown},
                            {"csv", ReportFormat::kCsv},
                            {"json", ReportFormat::kJson}});
   report.add_flag_callback(
       "--json", [&options] { options.format = ReportFormat::kJson; }, "print all facts as JSON");
-  report.add_option("--columns", options.columns, "only these, by their names in --format json")
+  report.add_option("--columns", options.columns, "columns to show, by their names in --format json")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->option_text("NAME,...");
-  report.add_option("--sort", options.sort, "by this column; runs without a value last")
+  report.add_option("--sort", options.sort, "column to sort by; runs without a value come last")
       ->option_text("COLUMN");
   report.add_flag("--reverse", options.reverse, "sort from the largest");
   report
       .add_option("--skip", options.summary.skip,
-                  "first iterations of a run that averages leave out (default 0)")
+                  "leave this many first iterations of a run out of averages (default 0)")
       ->check(CLI::NonNegativeNumber)
       ->option_text("N");
   AddChoice<TflopsFormula>(report, "--formula", options.summary.formula,
-                           "of the TFLOPs column (default auto: Megatron's where the model's shape is known; "
-                           "model leaves out what is computed again)",
+                           "formula of the TFLOPs column (default auto: Megatron's if the model's shape is "
+                           "known; model does not count recomputation)",
                            {{"auto", TflopsFormula::kAuto},
                             {"simple", TflopsFormula::kSimple},
                             {"megatron", TflopsFormula::kMegatron},
                             {"model", TflopsFormula::kModel}});
-  report.add_option("--iterations", options.summary.iterations, "days to train so many")
+  report.add_option("--iterations", options.summary.iterations, "add the days to train this many iterations")
       ->check(CLI::PositiveNumber)
       ->option_text("N");
-  report.add_option("--tokens", options.summary.tokens, "days to train on so many, like 300e9")
+  report
+      .add_option("--tokens", options.summary.tokens, "add the days to train on this many tokens, like 300e9")
       ->check(CLI::PositiveNumber)
       ->option_text("N");
-  report.add_option("--plot", options.plot_file, "picture of loss, sec_per_it and tflops")
+  report.add_option("--plot", options.plot_file, "plot loss, sec_per_it and tflops into this file")
       ->option_text("FILE.png|svg");
   report
       .add_option("--x", options.plot.x,
-                  "what the plot goes along: iteration (the default), or a column like pp: a point a run")
+                  "x axis of the plot: iteration (the default), or a column like pp, with one point a run")
       ->option_text("COLUMN");
-  report.add_option("--y", options.plot.y, "what the plot shows")
+  report.add_option("--y", options.plot.y, "columns to plot")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->option_text("COLUMN,...");
-  report.add_option("--html", options.html_file, "table and plot as one page")->option_text("FILE");
-  report.add_flag("--dry-run", options.dry_run, "write neither picture nor page; say their sizes");
-  report.add_flag("--no-join", options.keep_apart, "a row for each start of a run");
+  report.add_option("--html", options.html_file, "write table and plot as one page")->option_text("FILE");
+  report.add_flag("--dry-run", options.dry_run, "write neither plot nor page; print their sizes");
+  report.add_flag("--no-join", options.keep_apart, "show a row for each start of a run");
 }
 
 }  // namespace
 
 void AddReportCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<ReportOptions>();
-  CLI::App* report = app.add_subcommand("report", "logs into tables: averages, TFLOPs, and why a run failed");
+  CLI::App* report =
+      app.add_subcommand("report", "turn logs into tables: averages, TFLOPs, and why a run failed");
   AddReportFlags(*report, *options);
   AddConfigFlags(*report, options->summary.defaults);
   AddReportRewrite(*report, verb);
   AddReportMatch(*report, verb);
   report->require_subcommand(0, 1);
   report->footer(
-      "Configuration comes from the log, else from the file's name (61B-zero1-mbs-2-pp16-dp-1-gas-512.out), "
-      "else from "
-      "options. Starts that continue each other are one run.\n"
-      "A run that failed is a row, with what it died of; one whose log ends before its last iteration is "
-      "incomplete. Only a log that cannot be read is trouble.\n\n" +
+      "The configuration comes from the log, else from the file's name "
+      "(61B-zero1-mbs-2-pp16-dp-1-gas-512.out), else from options. Starts that continue each other are one "
+      "run.\n"
+      "A failed run is a row with the reason; a run whose log ends before its last iteration is incomplete. "
+      "Only a log that cannot be read is trouble.\n\n" +
       HelpFooter("cairn report logs/*.out --format md --sort sec_per_it --gpus 64 --seq-length 1024"));
   report->callback([options, report, &verb] {
     if (report->get_subcommands().empty()) verb = [options] { return RunReportVerb(*options); };

@@ -109,28 +109,29 @@ void AddReportRewrite(CLI::App& report, Verb& verb) {
   CLI::App* rewrite = report.add_subcommand("rewrite", "recompute the TFLOPs column of a Markdown table");
   rewrite->add_option("TABLE", arguments->table, "Markdown with tables")->required();
   rewrite->add_flag("--in-place", arguments->in_place,
-                    "change the file; else the new text goes to standard output");
-  rewrite->add_flag("--dry-run", arguments->dry_run, "only count what would change");
+                    "change the file; without it the new text goes to standard output");
+  rewrite->add_flag("--dry-run", arguments->dry_run, "only count the changes");
   rewrite->add_flag("--json", arguments->json, "print counts as JSON instead of the text");
   AddChoice<TflopsFormula>(*rewrite, "--formula", arguments->options.formula,
-                           "default auto: Megatron's for rows with layers, hidden size and vocabulary; model "
-                           "leaves out what is computed again)",
+                           "formula (default auto: Megatron's for rows with layers, hidden size and "
+                           "vocabulary; model does not count recomputation)",
                            {{"auto", TflopsFormula::kAuto},
                             {"simple", TflopsFormula::kSimple},
                             {"megatron", TflopsFormula::kMegatron},
                             {"model", TflopsFormula::kModel}});
   AddConfigFlags(*rewrite, arguments->options.defaults);
-  rewrite->footer("Nothing but the digits of TFLOPs changes; they keep their number of decimals.\n\n" +
+  rewrite->footer("Only the digits of TFLOPs change; they keep their number of decimals.\n\n" +
                   HelpFooter("cairn report rewrite runs.md --seq-length 1024 --in-place"));
   rewrite->callback([arguments, &verb] { verb = [arguments] { return RunRewrite(*arguments); }; });
 }
 
 void AddReportMatch(CLI::App& report, Verb& verb) {
   const auto arguments = std::make_shared<MatchArguments>();
-  CLI::App* match = report.add_subcommand("match", "pair job scripts with logs, and print renames");
+  CLI::App* match =
+      report.add_subcommand("match", "pair job scripts with logs, and print commands that rename them");
   match->add_option("FILE", arguments->files, "job scripts (.slurm, .sbatch, .sh) and logs")->required();
   match->add_flag("--json", arguments->json, "print the pairs as JSON");
-  match->footer("Nothing is renamed: the lines are for a shell.\n\n" +
+  match->footer("It renames nothing: a shell can run the lines that it prints.\n\n" +
                 HelpFooter("cairn report match jobs/*.slurm logs/*.out", "a log has no script, or several"));
   match->callback([arguments, &verb] { verb = [arguments] { return RunMatch(*arguments); }; });
 }

@@ -41,11 +41,12 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
   size("--num-layers", o.shape.layers, "transformer layers");
   size("--hidden-size", o.shape.hidden, "width of the model");
   size("--num-attention-heads", o.shape.heads, "attention heads");
-  size("--num-query-groups", o.shape.kv_heads, "key and value heads; as many as heads unless given");
-  size("--ffn-hidden-size", o.shape.ffn, "width inside the MLP; 4 * hidden-size unless given");
-  size("--seq-length", o.shape.seq, "tokens of a sample (2048)");
+  size("--num-query-groups", o.shape.kv_heads, "key and value heads; default: as many as heads");
+  size("--ffn-hidden-size", o.shape.ffn, "width inside the MLP; default: 4 * hidden-size");
+  size("--seq-length", o.shape.seq, "tokens of a sample; default: 2048");
   size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
-  size("--make-vocab-size-divisible-by", o.shape.vocab_multiple, "padding of the vocabulary, times TP");
+  size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
+       "pad the vocabulary to a multiple of this times TP");
   plan.add_flag("--swiglu", o.shape.gated, "gated MLP, no biases")->group("Model");
   plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has a weight of its own")
       ->group("Model");
@@ -59,26 +60,27 @@ void DeclareRun(CLI::App& plan, PlanOptions& o) {
       ->type_name("NAME|FILE")
       ->capture_default_str()
       ->group(group);
-  plan.add_option("--nodes", o.request.nodes, "budget; plans may use fewer")
+  plan.add_option("--nodes", o.request.nodes, "nodes at most; plans may use fewer")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str()
       ->group(group);
   plan.add_option("--global-batch-size", o.request.global_batch, "samples of one step")
       ->check(CLI::Range(int64_t{1}, int64_t{10'000'000}))
       ->group(group);
-  plan.add_option("--rampup-batch-size", o.request.rampup, "START INCREMENT SAMPLES")
+  plan.add_option("--rampup-batch-size", o.request.rampup,
+                  "START INCREMENT SAMPLES: grow the batch from START over so many samples")
       ->expected(3)
       ->group(group);
   const auto length = [&](const std::string& name, int64_t& value, const std::string& help) {
     plan.add_option(name, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 60))->group(group);
   };
   length("--train-samples", o.train_samples, "length of the training, for days and GPU-hours");
-  length("--train-tokens", o.train_tokens, "the same in tokens");
-  length("--train-iters", o.train_iters, "the same in steps of the full batch");
+  length("--train-tokens", o.train_tokens, "length of the training in tokens");
+  length("--train-iters", o.train_iters, "length of the training in steps of the full batch");
   plan.add_flag("--bf16", o.bf16, "bfloat16 (the default)")->group(group);
   plan.add_flag("--fp16", o.fp16, "half precision")->group(group);
   plan.add_flag("--fp32", o.fp32, "single precision")->group(group);
-  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, all else in bfloat16")->group(group);
+  plan.add_flag("--fp8", o.fp8, "products of layers in FP8, the rest in bfloat16")->group(group);
   plan.add_flag("--sequence-parallel", o.request.sequence_parallel,
                 "cut norms, residuals and dropout by TP along the sequence")
       ->group(group);
@@ -90,14 +92,13 @@ void DeclareRun(CLI::App& plan, PlanOptions& o) {
 
 void DeclareSearch(CLI::App& plan, PlanOptions& o) {
   PlanRequest& r = o.request;
-  List(plan, "--tensor-model-parallel-size,--tp", r.tp, "sizes to try; powers of 2 unless given");
-  List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "the same; all");
-  List(plan, "--data-parallel-size,--dp", r.dp, "the same; all");
-  List(plan, "--micro-batch-size,--mbs", r.micro_batches, "the same; 1, 2, 4, 8, 16");
-  List(plan, "--zero-stage,--zero", r.zero, "the same; 0, 1, 2, 3", CLI::Range(0, 3));
-  List(plan, "--virtual-stages", r.virtual_stages, "the same; 1, 2, 4");
-  plan.add_option("--recompute-granularity,--recompute", r.recompute,
-                  "full, selective, none; all three unless given")
+  List(plan, "--tensor-model-parallel-size,--tp", r.tp, "sizes to try; default: powers of 2");
+  List(plan, "--pipeline-model-parallel-size,--pp", r.pp, "sizes to try; default: all");
+  List(plan, "--data-parallel-size,--dp", r.dp, "sizes to try; default: all");
+  List(plan, "--micro-batch-size,--mbs", r.micro_batches, "sizes to try; default: 1, 2, 4, 8, 16");
+  List(plan, "--zero-stage,--zero", r.zero, "stages to try; default: 0, 1, 2, 3", CLI::Range(0, 3));
+  List(plan, "--virtual-stages", r.virtual_stages, "numbers to try; default: 1, 2, 4");
+  plan.add_option("--recompute-granularity,--recompute", r.recompute, "kinds to try; default: all three")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Recompute>(std::begin(kRecompute), std::end(kRecompute))))
@@ -105,14 +106,14 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
       ->group("Search");
   AddFramework(plan, r.program)->group("Search");
   plan.add_flag("--for-cairn", o.for_cairn,
-                "only what cairn train runs, with its memory (implied by --sbatch)")
+                "only plans that cairn train runs, with its memory (implied by --sbatch)")
       ->group("Search");
   plan.add_flag("--embeddings-as-layers", r.embeddings_as_layers,
-                "only stages where embedding and output layer count as a layer each")
+                "only stages in which embedding and output layer count as a layer each")
       ->group("Search");
   plan.add_flag("--even-stages", r.even_stages,
-                "only stages of as many layers; without it the first and the last may hold fewer, as the "
-                "--framework can be told")
+                "only stages of the same number of layers; without it the first and the last may hold fewer, "
+                "as the --framework allows")
       ->group("Search");
   plan.add_flag("!--no-fused-softmax", r.fused_softmax, "drop the rule (heads / tp) * mbs % 4 == 0")
       ->group("Search");
@@ -122,13 +123,12 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Search");
-  plan.add_option("--memory-share", r.memory_share,
-                  "of the GPU's memory that a plan may be predicted to need")
+  plan.add_option("--memory-share", r.memory_share, "share of the GPU's memory that a plan may need")
       ->check(CLI::Range(0.1, 1.1))
       ->capture_default_str()
       ->group("Search");
   plan.add_option("--calibrate", o.calibrate,
-                  "CSV of measured runs, see cairn plan predict --help; else the built-in ones")
+                  "CSV of measured runs, see cairn plan predict --help; default: the built-in ones")
       ->type_name("FILE")
       ->group("Search");
 }
@@ -136,7 +136,7 @@ void DeclareSearch(CLI::App& plan, PlanOptions& o) {
 void DeclareOutput(CLI::App& plan, PlanOptions& o) {
   const char* group = "Output";
   plan.add_option("--config", o.config,
-                  "TOML file with these names as keys, or that of cairn train; flags win")
+                  "TOML file with these names as keys, or the one of cairn train; flags win")
       ->type_name("FILE")
       ->group(group);
   plan.add_option("--top", o.top, "plans to print")
@@ -147,27 +147,28 @@ void DeclareOutput(CLI::App& plan, PlanOptions& o) {
                   "propose shapes of the same size with about this hidden size")
       ->check(CLI::Range(64, 1'000'000))
       ->group(group);
-  plan.add_option("--save-gbps", o.node_gbps, "GB/s that a node writes, for the time of a save")
+  plan.add_option("--save-gbps", o.node_gbps, "GB/s that a node writes, to predict the time of a save")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  plan.add_option("--mtbf", o.mtbf_hours,
-                  "hours between failures of one node, for the interval between saves (Young and Daly)")
+  plan.add_option(
+          "--mtbf", o.mtbf_hours,
+          "hours between failures of one node, to compute the interval between saves (Young and Daly)")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
   plan.add_option("--sbatch", o.sbatch,
-                  "write job scripts of the plans there, named after their configuration")
+                  "directory for job scripts of the plans, named after their configuration")
       ->type_name("DIR")
       ->group(group);
-  plan.add_option("--sbatch-args", o.sbatch_args, "appended to cairn train in the scripts")
+  plan.add_option("--sbatch-args", o.sbatch_args, "flags to append to cairn train in the scripts")
       ->type_name("FLAGS")
       ->group(group);
   plan.add_option("--time-limit", o.time_limit, "Slurm's limit of one job")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
-  plan.add_flag("--dry-run", o.dry_run, "name the scripts, do not write them")->group(group);
+  plan.add_flag("--dry-run", o.dry_run, "name the scripts without writing them")->group(group);
   plan.add_flag("--json", o.json, "print facts as JSON")->group(group);
 }
 
@@ -233,7 +234,7 @@ Status ApplyModel(PlanOptions& options) {
 
 CLI::Option* AddFramework(CLI::App& app, Program& program) {
   return AddChoice<Program>(
-      app, "--framework", program, "whose memory is counted, and whose flags say how to cut",
+      app, "--framework", program, "program whose memory is counted, and whose flags describe the cut",
       {{"megatron-deepspeed", Program::kMegatronDeepSpeed}, {"megatron-lm", Program::kMegatronLm}});
 }
 

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kGroup = "What neither the log nor the file's name says";
+constexpr const char* kGroup = "Facts that neither the log nor the file's name has";
 
 std::string FlagNames(const ConfigCount& count) {
   const auto flag = [](std::string_view name) {
@@ -43,8 +43,8 @@ void AddConfigFlags(CLI::App& command, RunConfig& config) {
   command
       .add_flag_function(
           "--recompute,!--no-recompute", [&config](int64_t count) { config.recompute = count > 0; },
-          "activations are recomputed, which counts as work of the hardware (they are, unless something says "
-          "otherwise)")
+          "activations are recomputed, which counts as work of the hardware (the default, unless the log "
+          "says otherwise)")
       ->group(kGroup);
 }
 
