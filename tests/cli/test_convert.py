@@ -330,7 +330,7 @@ class DiffTest(CliTest):
         self.cairn("verify", "nowhere", code=2)
 
     def test_misuse(self):
-        for flags, says in ((["--tolerance", "x"], "want GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "want GLOB"),
+        for flags, says in ((["--tolerance", "x"], "write GLOB=ABSOLUTE"), (["--tolerance", "*=-1"], "write GLOB"),
                             (["--ignore", "no.such"], "fits no tensor"), (["--tolerance", "no.such=1"], "fits no tensor")):
             self.cairn("diff", self.step, "half", *flags, code=2, says=says)
         self.cairn("diff", self.step, "nowhere", code=2, says="nowhere")

@@ -54,7 +54,7 @@ Status CheckFlags(const ConvertArguments& arguments) {
   if (!native && arguments.topology.any())
     return InvalidArgument("--tp, --pp, --dp and --zero are for --to native; other formats are not cut so");
   if (!arguments.dtype && arguments.flags.saturate)
-    return InvalidArgument("--saturate needs --dtype: nothing is cast without");
+    return InvalidArgument("--saturate needs --dtype: without it nothing is cast");
   return OkStatus();
 }
 
@@ -135,36 +135,32 @@ std::string FormatList() {
 
 void AddConvertCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<ConvertArguments>();
-  CLI::App* convert = app.add_subcommand("convert", "any format to any other");
-  convert->add_option("SRC", arguments->source, "a checkpoint of any format below")->required();
+  CLI::App* convert = app.add_subcommand("convert", "convert a checkpoint from any format to any other");
+  convert->add_option("SRC", arguments->source, "a checkpoint in one of the listed formats")->required();
   convert
-      ->add_option("DST", arguments->target,
-                   "new directory; with --to native a run directory that the step is put into")
+      ->add_option("DST", arguments->target, "new directory; with --to native a run directory for the step")
       ->required();
-  AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST, see below", TargetChoices())
-      ->required();
+  AddChoice<std::string>(*convert, "--to", arguments->format, "format of DST", TargetChoices())->required();
   AddChoice<Dtype>(*convert, "--dtype", arguments->dtype,
-                   "type of the weights, rounded from the fp32 masters where there are some; to hf, "
-                   "safetensors and native weights only. Without it every tensor keeps its own",
+                   "type of the weights, rounded from the fp32 masters if there are any; hf, safetensors and "
+                   "native then hold only weights. Default: every tensor keeps its type",
                    kReleaseTypes);
   convert
-      ->add_option(
-          "--param-groups", arguments->param_groups,
-          "groups of the optimizer's parameters: 1, or 2 (matrices, then vectors, which have no weight "
-          "decay); as SRC had them")
+      ->add_option("--param-groups", arguments->param_groups,
+                   "groups of the optimizer's parameters: 1, or 2 (matrices, then vectors, which have no "
+                   "weight decay). Default: those of SRC")
       ->check(CLI::Range(1, 2))
       ->option_text("N");
-  AddChoice<bool>(
-      *convert, "--transformer-impl", arguments->local_spec,
-      "of Megatron-Core, whose layers name their norms: transformer_engine (the default) or local",
-      {{"transformer_engine", false}, {"local", true}});
+  AddChoice<bool>(*convert, "--transformer-impl", arguments->local_spec,
+                  "implementation of Megatron-Core's layers, which names their norms: transformer_engine "
+                  "(the default) or local",
+                  {{"transformer_engine", false}, {"local", true}});
   AddTopologyFlags(*convert, arguments->topology);
   AddStripFlags(*convert, arguments->flags);
   convert->footer(
       FormatList() +
-      "\nWhat was written is read back and compared before it gets its name. A Hugging Face source's "
-      "tokenizer\ncomes along, in native steps too; a release's SHA256SUMS are for "
-      "`sha256sum -c`.\n\n" +
+      "\nThe result is read back and compared before it gets its name. The tokenizer of a Hugging Face "
+      "source is\ncopied, into native steps too. `sha256sum -c` checks the SHA256SUMS of a release.\n\n" +
       HelpFooter("cairn convert meta-llama/Llama-3.1-8B runs/llama --to native --tp 4 --pp 2",
                  "finite values would become infinite; nothing was written"));
   convert->callback([arguments, convert, &verb] {

@@ -225,28 +225,29 @@ constexpr const char* kExample =
 void AddDataCommand(CLI::App& app, Verb& verb) {
   auto options = std::make_shared<DataOptions>();
   CLI::App* data =
-      app.add_subcommand("data", "text or JSON lines to P.bin and P.idx, Megatron's indexed format");
+      app.add_subcommand("data", "turn text or JSON lines into P.bin and P.idx, Megatron's indexed format");
   data->add_option("INPUT", options->inputs, "text files, or JSON lines (.jsonl, .ndjson, .json)")
       ->required();
-  data->add_option("--output-prefix", options->output_prefix, "P: writes P.bin and P.idx")
+  data->add_option("--output-prefix", options->output_prefix,
+                   "prefix P of the files to write, P.bin and P.idx")
       ->required()
       ->type_name("PREFIX");
-  data->add_option("--tokenizer", options->tokenizer, "bytes (257 tokens) or sentencepiece:FILE")
+  data->add_option("--tokenizer", options->tokenizer, "tokenizer: bytes (257 tokens) or sentencepiece:FILE")
       ->type_name("TOKENIZER");
   data->add_flag("--train-sentencepiece", options->train_sentencepiece,
-                 "first train a model on the inputs: P.model");
-  data->add_option("--vocab-size", options->vocab_size, "pieces of the model that is trained");
+                 "first train a SentencePiece model on the inputs, as P.model");
+  data->add_option("--vocab-size", options->vocab_size, "tokens of the model to train");
   const std::map<std::string, TextFormat> formats = {
       {"auto", TextFormat::kAuto}, {"text", TextFormat::kText}, {"jsonl", TextFormat::kJsonLines}};
-  data->add_option("--format", options->source.format, "of the inputs: auto (by name), text, jsonl")
+  data->add_option("--format", options->source.format, "format of the inputs: auto (by name), text, jsonl")
       ->transform(CLI::CheckedTransformer(formats).description(""))
       ->type_name("auto|text|jsonl");
-  data->add_option("--json-key", options->source.json_key, "where a JSON line has its text")
+  data->add_option("--json-key", options->source.json_key, "key of a JSON line's text")
       ->type_name("KEY")
       ->capture_default_str();
   data->add_flag("--append-eod", options->append_eod, "end each document with the end-of-document token");
   data->add_flag("--split-documents-on-blank-lines", options->source.split_on_blank_lines,
-                 "text: a document for each paragraph instead of each file");
+                 "make each paragraph of a text file a document, instead of the file");
   data->add_flag("--dry-run", options->dry_run, "count documents, tokens and bytes; write nothing");
   data->add_flag("--json", options->json, "print the facts as JSON");
   data->footer(kDetails + HelpFooter(kExample));

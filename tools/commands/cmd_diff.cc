@@ -46,7 +46,7 @@ Result<Tolerance> ParseTolerance(const std::string& text) {
   if (equals == std::string::npos || parsed.ec != std::errc() || parsed.ptr != end ||
       !std::isfinite(tolerance.absolute) || !std::isfinite(tolerance.relative) || tolerance.absolute < 0 ||
       tolerance.relative < 0)
-    return InvalidArgument("--tolerance {}: want GLOB=ABSOLUTE or GLOB=ABSOLUTE,RELATIVE", text);
+    return InvalidArgument("--tolerance {}: write GLOB=ABSOLUTE or GLOB=ABSOLUTE,RELATIVE", text);
   return tolerance;
 }
 
@@ -135,7 +135,7 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
   if (any_values) values.Print();
   for (const TensorDiff& diff : std::span(result.tensors).first(shown))
     if (diff.nan_payloads > 0)
-      PrintLine("{}: {} NaN on both sides differ in their bits alone", diff.name, diff.nan_payloads);
+      PrintLine("{}: {} NaN on both sides differ only in their bits", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
   fmt::print("{} tensors compared, {} of them equal bit for bit; {}\n", result.compared, result.equal,
@@ -170,25 +170,24 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
       ->required();
   diff->add_option("B", arguments->b, "the same")->required();
   diff->add_option("--ignore", arguments->ignore,
-                   "'optimizer' (masters and moments), 'dtype', or a glob of tensors; may be repeated")
+                   "leave out 'optimizer' (masters and moments), 'dtype', or a glob of tensors; repeatable")
       ->option_text("WHAT")
       ->allow_extra_args(false);
-  diff->add_option(
-          "--tolerance", arguments->tolerances,
-          "how far values of some tensors may be apart: |a-b| <= ABS + REL*|b|; may be repeated, the "
-          "last one that fits counts")
+  diff->add_option("--tolerance", arguments->tolerances,
+                   "allowed difference of the values of some tensors: |a-b| <= ABS + REL*|b|; repeatable, "
+                   "the last one that matches counts")
       ->option_text("GLOB=ABS[,REL]")
       ->allow_extra_args(false);
-  AddTolerance(*diff, "--atol", arguments->atol, "ABS for all tensors", "ABS");
-  AddTolerance(*diff, "--rtol", arguments->rtol, "REL for all tensors", "REL");
+  AddTolerance(*diff, "--atol", arguments->atol, "default ABS of all tensors", "ABS");
+  AddTolerance(*diff, "--rtol", arguments->rtol, "default REL of all tensors", "REL");
   AddSourceFlags(*diff, arguments->open);
-  diff->add_option("--top", arguments->top, "how many to show, worst first; 0: all")->option_text("N");
+  diff->add_option("--top", arguments->top, "tensors to show, worst first; 0: all")->option_text("N");
   AddMaxMemory(*diff, arguments->max_memory);
   diff->add_flag("--json", arguments->json, "print all differences as JSON");
   diff->footer(
-      "Structure comes first: tensors that one side lacks, shapes, types. Random states are left out.\n\n" +
+      "Compares structure first: tensors that one side lacks, shapes, types. Leaves out random states.\n\n" +
       HelpFooter("cairn diff runs/gpt/step-00000100 runs/gpt-tp4 --ignore optimizer --rtol 1e-6",
-                 "they differ by more than the tolerance"));
+                 "the checkpoints differ by more than the tolerance"));
   diff->callback([arguments, &verb] { verb = [arguments] { return RunDiff(*arguments); }; });
 }
 

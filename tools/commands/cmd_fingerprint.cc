@@ -44,17 +44,17 @@ Result<int> RunFingerprint(const FingerprintOptions& options) {
 
 void AddFingerprintCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<FingerprintOptions>();
-  CLI::App* fingerprint =
-      app.add_subcommand("fingerprint", "one number for the values, the same for any topology and format");
+  CLI::App* fingerprint = app.add_subcommand(
+      "fingerprint", "print one number for the values, the same for any topology and format");
   fingerprint->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")
       ->required();
   AddSourceFlags(*fingerprint, options->open);
-  fingerprint->add_flag("--tensors", options->tensors, "that of each tensor too");
+  fingerprint->add_flag("--tensors", options->tensors, "also print the fingerprint of each tensor");
   AddMaxMemory(*fingerprint, options->max_memory);
   fingerprint->add_flag("--json", options->json, "print the fingerprint and that of each tensor as JSON");
   fingerprint->footer(
-      "Random states belong to one topology and are left out. It shows equal from different; it is not a "
-      "signature.\n\n" +
+      "Random states belong to one topology and are left out. The fingerprint distinguishes values; it is "
+      "not a signature.\n\n" +
       HelpFooter("cairn fingerprint runs/gpt --json"));
   fingerprint->callback([options, &verb] { verb = [options] { return RunFingerprint(*options); }; });
 }

@@ -55,7 +55,7 @@ class Inspector {
 
   Status Run() {
     if (chosen_.empty())
-      return NotFound("{}: no tensor fits {}", options_.checkpoint, fmt::join(options_.globs, " "));
+      return NotFound("{}: no tensor matches {}", options_.checkpoint, fmt::join(options_.globs, " "));
     if (options_.stats) CAIRN_RETURN_IF_ERROR(GatherStats());
     options_.json ? PrintAsJson() : PrintAsText();
     return OkStatus();
@@ -232,17 +232,18 @@ Result<int> RunInspect(const InspectOptions& options) {
 void AddInspectCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* inspect =
-      app.add_subcommand("inspect", "show tensors, who holds which slice, and what values look like");
+      app.add_subcommand("inspect", "show tensors, which rank holds which slice, and statistics of values");
   inspect
       ->add_option("CKPT", options->checkpoint,
                    "a step, a run directory, STORE:RUN@STEP, or a checkpoint or file of another system")
       ->required();
-  inspect->add_option("GLOB", options->globs, "only tensors that fit, like 'layers.0.*' or '*/master'");
+  inspect->add_option("GLOB", options->globs, "only tensors that match, like 'layers.0.*' or '*/master'");
   AddSourceFlags(*inspect, options->open);
-  inspect->add_flag("--slices", options->slices, "where each slice lies: box, elements of it, file, offset");
-  inspect->add_flag("--stats", options->stats, "read the values: NaN, Inf, zeros, min, max, norm");
+  inspect->add_flag("--slices", options->slices,
+                    "show where each slice lies: box, elements of it, file, offset");
+  inspect->add_flag("--stats", options->stats, "read the values and show NaN, Inf, zeros, min, max, norm");
   inspect->add_flag("--json", options->json, "print facts as JSON");
-  inspect->footer("Of a torch.save file (.pt, .bin) it shows every value, and runs none of it.\n\n" +
+  inspect->footer("For a torch.save file (.pt, .bin) it shows every value without executing the pickle.\n\n" +
                   HelpFooter("cairn inspect runs/gpt 'layers.0.mlp.*' --stats"));
   inspect->callback([options, &verb] { verb = [options] { return RunInspect(*options); }; });
 }

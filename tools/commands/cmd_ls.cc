@@ -208,13 +208,12 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       ->type_name("STORE");
   ls->add_flag("--json", options->json, "print facts as JSON");
   ls->footer(
-      "States: committed (nobody has looked at its bytes since); partly verified (a sample of them was "
-      "good);\n"
-      "verified (cairn verify found every byte good); changed since verified (a file looks otherwise than\n"
-      "then); damaged (it does not open, or verify found it so and no check as strong has passed since);\n"
+      "States: committed (its bytes were not checked since); partly verified (a sample of them was good);\n"
+      "verified (cairn verify found every byte good); changed since verified (a file looks different now);\n"
+      "damaged (it does not open, or verify found damage and no check as strong has passed since);\n"
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
-      "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention pass it\n"
-      "over); superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
+      "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
+      "skip it); superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
   ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
 }

@@ -117,10 +117,9 @@ void AddManualCommand(CLI::App& app, Verb& verb) {
                    "write the page, and those of the verb's subcommands, into this directory")
       ->type_name("DIR");
   manual->footer(
-      "Without --format a terminal gets the page through man, a pipe or a file gets Markdown; --output "
-      "writes "
-      "man pages. Pages are made from the same flags as --help. `cmake --install` puts them where man finds "
-      "them.\n\n" +
+      "Without --format a terminal shows the page with man, and a pipe or a file gets Markdown; --output "
+      "writes man pages. Pages are made from the same flags as --help. `cmake --install` puts them where man "
+      "finds them.\n\n" +
       HelpFooter("cairn manual archive run"));
   manual->callback([options, &app, &verb] { verb = [options, &app] { return RunManual(app, *options); }; });
 }

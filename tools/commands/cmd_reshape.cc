@@ -40,24 +40,23 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
       ->add_option("SRC", arguments->source,
                    "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
       ->required();
-  reshape->add_option("DST", arguments->target, "run directory that the new step is put into")->required();
+  reshape->add_option("DST", arguments->target, "run directory for the new step")->required();
   AddTopologyFlags(*reshape, arguments->flags.topology);
   reshape
-      ->add_option(
-          "--vocab-multiple", arguments->flags.vocab_multiple,
-          "in memory the vocabulary is padded to a multiple of this times TP; as SRC says by default")
+      ->add_option("--vocab-multiple", arguments->flags.vocab_multiple,
+                   "pad the vocabulary in memory to a multiple of this times TP; default: as SRC says")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
       ->option_text("M");
   CLI::Option* resume = reshape->add_flag(
       "--resume", arguments->flags.resume,
-      "continue what a killed run of the same command left; after an error, leave it again");
+      "continue what a killed run of the same command left; keep what is written if this run fails, too");
   reshape
-      ->add_flag(
-          "--virtual", arguments->flags.is_virtual,
-          "metadata only, over the shards of SRC, which must stay; the same without --virtual makes it real")
+      ->add_flag("--virtual", arguments->flags.is_virtual,
+                 "write only metadata over the shards of SRC, which must stay; the same command without "
+                 "--virtual copies them")
       ->excludes(resume);
   reshape->add_flag("--no-read-back", arguments->flags.no_read_back,
-                    "do not read the new step back before it counts; noted in its history");
+                    "do not read the new step back before it counts; its history records this");
   AddSourceFlags(*reshape, arguments->open);
   AddSourceCheckFlags(*reshape, arguments->checks);
   AddWriterFlags(*reshape, arguments->flags.writer);
@@ -65,9 +64,9 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
                     "say bytes, files, memory and time; write nothing");
   reshape->add_flag("--json", arguments->flags.json, "print facts as JSON");
   reshape->footer(
-      "The step keeps its number; `cairn train --load DST` continues from it. What was written is read back "
-      "and its\n"
-      "fingerprint compared with the source's before it becomes a step. Under mpirun or srun the ranks "
+      "The step keeps its number; `cairn train --load DST` continues from it. The result is read back, and "
+      "its\n"
+      "fingerprint compared with the source's, before it becomes a step. Under mpirun or srun the ranks "
       "share\n"
       "the work; all must see DST.\n\n" +
       HelpFooter("cairn reshape runs/gpt runs/gpt-tp4 --tp 4 --pp 1 --dp 2"));

@@ -27,7 +27,7 @@ Result<int> RunStrip(const StripArguments& arguments) {
 
 void AddStripCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<StripArguments>();
-  CLI::App* strip = app.add_subcommand("strip", "publish the weights: fp16, bf16 or fp32");
+  CLI::App* strip = app.add_subcommand("strip", "publish the weights as fp16, bf16 or fp32");
   strip
       ->add_option("SRC", arguments->source,
                    "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
@@ -43,7 +43,7 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
       "native: a step",
       kReleaseFormats);
   AddStripFlags(*strip, arguments->flags);
-  strip->footer("Each weight comes from its fp32 master where there is one, rounded to nearest even.\n\n" +
+  strip->footer("Each weight is its fp32 master, if it has one, rounded to nearest even.\n\n" +
                 HelpFooter("cairn strip runs/gpt release/gpt-fp16 --dtype fp16",
                            "finite values would become infinite; nothing was written"));
   strip->callback([arguments, strip, &verb] {

@@ -26,7 +26,8 @@ namespace {
 
 constexpr std::string_view kRanksFlag = "--nproc-per-node";
 constexpr const char* kSummary =
-    "train a model; --nproc-per-node N starts N ranks here, or joins those of mpirun, srun or torchrun";
+    "train a model; --nproc-per-node N starts N ranks here; without it, joins those of mpirun, srun or "
+    "torchrun";
 
 Result<int> ParseRanks(std::string_view text) {
   int ranks = 0;
@@ -92,7 +93,7 @@ Status CheckArguments(const std::vector<std::string>& command, int ranks) {
 
 std::string SignalLine(int signal) {
   return fmt::format("a rank exited on signal {} ({}){}", signal, ::strsignal(signal),
-                     signal == SIGKILL ? "; the kernel does that where memory runs out" : "");
+                     signal == SIGKILL ? "; the kernel does that when memory runs out" : "");
 }
 
 // Becomes the command. Returns only where that fails.

@@ -280,20 +280,20 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
                    "no NaN or infinity; each 16-bit weight is its fp32 master, rounded to nearest even");
   verify
       ->add_option("--sample", options->sample,
-                   "check only so much of the tensors' bytes, chosen by chance: 5%, 200GB")
+                   "check only this share or size of the tensors' bytes, chosen at random: 5%, 200GB")
       ->type_name("PERCENT|SIZE");
-  verify->add_flag("--all", options->all, "of a run directory, every step");
-  verify->add_option("--jobs", options->jobs, "files that are read at the same time")
+  verify->add_flag("--all", options->all, "check every step of a run directory");
+  verify->add_option("--jobs", options->jobs, "files to read at the same time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->option_text("N");
   verify->add_flag("--record,!--no-record", options->record,
-                   "keep what was found in RUN/verified, for ls and archive (the default)");
+                   "keep the result in RUN/verified, for ls and archive (the default)");
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
-      "Without a choice: --structure --hash; of a foreign checkpoint all three, as far as its files bring "
-      "checksums\nalong (SHA256SUMS of a release, the CRC-32 of torch.save's records). Each problem is named "
-      "by file, byte offset and tensor.\n\n" +
+      "Default: --structure --hash; for a foreign checkpoint all three, as far as its files have checksums\n"
+      "(SHA256SUMS of a release, the CRC-32 of torch.save's records). Each problem names its file, byte "
+      "offset and tensor.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
   verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }

@@ -122,16 +122,15 @@ Result<Topology> TopologyFlags::Of(const Manifest& source) const {
 }
 
 void AddTopologyFlags(CLI::App& verb, TopologyFlags& flags) {
-  verb.add_option("--tp", flags.tp, "tensor parallel size; that of SRC where it is left out")
-      ->option_text("N");
-  verb.add_option("--pp", flags.pp, "pipeline stages; those of SRC where it is left out")->option_text("N");
-  verb.add_option("--dp", flags.dp, "data parallel size; that of SRC where it is left out")->option_text("N");
-  verb.add_option("--zero", flags.zero, "ZeRO stage; that of SRC where it is left out")->option_text("N");
+  verb.add_option("--tp", flags.tp, "tensor parallel size; default: that of SRC")->option_text("N");
+  verb.add_option("--pp", flags.pp, "pipeline stages; default: those of SRC")->option_text("N");
+  verb.add_option("--dp", flags.dp, "data parallel size; default: that of SRC")->option_text("N");
+  verb.add_option("--zero", flags.zero, "ZeRO stage; default: that of SRC")->option_text("N");
   verb.add_option("--virtual-stages", flags.virtual_stages,
                   "chunks of layers on each pipeline stage, interleaved (1: not interleaved)")
       ->option_text("V");
   verb.add_option("--layers-per-stage", flags.layers_per_stage,
-                  "layers of each stage (of each chunk, with --virtual-stages); as even as can be by default")
+                  "layers of each stage (of each chunk, with --virtual-stages); default: as even as possible")
       ->delimiter(',')
       ->option_text("A,B,C");
   verb.add_flag("--account-for-embedding-in-pipeline-split", flags.embedding_counts,

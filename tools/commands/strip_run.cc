@@ -176,14 +176,14 @@ Result<FileCopies> ChooseTokenizer(FileSystem& fs, const CheckpointSource& sourc
 void AddStripFlags(CLI::App& verb, StripFlags& flags) {
   StripOptions& options = flags.options;
   AddSize(verb, "--max-shard-size", options.max_file_bytes,
-          "of one safetensors file, like 5GB (default 50GB)");
-  verb.add_option("--keep-fp32", options.keep_fp32,
-                  "tensors that are fp32 in the result, like '*norm*'; repeatable")
+          "largest size of one safetensors file, like 5GB (default 50GB)");
+  verb.add_option("--keep-fp32", options.keep_fp32, "tensors to store as fp32, like '*norm*'; repeatable")
       ->allow_extra_args(false)
       ->option_text("GLOB");
   verb.add_flag("--saturate", flags.saturate, "values beyond the range become the largest finite number");
   verb.add_option("--tokenizer", flags.tokenizer,
-                  "directory whose tokenizer files go beside the weights; that of SRC where it has one")
+                  "directory with the tokenizer files to copy beside the weights; default: those of SRC, if "
+                  "it has any")
       ->option_text("DIR");
   AddSourceFlags(verb, flags.open);
   AddSourceCheckFlags(verb, flags.checks);
