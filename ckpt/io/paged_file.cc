@@ -21,7 +21,7 @@ Result<std::unique_ptr<PagedFile>> PagedFile::Create(FileSystem& fs, WriteRing& 
 Status PagedFile::Append(Cursor& cursor, std::span<const std::byte> bytes) {
   CAIRN_RETURN_IF_ERROR(ring_.error());
   if (bytes.size() > bytes_ - std::min(cursor.next, bytes_))
-    return InvalidArgument("{}: byte {} is behind its end", path(), cursor.next + bytes.size());
+    return InvalidArgument("{}: byte {} is beyond its end", path(), cursor.next + bytes.size());
   while (!bytes.empty()) {
     uint64_t count = bytes.size();
     const bool empty = !cursor.buffer || cursor.buffer->size == 0;

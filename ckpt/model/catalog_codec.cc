@@ -197,7 +197,7 @@ class Decoder {
     if (piece.codec == Codec::kNone && piece.stored_bytes != decoded_bytes)
       return Bad("piece of the wrong size");
     if (piece.file_offset > INT64_MAX || piece.stored_bytes > INT64_MAX - piece.file_offset)
-      return Bad("piece behind the end of any file");
+      return Bad("piece beyond the end of any file");
     if (chunks != ChunkCount(decoded_bytes)) return Bad("wrong number of digests");
     const std::string_view raw = in_.GetRaw(uint64_t{chunks} * sizeof(Digest));
     if (!in_.ok()) return Bad("truncated digests");
@@ -242,11 +242,11 @@ class Decoder {
         return Bad("chunk of the wrong size");
       if (is_low) CAIRN_RETURN_IF_ERROR(Exceptions(decoded / 4, piece.exceptions, chunk));
       if (chunk.file_offset > static_cast<uint64_t>(INT64_MAX) - chunk.bytes)
-        return Bad("chunk behind the end of any file");
+        return Bad("chunk beyond the end of any file");
       sum += chunk.bytes;
     }
     if (sum != piece.stored_bytes || piece.stored[0].file_offset != piece.file_offset)
-      return Bad("piece that is not its chunks");
+      return Bad("piece whose chunks do not add up to it");
     return OkStatus();
   }
 

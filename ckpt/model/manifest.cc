@@ -142,7 +142,8 @@ Result<Manifest> DecodeManifest(std::string_view text) {
   CAIRN_RETURN_IF_ERROR(Validate(manifest.topology));
   for (const ManifestFile& file : manifest.files)
     if (!IsPlainFileName(file.name)) return Corrupt("file name {} leaves the directory", file.name);
-  if (manifest.shards.find('\0') != std::string::npos) return Corrupt("its shards are nowhere");
+  if (manifest.shards.find('\0') != std::string::npos)
+    return Corrupt("the path of its shards has a NUL byte");
   return manifest;
 }
 

@@ -27,7 +27,7 @@ Status CutByTensorParallelism(const ParameterSpec& spec, int tp, int tp_rank, Lo
     padded = RoundUp(size, spec.pad_multiple * tp);
   } else if (size % spec.tp_unit != 0 || size / spec.tp_unit % tp != 0) {
     return InvalidArgument(
-        "tensor {}: {} units of {} in dimension {} do not divide by TP={}; choose another TP", spec.name,
+        "tensor {}: {} units of {} in dimension {} are not a multiple of TP={}; choose another TP", spec.name,
         size / spec.tp_unit, spec.tp_unit, spec.tp_dim, tp);
   }
   const uint64_t share = padded / tp;

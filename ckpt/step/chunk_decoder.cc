@@ -44,7 +44,7 @@ Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, u
   thread_local PlaneDecoder decoder;
   CAIRN_RETURN_IF_ERROR(decoder.Decode(stored, element_bytes, out).WithContext("was stored damaged"));
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
-  return Corrupt("does not decode to what its digest says");
+  return Corrupt("decodes to bytes that do not match its digest");
 }
 
 Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<const std::byte> stored,
@@ -58,7 +58,7 @@ Status JoinChunk(const Piece& piece, uint64_t chunk, uint64_t seed, std::span<co
     JoinMaster(other, stored, ExceptionsOf(piece, place), out);
   }
   if (DigestOf(out, seed) == piece.chunks[chunk]) return OkStatus();
-  return Corrupt("does not join with its {} to what its digest says", derived ? "master" : "weight");
+  return Corrupt("joined with its {}, does not match its digest", derived ? "master" : "weight");
 }
 
 uint64_t ChunkDecoder::SeedOf(const Piece& piece, uint64_t chunk) const {

@@ -114,7 +114,7 @@ class Rebuilder {
       numbers.push_back(place.code_block);
     }
     if (static_cast<int>(numbers.size()) < group_.code().data())
-      return Corrupt("{}: more of its group is lost than the parity of {} makes up for",
+      return Corrupt("{}: more of its group is lost than the parity of {} can rebuild",
                      group_.members()[member_].shard, group_.code().parity());
     CAIRN_RETURN_IF_ERROR(files_.read(reads));
     std::vector<const std::byte*> blocks;
@@ -197,7 +197,7 @@ Result<Redundancy> ParseRedundancy(std::string_view text) {
     parity = TakeNumber(rest);
   }
   if (!(is_xor || is_rs) || group < 0 || parity < 0 || !rest.empty())
-    return InvalidArgument("redundancy '{}' is none of xor:K and rs:K,M", text);
+    return InvalidArgument("redundancy '{}' is neither xor:K nor rs:K,M", text);
   if (parity < 1 || group <= parity || group > kMaxCodeBlocks)
     return InvalidArgument("redundancy {}: K is at most {}, and M at least 1 and below K", text,
                            kMaxCodeBlocks);

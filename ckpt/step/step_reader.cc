@@ -82,7 +82,7 @@ Status StepReader::CheckFileSizes() const {
     const std::string path = JoinPath(DirectoryOf(file.name), file.name);
     const Result<FileInfo> found = fs_.Stat(path);
     if (!found.ok() && found.status().kind() == StatusKind::kNotFound && !manifest_.shards.empty())
-      return NotFound("{}: gone, and {} is metadata only, over the shards there", path, directory_);
+      return NotFound("{}: gone, but {} is metadata only and needs the shards there", path, directory_);
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, found);
     if (info.bytes != file.bytes)
       return Corrupt("{} has {} bytes, its manifest says {}; it was truncated or replaced", path, info.bytes,
@@ -96,7 +96,7 @@ Status StepReader::ReadCatalog() {
   const std::string path = JoinPath(directory_, kIndexName);
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(path));
   if (manifest_.catalog_bytes > info.bytes || manifest_.catalog_offset > info.bytes - manifest_.catalog_bytes)
-    return Corrupt("{}: the catalog lies behind the end of the file", path);
+    return Corrupt("{}: the catalog lies beyond the end of the file", path);
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs_.OpenForRead(path));
   CatalogSource source(*file, manifest_.catalog_offset, manifest_.catalog_bytes);
   Result<StepCatalog> catalog = DecodeStepCatalog(ByteReader(source, manifest_.catalog_bytes));

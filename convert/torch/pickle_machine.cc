@@ -228,14 +228,13 @@ class Machine {
         return PersistentId();
       default:
         return NotSupported(
-            "this opcode is in no checkpoint that torch writes; the file is damaged or no "
-            "checkpoint");
+            "torch writes no checkpoint with this opcode; the file is damaged or not a checkpoint");
     }
   }
 
   bool Top(size_t count) const { return stack_.size() - Floor() >= count; }
   size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  static Status Short() { return Corrupt("there is nothing for it to work on; the file is damaged"); }
+  static Status Short() { return Corrupt("the stack is too short for it; the file is damaged"); }
 
   PyValue* New(PyKind kind) {
     PyValue& value = pickle_.values.emplace_back();
@@ -428,7 +427,7 @@ Result<std::unique_ptr<Pickle>> Unpickle(std::shared_ptr<const std::string> byte
   pickle->bytes = std::move(bytes);
   Machine machine(*pickle);
   Status status =
-      begin > pickle->bytes->size() ? Corrupt("a pickle behind the end of its file") : machine.Run(begin);
+      begin > pickle->bytes->size() ? Corrupt("a pickle beyond the end of its file") : machine.Run(begin);
   if (ran_out) *ran_out = machine.ran_out();
   if (!status.ok()) return status;
   return pickle;

@@ -117,7 +117,7 @@ Result<TorchFile> TorchFile::ReadZip(File& file, Stretch where) {
   if (zip.Find("constants.pkl"))
     return NotSupported("it is a TorchScript program, not a checkpoint; save the module's state_dict()");
   const ZipRecord* data = zip.Find("data.pkl");
-  if (!data) return NotSupported("it is a zip file without data.pkl, so not of torch.save");
+  if (!data) return NotSupported("it is a zip file without data.pkl, so torch.save did not write it");
   if (const ZipRecord* order = zip.Find("byteorder")) {
     CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadRecord(file, *order, 16));
     if (text != "little") return NotSupported("its byte order is {}; only little is read", text);
@@ -187,7 +187,7 @@ Status TorchFile::CheckStorages() const {
     // A storage on the meta device has no bytes.
     if (found == storages_.end() && storage.location == "meta") continue;
     if (found == storages_.end())
-      return Corrupt("storage {} is named and not there; the file is damaged", storage.key);
+      return Corrupt("storage {} is named but missing; the file is damaged", storage.key);
     if (found->second.bytes < storage.bytes)
       return Corrupt("storage {} at byte {} has {} bytes and should have {}", storage.key,
                      found->second.file_offset, found->second.bytes, storage.bytes);
@@ -209,7 +209,7 @@ Result<uint64_t> TorchFile::Locate(const TensorRef& tensor) const {
       last += static_cast<unsigned __int128>(tensor.shape[i] - 1) * tensor.stride[i];
   }
   if (!within(empty ? tensor.offset : last + 1))
-    return Corrupt("a tensor of shape {} reaches behind the end of storage {} at byte {} ({} bytes)",
+    return Corrupt("a tensor of shape {} reaches beyond the end of storage {} at byte {} ({} bytes)",
                    ToString(tensor.shape), tensor.storage->key, found->second.file_offset,
                    found->second.bytes);
   return found->second.file_offset;

@@ -245,7 +245,7 @@ class DeepSpeedTest(Case):
         state = torch.load(path, weights_only=False)
         first, second = "model.transformer.wte.weight", "model.lm_head.weight"
         state["module"][second] = state["module"][first] + 1
-        for shared, told in (({first: second, second: first}, "which is not there"), ({second: first}, "differ")):
+        for shared, told in (({first: second, second: first}, "which is missing"), ({second: first}, "differ")):
             torch.save(state | {"shared_params": shared}, path)
             self.assertIn(told, cairn("fingerprint", self.path("tied2"), status=2).stderr)
 

@@ -203,14 +203,13 @@ class DcpReader {
     if (place.training) return AddTrainingState(tensor);
     if (!place.role)
       return NotSupported(
-          "{}: {} is not a state of an optimizer that is known here; --allow '{}' leaves it out, "
-          "--allow optimizer the whole optimizer",
+          "{}: {} is not a known optimizer state; --allow '{}' leaves it out, --allow optimizer the whole "
+          "optimizer",
           path_, tensor.name, tensor.name);
     if (place.role == Role::kStep && one_step_ && IsNumber(tensor))
       return Leave(Fate::kTrainingState, tensor);
     if (tensor.chunks.empty()) {
-      if (!tensor.dtype)
-        return NotSupported("{}: {} is empty, and of a type unknown here", path_, tensor.name);
+      if (!tensor.dtype) return NotSupported("{}: {} is empty and has an unknown type", path_, tensor.name);
       const Box box = Box::Whole(tensor.shape);
       CAIRN_ASSIGN_OR_RETURN(const uint32_t entry,
                              builder_.Tensor(SpecOf(tensor, place), *place.role, *tensor.dtype));
@@ -325,8 +324,8 @@ class DcpReader {
       }
     }
     return NotSupported(
-        "{}: {} is not a tensor, and differs between parameters or is not known here; --allow "
-        "'{}' leaves it out, --allow optimizer the whole optimizer",
+        "{}: {} is not a tensor, and it is unknown or differs between parameters; --allow '{}' leaves it "
+        "out, --allow optimizer the whole optimizer",
         path_, bytes.name, bytes.name);
   }
 
@@ -384,8 +383,8 @@ Result<std::unique_ptr<ForeignSource>> OpenDcp(FileSystem& fs, const std::string
                                                const OpenOptions& options) {
   if (!fs.Stat(JoinPath(path, ".metadata")).ok())
     return NotFound(
-        "{}: there are .distcp files and no .metadata: its save was interrupted, and nothing else "
-        "says which tensor is where; take an older checkpoint",
+        "{}: there are .distcp files but no .metadata: the save was interrupted, and only .metadata says "
+        "where each tensor is; take an older checkpoint",
         path);
   CAIRN_ASSIGN_OR_RETURN(const DcpIndex index, ReadDcpIndex(fs, path));
   return DcpReader(fs, path, options, index).Open();

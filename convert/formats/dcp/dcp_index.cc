@@ -59,7 +59,7 @@ Status CheckApart(const std::map<ChunkKey, DcpItem>& items) {
   });
   for (size_t i = 1; i < sorted.size(); ++i)
     if (sorted[i]->file == sorted[i - 1]->file && sorted[i]->where.begin < sorted[i - 1]->where.end)
-      return Corrupt(".metadata: two of its items lie on each other in {} at byte {}", sorted[i]->file,
+      return Corrupt(".metadata: two of its items overlap in {} at byte {}", sorted[i]->file,
                      sorted[i]->where.begin);
   return OkStatus();
 }
@@ -93,7 +93,7 @@ Result<Paths> ParsePaths(const PyValue& root, uint64_t max_bytes) {
       path.push_back(KeyText(*part));
       bytes += sizeof(std::string) + path.back().size();
       if (bytes > max_bytes)
-        return Corrupt(".metadata: the paths of its planner_data are longer than it can be");
+        return Corrupt(".metadata: the paths of its planner_data are too long for its size");
     }
   }
   return paths;
@@ -202,7 +202,7 @@ Result<TorchFile> DcpItems::Open(const std::string& name, const DcpItem& item) {
   CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(item.file, Direct::kOff));
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, files_.file_system().Stat(path));
   if (item.where.end > info.bytes)
-    return Corrupt("{}: {} at byte {} reaches behind the end of the file ({} bytes); it was truncated", path,
+    return Corrupt("{}: {} at byte {} reaches beyond the end of the file ({} bytes); it was truncated", path,
                    name, item.where.begin, info.bytes);
   Result<TorchFile> torch = TorchFile::Read(*file, item.where);
   if (!torch.ok())

@@ -502,7 +502,7 @@ class DeepSpeedOpener {
       if (array.extents.empty()) continue;
       const auto first = firsts.find({file, array.name});
       const std::string& own = builder_.catalog.files[array.extents[0].file];
-      if (first == firsts.end()) return Fail(own, Corrupt("{} is in it, and not in {}", array.name, file));
+      if (first == firsts.end()) return Fail(own, Corrupt("{} is in it, but not in {}", array.name, file));
       const uint32_t copy = builder_.AddArray(std::move(array));
       builder_.account.Replica(copy);
       replicas_.push_back({tensors.at(first->second), copy, first->second});
@@ -526,7 +526,7 @@ class DeepSpeedOpener {
       const auto shape = AsDims(shapes->items[i + 1]);
       const PyValue* first = fragments ? Find(*fragments, name) : nullptr;
       if (!shape || !first || !first->is(PyKind::kTensor))
-        return Fail(model.name, NotFound("{} is among its frozen parameters and has no fragment", name));
+        return Fail(model.name, NotFound("{} is among its frozen parameters but has no fragment", name));
       auto joined = JoinFragments(name, *shape, model, others);
       if (!joined.ok()) return Fail(model.name, joined.status());
       CAIRN_RETURN_IF_ERROR(TakeFrozen(static_cast<int>(rank), name, *std::move(joined), model.name));
@@ -546,7 +546,7 @@ class DeepSpeedOpener {
 
   Result<StoredArray> JoinFragments(const std::string& name, const Dims& shape, const ModelFile& model,
                                     const std::vector<ModelFile>& others) {
-    if (!CheckedBytes(shape, 8)) return Corrupt("{} has a size that cannot be", name);
+    if (!CheckedBytes(shape, 8)) return Corrupt("{} has an impossible size", name);
     StoredArray joined{name, Dtype::kF32, shape, {}};
     const uint64_t volume = shape.Volume();
     uint64_t end = 0;
@@ -554,7 +554,7 @@ class DeepSpeedOpener {
       const ModelFile& file = d == 0 ? model : others[d - 1];
       const PyValue* fragments = Find(file.contents.root(), "frozen_param_fragments");
       const PyValue* value = fragments ? FindKind(*fragments, name, PyKind::kTensor) : nullptr;
-      if (!value) return NotFound("{} is frozen, and {} has no fragment of it", name, file.name);
+      if (!value) return NotFound("{} is frozen, but {} has no fragment of it", name, file.name);
       CAIRN_ASSIGN_OR_RETURN(const TensorArray part,
                              ArrayOf(file.contents, *value->tensor, builder_.AddFile(file.name), name));
       if (part.transposed || (d > 0 && part.array.dtype != joined.dtype))
@@ -622,7 +622,7 @@ class DeepSpeedOpener {
       const auto other = PartitionCount(shards.back().contents.root());
       if (!other.ok() || *other != *count)
         return Corrupt(
-            "{}: it is of a world of another size than {}; one of them is left over from another save",
+            "{}: its world size differs from that of {}; one of them is left over from another save",
             shards.back().path, shards[0].path);
     }
     for (const auto& [ranks, name] : files_.optimizers)
@@ -641,7 +641,7 @@ class DeepSpeedOpener {
           std::ranges::all_of(name.substr(0, dot), [](char c) { return c >= '0' && c <= '9'; });
       if (number && dot < 9) {
         const auto prefix = prefixes_.find(std::stoi(name.substr(0, dot)));
-        if (prefix == prefixes_.end()) return Corrupt("{}: {} is of no layer file", file, name);
+        if (prefix == prefixes_.end()) return Corrupt("{}: {} belongs to no layer file", file, name);
         name = prefix->second + name.substr(dot + 1);
       } else if (name.starts_with("tied_modules.")) {
         name = name.substr(name.find('.', std::string_view("tied_modules.").size()) + 1);
@@ -772,12 +772,12 @@ class DeepSpeedOpener {
       return tensor.role == Role::kWeight && tensor.spec.name == first;
     });
     if (part == parts.end())
-      return Corrupt("{}: {} is to share the memory of {}, which is not there", files_.directory, array.name,
+      return Corrupt("{}: {} should share the memory of {}, which is missing", files_.directory, array.name,
                      first);
     const StoredArray& same = builder_.catalog.arrays[part->array];
     if (same.dtype != array.dtype || !(same.shape == array.shape))
-      return Corrupt("{}: {} is to share the memory of {}, which has another shape or type", files_.directory,
-                     array.name, first);
+      return Corrupt("{}: {} should share the memory of {}, which has another shape or type",
+                     files_.directory, array.name, first);
     const auto place = [](const StoredArray& a) {
       return std::pair(a.extents[0].file, a.extents[0].file_offset);
     };

@@ -102,7 +102,8 @@ Result<DeepSpeedFiles> FindDeepSpeedFiles(FileSystem& fs, const std::string& pat
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(files.directory));
   for (const std::string& name : names) {
     if (name.find("expert_") != std::string::npos || name.starts_with("expp_rank_"))
-      return NotSupported("{}: {} is of a mixture of experts, which is not read yet", files.directory, name);
+      return NotSupported("{}: {} belongs to a mixture of experts, which cannot be read yet", files.directory,
+                          name);
     AddLayer(name, files);
     AddModel(name, files);
     AddZero(name, files);

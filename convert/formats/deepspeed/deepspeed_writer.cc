@@ -82,7 +82,7 @@ class DeepSpeedPlanner {
     };
     for (const MegatronPart& part : local.parts)
       if (group(part) != group(local.parts[0]))
-        return NotSupported("{} and {} are one tensor, {}, and of two of the optimizer's groups", name(part),
+        return NotSupported("{} and {} are one tensor, {}, but in two groups of the optimizer", name(part),
                             name(local.parts[0]), local.name);
     return OkStatus();
   }

@@ -124,7 +124,7 @@ Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
   if (!posix || patterns_.size() >= kMaxPatterns ||
       ::regcomp(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
     return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", key,
-                        text.value_or("it is not a text"));
+                        text.value_or("it is not a string"));
   patterns_.push_back({key, {regex.release(), [](regex_t* made) {
                                ::regfree(made);
                                delete made;

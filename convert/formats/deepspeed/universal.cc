@@ -80,7 +80,7 @@ class UniversalOpener {
       manifest_.model = model_.facts;
     }
     if (steps_differ_ && megatron)
-      return NotSupported("{}: its parameters differ in their number of updates, and are fused ones",
+      return NotSupported("{}: its parameters are fused and have had different numbers of updates",
                           directory_);
     MegatronAssembler assembler(model_, 1, builder_);
     for (const std::string& name : names_)
@@ -166,7 +166,7 @@ class UniversalOpener {
       return OkStatus();
     return NotSupported(
         "{}: its training had round_robin_gradients, with which DeepSpeed's own conversion gives parameters "
-        "the values of others; convert the checkpoint that it was made of",
+        "the values of others; convert the checkpoint that it was made from",
         directory_);
   }
 
@@ -204,9 +204,8 @@ class UniversalOpener {
       }
       const auto role = ParseRole(key);
       if (!file.ends_with(".pt") || !role || !IsOptimizerState(*role) || *role == Role::kMaster)
-        return NotSupported(
-            "{}: {} is not a state of an optimizer that is known here; --allow '{}' leaves it out",
-            directory_, relative, relative);
+        return NotSupported("{}: {} is not a known optimizer state; --allow '{}' leaves it out", directory_,
+                            relative, relative);
       const Status added = Add(name, *role, file.c_str(), place, assembler);
       if (added.kind() == StatusKind::kNotSupported)
         return NotSupported("{}; --allow '{}' leaves it out", added.message(), relative);

@@ -363,7 +363,7 @@ class Zero3 : public ZeroReader {
       CAIRN_ASSIGN_OR_RETURN(const OptimizerStates states, States(0, group - 1));
       const TensorRef* number = role == Role::kStep ? TensorIn(states.step) : StateOf(states, role);
       if (!number || !IsNumber(*number))
-        return NotSupported("{}: sub-group {} has no {} of one number", shards_[0].path, group - 1,
+        return NotSupported("{}: sub-group {} has no {} that is one number", shards_[0].path, group - 1,
                             Name(role));
       CAIRN_RETURN_IF_ERROR(AddNumber(parameter, role, *number));
     }

@@ -144,7 +144,7 @@ Status MegatronBuckets::AddWeight(const MegatronName& name, const Dims& shape, c
                                   const StoredArray& chunk) {
   if (name.layer > kBeforeLayers && name.layer != kAfterLayers &&
       static_cast<uint64_t>(name.layer) >= layer_count_)
-    return Corrupt("{} is of layer {} of {}", chunk.name, name.layer, layer_count_);
+    return Corrupt("{} is in layer {} of {}", chunk.name, name.layer, layer_count_);
   if (OrdinalOf(name).second >= 2 * static_cast<int>(std::size(kOrder)))
     return NotSupported("{} has no known place in a bucket", chunk.name);
   uint64_t at = 0, parts = 1;

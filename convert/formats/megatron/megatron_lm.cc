@@ -120,7 +120,7 @@ class MegatronOpener {
     tp_ = size("tensor_model_parallel_size", "model_parallel_size");
     pp_ = size("pipeline_model_parallel_size", "");
     if (AsInt(Find(*args, "expert_model_parallel_size")).value_or(1) > 1)
-      return NotSupported("a mixture of experts, which is not read yet");
+      return NotSupported("a mixture of experts, which cannot be read yet");
     const bool tied = AsInt(Find(*args, "untie_embeddings_and_output_weights")).value_or(0) == 0;
     const double version = AsNumber(Find(root, "checkpoint_version")).value_or(0);
     CAIRN_ASSIGN_OR_RETURN(args_, ReadMegatronArgs(*args, version, tied, options_));

@@ -82,7 +82,7 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
   if (from.Flag("apply_layernorm_1p"))
     return NotSupported("its norms hold weight - 1 (apply_layernorm_1p), which no other system does");
   if (from.Flag("multi_latent_attention") || from.Size("num_experts", 0) > 1)
-    return NotSupported("multi-latent attention and mixtures of experts of Megatron are not read yet");
+    return NotSupported("multi-latent attention and mixtures of experts of Megatron cannot be read yet");
   const uint64_t vocab = from.Size("original_vocab_size", from.Size("vocab_size", m.vocab));
   if (vocab <= m.vocab) m.vocab = vocab;
   const uint64_t ffn = from.Size("ffn_hidden_size", 4 * m.hidden);
@@ -104,7 +104,8 @@ Result<MegatronArgs> ReadMegatronArgs(const PyValue& args, double checkpoint_ver
 
 Status NumberHasNoPlace(const std::string& name, Role role) {
   return NotSupported(
-      "{} has a {} of one number, which is not kept for Megatron's parameters: a fused one is several here",
+      "{} has a {} that is one number, which cannot be kept for Megatron's parameters: a fused one is "
+      "several here",
       name, Name(role));
 }
 
@@ -129,8 +130,7 @@ Status MegatronAssembler::AddQkv(const MegatronSlice& slice, const Target& targe
   const Dims& shape = slice.shape;
   if (args_.groups < tp)
     return NotSupported(
-        "TP={} with {} key and value heads: Megatron gives each rank a copy of one there, which is not read; "
-        "save "
+        "TP={} with {} key and value heads: each rank then has a copy of a head, which cannot be read; save "
         "it with a TP of at most {}",
         tp, args_.groups, args_.groups);
   if (args_.groups % tp != 0 || slice.tensor.transposed || shape.rank() == 0 ||

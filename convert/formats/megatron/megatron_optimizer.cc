@@ -132,7 +132,7 @@ Status MegatronOptimizer::ReadDistributed(const TorchFile& file, uint32_t file_i
   for (size_t c = 0; c < chunks.size(); ++c) {
     const PyValue* types = EntryOf(&file.root(), static_cast<int64_t>(c));
     if (!types || !types->is(PyKind::kDict) || types->items.size() != 2)
-      return NotSupported("it has not one buffer of one type for each chunk of the model");
+      return NotSupported("it does not have one buffer of one type for each chunk of the model");
     const PyValue& stored = *types->items[1];
     MegatronBuffer buffer;
     for (const auto& [role, key] : {std::pair(Role::kMaster, "param"), std::pair(Role::kExpAvg, "exp_avg"),

@@ -124,8 +124,8 @@ Result<OptimizerGroups> PartBy(const OptimizerGroups& groups, const TrainingTens
     const std::string difference = DifferenceOf(parted.hyper[g], hyper);
     if (!difference.empty() && !allowed)
       return NotSupported(
-          "{} and {} have another {} in the optimizer, and are of one group here; --allow optimizer gives "
-          "both that of the first",
+          "{} and {} differ in the optimizer's {}, but share a group here; --allow optimizer gives both "
+          "that of the first",
           *first[g], name, difference);
     if (!difference.empty()) differing.push_back(difference + " of " + name);
     if (!first[g]) first[g] = &name;

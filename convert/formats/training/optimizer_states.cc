@@ -19,7 +19,7 @@ Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of) {
     }
     const auto role = ParseRole(key);
     if (!role || !IsOptimizerState(*role) || *role == Role::kMaster)
-      return NotSupported("{} of {} is not a state of an optimizer that is known here", key, of);
+      return NotSupported("{} of {} is not a known optimizer state", key, of);
     if (!value->is(PyKind::kTensor)) return NotSupported("{} of {} is not a tensor", key, of);
     states.tensors.emplace_back(*role, value->tensor);
   }

@@ -99,9 +99,9 @@ TEST(PlacementTest, TpThatDoesNotDivideTheHeadsIsRefusedByName) {
   const auto layout = LayoutOf(Model(1, 12, 17, 4), {2, 1, 1, 0}, 0, 0);  // 3 heads of 4
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.status().kind(), StatusKind::kInvalidArgument);
-  EXPECT_NE(
-      layout.status().message().find("layers.0.query: 3 units of 4 in dimension 0 do not divide by TP=2"),
-      std::string::npos)
+  EXPECT_NE(layout.status().message().find(
+                "layers.0.query: 3 units of 4 in dimension 0 are not a multiple of TP=2"),
+            std::string::npos)
       << layout.status().message();
 }
 

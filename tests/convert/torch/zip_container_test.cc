@@ -181,9 +181,9 @@ TEST_F(ZipContainerTest, StoragesMustHoldWhatTensorsNeed) {
   };
   EXPECT_TRUE(open(2, std::string("K\0", 2), "K\2").ok()) << open(2, std::string("K\0", 2), "K\2").message();
   EXPECT_THAT(open(3, std::string("K\0", 2), "K\2").message(), testing::HasSubstr("should have 12"));
-  EXPECT_THAT(open(2, "K\1", "K\2").message(), testing::HasSubstr("reaches behind"));
+  EXPECT_THAT(open(2, "K\1", "K\2").message(), testing::HasSubstr("reaches beyond"));
   EXPECT_THAT(open(2, std::string("K\0", 2), "J" + Little(INT32_MAX, 4)).message(),
-              testing::HasSubstr("reaches behind"));
+              testing::HasSubstr("reaches beyond"));
   EXPECT_FALSE(open(2, "\x8a\x08" + Little(uint64_t{1} << 62, 8), "K\1").ok());
 }
 

@@ -101,7 +101,8 @@ TEST(OptimizerGroupsTest, HyperParametersGoWithTheirParameters) {
   EXPECT_EQ(parted->hyper[1]["weight_decay"], 0.0);
   const auto one = [](const ParameterSpec&) { return size_t{0}; };
   const auto refused = PartBy(groups, tensors, 1, one, false, differing);
-  EXPECT_THAT(refused.status().message(), HasSubstr("a.weight and a.bias have another weight_decay"));
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("a.weight and a.bias differ in the optimizer's weight_decay"));
   EXPECT_TRUE(differing.empty());
   EXPECT_EQ(PartBy(groups, tensors, 1, one, true, differing)->hyper[0]["weight_decay"], 0.25);
   EXPECT_THAT(differing, ElementsAre("weight_decay of a.bias", "weight_decay of b.bias"));
@@ -192,8 +193,9 @@ TEST_F(MegatronGroupsTest, AreItsOwnRuleForAnotherProgram) {
   for (const ParameterSpec& spec : SpecsOf({}))
     if (spec.name != "embedding.word.weight") by_part[1]["params"].push_back(spec.name);
   for (const char* format : {"megatron", "torch-dist"})
-    EXPECT_THAT(Refusal(format, Gpt(by_part)),
-                HasSubstr("embedding.word.weight and embedding.position.weight have another lr"));
+    EXPECT_THAT(
+        Refusal(format, Gpt(by_part)),
+        HasSubstr("embedding.word.weight and embedding.position.weight differ in the optimizer's lr"));
 }
 
 TEST_F(MegatronGroupsTest, AUniversalCheckpointOfFusedTensorsHasOneStep) {
