@@ -2,7 +2,7 @@
 // configuration calls them.
 //
 // One table serves both directions: reading maps stored tensors to canonical parameters, writing lays
-// canonical parameters out as stored tensors. How to add a family: convert/ADDING-AN-ARCHITECTURE.md.
+// canonical parameters out as stored tensors. How to add a family: docs/adding-a-family.md.
 #pragma once
 
 #include <nlohmann/json.hpp>

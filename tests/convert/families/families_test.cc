@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// StableLM, as convert/ADDING-AN-ARCHITECTURE.md adds it.
+// StableLM, as docs/adding-a-family.md adds it.
 Architecture StableLm() {
   const std::string layer = "model.layers.{}.";
   return {
