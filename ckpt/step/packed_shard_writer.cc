@@ -286,8 +286,8 @@ Result<ShardReceipt> PackedShardWriter::Finish() {
   CAIRN_RETURN_IF_ERROR(file_->Allocate(layout->file_bytes));
   CAIRN_RETURN_IF_ERROR(file_->Sync());
   CAIRN_RETURN_IF_ERROR(file_->Close());
-  const Digest frame = FrameDigest(contents_.catalog(), *layout, catalog_offset, own_catalog);
-  return ShardReceipt{{contents_.name(), layout->file_bytes, frame}, contents_.catalog(), nonfinite_};
+  const Digest envelope = EnvelopeDigest(contents_.catalog(), *layout, catalog_offset, own_catalog);
+  return ShardReceipt{{contents_.name(), layout->file_bytes, envelope}, contents_.catalog(), nonfinite_};
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// First the frame is filled in, apart from the catalog. Then the data goes out in windows: wait until the
+// First the envelope is filled in, apart from the catalog. Then the data goes out in windows: wait until the
 // snapshot has filled one, start its write, and take its digests while that is in flight. The catalog holds
 // the digests, so it comes last; it lies behind all data. The receipt is made after the sync: whoever has a
 // receipt knows that the file was synced.
@@ -34,7 +34,7 @@ std::vector<ImageChunk> ChunksOf(const ShardPlan& plan) {
 }
 
 // What lies between the pieces: zeros, and on them what HDF5 wrote.
-void FillFrame(const ShardPlan& plan, const std::vector<ImageChunk>& chunks, std::span<std::byte> image) {
+void FillEnvelope(const ShardPlan& plan, const std::vector<ImageChunk>& chunks, std::span<std::byte> image) {
   uint64_t at = 0;
   for (const ImageChunk& chunk : chunks) {
     std::memset(image.data() + at, 0, chunk.begin - at);
@@ -84,7 +84,7 @@ Result<ShardReceipt> WriteShardImage(FileSystem& fs, const std::string& director
   CAIRN_ASSIGN_OR_RETURN(const auto file, fs.Create(JoinPath(directory, plan.name()), options.direct));
   CAIRN_RETURN_IF_ERROR(file->Allocate(plan.file_bytes()));
   const std::vector<ImageChunk> chunks = ChunksOf(plan);
-  FillFrame(plan, chunks, image);
+  FillEnvelope(plan, chunks, image);
   ImageWriter writer(fs, *file, image, options);
   uint64_t nonfinite = 0;
   auto next = chunks.begin();

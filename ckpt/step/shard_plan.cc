@@ -1,8 +1,8 @@
 // ShardContents keeps only the tensors that pieces name, and sorts the pieces; callers use the index of a
 // piece as they gave it. HDF5 then lays out one dataset for each piece, and one for the shard's own catalog,
 // the last. The length of the catalog does not depend on the digests, so its place is known before they are.
-// The digest of the frame is computed from what is known (HDF5's pages, the catalog, zeros), without reading
-// the file.
+// The digest of the envelope is computed from what is known (HDF5's pages, the catalog, zeros), without
+// reading the file.
 
 #include "ckpt/step/shard_plan.h"
 
@@ -86,8 +86,8 @@ void ShardContents::Bind(const StepIdentity& identity) {
     seeds_[i] = PieceSeed(identity.run, identity.step, tensor(i), piece(i).box, piece(i).range);
 }
 
-Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
-                   std::string_view own_catalog) {
+Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
+                      std::string_view own_catalog) {
   std::map<uint64_t, std::string_view> extents;
   for (const H5Extent& extent : layout.metadata) extents.emplace(extent.offset, extent.bytes);
   extents.emplace(catalog_offset, own_catalog);
@@ -151,7 +151,8 @@ std::string ShardPlan::EncodeOwnCatalog() const {
 
 ShardReceipt ShardPlan::Receipt(std::string_view own_catalog) const {
   const Catalog& catalog = contents_.catalog();
-  return {{name(), file_bytes(), FrameDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog, 0};
+  return {
+      {name(), file_bytes(), EnvelopeDigest(catalog, layout_, catalog_offset(), own_catalog)}, catalog, 0};
 }
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
 // Where every byte of a shard will lie, before any of it is written: an HDF5 file laid out in memory, with
-// the offsets of its pieces and the digests that its pieces and its frame get.
+// the offsets of its pieces and the digests that its pieces and its envelope get.
 //
 // Shared by those who write shards: from a memory image (shard_image.h) and piece by piece (shard_writer.h).
 // FORMAT.md, "Shards".
@@ -64,8 +64,8 @@ class ShardContents {
 
 // The digest of what no piece of the shard covers, in order of offset: `metadata`, the shard's own encoded
 // catalog at `catalog_offset`, and zeros.
-Digest FrameDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
-                   std::string_view own_catalog);
+Digest EnvelopeDigest(const Catalog& shard, const H5Layout& layout, uint64_t catalog_offset,
+                      std::string_view own_catalog);
 
 class ShardPlan {
  public:

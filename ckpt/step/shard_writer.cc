@@ -1,5 +1,5 @@
-// A page belongs either to one piece or to the frame, which is everything that no piece covers. Pieces are
-// written as they come; the frame, which holds the digests of the pieces, is written by Finish().
+// A page belongs either to one piece or to the envelope, which is everything that no piece covers. Pieces are
+// written as they come; the envelope, which holds the digests of the pieces, is written by Finish().
 #include "ckpt/step/shard_writer.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A file is divided into regions: the chunks of its pieces in order of offset, and between them the frame.
+// A file is divided into regions: the chunks of its pieces in order of offset, and between them the envelope.
 // One scan from front to back then puts each byte under exactly one digest. A wrong chunk becomes a problem
 // and the scan continues; only a file that cannot be read ends it. Threads take whole files. Each file has a
 // report of its own, so that the order of problems does not depend on the threads.
@@ -17,7 +17,8 @@
 namespace cairn {
 namespace {
 
-// A run of bytes of the file under one digest: a chunk of a piece, or a stretch of the frame (piece is null).
+// A run of bytes of the file under one digest: a chunk of a piece, or a stretch of the envelope (piece is
+// null).
 struct Region {
   uint64_t begin;
   uint64_t end;
@@ -102,18 +103,18 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
   const std::string path = JoinPath(directory, file.name);
   CAIRN_ASSIGN_OR_RETURN(const auto scan, FileScan::Open(fs, path, file.bytes, Direct::kAuto, may_map));
   std::vector<std::byte> stored, decoded;
-  Hasher frame;
-  uint64_t frame_offset = 0;
+  Hasher envelope;
+  uint64_t envelope_offset = 0;
   const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
   for (const Region& region : RegionsOf(catalog, pieces, file.bytes)) {
-    const bool is_frame = region.piece == nullptr;
-    if (is_frame) frame_offset = region.begin;
+    const bool is_envelope = region.piece == nullptr;
+    if (is_envelope) envelope_offset = region.begin;
     const auto each = [&](std::span<const std::byte> bytes) {
       report.bytes_checked += bytes.size();
-      if (is_frame) frame.Update(bytes);
+      if (is_envelope) envelope.Update(bytes);
       return sink ? sink(bytes) : OkStatus();
     };
-    if (is_frame) {
+    if (is_envelope) {
       CAIRN_RETURN_IF_ERROR(ScanRegion(*scan, region, each));
       continue;
     }
@@ -124,9 +125,9 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
         CheckChunk(*scan, region, SizeOf(tensor.dtype), seed, each, stored, decoded, wrong));
     if (!wrong.ok()) report.problems.push_back({path, region.begin, DisplayName(tensor), wrong.message()});
   }
-  if (frame.Finish() != file.digest)
-    report.problems.push_back(
-        {path, frame_offset, "", "the file's own structure (not a tensor's data) does not match its digest"});
+  if (envelope.Finish() != file.digest)
+    report.problems.push_back({path, envelope_offset, "",
+                               "the file's own structure (not a tensor's data) does not match its digest"});
   return OkStatus();
 }
 

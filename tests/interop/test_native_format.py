@@ -215,12 +215,12 @@ class NativeFormat:
             whole[span[0]:span[1]] = np.frombuffer(data, np.uint8).reshape(-1, size)
             view[...] = whole.reshape(view.shape)
         for entry in manifest["files"]:
-            data, at, frame = self.read(entry["name"]), 0, b""
+            data, at, envelope = self.read(entry["name"]), 0, b""
             self.assertEqual(len(data), entry["bytes"])
             for begin, end in sorted(covered.get(entry["name"], [])):
-                frame += data[at:begin]
+                envelope += data[at:begin]
                 at = end
-            self.assertEqual(digest(frame + data[at:]).hex(), entry["digest"], entry["name"])
+            self.assertEqual(digest(envelope + data[at:]).hex(), entry["digest"], entry["name"])
         return tensors, out
 
     def test_a_reader_made_from_the_specification_agrees_with_h5py(self):
