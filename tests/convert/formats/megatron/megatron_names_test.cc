@@ -1,0 +1,58 @@
+#include "convert/formats/megatron/megatron_names.h"
+
+#include <gtest/gtest.h>
+
+#include <climits>
+
+#include "convert/formats/megatron/megatron_model.h"
+
+namespace cairn {
+namespace {
+
+TEST(MegatronNamesTest, ALayerAndItsModuleInsideOfAnyWrappers) {
+  for (const char* name :
+       {"layers.3.self_attention.dense.weight", "language_model.encoder.layers.3.self_attention.dense.weight",
+        "module.module.decoder.layers.3.self_attention.dense.weight"}) {
+    const auto parsed = ParseMegatronName(name);
+    ASSERT_TRUE(parsed) << name;
+    EXPECT_EQ(parsed->layer, 3);
+    EXPECT_EQ(parsed->name, "self_attention.dense.weight");
+  }
+}
+
+TEST(MegatronNamesTest, ModulesOutsideOfLayersComeBeforeOrAfterThem) {
+  const auto embedding = ParseMegatronName("language_model.embedding.word_embeddings.weight");
+  ASSERT_TRUE(embedding);
+  EXPECT_EQ(embedding->layer, kBeforeLayers);
+  EXPECT_EQ(embedding->name, "word_embeddings.weight");
+  const auto norm = ParseMegatronName("decoder.final_layernorm.bias");
+  ASSERT_TRUE(norm);
+  EXPECT_EQ(norm->layer, kAfterLayers);
+}
+
+// The head's copy of a tied embedding, on the last stage, is the embedding.
+TEST(MegatronNamesTest, TheHeadsCopyIsTheEmbedding) {
+  const auto copy = ParseMegatronName("model.word_embeddings_for_head.weight");
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->layer, kBeforeLayers);
+  EXPECT_EQ(copy->name, "word_embeddings.weight");
+}
+
+TEST(MegatronNamesTest, OtherNamesAreRefused) {
+  for (const std::string& name :
+       {std::string(), std::string("layers."), std::string("layers.3"), std::string("layers.3."),
+        std::string("layers.-1.self_attention.dense.weight"),
+        std::string("layers.x.self_attention.dense.weight"),
+        "layers." + std::to_string(INT_MAX) + "0.self_attention.dense.weight",
+        std::string("model.visual.conv.weight")})
+    EXPECT_FALSE(ParseMegatronName(name)) << name;
+}
+
+TEST(MegatronNamesTest, ABufferIsNotAParameter) {
+  EXPECT_TRUE(IsMegatronBuffer("decoder.layers.0.self_attention._extra_state"));
+  EXPECT_TRUE(IsMegatronBuffer("rotary_pos_emb.inv_freq"));
+  EXPECT_FALSE(IsMegatronBuffer("decoder.layers.0.self_attention.dense.weight"));
+}
+
+}  // namespace
+}  // namespace cairn
