@@ -1,0 +1,109 @@
+// Sizes of a model out of the arguments of real trainings: megatron_namespaces.json, of Megatron-LM d98e8a6
+// and Megatron-DeepSpeed 4efb479 (hidden size 64, 4 heads; "llama" has 2 groups of them and an FFN of 96).
+#include "convert/formats/megatron/megatron_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/pickled_json.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// Arguments before an optimizer is made have no padded vocabulary yet; a checkpoint's have one.
+json ArgumentsOf(const char* program, const char* kind) {
+  std::ifstream file(CAIRN_CONVERT_DATA_DIR "/megatron_namespaces.json");
+  const json all = json::parse(file);
+  json args = all.at(program).at("gpt");
+  args.update(all.at(program).at(kind));
+  args["padded_vocab_size"] = 128;
+  return args;
+}
+
+Result<MegatronArgs> Read(const json& args, const std::map<std::string, uint64_t>& shown = {}) {
+  return ReadMegatronArgs(*PickledJson(args)->root, 3.0, true, {}, shown);
+}
+
+TEST(MegatronModelTest, SizesAreThoseOfTheTraining) {
+  for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
+    const auto gpt = Read(ArgumentsOf(program, "gpt"));
+    ASSERT_TRUE(gpt.ok()) << gpt.status().message();
+    EXPECT_EQ(gpt->layers, 2u);
+    EXPECT_EQ(gpt->hidden, 64u);
+    EXPECT_EQ(gpt->heads, 4u);
+    EXPECT_EQ(gpt->groups, 4u) << program;  // num_query_groups is 1 there, but group_query_attention false
+    EXPECT_EQ(gpt->head, 16u);
+    EXPECT_EQ(gpt->vocab_multiple, 128u);
+    EXPECT_FALSE(gpt->gated);
+    EXPECT_EQ(gpt->facts["ffn_hidden_size"], 256);
+    EXPECT_EQ(gpt->facts["max_position_embeddings"], 32);
+    const auto llama = Read(ArgumentsOf(program, "llama"));
+    ASSERT_TRUE(llama.ok()) << llama.status().message();
+    EXPECT_EQ(llama->groups, 2u) << program;
+    EXPECT_TRUE(llama->gated);
+    EXPECT_FALSE(llama->gate_last);
+    EXPECT_EQ(llama->facts["ffn_hidden_size"], 96);
+    EXPECT_EQ(llama->facts["num_key_value_heads"], 2);
+  }
+}
+
+TEST(MegatronModelTest, TheVocabularyIsTheTrueOneWhereItIsKnown) {
+  EXPECT_EQ(Read(ArgumentsOf("megatron_lm", "gpt"))->vocab, 61u);
+  EXPECT_EQ(Read(ArgumentsOf("megatron_deepspeed", "gpt"))->vocab, 128u);  // vocab_size is None
+  json args = ArgumentsOf("megatron_deepspeed", "gpt");
+  args["original_vocab_size"] = 100;  // universal_checkpoint_info's
+  EXPECT_EQ(Read(args)->vocab, 100u);
+  args["original_vocab_size"] = 1000;  // more than there are rows
+  EXPECT_EQ(Read(args)->vocab, 128u);
+}
+
+TEST(MegatronModelTest, WhatArgumentsLackComesFromTheTensorsOrIsAnError) {
+  for (const char* name : {"num_layers", "hidden_size", "num_attention_heads", "padded_vocab_size"}) {
+    json args = ArgumentsOf("megatron_lm", "gpt");
+    const json value = args[name];
+    args[name] = nullptr;
+    EXPECT_THAT(Read(args).status().message(), HasSubstr(name));
+    EXPECT_TRUE(Read(args, {{name, value.get<uint64_t>()}}).ok()) << name;
+    args[name] = -3;
+    EXPECT_FALSE(Read(args).ok()) << name;
+  }
+}
+
+TEST(MegatronModelTest, BigSciencesGluHasItsGateLast) {
+  json args = ArgumentsOf("megatron_deepspeed", "gpt");
+  args["glu_activation"] = "geglu";
+  const auto read = Read(args);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_TRUE(read->gated && read->gate_last);
+}
+
+TEST(MegatronModelTest, OtherModelsAreRefused) {
+  const auto refusal = [](const char* name, const json& value) {
+    json args = ArgumentsOf("megatron_lm", "llama");
+    args[name] = value;
+    return Read(args).status();
+  };
+  EXPECT_EQ(refusal("num_experts", 8).kind(), StatusKind::kNotSupported);
+  EXPECT_EQ(refusal("multi_latent_attention", true).kind(), StatusKind::kNotSupported);
+  EXPECT_EQ(refusal("apply_layernorm_1p", true).kind(), StatusKind::kNotSupported);
+  EXPECT_EQ(refusal("num_query_groups", 3).kind(), StatusKind::kInvalidArgument);
+  EXPECT_TRUE(refusal("num_experts", 1).ok());
+}
+
+TEST(MegatronModelTest, NamesOfAllVersionsAreKnown) {
+  for (const char* name : {"word_embeddings.weight", "attention.dense.bias",
+                           "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
+                           "mlp.linear_fc1.layer_norm_bias", "pre_mlp_layernorm.weight", "lm_head.weight"})
+    EXPECT_TRUE(MegatronAssembler::Knows(name)) << name;
+  for (const char* name : {"", "weight", "bias", "mlp.router.weight", "mlp.experts.linear_fc1.weight",
+                           "self_attention.linear_q_proj.weight", "word_embeddings.scale"})
+    EXPECT_FALSE(MegatronAssembler::Knows(name)) << name;
+}
+
+}  // namespace
+}  // namespace cairn
