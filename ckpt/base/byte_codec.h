@@ -1,4 +1,4 @@
-// Little-endian fields one behind the other: what binary tables of ckpt are made of. FORMAT.md,
+// Little-endian fields one after another: what binary tables of ckpt are made of. FORMAT.md,
 // "Conventions".
 #pragma once
 

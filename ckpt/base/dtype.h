@@ -24,10 +24,10 @@ enum class Dtype : uint8_t {
   kBool = 12,  // one byte, 0 or 1
 };
 
-// Bytes of one element; 0 for a number that is no Dtype.
+// Bytes of one element; 0 for a number that is not a Dtype.
 uint64_t SizeOf(Dtype dtype);
 
-// "fp32", "bf16", "int64", ...; "?" for a number that is no Dtype.
+// "fp32", "bf16", "int64", ...; "?" for a number that is not a Dtype.
 std::string_view Name(Dtype dtype);
 
 // The inverse of Name(); also takes torch's and NumPy's spellings ("float32", "bfloat16", "half").

@@ -1,4 +1,4 @@
-// Infinities and NaNs among the elements of a tensor: what tells a diverged state from a good one.
+// Infinities and NaNs among the elements of a tensor: what distinguishes a diverged state.
 #pragma once
 
 #include <cstddef>

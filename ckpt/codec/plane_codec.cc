@@ -156,7 +156,7 @@ std::span<const std::byte> PlaneEncoder::Encode(std::span<const std::byte> chunk
   const size_t rest_bytes = chunk.size() - outlook.noise_planes * elements;
   size_t rest_size = state_->Compress(rest_bytes, outlook.has_runs, {rest, out + state_->out.size()});
   if (rest_size == 0) return {};
-  if (outlook.noise_planes > 0) {  // the raw blocks' frame goes on with these blocks
+  if (outlook.noise_planes > 0) {  // these blocks continue the raw blocks' frame
     ZSTD_frameHeader header;
     if (ZSTD_getFrameHeader(&header, rest, rest_size) != 0) return {};
     rest_size -= header.headerSize;

@@ -1,6 +1,6 @@
 // HDF5 makes the whole file over a driver that keeps the pages it writes; those pages are the metadata.
 // Datasets are allocated early and never written, so they cost only their place. In a packed file the data
-// already lies in its place: the driver is told the address of each chunk just before HDF5 asks for room, and
+// already lies in its place: the driver gets the address of each chunk just before HDF5 asks for room, and
 // drops the bytes. No object has a time stamp, so that the same datasets give the same file.
 
 #include "ckpt/h5/h5_image.h"

@@ -1,5 +1,5 @@
 // The callbacks of an HDF5 file driver. A page exists from its first write on, any other reads as zeros. With
-// placed data the driver also decides where things go: raw data at the address that it was told, the first
+// placed data the driver also decides where things go: raw data at the address that it was given, the first
 // block of metadata before the data, all others behind it. That needs one callback more, hence two classes of
 // driver.
 
@@ -80,7 +80,7 @@ herr_t ReadDriver(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, 
 }
 
 // With placed data. The first block of metadata, with the superblock, lies before the data and all others
-// behind it. The end of allocation is never that of the first block, which HDF5 would go on to extend.
+// behind it. The end of allocation is never that of the first block, which HDF5 would then extend.
 haddr_t AllocateAround(H5FD_t* file, H5FD_mem_t type, hid_t, hsize_t size) {
   MemoryFile& self = *Self(file);
   PlacedData& placed = *self.pages->placed;

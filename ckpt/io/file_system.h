@@ -37,7 +37,7 @@ class File {
   // Whole, or Corrupt where the file ends before.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> bytes) = 0;
   // Makes the file exactly this long, zeros where nothing was written, and reserves the space where the file
-  // system can, so that a full disk is told before the first byte is written.
+  // system can, so that a full disk is reported before the first byte is written.
   virtual Status Allocate(uint64_t bytes) = 0;
   // A failed Sync condemns the file: the kernel may have dropped the pages, so it must never be tried again.
   virtual Status Sync() = 0;
@@ -48,7 +48,7 @@ class File {
   virtual int descriptor() const { return -1; }
 };
 
-// Of `bytes` transferred, those to go on from: after a short O_DIRECT transfer, whole pages.
+// Of `bytes` transferred, those to continue from: after a short O_DIRECT transfer, whole pages.
 inline size_t WholeTransfer(const File& file, size_t bytes) {
   return file.direct() ? PageDown(bytes) : bytes;
 }
@@ -72,12 +72,12 @@ struct FileInfo {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place blocks nobody.
+  // A regular file; NotSupported for anything else, so that a FIFO in a checkpoint's place does not block.
   virtual Result<std::unique_ptr<File>> OpenForRead(const std::string& path,
                                                     Direct direct = Direct::kOff) = 0;
   // A new file; AlreadyExists where one is there.
   virtual Result<std::unique_ptr<File>> Create(const std::string& path, Direct direct = Direct::kOff) = 0;
-  // A file that is there, to go on with it.
+  // An existing file, to continue it.
   virtual Result<std::unique_ptr<File>> OpenForWrite(const std::string& path, Direct) {
     return NotSupported("{}: this file system cannot write into a file that is there", path);
   }

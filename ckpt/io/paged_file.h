@@ -26,7 +26,7 @@ class PagedFile {
   PagedFile(const PagedFile&) = delete;
   PagedFile& operator=(const PagedFile&) = delete;
 
-  // Where a run of stretches goes on.
+  // Where a run of stretches continues.
   struct Cursor {
     uint64_t next = 0;   // in the file
     uint64_t begin = 0;  // of the buffer, a multiple of kPageBytes

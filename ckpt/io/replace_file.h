@@ -1,4 +1,4 @@
-// A small file that is replaced as a whole: who reads it sees the old bytes or the new ones, after a kill or
+// A small file that is replaced as a whole: a reader sees the old bytes or the new ones, after a kill or
 // a power loss too.
 #pragma once
 

@@ -1,4 +1,4 @@
-// JSON from files that nobody vouches for: no duplicate keys, no nesting beyond what a file of ours or of
+// JSON from untrusted files: no duplicate keys, no nesting beyond what a file of ours or of
 // another system needs, no trailing text.
 #pragma once
 

@@ -15,7 +15,7 @@
 namespace cairn {
 
 enum class Codec : uint8_t {
-  kNone = 0,         // the elements as they are, one behind the other
+  kNone = 0,         // the elements as they are, one after another
   kShuffleZstd = 1,  // chunks, each by itself shuffled and compressed (plane_codec.h), or as it is
   kMasterLow = 2,    // of an fp32 master, what its bf16 weight does not say (split_master.h)
   kDerived = 3,      // nothing: an fp16 weight that its fp32 master says (derived_weight.h)

@@ -1,5 +1,5 @@
 // LayoutOf() goes over the specs once: those of the stage, and a tied copy on the last one, are cut along
-// their dimension and put one behind the other. Padding only extends dimension 0, so that what is real is a
+// their dimension and put one after another. Padding only extends dimension 0, so that what is real is a
 // prefix of the local array. PiecesOf() takes what a partition has of that. One writer for each element
 // follows: the stage that owns the tensor, the tensor parallel rank that has it (of several, one by turns),
 // and the data parallel rank of the partition.

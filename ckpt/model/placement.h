@@ -3,7 +3,7 @@
 // A pure function of (parameters, topology, rank): no collective is needed to plan a save, and reshape
 // computes the target's shards from the target's topology alone.
 //
-// In memory, a rank's parameters lie one behind the other in one flat buffer, in the order of the specs,
+// In memory, a rank's parameters lie one after another in one flat buffer, in the order of the specs,
 // without gaps; q, k and v weights that follow each other are therefore one fused matrix. The buffer is
 // padded at its end so that it divides into dp equal partitions: ZeRO gives partition d to data parallel rank
 // d. In the checkpoint, data parallel rank d writes what partition d covers, for every role and every ZeRO

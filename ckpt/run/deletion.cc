@@ -69,7 +69,7 @@ Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& di
   return names;
 }
 
-// The manifest first: without it the rest is no step for anybody.
+// The manifest first: without it no reader takes the rest for a step.
 Status RemoveFilesOf(FileSystem& fs, const std::string& directory, std::vector<std::string> names) {
   std::ranges::stable_partition(names, [](const std::string& name) { return name == kManifestName; });
   for (const std::string& name : names) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
@@ -173,7 +173,7 @@ Status CheckNoLinkInside(FileSystem& fs, const TreeDeletion& d) {
   return OkStatus();
 }
 
-// Runs and steps are not deleted as parts of a tree: nobody looked which of their steps must stay.
+// Runs and steps are not deleted as parts of a tree: nothing has checked which of their steps must stay.
 Status CheckNoRunInside(const TreeDeletion& d) {
   for (const std::string& path : d.files) {
     const std::filesystem::path file(path);
@@ -250,7 +250,7 @@ std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& 
                        {DeletionRefusal::kProof, [&] { return proof.Check(fs); }}});
 }
 
-// Directories are removed only where they are empty then: what came meanwhile stays, and the name tells why.
+// Directories are removed only where they are empty then: what came meanwhile stays, and the name says why.
 Status DeleteTree(FileSystem& fs, const TreeDeletion& d, const DeletionProof& proof) {
   const size_t slash = d.directory.rfind('/');
   const std::string parent = d.directory.substr(0, std::max<size_t>(slash, 1));

@@ -1,4 +1,4 @@
-// The only place that removes what somebody may still want: committed steps and archived trees.
+// The only place that removes what a user may still want: committed steps and archived trees.
 //
 // Every route comes here: retention, superseded and local steps, `archive run --delete-source`, policies. A
 // caller brings a proof that what goes is not the only copy or not the best one, and DeleteStep() and
@@ -96,7 +96,7 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionPr
 Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
                                                  Shards shards = Shards::kHere);
 
-// A healthy step of the same run directory that stays; opened anew by Check().
+// A healthy step of the same run directory that stays; opened again by Check().
 class HealthySuccessor final : public DeletionProof {
  public:
   // The newest healthy step, where its number is `at_least`. Errors: NotFound.

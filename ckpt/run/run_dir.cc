@@ -24,7 +24,7 @@ bool IsLatestTempName(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", prefix.size()) == name.npos;
 }
 
-// A refusal is told and is no failure; what the disk refuses is one.
+// A refusal is reported and is not a failure; an error of the disk is one.
 Status LeaveRefused(const Status& removed, const Complain& left) {
   if (removed.ok() || removed.kind() == StatusKind::kIoError || removed.kind() == StatusKind::kNoSpace ||
       removed.kind() == StatusKind::kAborted)

@@ -17,7 +17,7 @@ namespace cairn {
 // Steps with a committed name, ascending. An empty list where the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest step that opens, walking back past damaged ones; `skipped` is told of each of those. Finds one
+// The newest step that opens, walking back past damaged ones; `skipped` hears of each of those. Finds one
 // also while a training saves and retires steps.
 // Errors: NotFound where there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
@@ -43,7 +43,7 @@ using Complain = std::function<void(const Status&)>;
 // Removes what killed savers and prunes left behind: directories marked partial and deleting, and unfinished
 // `latest` files; once what they were renamed from is durable. Call with the lock held. Only names that Cairn
 // gives go, and nothing through a link: what else such a directory holds stays, with the directory, and
-// `left` is told. A directory without a mark is never touched, whatever it lacks.
+// `left` hears of them. A directory without a mark is never touched, whatever it lacks.
 Status CleanLeftovers(
     FileSystem& fs, const std::string& run_dir, const Complain& left = [](const Status&) {});
 
@@ -72,7 +72,7 @@ Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::s
 
 // Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
 // and verified. A step that does not open is not counted and never deleted, nor is one
-// that a virtual step uses (step_hold.h). `left` is told of what was to go and stays.
+// that a virtual step uses (step_hold.h). `left` hears of what should go and stays.
 Status ApplyRetention(
     FileSystem& fs, const std::string& run_dir, const RetentionPolicy& policy, const std::string& nonce,
     const Complain& left = [](const Status&) {});

@@ -61,7 +61,7 @@ Status WriteCondemnation(FileSystem& fs, const std::string& run_dir, const Conde
                                {"step", condemned.step},
                                {"session", condemned.session},
                                {"bad_iterations", condemned.bad_iterations}};
-  // Under the run's lock: nobody else writes it.
+  // Under the run's lock: no one else writes it.
   return ReplaceSmallFile(fs, JoinPath(directory, StepDirName(condemned.step) + ".json"),
                           json.dump(1) + "\n");
 }

@@ -23,7 +23,7 @@ ChunkPlace PlaceOfChunk(const Piece& piece, uint64_t chunk, uint64_t element_byt
 // Fills `out` with the elements of a chunk, for which it has the size. No decoder sees bytes that do not
 // match the digest they were stored with; what it makes of them must match the digest of the chunk. `seed` is
 // that of the chunk (digest.h); `stored` may be `out` where the chunk is not encoded. Safe from several
-// threads. Errors: Corrupt with a message that goes on from "tensor NAME".
+// threads. Errors: Corrupt with a message that continues "tensor NAME".
 // Of a piece that must be joined, DecodeChunk() checks what is stored and leaves `out` alone.
 Status DecodeChunk(const Piece& piece, uint64_t chunk, uint64_t element_bytes, uint64_t seed,
                    std::span<const std::byte> stored, std::span<std::byte> out);

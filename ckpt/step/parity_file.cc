@@ -1,6 +1,6 @@
 // ParityGroup says which block each member holds in each stripe. Rebuilder computes one member's blocks, data
 // or parity, from K - M blocks that others hold; so parity is first made by the same code that later
-// rebuilds. It goes stripe by stripe, which bounds the memory. Bytes behind the end of a shorter shard count
+// rebuilds. It goes stripe by stripe, which bounds the memory. Bytes beyond the end of a shorter shard count
 // as zeros and are not stored. The header of a parity file is written last, because it holds the digests of
 // the blocks.
 
@@ -124,7 +124,7 @@ class Rebuilder {
   }
 
  private:
-  // What lies behind the end of a shard counts as zeros.
+  // What lies beyond the end of a shard counts as zeros.
   void AddRead(int m, const ParityGroup::Place& place, std::vector<std::byte>& block,
                std::vector<MemberRead>& reads) const {
     const uint64_t begin = place.index * group_.block_bytes();
@@ -167,7 +167,7 @@ Status WriteBlocks(FileSystem& fs, File& file, const ParityGroup& group, int mem
     }
     if (!*index) continue;
     const uint64_t offset = base + **index * group.block_bytes();
-    if (offset >= file_bytes) continue;  // zeros behind the end of a shorter shard
+    if (offset >= file_bytes) continue;  // zeros beyond the end of a shorter shard
     buffer->size = std::min(group.block_bytes(), file_bytes - offset);
     digests.push_back(BlockDigest({buffer->data(), buffer->size}, digests.size()));
     ring.Submit(&file, offset, std::move(buffer));

@@ -25,7 +25,7 @@ class PartialDir {
  public:
   // Makes `path` and the directories above it. Errors: AlreadyExists; those of the disk.
   static Result<PartialDir> Make(FileSystem& fs, const std::string& path);
-  // One that an earlier process left, made by nobody now.
+  // One that an earlier process left, which no process writes now.
   static PartialDir Adopt(FileSystem& fs, const std::string& path);
   PartialDir(PartialDir&& other) noexcept { *this = std::move(other); }
   PartialDir& operator=(PartialDir&& other) noexcept {

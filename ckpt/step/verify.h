@@ -28,13 +28,13 @@ struct VerifyReport {
 // One shard: every chunk of every piece against its digest, everything else against the manifest's. `pieces`
 // are those of `catalog` that lie in catalog.files[file]. `sink`, where there is one, is given all bytes of
 // the file in order, and ends it by failing. `may_map` false: those are the bytes that were checked, whatever
-// somebody does to the file meanwhile.
+// anyone does to the file meanwhile.
 Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestFile& file,
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report, const std::function<Status(std::span<const std::byte>)>& sink = {},
                    bool may_map = true);
 
-// Every byte of every file of a step. `progress` is told the bytes done, by one thread at a time; may be
+// Every byte of every file of a step. `progress` gets the bytes done, by one thread at a time; may be
 // empty. An unreadable file is a problem of the report, not an error. With several `jobs`, `fs` is used by as
 // many threads at once.
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
