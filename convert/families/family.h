@@ -56,7 +56,7 @@ struct Architecture {
   std::string base_prefix;      // "model.": what tensors of a model saved without its head lack
   std::vector<Module> modules;  // in the order of the other system's state dict
   std::vector<Field> fields;
-  std::vector<std::string> buffers;  // globs of stored tensors that are no parameters, and are dropped
+  std::vector<std::string> buffers;  // globs of stored tensors that are not parameters, and are dropped
   std::vector<Refusal> refusals;
   std::vector<std::string> harmless = {};            // keys that change nothing, beside those of every family
   nlohmann::json model = nlohmann::json::object();   // fields of `model` that every member has

@@ -145,7 +145,7 @@ void ReadWindow(json& model) {
 // What may be left out and follows from other sizes.
 void Derive(const Architecture& architecture, json& model) {
   const Result<ModelSizes> sizes = ReadSizes(model);
-  if (!sizes.ok()) return;  // the caller tells
+  if (!sizes.ok()) return;  // the caller says
   for (const auto& [name, size] :
        {std::pair("num_key_value_heads", sizes->key_value_heads), std::pair("head_dim", sizes->head),
         std::pair("ffn_hidden_size", sizes->ffn)})

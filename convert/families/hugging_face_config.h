@@ -1,7 +1,7 @@
 // config.json of a Hugging Face directory, to and from the manifest's `model`.
 //
 // A model that was read keeps its own config.json (`model.hugging_face.config`), so that every field comes
-// back; only what has changed since, and what versions spell in two ways, is written anew.
+// back; only what has changed since, and what versions spell in two ways, is written again.
 #pragma once
 
 #include "ckpt/base/dtype.h"

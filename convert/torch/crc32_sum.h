@@ -18,7 +18,7 @@ class Crc32Sum {
  public:
   explicit Crc32Sum(uint64_t record_bytes) : bytes_(record_bytes) {}
 
-  // The linear CRC of a stretch goes on where `crc` (0 at first) ended.
+  // The linear CRC of a stretch continues where `crc` (0 at first) ended.
   static uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes);
   // Adds a stretch that ends before byte `end` of the record. `crc` is what Extend() made of it.
   void Add(uint64_t end, uint32_t crc);

@@ -10,7 +10,7 @@ namespace cairn {
 // Errors: Corrupt where `copies` is used up.
 Result<PyValue*> CallKnown(Pickle& pickle, const PyValue& callable, const PyValue& args, uint64_t& copies);
 
-// What torch.save's persistent id stands for. Errors: NotSupported where it is no storage.
+// What torch.save's persistent id stands for. Errors: NotSupported where it is not a storage.
 Result<PyValue*> StorageOf(Pickle& pickle, const PyValue& id);
 
 // Whether an ordinary unpickler would do harm with it.

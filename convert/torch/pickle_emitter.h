@@ -2,7 +2,7 @@
 // objects that a checkpoint's reader insists on.
 //
 // The same calls give the same bytes. Nothing is memoised: what is there twice is written twice, and storages
-// are told apart by their keys. Source: CPython's pickletools, and torch's _weights_only_unpickler.
+// are distinguished by their keys. Source: CPython's pickletools, and torch's _weights_only_unpickler.
 #pragma once
 
 #include <nlohmann/json.hpp>

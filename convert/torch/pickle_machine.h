@@ -34,7 +34,7 @@ struct Pickle {
   uint64_t end = 0;  // behind its STOP
 };
 
-// The pickle that begins at `begin`. `ran_out`, where given, tells whether more bytes could have helped.
+// The pickle that begins at `begin`. `ran_out`, where given, says whether more bytes could have helped.
 // Errors: Corrupt and NotSupported naming the opcode or global and the offset of it.
 Result<std::unique_ptr<Pickle>> Unpickle(std::shared_ptr<const std::string> bytes, uint64_t begin = 0,
                                          bool* ran_out = nullptr);

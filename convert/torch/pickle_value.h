@@ -1,7 +1,7 @@
 // What a pickle says, as a tree of plain values. Nothing in it is code: a class or a function is its name.
 //
 // A value belongs to its Pickle, which must outlive it. Values may be shared and may refer back to a value
-// that holds them, so who walks the tree keeps count. Texts are views of the pickle's own bytes.
+// that holds them, so a walk of the tree must keep count. Texts are views of the pickle's own bytes.
 #pragma once
 
 #include <cstdint>

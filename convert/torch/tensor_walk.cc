@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxDepth = 100;
 constexpr size_t kMaxPathBytes = 1024;
-constexpr size_t kMaxKeyBytes = 256;  // of a key that is no text
+constexpr size_t kMaxKeyBytes = 256;  // of a key that is not text
 // What a walk may cost where values are shared, in visits of plain values.
 constexpr uint64_t kMaxCost = 1 << 22;
 constexpr uint64_t kContainerCost = 4, kTensorCost = 16;

@@ -12,9 +12,9 @@ namespace cairn {
 // How a key of a dict is spelt in a path: a text as it is, a number in decimal, the start of anything else.
 std::string KeyText(const PyValue& key);
 
-// The longest stretches of its storage in which a tensor's elements lie one behind the other.
+// The longest stretches of its storage in which a tensor's elements lie one after another.
 struct TensorRuns {
-  int outer = 0;          // leading dimensions, by whose indices they are told apart
+  int outer = 0;          // leading dimensions, whose indices distinguish them
   uint64_t elements = 0;  // of each
   uint64_t count = 0;     // UINT64_MAX: as many at least
 };

@@ -42,7 +42,7 @@ bool IsPickle(std::string_view head) {
   return head.size() > 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5;
 }
 
-// Why a file that begins so is none of torch's.
+// Why a file that begins so is not torch's.
 Status Explain(std::string_view head) {
   if (head.empty()) return Corrupt("it is empty; its save was interrupted");
   if (head.starts_with("version https://git-lfs"))
@@ -54,7 +54,7 @@ Status Explain(std::string_view head) {
   return NotSupported("it is not a file of torch.save");
 }
 
-// Reads pickles that are followed by what is none, so that their end is known only from themselves.
+// Reads pickles that other bytes follow, so that their end is known only from themselves.
 class StreamReader {
  public:
   StreamReader(File& file, Stretch where) : file_(file), where_(where) {}

@@ -1,6 +1,6 @@
 // Read() begins at the end: the end record before any comment, the zip64 record where there is one, the
 // central directory in one read, and its entries. Then the records are sorted by their local headers. Each
-// must begin behind the end of the one before it and end before the directory, so that no byte belongs to
+// must begin after the end of the one before it and end before the directory, so that no byte belongs to
 // two records and no offset leaves the container.
 
 #include "convert/torch/zip_container.h"
@@ -153,7 +153,7 @@ Status Rename(std::vector<Entry>& entries) {
   return OkStatus();
 }
 
-// Finds the records' data and checks that they lie one behind the other before the directory.
+// Finds the records' data and checks that they lie one after another before the directory.
 Status PlaceRecords(File& file, Stretch where, uint64_t directory_offset, std::vector<Entry>& entries) {
   std::ranges::sort(entries, {}, &Entry::header);
   uint64_t free = 0;

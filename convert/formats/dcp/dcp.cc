@@ -55,7 +55,7 @@ std::optional<Role> StateRole(std::string_view kind) {
 
 // "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
 // module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
-// A place without a role is an optimizer's state that nobody knows.
+// A place without a role is an unknown state of an optimizer.
 std::optional<Place> OptimizerPlace(const std::string& name, const std::set<std::string>& optimizers) {
   constexpr std::string_view kState = "state.";
   const size_t end = name.rfind('.');
@@ -243,7 +243,7 @@ class DcpReader {
       if (bytes.name != "cairn") continue;
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));
       const auto text = AsText(&file.root());
-      if (!text) return OkStatus();  // somebody else's
+      if (!text) return OkStatus();  // another program's
       const Status status = TakeOwn(*text);
       if (!status.ok()) return status.WithContext(path_ + ": its item \"cairn\"");
     }
@@ -280,7 +280,7 @@ class DcpReader {
     return OkStatus();
   }
 
-  // What is no tensor: numbers that say how far a training was, hyper-parameters, and what is left out.
+  // Not tensors: numbers that say how far a training was, hyper-parameters, and what is left out.
   Status ReadState() {
     for (const DcpBytes& bytes : index_.bytes) {
       CAIRN_ASSIGN_OR_RETURN(const TorchFile file, items_.Open(bytes.name, bytes.item));

@@ -18,7 +18,7 @@ namespace cairn {
 namespace {
 
 // Many parts of a damaged .metadata may be one and the same value, so that what is made of them could be far
-// more than what was read: there are no more chunks than places, no two items lie on each other, and paths
+// more than what was read: there are no more chunks than places, no two items overlap, and paths
 // are not much longer than the file.
 constexpr uint64_t kMaxPathFactor = 16;
 constexpr size_t kMaxNameBytes = 4096;

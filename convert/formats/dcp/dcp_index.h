@@ -30,7 +30,7 @@ struct DcpTensor {
   std::vector<DcpChunk> chunks;  // none of an empty tensor
 };
 
-struct DcpBytes {  // anything that is no tensor
+struct DcpBytes {  // anything that is not a tensor
   std::string name;
   std::vector<std::string> path;
   DcpItem item;

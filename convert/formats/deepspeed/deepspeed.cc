@@ -177,7 +177,7 @@ class DeepSpeedOpener {
     return transformer > 0 && (known || sized);
   }
 
-  // Of a family that nobody knows.
+  // Of an unknown family.
   Result<std::string> OwnPrefix(int index, const Shapes& layer) const {
     const std::string own = fmt::format("{}.", index);
     std::map<std::string, Shapes> tied;  // by what is before their names: "tied_modules.embed."
@@ -338,7 +338,7 @@ class DeepSpeedOpener {
     return any;
   }
 
-  // Half an optimizer is of no use: where one rank's cannot be read, what was read of the others' goes too.
+  // Half an optimizer is useless: if one rank's cannot be read, what was read of the others' goes too.
   // `before`: the manifest without any. Errors: those of LeaveOutOptimizer().
   Status LeaveOptimizers(const Manifest& before, const Status& why) {
     manifest_ = before;
@@ -574,7 +574,7 @@ class DeepSpeedOpener {
   }
 
   // What the model states name must be in some file. Weights of ZeRO-3 are their masters; elsewhere a master
-  // whose weight is missing is no weight.
+  // whose weight is missing is not a weight.
   Status CheckNames() const {
     std::set<std::string> there;
     for (const auto& rank_slice : slices_)

@@ -1,4 +1,4 @@
-// Tensor parallel slices of a model whose family nobody knows: put together under the names that its files
+// Tensor parallel slices of a model of unknown family: put together under the names that its files
 // have, as `universal_checkpoint_info` of its model states says by patterns of those names.
 //
 // Source: deepspeed 0.19 checkpoint/ds_to_universal.py (merge_tp_slices) and checkpoint/constants.py.
@@ -25,7 +25,7 @@ enum class SliceRule : uint8_t {
   kReplicated,  // all of it on each rank
   kRows,        // cut along dimension 0; also a parameter that no pattern fits
   kColumns,     // along dimension 1
-  kTwoRows,     // two parameters one behind the other, each cut along dimension 0
+  kTwoRows,     // two parameters one after another, each cut along dimension 0
 };
 
 class SlicePatterns {

@@ -1,5 +1,5 @@
 // Flat vectors are never built: a FlatVector lists stretches of files, and a parameter is a range of it.
-// ZeRO-1 and 2: the shares of all ranks, one behind the other, are the vector of a group, in which
+// ZeRO-1 and 2: the shares of all ranks, one after another, are the vector of a group, in which
 // parameters lie in the order of param_shapes. ZeRO-3: each parameter is cut over all ranks, and a rank's
 // vector is its pieces. Elements between parameters are alignment, and are declared, so that the account
 // adds up. Where DeepSpeed's own mappings contradict that order, a doubt is noted; the caller settles it by
@@ -287,7 +287,7 @@ class Zero12 : public ZeroReader {
 };
 
 // Every parameter is cut into as many pieces as there are ranks, the last one padded, and a rank's vector is
-// its pieces one behind the other.
+// its pieces one after another.
 class Zero3 : public ZeroReader {
  public:
   using ZeroReader::ZeroReader;

@@ -72,7 +72,7 @@ std::optional<BucketName> ParseBucketName(std::string_view name) {
   return found;
 }
 
-// All chunks of a flat tensor, one behind the other.
+// All chunks of a flat tensor, one after another.
 Result<StoredArray> FlatArray(const DcpTensor& tensor, DcpItems& items, StoredBuilder& builder) {
   if (tensor.shape.rank() != 1) return Corrupt("{} has shape {}", tensor.name, ToString(tensor.shape));
   std::vector<const DcpChunk*> chunks;

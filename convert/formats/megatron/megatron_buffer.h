@@ -3,7 +3,7 @@
 // A flat buffer a chunk of the model holds its parameters in reverse, each from a multiple of 64 elements of
 // its bucket. Buckets' ends are padded in memory, not in the file, so that it depends on no DP. A tied
 // embedding on several stages has a bucket of its own; others are cut with --overlap-grad-reduce only, which
-// is of no matter where all sizes are multiples of 64. Source: megatron-core 0.16.1,
+// does not matter where all sizes are multiples of 64. Source: megatron-core 0.16.1,
 // distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py.
 #pragma once
 

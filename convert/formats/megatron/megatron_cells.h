@@ -18,7 +18,7 @@ struct MegatronCell {
 };
 
 // What `state` holds of a weight of shape `weight`. Adds files to `builder`.
-// Errors: NotSupported where it is no such grid; Corrupt naming a cell and element that is missing or there
+// Errors: NotSupported where it is not this grid; Corrupt naming a cell and element that is missing or there
 // twice; those of DcpItems::Array.
 Result<std::vector<MegatronCell>> CellsOf(const DcpTensor& state, const Dims& weight, DcpItems& items,
                                           StoredBuilder& builder);

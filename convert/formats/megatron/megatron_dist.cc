@@ -111,7 +111,7 @@ class MegatronDistOpener {
     builder_.account.LeaveBelow(fate, item.file, file, file.root(), name);
     return OkStatus();
   }
-  // What is no tensor: states of modules, random states, and what all ranks have in common.
+  // What is not a tensor: states of modules, random states, and what all ranks have in common.
   Status LeaveItems(const DcpIndex& index) {
     for (const DcpBytes& bytes : index.bytes) {
       const std::string name = bytes.name.substr(0, bytes.name.find('/'));
@@ -134,7 +134,7 @@ class MegatronDistOpener {
     return LeaveOutOptimizer(options_, manifest_, status.WithContext(directory_));
   }
 
-  // What is no tensor of it: of the first model parallel rank, as all have it.
+  // What is not a tensor of it: of the first model parallel rank, as all have it.
   Status ReadGroups(const DcpIndex& index) {
     const auto item = std::ranges::find(
         index.bytes, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", &DcpBytes::name);

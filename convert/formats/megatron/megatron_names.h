@@ -14,7 +14,7 @@ struct MegatronName {
 };
 
 // Of "language_model.encoder.layers.3.self_attention.dense.weight", "decoder.final_layernorm.bias" and the
-// like, whatever wrappers are around them; nothing where it is none.
+// like, inside of any wrappers; nothing for other names.
 std::optional<MegatronName> ParseMegatronName(std::string_view name);
 
 // Buffers and opaque states of modules that hold no parameters.

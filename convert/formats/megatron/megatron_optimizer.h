@@ -1,7 +1,7 @@
 // The optimizer's state in Megatron-LM's own files, which name none of its tensors.
 //
 // Which master belongs to which weight is found by value: rounded, it is that weight. Where several would do,
-// the order of the model decides, which is then of no matter for the masters. Moments lie as their masters
+// the order of the model decides, which then does not matter for the masters. Moments lie as their masters
 // do. Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py,
 // distributed/param_and_grad_buffer.py.
 #pragma once

@@ -31,7 +31,7 @@ void AddSharedParams(const PyValue& shared, nlohmann::json& state) {
       state["shared_params"][KeyText(*shared.items[i])] = std::string(*first);
 }
 
-// Of ZeRO-3 and universal checkpoints nothing else tells: they hold the fp32 masters alone.
+// Of ZeRO-3 and universal checkpoints nothing else says it: they hold the fp32 masters alone.
 void AddParamsDtype(const PyValue& config, nlohmann::json& state) {
   for (const auto& [key, dtype] :
        {std::pair("bf16", Dtype::kBF16), std::pair("bfloat16", Dtype::kBF16), std::pair("fp16", Dtype::kF16)})

@@ -1,5 +1,5 @@
 // Distributed checkpoints of Megatron-Core ("torch_dist"): iter_*/ with .metadata, __R_0.distcp, common.pt
-// and metadata.json, from which a training of any TP and PP goes on.
+// and metadata.json, from which a training of any TP and PP continues.
 //
 // Names are Transformer Engine's whichever layers the model has; layers are stacked along a first dimension,
 // a chunk each; halves of a gated MLP are cut one by one; the tied head is not there. What data parallel

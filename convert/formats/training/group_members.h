@@ -22,7 +22,7 @@ class GroupMembers {
   // There are at least so many groups; the last ones may be empty.
   void Grow(size_t groups) { groups_.resize(std::max(groups_.size(), groups)); }
 
-  // Puts them into `param_groups`, a list of objects of which there are as many; else nobody knows which of
+  // Puts them into `param_groups`, a list of objects of which there are as many; else it is unknown which of
   // them is meant, and all of several get null.
   void PutInto(nlohmann::json& param_groups) const;
 

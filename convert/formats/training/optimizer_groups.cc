@@ -38,7 +38,7 @@ bool SaysMembers(const nlohmann::json& group) {
   return members != group.end() && members->is_array();
 }
 
-// Nothing said, as opposed to "nobody knows", which is null.
+// Nothing said, as opposed to "unknown", which is null.
 bool IsSilent(const nlohmann::json& group) { return !group.contains(kGroupMembers); }
 
 void AddStated(const nlohmann::json& param_groups, OptimizerGroups& groups) {

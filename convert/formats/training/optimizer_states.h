@@ -18,7 +18,7 @@ struct OptimizerStates {
 };
 
 // `state` is the dict of one parameter, `of` its name for messages. None is no state. Errors: NotSupported
-// naming a state that no Role is, or that is no tensor.
+// naming a state that is not a Role, or not a tensor.
 Result<OptimizerStates> StatesOf(const PyValue& state, const std::string& of);
 
 // Whether a state is one number, and not of its parameter's shape.
