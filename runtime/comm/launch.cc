@@ -182,7 +182,7 @@ ProcessGroup Transport::Split(const std::string& name, const std::vector<int>& w
   const int id = groups_++;
   const Watchdog::Scope scope(
       {.name = "create", .tensor = "communicator", .group = name, .peers = world_ranks});
-  const std::string key = fmt::format("{}{}", id, name);  // tells apart splits of one name
+  const std::string key = fmt::format("{}{}", id, name);  // distinguishes splits of one name
   auto backend = NewBackend(key, world_ranks);
   auto downward = nccl_ ? NewBackend(key + "/down", world_ranks) : backend;
   return ProcessGroup(name, id, world_ranks, static_cast<int>(place - world_ranks.begin()),

@@ -1,7 +1,7 @@
 // c10d::Backend over MPI, for tensors on the CPU.
 //
 // All operations are nonblocking MPI calls; wait() polls them and sleeps in between (backoff.h), because CPU
-// ranks share cores; a thread polls them while nobody waits (progress_thread.h). fp16 and bf16 are summed in
+// ranks share cores; a thread polls them while no rank waits (progress_thread.h). fp16 and bf16 are summed in
 // fp32 and rounded once. Tensors of any size: MPI counts are ints, so long ones go in pieces. all-gather is
 // one broadcast a slot, reduce-scatter one reduction a slot: their pieces then lie side by side at any size,
 // and Open MPI's reduce-scatter moves no less. Open MPI picks an algorithm from sizes alone, and its

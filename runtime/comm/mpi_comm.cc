@@ -18,7 +18,7 @@ void CheckMpi(int code, const char* what) {
 }
 
 std::shared_ptr<MpiSession> MpiSession::Start() {
-  // Open MPI's blocking calls, as in creating groups, spin unless it is told that ranks share cores.
+  // Open MPI's blocking calls, as in creating groups, spin unless it knows that ranks share cores.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*replace=*/0);
   int provided = MPI_THREAD_SINGLE;
   CheckMpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");

@@ -1,4 +1,4 @@
-// What a training was told, as a block of its log in the format of Megatron's _print_args: `cairn report` and
+// A training's arguments, as a block of its log in the format of Megatron's _print_args: `cairn report` and
 // other readers of such logs find model, topology and batch there.
 #pragma once
 

@@ -1,4 +1,4 @@
-// How ranks are started on this host alone: `cairn train --nproc-per-node` and the tests, and nobody else, so
+// How `cairn train --nproc-per-node` and the tests start ranks on this host. Nothing else does, so
 // that the list of mpirun's options stands here only.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-constexpr int kPatienceMs = 1000;  // with a pipe that somebody made non-blocking
+constexpr int kPatienceMs = 1000;  // with a pipe that another process made non-blocking
 
 // How much of the text was written.
 size_t WriteTo(int fd, std::string_view text) {

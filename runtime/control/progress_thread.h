@@ -1,4 +1,4 @@
-// A thread that moves what would move only while somebody waits for it.
+// A thread that drives messages which would otherwise move only while a thread waits for them.
 //
 // MPI sends a long message when its sender and its receiver both call it: a sender that computes leaves the
 // receiver waiting. This thread polls what is under way, at once after something new was handed over, then

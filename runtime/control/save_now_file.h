@@ -1,4 +1,4 @@
-// --save-now-file: a file that somebody makes to ask for a save, and that is removed once the save is taken.
+// --save-now-file: a file that a user makes to ask for a save, and that is removed once the save is taken.
 #pragma once
 
 #include <string>

@@ -89,7 +89,7 @@ std::string JoinDescriptions(const StatusBoard& board, const std::vector<int>& r
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-// Who keeps the operation waiting, as far as this host's board tells.
+// Who keeps the operation waiting, as far as this host's board says.
 std::string Missing(const StatusBoard& board, int own_rank, const Entry& entry) {
   std::vector<int> absent, elsewhere, idle;
   for (int rank : entry.peers) {
@@ -155,7 +155,7 @@ void EndByForce(std::chrono::milliseconds grace, int status) {
   std::abort();  // not reached
 }
 
-// A rank that somebody has stopped holds up all others until the deadline. Its neighbour on the host says so,
+// A rank that was stopped holds up all others until the deadline. Its neighbour on the host says so,
 // once, long before; each looks after one, so that the cost does not grow with the ranks of a host.
 void WatchNeighbour(Core& core) {
   const StatusBoard& board = *core.options.board;

@@ -75,7 +75,7 @@ class Watchdog {
   // Publishes that this rank has started collective `sequence` of the group, without waiting for it yet.
   static void Arrive(int group_id, uint64_t sequence);
 
-  // Keeps the scope open until `done`, which the watchdog's thread asks: for work that nobody waits for on
+  // Keeps the scope open until `done`, which the watchdog's thread asks: for work that no thread waits for on
   // the CPU.
   static void Adopt(Scope scope, std::function<bool()> done);
 };

@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// The bytes stay valid as long as nobody truncates the file; a reader that outlives a truncation gets SIGBUS,
+// The bytes stay valid as long as the file is not truncated; a reader that outlives a truncation gets SIGBUS,
 // as with every mapping (bus_guard.h).
 class MappedFile {
  public:

@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// One stream: successive shuffles go on where the last one stopped, as with one RandomState.
+// One stream: successive shuffles continue where the last one stopped, as with one RandomState.
 class NumpyShuffler {
  public:
   // RandomState(seed) seeds MT19937 as std::mt19937 does.

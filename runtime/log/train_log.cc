@@ -93,7 +93,7 @@ void TrainLog::Step(const StepReport& report) {
 }
 
 // As Megatron-LM does, leaves out what has no value: the loss where all steps were skipped, the norm of a
-// gradient that overflowed, zeros that nobody counted.
+// gradient that overflowed, zeros that were not counted.
 std::string TrainLog::Line(const StepReport& report) const {
   const Interval& i = interval_;
   std::string line = fmt::format(

@@ -1,6 +1,6 @@
 // The one seam to libtorch's autograd: a forward result, and the function that carries its gradient backward.
 //
-// Parameters are no leaves of autograd here. A layer's backward adds the gradients of its weights straight to
+// Here parameters are not autograd's leaves. A layer's backward adds the gradients of its weights straight to
 // the fp32 buffer (Parameter::grad) and returns only those of its inputs, so that no gradient of a weight is
 // ever copied or rounded to 16 bits on its way, and the flat buffer is ready for the data parallel reduction.
 #pragma once

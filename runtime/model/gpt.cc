@@ -1,5 +1,5 @@
 // The modules own no weights: Parts builds them from views of the flat parameters, by canonical name. Query,
-// key and value lie one behind the other there, so that one view is the fused matrix. A stage has the layers
+// key and value lie one after another there, so that one view is the fused matrix. A stage has the layers
 // that the pipeline gives it; only the first has the embedding, only the last has the norm and the output
 // matrix.
 

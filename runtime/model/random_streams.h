@@ -20,7 +20,7 @@ class RandomStreams {
  public:
   RandomStreams(at::Device device, int64_t seed, Coordinates at);
 
-  // Starts both streams anew, from `seed`, the place in the mesh and `iteration`: for a resume on another
+  // Starts both streams again, from `seed`, the place in the mesh and `iteration`: for a resume on another
   // topology.
   void Reseed(int64_t iteration);
 

@@ -1,8 +1,8 @@
 // Saves a training's state as steps of a run directory, and resumes from the newest good one on any topology.
 //
 // A save stops the trainer for one memory copy into a snapshot (snapshot.h), or in lazy mode only for what of
-// that copy is left when the optimizer wants to go on; the rest happens beside the training (saver.h). A
-// failed save is reported and counted; training goes on and the next interval tries again. Libtorch-free:
+// that copy is left when the optimizer wants to continue; the rest happens beside the training (saver.h). A
+// failed save is reported and counted; training continues and the next interval tries again. Libtorch-free:
 // state on a GPU comes through `device_copy`.
 #pragma once
 

@@ -88,7 +88,7 @@ Result<LocalClaim> LocalClaim::Take(FileSystem& fs, const std::string& directory
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(path));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (!ours) return IoError("another training uses {}", directory);
-  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // as it is now that nobody writes it
+  CAIRN_RETURN_IF_ERROR(CheckLocalOwner(fs, directory, owner));  // as it is now that no process writes it
   if (!ReadOwner(fs, directory).ok()) {
     CAIRN_RETURN_IF_ERROR(WriteOwner(file.fd(), path, owner));
     CAIRN_RETURN_IF_ERROR(fs.SyncDir(directory));

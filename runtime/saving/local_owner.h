@@ -3,7 +3,7 @@
 // The name of the directory is the run's identity; the file says which run directory had that identity when
 // the first training wrote here, by inode and birth time (ckpt/run/run_identity.h), and on which host that
 // was, for messages. A training uses a local directory of its own run directory alone: what belongs to
-// another one, or to nobody knows whom, is neither read nor cleaned nor deleted. It holds a lock on the file
+// another one, or to an unknown one, is neither read nor cleaned nor deleted. It holds a lock on the file
 // as long as it lives.
 #pragma once
 
@@ -29,11 +29,11 @@ struct LocalOwner {
 Result<LocalOwner> OwnerOf(const std::string& run_dir, const std::string& run);
 
 std::string EncodeLocalOwner(const LocalOwner& owner);
-// Errors: Corrupt where it is no such text.
+// Errors: Corrupt where it is not such a text.
 Result<LocalOwner> DecodeLocalOwner(const std::string& text);
 
 // OK where `owner` may use the local directory: one that is not there, is its own, or holds no steps and has
-// no owner. Changes nothing. Errors: IoError saying whose it is, or that it is no directory.
+// no owner. Changes nothing. Errors: IoError saying whose it is, or that it is not a directory.
 Status CheckLocalOwner(FileSystem& fs, const std::string& directory, const LocalOwner& owner);
 
 // The local directory, used by one training.

@@ -66,7 +66,7 @@ Status PeerFiles::Session(std::map<std::string, Offer> offers, const std::functi
 
 Status PeerFiles::ReadAll(std::span<const Read> reads) {
   std::unique_lock lock(mutex_);
-  CAIRN_RETURN_IF_ERROR(failure_);  // nobody serves any more
+  CAIRN_RETURN_IF_ERROR(failure_);  // no rank serves any more
   const uint64_t first = next_id_;
   for (const Read& read : reads) {
     ByteWriter out;

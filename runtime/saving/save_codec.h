@@ -1,7 +1,7 @@
 // Which saves of this rank are compressed.
 //
 // `zstd`: all. `auto`: while that makes them durable sooner. The first save is written as it is and times the
-// disk; a sample of the next snapshot then tells what the codec might make of it (ckpt/codec/codec_policy.h).
+// disk; a sample of the next snapshot then shows what the codec might make of it (ckpt/codec/codec_policy.h).
 // What it really makes of it on cores that train meanwhile only a flush can tell: from the first compressed
 // one on the two kinds are compared as they were measured. Each rank decides for its own shard.
 #pragma once

@@ -1,7 +1,7 @@
 // Makes snapshots durable, one after the other, beside the training.
 //
 // Every rank's thread writes its shard (or copies it from where a local step has it) and sends its receipt to
-// rank 0, which seals and publishes the step and tells all how it went. Older steps are retired only after
+// rank 0, which seals and publishes the step and reports to all. Older steps are retired only after
 // every rank has read its part of the new one back. All ranks hand over the same saves in the same order.
 #pragma once
 
@@ -48,7 +48,7 @@ struct Save {
   bool durable = true;     // is to go to the run directory, not only to a local one
   std::string local_step;  // not empty: this rank's shard is a file there, as `receipt` says
   ShardReceipt receipt;
-  std::shared_ptr<Save> drain;  // goes on from the local step that this save has become
+  std::shared_ptr<Save> drain;  // continues from the local step that this save has become
   Clock::time_point started;
   double stall_seconds = 0;  // the trainer's, and its thread's alone
   std::atomic<bool> done = false;

@@ -1,7 +1,7 @@
 // The loss scale: fixed at 1 unless training in fp16, where gradients would underflow.
 //
 // Dynamic as Megatron's: an overflow skips the step; after `hysteresis` of them the scale halves; it doubles
-// after `window` steps without one. The state lives in TrainState, so that a resume goes on exactly.
+// after `window` steps without one. The state lives in TrainState, so that a resume is exact.
 #pragma once
 
 #include "runtime/config/train_config.h"
@@ -16,7 +16,7 @@ class GradScaler {
   // Writes the first scale into `state`.
   void Start(TrainState& state) const;
 
-  // After a resume: keeps the scale of `state` where both runs scale, else starts anew.
+  // After a resume: keeps the scale of `state` where both runs scale, else starts again.
   void Resume(TrainState& state) const;
 
   // Whether an overflow in the step that begins with this state only says that the scale is too high.

@@ -21,7 +21,7 @@ class Arena {
   ~Arena();
 
   // At least `bytes`, all pages present. Keeps what it has where that is enough.
-  // Errors: NoSpace when the memory is not to be had.
+  // Errors: NoSpace when there is not enough memory.
   Status Reserve(size_t bytes);
 
   std::byte* data() { return data_; }

@@ -1,4 +1,4 @@
-// Copies training state into a host arena while training goes on, and digests it on the way.
+// Copies training state into a host arena while training continues, and digests it on the way.
 //
 // On a GPU the copy runs on streams of its own, under the kernels that only read the state: a kernel packs
 // pieces into a staging slot in the shard's layout and digests them there, the copy engine moves the slot
@@ -50,7 +50,7 @@ class DeviceSnapshot {
   virtual Status FenceSources() = 0;
 
   // Returns when the pieces' bytes before this offset of the arena are there, or the snapshot has failed,
-  // which Wait() tells.
+  // which Wait() reports.
   virtual void WaitFor(uint64_t arena_end) = 0;
 
   // Waits until the arena holds all pieces; once a Begin. After an error what the arena holds is undefined,

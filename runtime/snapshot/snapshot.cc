@@ -88,7 +88,7 @@ void Snapshot::CopyBehind(const StepIdentity& identity, std::vector<Base> bases)
   };
   try {
     copier_ = std::thread(copy, true);
-  } catch (const std::system_error&) {  // no thread is to be had: the trainer waits for this copy
+  } catch (const std::system_error&) {  // no thread can be started: the trainer waits for this copy
     copy(false);
   }
 }

@@ -1,7 +1,7 @@
 // A copy of live state, laid out as the file of this rank's shard (ckpt/step/shard_image.h).
 //
 // The memory is reserved and touched once and used for every save. Two ways to fill it:
-// - at once: the caller copies and goes on when all is there;
+// - at once: the caller copies, and continues when all is there;
 // - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
@@ -38,7 +38,7 @@ class Snapshot {
   };
 
   // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU and copied behind;
-  // where there is none, `copy` is used. Errors: NoSpace where the memory is not to be had.
+  // where there is none, `copy` is used. Errors: NoSpace where there is not enough memory.
   static Result<std::unique_ptr<Snapshot>> Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
                                                 std::unique_ptr<DeviceSnapshot> device = nullptr);
   ~Snapshot();

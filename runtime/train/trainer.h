@@ -32,7 +32,7 @@ class Trainer {
   // Resumes where there is something to resume from. Before Run, once.
   Status Start();
 
-  // Trains to the end, or until it is told to stop.
+  // Trains to the end, or until it is asked to stop.
   Result<TrainingEnd> Run();
 
   // What this rank could not read.

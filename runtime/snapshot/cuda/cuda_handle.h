@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// `call` is the source text of the call; its name is told.
+// `call` is the source text of the call; messages name it.
 inline Status CudaStatus(cudaError_t error, std::string_view call) {
   if (error == cudaSuccess) return OkStatus();
   const std::string_view name = call.substr(0, call.find('('));
