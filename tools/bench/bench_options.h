@@ -1,4 +1,4 @@
-// What every `cairn bench` is told, and what it checks before it starts.
+// The options of every `cairn bench`, and what it checks before it starts.
 #pragma once
 
 #include <nlohmann/json.hpp>

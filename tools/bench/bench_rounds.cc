@@ -1,6 +1,6 @@
 // Contenders only add seconds to named series; rates, spreads and ratios are computed from these at the end.
 // The i-th seconds of two series are of the same round, which is what makes a ratio within a round possible.
-// Before each contender the file system may finish its discards, so that nobody pays for what another
+// Before each contender the file system may finish its discards, so that none pays for what another
 // deleted.
 
 #include "tools/bench/bench_rounds.h"

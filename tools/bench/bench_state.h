@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Tensors one behind the other in memory that somebody else owns.
+// Tensors one after another in memory that the caller owns.
 struct BenchState {
   std::vector<TensorEntry> tensors;
   std::vector<uint64_t> offsets;  // of each in `memory`

@@ -27,7 +27,7 @@ struct StepReport : VerifyReport {
 };
 
 // Problems of the step in `directory`, a step that does not open included: then every check that was asked
-// for has failed. Checking every byte checks the structure too. `progress` is told the bytes done.
+// for has failed. Checking every byte checks the structure too. `progress` gets the bytes done.
 StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOptions& options,
                      const std::function<void(uint64_t)>& progress = {});
 

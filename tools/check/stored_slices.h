@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Whose file it is, as far as its name tells. Megatron and DeepSpeed say the coordinates in the topology, DCP
+// Whose file it is, as far as its name says. Megatron and DeepSpeed say the coordinates in the topology, DCP
 // the number of the rank that wrote it.
 struct FileRank {
   std::optional<int> tp, pp, dp, rank;

@@ -1,4 +1,4 @@
-// Exit statuses of cairn, the same for every verb, and how each verb's --help tells them.
+// Exit statuses of cairn, the same for every verb, and how each verb's --help lists them.
 #pragma once
 
 #include <fmt/format.h>

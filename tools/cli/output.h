@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-// Names of files may hold any bytes; those that are no UTF-8 are replaced.
+// Names of files may hold any bytes; those that are not UTF-8 are replaced.
 void PrintJson(const nlohmann::ordered_json& value);
 
 // "cairn: MESSAGE"

@@ -10,7 +10,7 @@ namespace cairn {
 
 enum class Lines { kMany, kOne };
 
-// Names out of files may hold any bytes: control characters and those that are no UTF-8 become "?"; of one
+// Names out of files may hold any bytes: control characters and those that are not UTF-8 become "?"; of one
 // line so does its end.
 std::string Printable(std::string text, Lines lines = Lines::kMany);
 

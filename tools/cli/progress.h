@@ -1,6 +1,6 @@
-// Tells how far a long verb is: bytes done of all, rate, and the time left.
+// Reports how far a long verb is: bytes done of all, rate, and the time left.
 //
-// On a terminal one line on stderr that is written anew, elsewhere a plain line every ten seconds, so that
+// On a terminal one line on stderr that is rewritten, elsewhere a plain line every ten seconds, so that
 // the log of a batch job stays short. Says nothing in the first second: most work is done by then.
 #pragma once
 

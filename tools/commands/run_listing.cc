@@ -86,7 +86,7 @@ void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepLis
       step.unhealthy = found->second;
 }
 
-// Nothing where `directory` is no run directory.
+// Nothing where `directory` is not a run directory.
 std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   if (!names.ok()) return std::nullopt;

@@ -23,7 +23,7 @@ std::vector<std::string> PositionalChoices(const Command& command);
 // "COMMAND NAME" of each subcommand below `root`: words that lead from one command to the next.
 std::vector<std::string> CommandWords(const Command& root);
 
-// "COMMAND --flag" of each flag that takes a value: the next word is no command.
+// "COMMAND --flag" of each flag that takes a value: the next word is not a command.
 std::vector<std::string> ValueFlags(const Command& root);
 
 }  // namespace cairn::manual

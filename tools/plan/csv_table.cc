@@ -54,7 +54,7 @@ class CsvParser {
   csv_parser parser_;
 };
 
-// The marker that some spreadsheets put before the text is none of it.
+// The marker that some spreadsheets put before the text is not part of it.
 std::string_view WithoutByteOrderMark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   return text.starts_with(kMark) ? text.substr(kMark.size()) : text;

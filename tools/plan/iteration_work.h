@@ -30,7 +30,7 @@ struct AttentionWork {
   double products = 0;  // seconds of one pass at peak; of flash attention, of all passes
   double scores = 0;    // seconds in which the scores cross memory once
   double passes = 0;    // forward, backward (two) and recomputation
-  bool odd = false;     // the head dimension is no multiple of 8
+  bool odd = false;     // the head dimension is not a multiple of 8
   bool of_128 = false;  // it is 128
 };
 

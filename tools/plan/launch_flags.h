@@ -1,4 +1,4 @@
-// How a program is told to cut a model as a plan says.
+// The flags with which a program cuts a model as a plan says.
 #pragma once
 
 #include <string>

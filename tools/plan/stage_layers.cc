@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kMostLessFirst = 2;
 constexpr int64_t kMostLessLast = 8;
 
-// Of stages that are told nothing but the layers of one end: all others hold as many.
+// Of stages of which only the layers of one end are given: all others hold as many.
 int64_t OtherLayers(const ModelShape& shape, const RunSetup& setup) {
   const int64_t told = (setup.first_layers > 0) + (setup.last_layers > 0);
   const int64_t left = shape.layers - setup.first_layers - setup.last_layers;

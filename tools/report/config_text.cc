@@ -53,7 +53,7 @@ void SetPrecision(std::string_view word, RunConfig& config) {
   if (!config.precision) config.precision = std::string(word);
 }
 
-// Arguments that are no counts.
+// Arguments that are not counts.
 bool TakeSwitch(const std::string& name, std::string_view value, RunConfig& config) {
   const bool off = SameWord(value, "false") || SameWord(value, "none") || value == "0";
   if (name == "checkpoint_activations" || name == "deepspeed_activation_checkpointing") {

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// Each takes what `config` lacks from the line, and returns how many fields the line tells, known before or
+// Each takes what `config` lacks from the line, and returns how many fields the line has, known before or
 // not.
 int TakeDumpedArgument(std::string_view text, RunConfig& config);
 int TakeCommandLine(std::string_view text, RunConfig& config);

@@ -213,7 +213,7 @@ std::optional<Failure> FailureIn(std::string_view text) {
   if (content.starts_with("Traceback (most recent call last)"))
     return Make(text, "python traceback", kTraceback);
   if (content.starts_with("cairn-train: ")) {
-    // A rank that stops, or a remark of one that goes on.
+    // A rank that stops, or a remark of one that continues.
     return content.find(": rank ") != npos ? std::optional(Make(text, "error", kProgram)) : std::nullopt;
   }
   if (const auto code = ExitCodeIn(text)) {

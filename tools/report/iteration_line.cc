@@ -1,6 +1,6 @@
 // A line is cut into fields "name: value" between bars. A name as programs spell it today is found whole in
 // kFieldNames, which serves most lines; any other goes to TakeOddField, which looks for words in it. A field
-// whose value is too long may hold another line, because a line end was lost; reading then starts anew at the
+// whose value is too long may hold another line, because a line end was lost; reading then resumes at the
 // next "iteration N". VisitFields is a strict reading of the same line: it gives up at the first name or
 // number that is not plain, so that its caller may rely on the place of every number. DeepSpeed's lines come
 // last and are read by fixed words.

@@ -36,7 +36,7 @@ struct IterationLine {
 // A number of an iteration line.
 enum class IterationField {
   kOther,  // under a name that needs a closer look
-  kNone,   // nothing that a report tells
+  kNone,   // nothing that a report shows
   kIteration,
   kTotal,
   kSeconds,
@@ -54,7 +54,7 @@ enum class IterationField {
 void SetField(IterationField field, double value, IterationLine& line);
 
 // Calls `visit(begin, end, field)` for each number of a line of one iteration, in order. False where a field
-// is no plain number under a name of today.
+// is not a plain number under a name of today.
 bool VisitFields(std::string_view text, const std::function<void(size_t, size_t, IterationField)>& visit);
 
 // Calls `take` for each iteration told in `text`: two where a line end was lost. Lines that only mention one

@@ -25,7 +25,7 @@ bool SamePrefix(const char* text, const std::string& words) {
   return true;
 }
 
-// What the first line of a start told for all, or another field tells better.
+// What the first line of a start said for all, or another field says better.
 bool IsNeeded(IterationField field, bool has_batch) {
   return field != IterationField::kSamples && field != IterationField::kTokens &&
          !(has_batch && field == IterationField::kSamplesPerSecond);

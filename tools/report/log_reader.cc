@@ -17,7 +17,7 @@
 namespace cairn {
 namespace {
 
-constexpr int kLinesThatClearAFailure = 3;  // it went on, so that was no end
+constexpr int kLinesThatClearAFailure = 3;  // it continued, so that was not the end
 constexpr size_t kDateLength = 19;
 constexpr int kFlagsOfACommand = 3;  // fewer are a remark
 
@@ -166,7 +166,7 @@ class Reader : public LineSink {
     }
   }
 
-  // Samples of an iteration by its time and rate, where both are told.
+  // Samples of an iteration by its time and rate, where both are given.
   static int32_t BatchOf(const IterationLine& line) {
     const double batch = line.seconds * line.samples_per_second;
     if (!(batch > 0.5) || batch > 1e8 || std::abs(batch - std::round(batch)) > 0.02 * batch) return -1;

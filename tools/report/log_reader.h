@@ -1,4 +1,4 @@
-// Reads one log into the starts of training that it tells of.
+// Reads one log into the starts of training in it.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace cairn {
 struct TrainingLog {
   std::string file;
   LogFacts facts;
-  std::vector<TrainingStart> starts;  // at least one, with nothing in it where the log tells of none
+  std::vector<TrainingStart> starts;  // at least one, with nothing in it where the log has none
 };
 
 // Errors: those of ScanLog.

@@ -34,7 +34,7 @@ int EqualFields(const RunConfig& a, const RunConfig& b) {
   return equal + (a.size_b && b.size_b && *a.size_b == *b.size_b);
 }
 
-// Begins with `name`, and no word goes on.
+// Begins with `name`, and no word continues.
 bool BeginsWith(std::string_view stem, std::string_view name) {
   return name.size() >= 3 && stem.starts_with(name) &&
          (stem.size() == name.size() || !(IsLetter(stem[name.size()]) || IsDigit(stem[name.size()])));

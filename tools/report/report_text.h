@@ -20,7 +20,7 @@ std::string MarkdownTable(const ColumnList& columns, const std::vector<RunSummar
 // RFC 4180; numbers with all their digits.
 std::string CsvText(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
-// Columns for a terminal, and below them the line that tells of each failure.
+// Columns for a terminal, and below them the line of each failure.
 std::string TerminalTable(const ColumnList& columns, const std::vector<RunSummary>& runs);
 
 // A list of objects with all columns, files, failures and configuration.

@@ -1,4 +1,4 @@
-// Computes the TFLOPs column of Markdown tables anew from their other columns.
+// Recomputes the TFLOPs column of Markdown tables from their other columns.
 #pragma once
 
 #include <string>

@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// The mean of what both tell; what only one tells counts for both.
+// The mean where both have a value; what only one has counts for both.
 template <typename T>
 T Mean(T a, uint32_t a_lines, T b, uint32_t b_lines) {
   if (std::isnan(a)) return b;

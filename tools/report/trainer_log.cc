@@ -56,7 +56,7 @@ struct Bar {
   double elapsed = 0;
 };
 
-// " 25%|##5       | 5/20 [00:04<00:12,  1.17it/s]". Bars with a name of their own are none of the training.
+// " 25%|##5       | 5/20 [00:04<00:12,  1.17it/s]". Bars with a name of their own are not of the training.
 std::optional<Bar> BarIn(std::string_view text) {
   text = Trim(text);
   size_t at = 0;
@@ -166,7 +166,7 @@ int64_t TrainerLog::StepOf(size_t report) const {
   return std::lround(std::min(1.0, at.epoch / epochs) * static_cast<double>(total_));
 }
 
-// Bars tell whole seconds: their times are scaled to the sum that the last line tells. Where there are no
+// Bars show whole seconds: their times are scaled to the sum in the last line. Where there are no
 // bars, or the clock did not move, every step took the mean.
 void TrainerLog::AddSamples(TrainingStart& start) const {
   const double mean = runtime_ / static_cast<double>(total_);  // NaN where the log ends before

@@ -1,7 +1,7 @@
-// A training with Hugging Face's Trainer, as its log tells it.
+// A training with Hugging Face's Trainer, as its log shows it.
 //
 // The log has a dictionary every `logging_steps` steps, without the number of the step; the bar of tqdm that
-// is drawn anew below it has that, and the seconds so far. At the end stands how long all took:
+// is drawn again below it has that, and the seconds so far. At the end stands how long all took:
 //
 //   ***** Running training *****
 //     Total train batch size (w. parallel, distributed & accumulation) = 8
@@ -27,7 +27,7 @@ class TrainerLog {
   // Whether this line begins a training after the one that was taken so far.
   bool BeginsAnother(std::string_view text) const;
 
-  // A line with one of the Trainer's words. True: a dictionary with a loss, so the training goes on.
+  // A line with one of the Trainer's words. True: a dictionary with a loss, so the training continues.
   bool Take(std::string_view text);
 
   // Puts what was taken into `start`, unless lines of a better kind are there already.

@@ -1,4 +1,4 @@
-// A start goes on from a run if their configurations do not differ, and it begins behind the run's first
+// A start continues a run if their configurations do not differ, and it begins behind the run's first
 // iteration and not behind the one after its last; then it counts from there, and what the run had done
 // beyond is redone. In one file also: a start from the beginning after a failure (the job was queued again
 // before its first checkpoint), and starts that failed before their first iteration.
@@ -20,7 +20,7 @@ bool SameTotal(const TrainingStart& a, const TrainingStart& b) {
   return a.total < 0 || b.total < 0 || a.total == b.total;
 }
 
-// False where the samples consumed at the two first lines tell that one cannot go on from the other.
+// False where the samples consumed at the two first lines show that one cannot continue the other.
 bool SamplesAgree(const TrainingStart& run, const TrainingStart& start) {
   const int64_t batch = run.series.front().global_batch, later_batch = start.series.front().global_batch;
   if (batch <= 0 || later_batch <= 0 || run.series.back().global_batch != batch) return true;  // it grows
@@ -123,7 +123,7 @@ TrainingRun RunOf(TrainingStart start) {
   return run;
 }
 
-// A start that tells nothing is none, where there are others.
+// A start without facts does not count, where there are others.
 bool TellsNothing(const TrainingStart& start) { return start.series.empty() && !start.failure; }
 
 std::vector<TrainingRun> JoinFile(TrainingLog log, bool join) {
@@ -148,7 +148,7 @@ void JoinAcrossFiles(std::vector<TrainingRun>& runs) {
   std::vector<size_t> heads;
   for (const size_t i : order) {
     size_t best = SIZE_MAX;
-    for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this goes on
+    for (const size_t head : heads)  // the one that got least far beyond wins: it ends where this continues
       if (runs[head].files != runs[i].files && GoesOnAcrossFiles(runs[head], runs[i]) &&
           (best == SIZE_MAX ||
            runs[head].sum.series.back().iteration < runs[best].sum.series.back().iteration))

@@ -1,4 +1,4 @@
-// Runs: starts of training that go on from each other, in one log or in several, joined.
+// Runs: starts of training that continue each other, in one log or in several, joined.
 #pragma once
 
 #include <string>

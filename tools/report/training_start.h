@@ -1,4 +1,4 @@
-// One start of a training program, as its log tells it. A run is one start, or several that go on from each
+// One start of a training program, as its log shows it. A run is one start, or several that go on from each
 // other.
 #pragma once
 
