@@ -21,7 +21,7 @@ CLI::Option* AddChoice(CLI::App& verb, const std::string& name, Target& target,
   for (const auto& [word, value] : choices) words.push_back(word);
   const auto is_choice = [words](const std::string& input) {
     const bool known = std::find(words.begin(), words.end(), input) != words.end();
-    return known ? std::string() : fmt::format("'{}' is none of {}", input, fmt::join(words, ", "));
+    return known ? std::string() : fmt::format("'{}' is not one of {}", input, fmt::join(words, ", "));
   };
   const auto set = [&target, choices](const std::string& input) {
     for (const auto& [word, value] : choices)

@@ -84,7 +84,7 @@ class RowReader {
       if (cell == word) return choice = value, OkStatus();
     std::vector<std::string_view> known;
     for (const auto& [word, _] : words) known.push_back(word);
-    return InvalidArgument("{}: '{}' is none of {}", Where(column), Shown(cell), fmt::join(known, ", "));
+    return InvalidArgument("{}: '{}' is not one of {}", Where(column), Shown(cell), fmt::join(known, ", "));
   }
 
   std::string Where(std::string_view column) const {

@@ -82,7 +82,7 @@ TEST(RunRowTest, PrecisionAndRecomputationAreReadOrThoseOfTheFirstTables) {
   EXPECT_EQ(rows->rows[1].setup.precision, Precision::kBf16);
   EXPECT_EQ(rows->rows[1].setup.recompute, Recompute::kFull);
   EXPECT_EQ(parse("256,8,8,1,1,1,1,16,int4,none\n").status().message(),
-            "runs.csv:2: precision: 'int4' is none of bf16, fp16, fp32, fp8");
+            "runs.csv:2: precision: 'int4' is not one of bf16, fp16, fp32, fp8");
 }
 
 TEST(RunRowTest, WhatNewerProgramsDoIsRead) {
