@@ -1,6 +1,8 @@
 // The logits are the largest activation of a small model, so memory is passed over as rarely as can be:
 // blocks of rows that fit the cache are turned into exponentials in place (relative to the local maximum),
 // and backward scales them in place to the gradient. What the other ranks know changes only one factor a row.
+// On a GPU, where each operation costs a launch, a block is only small enough for its fp32 copy to fit
+// memory.
 #include "runtime/model/cross_entropy.h"
 
 #include <torch/torch.h>
@@ -11,13 +13,15 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kBlockBytes = 2 << 20;  // of fp32 logits worked on at a time: stays in the cache of a core
+constexpr int64_t kGpuBlockBytes = 256 << 20;  // a pass over it takes 50 times as long as its launch
 constexpr double kMasked =
     -1e30;  // padding: its exponential is exactly 0, and a row of nothing else stays finite
 
 // Calls `visit(begin, rows)` for blocks of the rows of `logits`.
 template <typename Visit>
 void ForEachBlock(const Tensor& logits, Visit&& visit) {
-  const int64_t rows = std::max<int64_t>(1, kBlockBytes / 4 / logits.size(1));
+  const int64_t bytes = logits.is_cpu() ? kBlockBytes : kGpuBlockBytes;
+  const int64_t rows = std::max<int64_t>(1, bytes / 4 / logits.size(1));
   for (int64_t begin = 0; begin < logits.size(0); begin += rows)
     visit(begin, std::min(rows, logits.size(0) - begin));
 }
