@@ -14,6 +14,7 @@
 #include "runtime/data/bus_guard.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/train/cpu_settings.h"
+#include "runtime/train/gpu_settings.h"
 #include "runtime/train/trainer.h"
 
 namespace cairn {
@@ -151,6 +152,7 @@ int Main(int argc, char** argv) {
   HandleBusErrors();
   KeepFreedMemory();
   SetThreads(config.threads);
+  if (config.device == "cuda") ComputeAlikeEachTime();
   std::unique_ptr<Transport> transport;
   const Status launched = Guard([&] {
     transport = Launch({.device = config.device, .timeout_seconds = config.distributed_timeout_seconds});

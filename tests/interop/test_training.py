@@ -1,5 +1,6 @@
 """Save, crash and resume of real trainings: bit-identical on the same topology, equal losses on others."""
 
+import ctypes
 import json
 import os
 import resource
@@ -36,11 +37,19 @@ def flip_byte(path, offset):
         f.write(bytes([byte ^ 0x10]))
 
 
+def has_gpu():
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    devices = ctypes.c_int()
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(devices)) == 0 and devices.value > 0
+
+
 class Resume(Case):
-    def test_on_the_same_topology_is_bit_identical_to_the_unbroken_run(self):
-        mesh = (2, 1, 2, 1)
+    def expect_bit_identical(self, mesh, *flags):
         flags = ["--bf16", "--hidden-dropout", "0.1", "--attention-dropout", "0.1", "--save-interval", "4",
-                 "--train-iters", "8"]
+                 "--train-iters", "8", *flags]
         whole = self.train("whole", mesh, *flags, "--save", self.path("whole"))
         first = self.train("first", mesh, *flags, "--save", self.path("broken"), "--exit-interval", "4")
         second = self.train("second", mesh, *flags, "--save", self.path("broken"))
@@ -51,6 +60,24 @@ class Resume(Case):
         self.assertTrue(any(name.startswith("rng/") for name in unbroken))
         for name in unbroken:
             np.testing.assert_array_equal(unbroken[name], resumed[name], err_msg=name)
+
+    def test_on_the_same_topology_is_bit_identical_to_the_unbroken_run(self):
+        self.expect_bit_identical((2, 1, 2, 1))
+
+    @unittest.skipUnless(has_gpu(), "no GPU here")
+    def test_on_a_gpu_is_bit_identical_too_and_its_losses_are_those_of_a_cpu(self):
+        self.expect_bit_identical((1, 1, 1), "--device", "cuda", "--seq-length", "512", "--vocab-size", "20000")
+        cairn("verify", self.path("broken"), "--values")
+        for mode in ("lazy", "copy"):
+            self.train(mode, (1, 1, 1), "--device", "cuda", "--bf16", "--train-iters", "4", "--save", self.path(mode),
+                       "--save-mode", mode, "--save-codec", "zstd")
+        self.assertEqual(fingerprint(self.path("lazy")), fingerprint(self.path("copy")))
+        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "12"]
+        wanted = self.train("cpu", (1, 1, 1), *flags)
+        got = self.train("gpu", (1, 1, 1), *flags, "--device", "cuda")
+        self.assertEqual(sorted(got), list(range(1, 13)))
+        for step, loss in wanted.items():
+            self.assertAlmostEqual(got[step] / loss, 1, delta=1e-5)
 
     def test_on_another_topology_the_next_20_losses_agree(self):
         flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "24"]
