@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "runtime/comm/nccl_backend.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gemm.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/layer_norm.h"
+#include "runtime/train/gpu_settings.h"
 #include "runtime/train/optimizer.h"
+#include "tests/support/gpu.h"
 #include "tests/support/reference_gpt.h"
 
 namespace cairn {
@@ -35,9 +38,9 @@ TrainConfig Small() {
 
 // A whole model on one rank.
 struct Model {
-  explicit Model(const TrainConfig& config)
-      : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(), at::kCPU),
-        streams(at::kCPU, config.seed, {}),
+  explicit Model(const TrainConfig& config, at::Device device = at::kCPU)
+      : parameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(), device),
+        streams(device, config.seed, {}),
         stage(config, dims, parameters, streams) {
     InitialValues(config, parameters, [&](const LocalParameter& local, const Tensor& values) {
       parameters.weights().narrow(0, local.flat_begin, values.numel()).copy_(values);
@@ -45,7 +48,8 @@ struct Model {
   }
 
   double Run(const Tensor& tokens, const Tensor& labels) {
-    const Tensor loss = stage.Loss(stage.forward(tokens, true), labels);
+    const at::Device device = parameters.weights().device();
+    const Tensor loss = stage.Loss(stage.forward(tokens.to(device), true), labels.to(device));
     torch::autograd::backward({loss}, {torch::ones_like(loss)});
     return loss.item<double>();
   }
@@ -60,7 +64,7 @@ Leaves MakeLeaves(const Model& model) {
   Leaves leaves;
   for (const ParameterSpec& spec : model.parameters.specs())
     leaves[spec.name] =
-        model.parameters.View(spec.name).value.detach().to(at::kFloat).clone().requires_grad_();
+        model.parameters.View(spec.name).value.detach().cpu().to(at::kFloat).clone().requires_grad_();
   return leaves;
 }
 
@@ -75,8 +79,8 @@ Batch RandomBatch(const TrainConfig& config) {
   return {ids.narrow(1, 0, config.seq_length).contiguous(), ids.narrow(1, 1, config.seq_length).contiguous()};
 }
 
-void ExpectEqualToReference(const TrainConfig& config, double tolerance) {
-  Model model(config);
+void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Device device = at::kCPU) {
+  Model model(config, device);
   const Batch batch = RandomBatch(config);
   const double loss = model.Run(batch.tokens, batch.labels);
   const Leaves leaves = MakeLeaves(model);
@@ -84,7 +88,7 @@ void ExpectEqualToReference(const TrainConfig& config, double tolerance) {
   expected.backward();
   EXPECT_NEAR(loss, expected.item<double>(), tolerance * expected.item<double>());
   for (const auto& [name, leaf] : leaves) {
-    const Tensor grad = model.parameters.View(name).grad;
+    const Tensor grad = model.parameters.View(name).grad.cpu();
     const double scale =
         leaf.grad().abs().max().item<double>() + 1e-2;  // key biases have no gradient but noise
     EXPECT_LE((grad - leaf.grad()).abs().max().item<double>(), tolerance * scale) << name;
@@ -175,6 +179,68 @@ TEST(GptTest, RecomputationChangesNoBitEvenWithDropout) {
   EXPECT_EQ(recomputed.Run(batch.tokens, batch.labels), loss);
   EXPECT_TRUE(at::equal(plain.parameters.grads(), recomputed.parameters.grads()));
   EXPECT_EQ(recomputed.streams.SaveState(), after);
+}
+
+// In few tests, because each is a process of its own under ctest, which loads libtorch's CUDA libraries.
+TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
+  if (!HasGpu()) GTEST_SKIP() << "no GPU here";
+  ComputeAlikeEachTime();
+  const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
+  TrainConfig config = Small();
+  ExpectEqualToReference(config, kTolerance, gpu);
+  config.untie_embeddings_and_output_weights = true;
+  ExpectEqualToReference(config, kTolerance, gpu);
+  config.bf16 = true;
+  ExpectEqualToReference(config, 0.06, gpu);
+  config.bf16 = false;
+  config.fp16 = true;
+  ExpectEqualToReference(config, 0.02, gpu);
+
+  config.bf16 = true;
+  config.fp16 = false;
+  config.hidden_dropout = config.attention_dropout = 0.1;
+  config.seq_length = config.max_position_embeddings = 512;  // several blocks of flash attention
+  const Batch batch = RandomBatch(config);
+  Model first(config, gpu);
+  const double loss = first.Run(batch.tokens, batch.labels);
+  const std::string after = first.streams.SaveState();
+  for (const bool recompute : {false, true}) {
+    config.checkpoint_activations = recompute;
+    Model again(config, gpu);
+    EXPECT_EQ(again.Run(batch.tokens, batch.labels), loss) << recompute;
+    EXPECT_TRUE(at::equal(first.parameters.grads(), again.parameters.grads())) << recompute;
+    EXPECT_EQ(again.streams.SaveState(), after) << recompute;
+  }
+}
+
+TEST(OptimizerOnGpuTest, NormAndUpdateAreThoseOfTheCpu) {
+  if (!HasGpu()) GTEST_SKIP() << "no GPU here";
+  ComputeAlikeEachTime();
+  const at::Device gpu(at::kCUDA, NcclModule::Load(0)->device());
+  const ParallelDims dims;
+  for (const bool bf16 : {false, true}) {
+    TrainConfig config = Small();
+    config.bf16 = bf16;
+    const auto parameters_on = [&](at::Device device) {
+      return FlatParameters(GptSpecs(config), *LayoutOf(GptSpecs(config), {}, 0, 0), 1, config.dtype(),
+                            device);
+    };
+    const FlatParameters here = parameters_on(at::kCPU), there = parameters_on(gpu);
+    Optimizer on_cpu(config, here, dims), on_gpu(config, there, dims);
+    at::manual_seed(4);
+    for (int step = 1; step <= 3; ++step) {
+      Tensor(here.grads()).normal_();
+      Tensor(there.grads()).copy_(here.grads());
+      EXPECT_NEAR(on_gpu.SquareSum() / on_cpu.SquareSum(), 1, 1e-12);
+      EXPECT_EQ(on_gpu.CountZeros(), on_cpu.CountZeros());
+      on_cpu.Step(1e-2, 3.5, step);
+      on_gpu.Step(1e-2, 3.5, step);
+    }
+    const Tensor wanted = here.weights().to(at::kFloat), got = there.weights().cpu().to(at::kFloat);
+    const double tolerance = bf16 ? 0x1p-7 : 1e-5;
+    EXPECT_LE((got - wanted).abs().max().item<double>(), tolerance * wanted.abs().max().item<double>())
+        << bf16;
+  }
 }
 
 TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
