@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/model/gemm.h"
@@ -262,6 +264,17 @@ TEST(RandomStreamsTest, RegionsDrawFromAnotherStream) {
 TEST(RandomStreamsTest, OtherBytesAreCorrupt) {
   RandomStreams streams(at::kCPU, 1, {});
   EXPECT_EQ(streams.LoadState("x").kind(), StatusKind::kCorrupt);
+}
+
+// Compiled without OpenMP it is a loop, and large models take minutes to begin.
+TEST(InitializeTest, ParallelForHasSeveralThreads) {
+  at::set_num_threads(2);
+  std::atomic<int> threads = 0;
+  at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
+    EXPECT_EQ(end - begin, 1);
+    ++threads;
+  });
+  EXPECT_EQ(threads, 2);
 }
 
 TEST(InitializeTest, ValuesDoNotDependOnTheTopology) {
