@@ -74,6 +74,19 @@ std::vector<std::string> ShareHosts(ControlPlane& plane) {
   return result;
 }
 
+// NCCL wants a GPU for each rank, and says no more than "invalid usage".
+void CheckGpus(ControlPlane& plane, const std::string& uuid) {
+  const std::vector<std::string> all = Take(plane.GatherToRoot(uuid, "GPUs"));
+  std::string shared;
+  for (auto gpu = all.begin(); gpu != all.end() && shared.empty(); ++gpu)
+    if (const auto other = std::find(all.begin(), gpu, *gpu); other != gpu)
+      shared = fmt::format(
+          "device cuda: ranks {} and {} would share a GPU; start no more ranks on a host than it has GPUs",
+          other - all.begin(), gpu - all.begin());
+  shared = Take(plane.BroadcastFromRoot(std::move(shared), "GPUs"));
+  TORCH_CHECK(shared.empty(), shared);
+}
+
 class LoneMailbox : public Mailbox {
  public:
   int rank() const override { return 0; }
@@ -130,6 +143,7 @@ void Transport::LoadNccl() {
   nccl_ = NcclModule::Load(local_rank());
   device_ = fmt::format("cuda:{}", nccl_->device());
   if (size() == 1) return;
+  CheckGpus(*plane_, nccl_->uuid());
   store_ = world_->store();
   if (store_) return;
   c10d::TCPStoreOptions options;

@@ -32,6 +32,8 @@ std::unique_ptr<NcclModule> NcclModule::Load(int local_rank) {
   auto nccl = std::make_unique<NcclModule>();
   nccl->new_backend_ = Symbol<NewBackendFunction>(module, "CairnNewNcclBackend");
   nccl->device_ = Symbol<int (*)(int)>(module, "CairnSelectDevice")(local_rank);
+  nccl->uuid_.resize(16);
+  Symbol<void (*)(int, char*)>(module, "CairnGpuUuid")(nccl->device_, nccl->uuid_.data());
   return nccl;
 }
 

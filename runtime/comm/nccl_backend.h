@@ -20,6 +20,7 @@ class NcclModule {
   static std::unique_ptr<NcclModule> Load(int local_rank);
 
   int device() const { return device_; }
+  const std::string& uuid() const { return uuid_; }  // of the device, 16 bytes
 
   // ProcessGroupNCCL for a group. `prefix` names the group among all that ever use the store.
   c10::intrusive_ptr<c10d::Backend> NewBackend(const c10::intrusive_ptr<c10d::Store>& store,
@@ -30,6 +31,7 @@ class NcclModule {
   using NewBackendFunction = c10d::Backend* (*)(c10d::Store*, const char*, int, int, int, double);
   NewBackendFunction new_backend_ = nullptr;
   int device_ = 0;
+  std::string uuid_;
 };
 
 }  // namespace cairn

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 import h5py
 import numpy as np
@@ -78,6 +79,9 @@ class Resume(Case):
         self.assertEqual(sorted(got), list(range(1, 13)))
         for step, loss in wanted.items():
             self.assertAlmostEqual(got[step] / loss, 1, delta=1e-5)
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="0"):
+            self.train("shared", (1, 1, 2), *flags, "--device", "cuda", status=2)
+        self.assertIn("ranks 0 and 1 would share a GPU", self.output)
 
     def test_on_another_topology_the_next_20_losses_agree(self):
         flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--train-iters", "24"]

@@ -1,7 +1,9 @@
 // libcairn_nccl.so: what needs CUDA and NCCL, apart so that CPU ranks load neither. See nccl_backend.h.
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -28,6 +30,14 @@ extern "C" int CairnSelectDevice(int local_rank) {
   const auto device = static_cast<c10::DeviceIndex>(local_rank % devices);
   c10::cuda::set_device(device);
   return device;
+}
+
+// What no other GPU has, on any host: 16 bytes.
+extern "C" void CairnGpuUuid(int device, char* uuid) {
+  cudaDeviceProp properties{};
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  TORCH_CHECK(error == cudaSuccess, "device cuda:", device, ": ", cudaGetErrorString(error));
+  std::memcpy(uuid, &properties.uuid, sizeof(properties.uuid));
 }
 
 // A backend that the caller owns.
