@@ -200,7 +200,7 @@ Result<std::unique_ptr<Snapshot>> Checkpointer::MakeSnapshot(const StateBuffers&
   CAIRN_ASSIGN_OR_RETURN(ShardPlan plan,
                          ShardPlan::Make(ShardName(control_->rank()), {run_, 0}, tensors, std::move(pieces)));
   std::unique_ptr<DeviceSnapshot> device;
-  if (options_.device_snapshot && options_.lazy) {
+  if (options_.device_snapshot) {
     CAIRN_ASSIGN_OR_RETURN(device, options_.device_snapshot());
   }
   const auto copy = [this](void* to, const void* from, size_t bytes) {

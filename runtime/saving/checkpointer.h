@@ -53,7 +53,7 @@ struct CheckpointerOptions {
   Direct direct = Direct::kAuto;
   // Device memory to host and back; used for parts with on_gpu only.
   std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
-  // For lazy copies off a GPU; empty: by device_copy.
+  // For copies off a GPU; empty: by device_copy.
   std::function<Result<std::unique_ptr<DeviceSnapshot>>()> device_snapshot;
 };
 

@@ -5,7 +5,7 @@
 // - behind: a thread copies chunk by chunk, taking each chunk's digest while it is in cache, under the next
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
-// What lies on a GPU is copied behind by a DeviceSnapshot (device_snapshot.h), which digests it there; the
+// What lies on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there; behind, the
 // trainer then only fences its stream.
 #pragma once
 
@@ -37,8 +37,8 @@ class Snapshot {
     bool on_gpu = false;
   };
 
-  // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU and copied behind;
-  // where there is none, `copy` is used. Errors: NoSpace where there is not enough memory.
+  // `sources`: one a piece of the plan, as given to it. `device`: for what is on a GPU; where there is none,
+  // `copy` is used. Errors: NoSpace where there is not enough memory.
   static Result<std::unique_ptr<Snapshot>> Make(ShardPlan plan, std::vector<Source> sources, DeviceCopy copy,
                                                 std::unique_ptr<DeviceSnapshot> device = nullptr);
   ~Snapshot();

@@ -120,6 +120,17 @@ TEST_F(SnapshotTest, ADevicesPartJoinsTheHosts) {
   }
 }
 
+// Without a DeviceCopy, which would be slow: the test has none to call.
+TEST_F(SnapshotTest, ADevicesPartIsThereWhenACopyAtOnceReturns) {
+  const auto snapshot = Make(NewHostSnapshot());
+  const std::vector<std::byte> before[2] = {parts_[0], parts_[1]};
+  const TempDir directory;
+  snapshot->CopyNow(kIdentity, {{parts_[0].data(), true}, {parts_[1].data(), false}});
+  for (auto& part : parts_) std::ranges::fill(part, std::byte{1});
+  ExpectAVerifiedFile(*snapshot, directory.path());
+  ExpectImageHolds(*snapshot, before);
+}
+
 // A device that fails ends the write with its word, and the next snapshot works.
 TEST_F(SnapshotTest, ADeviceThatFailsIsAnErrorOfThatSaveAlone) {
   class Failing : public DeviceSnapshot {
