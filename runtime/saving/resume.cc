@@ -2,7 +2,8 @@
 // --load where the run directory has none; then it leaves out the unhealthy ones. All ranks load one proposal
 // after the other. A step counts only if every rank loaded its part, so no two ranks continue from different
 // steps. Damage leads to the next proposal; any other error ends the start. Within a step, boxes in host
-// memory go into one parallel load. Boxes that go to a GPU, or are cast, pass through a buffer one by one.
+// memory go into one parallel load. Boxes that go to a GPU are loaded so in batches, each through a buffer;
+// boxes that are cast pass through one alone.
 
 #include "runtime/saving/resume.h"
 
@@ -23,6 +24,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kWindowElements = 1 << 20;
+constexpr uint64_t kGpuBatchBytes = 1 << 30;  // of host memory, or the largest box
 
 FlatRange Overlap(FlatRange a, FlatRange b) {
   const uint64_t begin = std::max(a.begin, b.begin);
@@ -367,8 +369,7 @@ Status Resumer::CheckStates(const StepReader& step) const {
 Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
   CAIRN_RETURN_IF_ERROR(CheckStates(step));
   const TensorLookup lookup(step.catalog());
-  std::vector<ReadRequest> requests;
-  std::vector<std::byte> host;
+  std::vector<ReadRequest> requests, for_gpu;
   for (const StateBuffers::Part& part : buffers.parts) {
     for (const LocalParameter& local : buffers.layout.parameters) {
       const ParameterSpec& spec = buffers.specs[local.index];
@@ -378,18 +379,35 @@ Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
           CAIRN_RETURN_IF_ERROR(LoadAs(step, tensor, box, part.dtype, part.on_gpu, target));
           continue;
         }
-        const size_t bytes = box.Volume() * SizeOf(part.dtype);
-        if (!part.on_gpu) {
-          requests.push_back({tensor, box, {target, bytes}});
-          continue;
-        }
-        host.resize(bytes);
-        CAIRN_RETURN_IF_ERROR(step.ReadBox(tensor, box, host));
-        device_copy_(target, host.data(), bytes);
+        (part.on_gpu ? for_gpu : requests)
+            .push_back({tensor, box, {target, box.Volume() * SizeOf(part.dtype)}});
       }
     }
   }
+  CAIRN_RETURN_IF_ERROR(LoadToGpu(step, for_gpu));
   return step.Load(requests);
+}
+
+Status Resumer::LoadToGpu(StepReader& step, std::span<const ReadRequest> requests) const {
+  std::vector<std::byte> host;
+  while (!requests.empty()) {
+    size_t count = 0;
+    uint64_t bytes = 0;
+    do bytes += requests[count++].out.size();
+    while (count < requests.size() && bytes + requests[count].out.size() <= kGpuBatchBytes);
+    if (host.size() < bytes) host.resize(bytes);
+    std::vector<ReadRequest> batch(requests.begin(), requests.begin() + count);
+    bytes = 0;
+    for (ReadRequest& request : batch) {
+      request.out = std::span(host).subspan(bytes, request.out.size());
+      bytes += request.out.size();
+    }
+    CAIRN_RETURN_IF_ERROR(step.Load(batch));
+    for (size_t i = 0; i < count; ++i)
+      device_copy_(requests[i].out.data(), batch[i].out.data(), batch[i].out.size());
+    requests = requests.subspan(count);
+  }
+  return OkStatus();
 }
 
 void Resumer::LoadRng(StepReader& step, StateBuffers& buffers) {

@@ -72,6 +72,7 @@ class Resumer {
                             const StateBuffers::Part& part) const;
   Status CheckStates(const StepReader& step) const;
   Status LoadParts(StepReader& step, StateBuffers& buffers);
+  Status LoadToGpu(StepReader& step, std::span<const ReadRequest> requests) const;
   Status LoadWeights(StepReader& step, StateBuffers& buffers);
   Status LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype dtype, bool on_gpu,
                 std::byte* target);

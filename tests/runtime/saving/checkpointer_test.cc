@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "ckpt/step/step_reader.h"
@@ -111,6 +112,7 @@ class CheckpointerTest : public testing::Test {
     world.Run([&](const std::shared_ptr<Mailbox>& mailbox) {
       ControlPlane votes(mailbox->Duplicate("votes"), kTimeout);
       RankState state(specs_, topology, mailbox->rank(), weights_);
+      for (StateBuffers::Part& part : state.buffers().parts) part.on_gpu = options.device_copy != nullptr;
       auto made = Checkpointer::Create(options, std::make_unique<ControlPlane>(mailbox, kTimeout));
       ASSERT_TRUE(made.ok()) << made.status().message();
       Checkpointer& checkpointer = **made;
@@ -165,6 +167,22 @@ TEST_F(CheckpointerTest, LazySavesOfOneTopologyAreAnothersStart) {
   Train({.tp = 1, .pp = 2, .dp = 1}, 5, 9, {.overlap = SaveOverlap::kDouble});
   Train({.tp = 1, .pp = 1, .dp = 3, .zero = 1}, 9, 11, {.lazy = false});
   ExpectStep(11);
+}
+
+// Here "device memory" is memory like any other.
+TEST_F(CheckpointerTest, StateOnAGpuComesAndGoesByDeviceCopy) {
+  std::atomic<uint64_t> to_host = 0, to_gpu = 0;
+  const auto copy = [&](void* to, const void* from, size_t bytes, bool to_device) {
+    std::memcpy(to, from, bytes);
+    (to_device ? to_gpu : to_host) += bytes;
+  };
+  uint64_t state = 0;
+  for (const ParameterSpec& spec : specs_) state += spec.shape.Volume() * (2 + 3 * 4);
+  Train({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 0, 2, {.device_copy = copy});
+  EXPECT_EQ(to_host, state);
+  EXPECT_EQ(to_gpu, 0u);
+  Train({.tp = 1, .pp = 1, .dp = 1}, 2, 3, {.device_copy = copy});
+  EXPECT_EQ(to_gpu, state);
 }
 
 TEST_F(CheckpointerTest, SkippedSavesAreSkippedByAllRanks) {
