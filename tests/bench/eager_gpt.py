@@ -36,7 +36,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(h)
 
     def forward(self, tokens, labels):
-        x = self.word(tokens) + self.position(torch.arange(tokens.shape[1]))
+        x = self.word(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.word.weight)
@@ -49,10 +49,11 @@ def main():
                           ("gas", 1), ("steps", 12), ("skip", 2), ("threads", 2)]:
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--bf16", action="store_true")
+    p.add_argument("--device", default="cpu")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
-    model = Gpt(a.layers, a.hidden, a.heads, a.vocab, a.seq)
+    model = Gpt(a.layers, a.hidden, a.heads, a.vocab, a.seq).to(a.device)
     if a.bf16:
         model = model.bfloat16()
     # 16-bit training keeps fp32 masters, as cairn train does; PyTorch leaves that to the user.
@@ -63,7 +64,7 @@ def main():
     for step in range(a.steps):
         start = time.perf_counter()
         for _ in range(a.gas):
-            data = torch.randint(a.vocab, (a.mbs, a.seq + 1))
+            data = torch.randint(a.vocab, (a.mbs, a.seq + 1)).to(a.device)
             (model(data[:, :-1], data[:, 1:]) / a.gas).backward()
         if a.bf16:
             for master, q in zip(masters, params):
@@ -76,6 +77,8 @@ def main():
             with torch.no_grad():
                 for master, q in zip(masters, params):
                     q.copy_(master)
+        if a.device == "cuda":
+            torch.cuda.synchronize()
         if step >= a.skip:
             seconds.append(time.perf_counter() - start)
     print(json.dumps(seconds))

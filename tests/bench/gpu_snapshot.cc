@@ -1,7 +1,7 @@
 // What a snapshot from the GPU costs, as one line of JSON: its time as a ratio to a plain pinned copy of the
 // same bytes, the host's stall, and what it does to a stream busy with bf16 matrix products.
 //
-//   gpu_snapshot [GIGABYTES=4] [ROUNDS=5]
+//   gpu_snapshot [GIGABYTES=4] [ROUNDS=5] [SLOT_MIB=64] [SLOTS=2]
 //
 // Each round times all of them, in an order that rotates; ratios are medians of the rounds'. The arena and
 // all digests are compared with the plain copy's bytes before any time counts. Without a GPU it says so.
@@ -129,18 +129,20 @@ double Median(std::vector<double> values) {
 }
 
 struct Round {
-  double plain = 0, snapshot = 0, begin = 0, fence = 0, step = 0, busy_step = 0;  // seconds
+  double plain = 0, snapshot = 0, begin = 0, fence = 0, step = 0, busy_step = 0,
+         busy_snapshot = 0;  // seconds
 };
 
 class Bench {
  public:
-  explicit Bench(uint64_t bytes)
+  Bench(uint64_t bytes, CudaSnapshotOptions options)
       : bytes_(bytes), device_(DeviceBytes(bytes)), pieces_(MakePieces(device_, bytes)) {
     FillRandom(device_, bytes_);
     plain_ = TouchedPages(bytes_);
     arena_ = TouchedPages(pieces_.back().offset + bytes_ - (pieces_.back().source - device_) + kPageBytes);
     Check(cudaHostRegister(plain_.data(), plain_.size(), cudaHostRegisterDefault), "cudaHostRegister");
-    auto snapshot = NewCudaSnapshot({.compute_stream = busy_.stream()});
+    options.compute_stream = busy_.stream();
+    auto snapshot = NewCudaSnapshot(options);
     Check(snapshot.status());
     snapshot_ = std::move(snapshot).value();
     Check(snapshot_->SetArena(arena_));
@@ -168,15 +170,16 @@ class Bench {
 
   // The products run over the snapshot, the fence comes behind them.
   void BusyStep(int products, Round& round) {
-    double start = Now();
+    const double begin = Now();
     Check(snapshot_->Begin(pieces_));
-    round.begin = Now() - start;
+    round.begin = Now() - begin;
     busy_.Enqueue(products);
     round.busy_step = busy_.Seconds();
-    start = Now();
+    const double fence = Now();
     Check(snapshot_->FenceSources());
-    round.fence = Now() - start;
+    round.fence = Now() - fence;
     digests_ = Take();
+    round.busy_snapshot = Now() - begin;
   }
 
   // The last snapshot against the last plain copy.
@@ -208,16 +211,16 @@ class Bench {
   SnapshotDigests digests_;
 };
 
-int Main(uint64_t bytes, int rounds) {
+int Main(uint64_t bytes, int rounds, const CudaSnapshotOptions& options) {
   cudaDeviceProp properties{};
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  Bench bench(bytes);
+  Bench bench(bytes, options);
   // Warm up, and find how many products take a little longer than the copy.
   const double plain = std::min(bench.PlainCopy(), bench.PlainCopy());
   bench.Snapshot();
   bench.Step(10);
   const int products = std::max(1, static_cast<int>(1.25 * plain / (bench.Step(10) / 10)));
-  std::vector<double> ratio, step_ratio, begin_ratio, fence_ratio, plain_gbs, snapshot_gbs;
+  std::vector<double> ratio, busy_ratio, step_ratio, begin_ratio, fence_ratio, plain_gbs, snapshot_gbs;
   bool verified = true;
   for (int i = 0; i < rounds; ++i) {
     Round round;
@@ -237,6 +240,7 @@ int Main(uint64_t bytes, int rounds) {
       }
     verified = verified && bench.Holds();
     ratio.push_back(round.plain / round.snapshot);
+    busy_ratio.push_back(round.plain / round.busy_snapshot);
     step_ratio.push_back(round.busy_step / round.step);
     begin_ratio.push_back(round.begin / round.plain);
     fence_ratio.push_back(round.fence / round.plain);
@@ -249,7 +253,10 @@ int Main(uint64_t bytes, int rounds) {
                                {"verified", verified},
                                {"plain_gb_per_s", Median(plain_gbs)},
                                {"snapshot_gb_per_s", Median(snapshot_gbs)},
+                               {"slots", options.slots},
+                               {"slot_mib", options.slot_bytes >> 20},
                                {"copy_ratio", Median(ratio)},         // of a plain copy's speed; 0.97 wanted
+                               {"busy_ratio", Median(busy_ratio)},    // likewise, beside the products
                                {"step_ratio", Median(step_ratio)},    // 1.02 wanted
                                {"begin_ratio", Median(begin_ratio)},  // host's stall, of a plain copy's time
                                {"fence_ratio", Median(fence_ratio)},
@@ -271,9 +278,12 @@ int main(int argc, char** argv) {
   }
   const double gigabytes = argc > 1 ? std::atof(argv[1]) : 4;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  cairn::CudaSnapshotOptions options;
+  if (argc > 3) options.slot_bytes = std::strtoull(argv[3], nullptr, 10) << 20;
+  if (argc > 4) options.slots = std::atoi(argv[4]);
   if (gigabytes <= 0 || rounds <= 0) {
-    fmt::print(stderr, "gpu_snapshot [GIGABYTES] [ROUNDS]: both are more than 0\n");
+    fmt::print(stderr, "gpu_snapshot [GIGABYTES] [ROUNDS] [SLOT_MIB] [SLOTS]: all are more than 0\n");
     return 2;
   }
-  return cairn::Main(static_cast<uint64_t>(gigabytes * 1e9), rounds);
+  return cairn::Main(static_cast<uint64_t>(gigabytes * 1e9), rounds, options);
 }

@@ -17,14 +17,14 @@ def ours(cairn, a, bf16):
         subprocess.run([cairn, "train", "--num-layers", str(a.layers), "--hidden-size", str(a.hidden), "--num-attention-heads",
                         str(a.heads), "--seq-length", str(a.seq), "--vocab-size", str(a.vocab), "--mock-data",
                         "--micro-batch-size", str(a.mbs), "--global-batch-size", str(a.mbs * a.gas), "--train-iters",
-                        str(a.steps), "--hidden-dropout", "0", "--attention-dropout", "0", "--threads", str(a.threads),
+                        str(a.steps), "--hidden-dropout", "0", "--attention-dropout", "0", "--threads", str(a.threads), "--device", a.device,
                         "--log-json", log, *(["--bf16"] if bf16 else [])], check=True, stdout=subprocess.DEVNULL)
         with open(log) as lines:
             return [json.loads(line)["seconds"] for line in lines][a.skip:]
 
 
 def peer(a, bf16):
-    flags = [f"--{name}={getattr(a, name)}" for name in ("layers", "hidden", "heads", "vocab", "seq", "mbs", "gas", "steps", "skip", "threads")]
+    flags = [f"--{name}={getattr(a, name)}" for name in ("layers", "hidden", "heads", "vocab", "seq", "mbs", "gas", "steps", "skip", "threads", "device")]
     done = subprocess.run([sys.executable, os.path.join(HERE, "eager_gpt.py"), *flags, *(["--bf16"] if bf16 else [])],
                           check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
@@ -35,6 +35,7 @@ def main():
     for name, default in [("layers", 4), ("hidden", 256), ("heads", 8), ("vocab", 4096), ("seq", 256), ("mbs", 4), ("gas", 2),
                           ("steps", 12), ("skip", 2), ("threads", 2), ("rounds", 5)]:
         p.add_argument("--" + name, type=int, default=default)
+    p.add_argument("--device", default="cpu", help="cpu or cuda")
     p.add_argument("--cairn", default=os.environ.get("CAIRN", "build/cairn"))
     a = p.parse_args()
     tokens = a.mbs * a.gas * a.seq
