@@ -1,9 +1,11 @@
 """What the scripts and the configuration do to a machine: nothing that was not asked for."""
 
+import io
 import os
 import pathlib
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -44,6 +46,14 @@ class ScriptsTest(unittest.TestCase):
         done = self.run_here("cmake", "-S", str(ROOT), "-B", str(self.dir / "build"), "-G", "Ninja", f"-DCAIRN_VENV={self.dir}/venv")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("has no torch", done.stderr)
+
+    def test_pack_takes_the_libraries_that_another_machine_lacks_and_no_glibc(self):
+        build, program = os.path.split(os.environ["CAIRN_MAKE_STEP"])
+        done = subprocess.run(["scripts/pack", build, program], cwd=ROOT, capture_output=True, check=True)
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as pack:
+            names = {name.split(".so")[0] for name in pack.getnames()}
+        self.assertLessEqual({"./bin/make_step", "./environment", "./lib/libhdf5_serial", "./lib/libzstd"}, names)
+        self.assertFalse(names & {"./lib/libc", "./lib/libm", "./lib/libstdc++", "./lib/libgomp"})
 
 
 if __name__ == "__main__":
