@@ -24,7 +24,8 @@ def ours(cairn, a, bf16):
 
 
 def peer(a, bf16):
-    flags = [f"--{name}={getattr(a, name)}" for name in ("layers", "hidden", "heads", "vocab", "seq", "mbs", "gas", "steps", "skip", "threads", "device")]
+    names = ("layers", "hidden", "heads", "vocab", "seq", "mbs", "gas", "steps", "skip", "threads", "device")
+    flags = [f"--{name}={getattr(a, name)}" for name in names]
     done = subprocess.run([sys.executable, os.path.join(HERE, "eager_gpt.py"), *flags, *(["--bf16"] if bf16 else [])],
                           check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
