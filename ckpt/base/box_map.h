@@ -16,6 +16,8 @@ struct BoxMap {
   // `part` of the tensor in the array's coordinates. Offsets are modulo 2^64: what lies outside `box` may
   // come to lie before the array.
   Box ToArray(const Box& part) const;
+  // The same seen from the array.
+  BoxMap Inverse() const { return {in_array, box, transpose}; }
   // Both boxes lie in these shapes, and have the same elements.
   bool Fits(const Dims& tensor, const Dims& array) const;
 };

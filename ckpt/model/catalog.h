@@ -79,6 +79,20 @@ struct StepCatalog : TensorTable {
 
 StepCatalog PackCatalog(const Catalog& catalog);
 
+// The pieces of an opened step as regions; the catalog must outlive them.
+class PieceRegions final : public Regions {
+ public:
+  explicit PieceRegions(const StepCatalog& catalog) : catalog_(catalog) {}
+  size_t size() const override { return catalog_.pieces.size(); }
+  Region operator[](size_t index) const override { return catalog_.pieces.RegionOf(index); }
+  std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
+    return catalog_.PiecesOfTensor(tensor);
+  }
+
+ private:
+  const StepCatalog& catalog_;
+};
+
 // Finds a table's tensors by parameter name and role; the table must outlive it.
 class TensorLookup {
  public:

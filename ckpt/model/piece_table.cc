@@ -99,4 +99,20 @@ uint32_t PieceTable::FileOf(size_t index) const {
   return static_cast<uint32_t>(Get(at));
 }
 
+Region PieceTable::RegionOf(size_t index) const {
+  const std::byte* at = records_[index];
+  Region region;
+  region.file = static_cast<uint32_t>(Get(at));
+  region.tensor = static_cast<uint32_t>(Get(at));
+  region.offset = Get(at);
+  Get(at);  // stored bytes
+  Get(at);  // codec
+  const auto rank = static_cast<int>(Get(at));
+  for (int i = 0; i < rank; ++i) region.box.offset.push_back(Get(at));
+  for (int i = 0; i < rank; ++i) region.box.extent.push_back(Get(at));
+  region.range.begin = Get(at);
+  region.range.end = Get(at);
+  return region;
+}
+
 }  // namespace cairn

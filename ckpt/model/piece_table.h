@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ckpt/model/piece.h"
+#include "ckpt/model/region.h"
 
 namespace cairn {
 
@@ -41,6 +42,7 @@ class PieceTable {
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
   // Of one piece, without making it.
+  Region RegionOf(size_t index) const;
   uint32_t FileOf(size_t index) const;
 
   void reserve(size_t pieces) { records_.reserve(pieces); }

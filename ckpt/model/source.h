@@ -29,6 +29,8 @@ class CheckpointSource {
   // its files tell, relaxations that were allowed in `history`, and no files.
   virtual const Manifest& manifest() const = 0;
   virtual const TensorTable& catalog() const = 0;
+  // Which elements of its tensors lie where: each once. Files are those of the catalog.
+  virtual const Regions& regions() const = 0;
   virtual const std::string& directory() const = 0;  // what the catalog's files are relative to
   // What messages call it: the directory, or the one file that it is.
   virtual const std::string& name() const { return directory(); }

@@ -34,6 +34,7 @@ class StepReader final : public CheckpointSource {
 
   const Manifest& manifest() const override { return manifest_; }
   const StepCatalog& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return directory_; }
   // Of a file of the manifest: the shards of a virtual step are another step's.
   std::string DirectoryOf(std::string_view file) const { return manifest_.DirectoryOf(directory_, file); }
@@ -86,6 +87,7 @@ class StepReader final : public CheckpointSource {
   std::string directory_;
   Manifest manifest_;
   StepCatalog catalog_;
+  const PieceRegions regions_{catalog_};
   std::optional<OpenFiles> files_;  // shards; from when it is known where they are
   std::list<Chunk> cache_;          // most recently used first
   uint64_t cache_bytes_ = 16 * kChunkBytes;

@@ -19,7 +19,7 @@ namespace {
 
 // A run of bytes of the file under one digest: a chunk of a piece, or a stretch of the envelope (piece is
 // null).
-struct Region {
+struct FileRegion {
   uint64_t begin;
   uint64_t end;
   const Piece* piece;
@@ -34,9 +34,9 @@ std::vector<Piece> PiecesOfFile(const StepCatalog& catalog, uint32_t file) {
 }
 
 // `pieces` are those of the file.
-std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piece>& pieces,
-                              uint64_t file_bytes) {
-  std::vector<Region> chunks;
+std::vector<FileRegion> FileRegionsOf(const StepCatalog& catalog, const std::vector<Piece>& pieces,
+                                      uint64_t file_bytes) {
+  std::vector<FileRegion> chunks;
   for (const Piece& piece : pieces) {
     for (uint64_t chunk = 0; chunk < piece.chunks.size(); ++chunk) {
       const ChunkPlace place = PlaceOfChunk(piece, chunk, SizeOf(catalog.tensors[piece.tensor].dtype));
@@ -44,10 +44,10 @@ std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piec
       chunks.push_back({place.offset, place.offset + place.stored_bytes, &piece, chunk});
     }
   }
-  std::ranges::sort(chunks, {}, &Region::begin);
-  std::vector<Region> regions;
+  std::ranges::sort(chunks, {}, &FileRegion::begin);
+  std::vector<FileRegion> regions;
   uint64_t at = 0;
-  for (const Region& chunk : chunks) {
+  for (const FileRegion& chunk : chunks) {
     if (at < chunk.begin) regions.push_back({at, chunk.begin, nullptr, 0});
     regions.push_back(chunk);
     at = std::max(at, chunk.end);
@@ -58,7 +58,7 @@ std::vector<Region> RegionsOf(const StepCatalog& catalog, const std::vector<Piec
 
 using Sink = std::function<Status(std::span<const std::byte>)>;
 
-Status ScanRegion(FileScan& scan, const Region& region, const Sink& sink) {
+Status ScanRegion(FileScan& scan, const FileRegion& region, const Sink& sink) {
   while (scan.offset() < region.end) {
     CAIRN_ASSIGN_OR_RETURN(const auto bytes, scan.Next(region.end - scan.offset()));
     CAIRN_RETURN_IF_ERROR(sink(bytes));
@@ -68,7 +68,7 @@ Status ScanRegion(FileScan& scan, const Region& region, const Sink& sink) {
 
 // Sets `wrong` where a chunk is not what its digest says; fails where it cannot be read. The buffers are
 // scratch memory.
-Status CheckChunk(FileScan& scan, const Region& region, uint64_t element_bytes, uint64_t seed,
+Status CheckChunk(FileScan& scan, const FileRegion& region, uint64_t element_bytes, uint64_t seed,
                   const Sink& sink, std::vector<std::byte>& stored, std::vector<std::byte>& decoded,
                   Status& wrong) {
   const ChunkPlace place = PlaceOfChunk(*region.piece, region.chunk, element_bytes);
@@ -106,7 +106,7 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
   Hasher envelope;
   uint64_t envelope_offset = 0;
   const std::vector<Piece> pieces = PiecesOfFile(catalog, file_index);
-  for (const Region& region : RegionsOf(catalog, pieces, file.bytes)) {
+  for (const FileRegion& region : FileRegionsOf(catalog, pieces, file.bytes)) {
     const bool is_envelope = region.piece == nullptr;
     if (is_envelope) envelope_offset = region.begin;
     const auto each = [&](std::span<const std::byte> bytes) {

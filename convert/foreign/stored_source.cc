@@ -113,6 +113,16 @@ Status StoredSource::CheckCovered() const {
   return CheckCoverage(boxes).WithContext(directory());
 }
 
+Region StoredSource::PartRegions::operator[](size_t index) const {
+  const ArrayPart& part = source_.catalog_.parts[index];
+  const StoredArray& array = source_.catalog_.arrays[part.array];
+  Region region = Region::Whole(part.tensor, 0, part.box);
+  if (array.extents.empty()) return region;
+  region.file = array.extents[0].file;
+  region.offset = array.extents[0].file_offset;
+  return region;
+}
+
 void StoredSource::SetCacheBytes(uint64_t bytes) {
   window_bytes_ = std::clamp(bytes, kMinWindowBytes, kMaxWindowBytes);
   if (bytes == 0) std::vector<std::byte>().swap(window_);

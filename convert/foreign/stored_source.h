@@ -45,6 +45,7 @@ class StoredSource final : public ForeignSource {
 
   const Manifest& manifest() const override { return manifest_; }
   const TensorTable& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return files_.directory(); }
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void SetCacheBytes(uint64_t bytes) override;
@@ -53,8 +54,23 @@ class StoredSource final : public ForeignSource {
   const std::string& name() const override { return name_.empty() ? directory() : name_; }
   void SetName(std::string name) override { name_ = std::move(name); }
   void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
+  const StoredCatalog* stored() const override { return &catalog_; }
 
  private:
+  // The parts, each in the file where its array begins.
+  class PartRegions final : public Regions {
+   public:
+    explicit PartRegions(const StoredSource& source) : source_(source) {}
+    size_t size() const override { return source_.catalog_.parts.size(); }
+    Region operator[](size_t index) const override;
+    std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
+      return {source_.first_parts_[tensor], source_.first_parts_[tensor + 1]};
+    }
+
+   private:
+    const StoredSource& source_;
+  };
+
   // A stretch of a file and where its elements go.
   struct Run {
     uint32_t file;
@@ -78,6 +94,7 @@ class StoredSource final : public ForeignSource {
   Manifest manifest_;
   StoredCatalog catalog_;
   std::vector<size_t> first_parts_;  // of each tensor; one more at the end
+  const PartRegions regions_{*this};
   OpenFiles files_;
   uint64_t window_bytes_ = 4 << 20;
   std::vector<std::byte> window_;

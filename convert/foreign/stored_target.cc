@@ -10,11 +10,11 @@ uint64_t StoredTarget::bytes() const {
   return bytes;
 }
 
-void PlaceZips(StoredTarget& target) {
-  for (TargetZip& zip : target.zips) {
-    uint64_t& bytes = target.files[zip.file].bytes;
-    zip.offset = PageUp(bytes);
-    bytes = zip.offset + zip.layout.bytes();
+void PlaceContainers(StoredTarget& target) {
+  for (TargetContainer& container : target.containers) {
+    uint64_t& bytes = target.files[container.file].bytes;
+    container.offset = PageUp(bytes);
+    bytes = container.offset + container.layout->bytes();
   }
 }
 

@@ -1,8 +1,8 @@
 // A block is cut with the parts of its tensor, each of those into runs of an array, and these into stretches
 // of storages. Every array has a stream, which holds what continues at one place: a write buffer and a CRC.
 // Where it breaks off, the CRC of the run is added for its place in the storage, so that runs may come in
-// any order. Finish() writes constants and what is around the storages, which holds the CRCs, and then makes
-// files and directories durable.
+// any order. Finish() writes the frames: constants and what is around the storages, which holds the CRCs.
+// Then come texts and copies; files and directories are made durable.
 
 #include "convert/foreign/stored_writer.h"
 
@@ -11,8 +11,19 @@
 #include <set>
 
 #include "ckpt/step/partial_dir.h"
+#include "convert/foreign/transpose.h"
 
 namespace cairn {
+namespace {
+
+constexpr uint64_t kCopyBytes = 1 << 20;
+// Pages that wait to become whole: at the ends of arrays as a rule. What is transposed on its way comes in
+// many short stretches, page after page again and again.
+constexpr size_t kWaitingPages = 2 << 10;
+constexpr size_t kWaitingTransposedPages = 16 << 10;
+
+}  // namespace
+
 Result<std::unique_ptr<StoredWriter>> StoredWriter::Create(FileSystem& fs, WriteRing& ring,
                                                            const std::string& directory,
                                                            const StoredTarget& target, Direct direct) {
@@ -24,20 +35,30 @@ Result<std::unique_ptr<StoredWriter>> StoredWriter::Create(FileSystem& fs, Write
 Status StoredWriter::Open(WriteRing& ring, Direct direct) {
   parts_.resize(target_.tensors.size());
   for (uint32_t i = 0; i < target_.parts.size(); ++i) parts_[target_.parts[i].tensor].push_back(i);
-  for (const TargetZip& zip : target_.zips) {
+  std::vector<bool> contains(target_.files.size());
+  for (const TargetContainer& container : target_.containers) {
+    contains[container.file] = true;
     std::vector<Crc32Sum>& crcs = crcs_.emplace_back();
-    for (size_t s = 0; s < zip.layout.storage_count(); ++s) crcs.emplace_back(zip.layout.storage_bytes(s));
+    const StorageLayout& layout = *container.layout;
+    for (size_t s = 0; layout.wants_crcs() && s < layout.storage_count(); ++s)
+      crcs.emplace_back(layout.storage_bytes(s));
   }
-  std::vector<bool> zipped(target_.files.size());
-  for (const TargetZip& zip : target_.zips) zipped[zip.file] = true;
+  for (const TargetConstant& constant : target_.constants) {
+    std::vector<Crc32Sum>& crcs = crcs_[constant.container];
+    const auto bytes = std::as_bytes(std::span(constant.bytes));
+    if (!crcs.empty()) crcs[constant.storage].Add(bytes.size(), Crc32Sum::Extend(0, bytes));
+  }
+  const bool transposes = std::ranges::any_of(target_.parts, &ArrayPart::transpose);
   std::set<std::string> made;
   for (size_t i = 0; i < target_.files.size(); ++i) {
     const TargetFile& file = target_.files[i];
     const std::string path = JoinPath(directory_, file.name);
     if (made.insert(ParentDir(path)).second) CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, ParentDir(path)));
     files_.emplace_back();
-    if (!zipped[i]) continue;
-    CAIRN_ASSIGN_OR_RETURN(files_.back(), PagedFile::Create(fs_, ring, path, file.bytes, direct));
+    if (!contains[i]) continue;
+    CAIRN_ASSIGN_OR_RETURN(files_.back(),
+                           PagedFile::Create(fs_, ring, path, file.bytes, direct,
+                                             transposes ? kWaitingTransposedPages : kWaitingPages));
   }
   return OkStatus();
 }
@@ -57,7 +78,7 @@ Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const B
   const TargetArray& array = target_.arrays[part.array];
   const uint64_t size = SizeOf(array.dtype);
   std::span<const std::byte> bytes = block.bytes;
-  if (part.transpose) bytes = Transpose(common, block, size);
+  if (part.transpose) bytes = Columns(common, block, size);
   const Box place = part.ToArray(common), from = part.transpose ? place : part.ToArray(block.box);
   Status status;
   ForEachRun(place, from, Box::Whole(array.shape), [&](uint64_t at, uint64_t to, uint64_t count) {
@@ -67,16 +88,18 @@ Status StoredWriter::WritePart(const ArrayPart& part, const Box& common, const B
 }
 
 // `common` of the block, its columns as rows.
-std::span<const std::byte> StoredWriter::Transpose(const Box& common, const Block& block, uint64_t size) {
-  const uint64_t bytes = common.Volume() * size, rows = common.extent[0];
+std::span<const std::byte> StoredWriter::Columns(const Box& common, const Block& block, uint64_t size) {
+  const uint64_t bytes = common.Volume() * size;
+  const std::byte* rows = block.bytes.data();
+  if (!(common == block.box)) {
+    if (gathered_.size() < bytes) gathered_.resize(bytes);
+    ForEachRun(common, block.box, common, [&](uint64_t from, uint64_t to, uint64_t count) {
+      std::memcpy(gathered_.data() + to * size, block.bytes.data() + from * size, count * size);
+    });
+    rows = gathered_.data();
+  }
   if (transposed_.size() < bytes) transposed_.resize(bytes);
-  ForEachRun(common, block.box, common, [&](uint64_t from, uint64_t to, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t row = (to + i) / common.extent[1], column = (to + i) % common.extent[1];
-      std::memcpy(transposed_.data() + (column * rows + row) * size, block.bytes.data() + (from + i) * size,
-                  size);
-    }
-  });
+  Transpose(rows, common.extent[0], common.extent[1], size, transposed_.data());
   return std::span(transposed_).first(bytes);
 }
 
@@ -113,30 +136,31 @@ Status StoredWriter::WriteRun(uint32_t index, uint64_t element, std::span<const 
 // `offset`: in the storage.
 Status StoredWriter::Put(Stream& stream, const TargetExtent& extent, uint64_t offset,
                          std::span<const std::byte> bytes) {
-  const uint64_t place = StorageOffset(extent.zip, extent.storage) + offset;
-  const bool same = stream.open && stream.zip == extent.zip && stream.storage == extent.storage &&
+  const uint64_t place = StorageOffset(extent.container, extent.storage) + offset;
+  const bool same = stream.open && stream.container == extent.container && stream.storage == extent.storage &&
                     stream.cursor.next == place;
   if (!same) {
     CAIRN_RETURN_IF_ERROR(End(stream));
     stream.open = true;
-    stream.zip = extent.zip;
+    stream.container = extent.container;
     stream.storage = extent.storage;
     stream.crc = 0;
     stream.cursor.next = place;
   }
-  stream.crc = Crc32Sum::Extend(stream.crc, bytes);
-  return files_[target_.zips[extent.zip].file]->Append(stream.cursor, bytes);
+  if (!crcs_[extent.container].empty()) stream.crc = Crc32Sum::Extend(stream.crc, bytes);
+  return files_[target_.containers[extent.container].file]->Append(stream.cursor, bytes);
 }
 
 Status StoredWriter::End(Stream& stream) {
   if (!stream.open) return OkStatus();
   stream.open = false;
-  const uint64_t end = stream.cursor.next - StorageOffset(stream.zip, stream.storage);
-  crcs_[stream.zip][stream.storage].Add(end, stream.crc);
-  return files_[target_.zips[stream.zip].file]->Flush(stream.cursor);
+  const uint64_t end = stream.cursor.next - StorageOffset(stream.container, stream.storage);
+  std::vector<Crc32Sum>& crcs = crcs_[stream.container];
+  if (!crcs.empty()) crcs[stream.storage].Add(end, stream.crc);
+  return files_[target_.containers[stream.container].file]->Flush(stream.cursor);
 }
 
-Status StoredWriter::EndTensor() {
+Status StoredWriter::EndTensors() {
   for (const uint32_t array : active_) {
     CAIRN_RETURN_IF_ERROR(End(*streams_[array]));
     idle_.push_back(std::move(streams_[array]));
@@ -145,33 +169,52 @@ Status StoredWriter::EndTensor() {
   return OkStatus();
 }
 
-Status StoredWriter::WriteConstants() {
-  for (const TargetConstant& constant : target_.constants) {
-    const TargetExtent place{
-        .range = {0, constant.bytes.size()}, .zip = constant.zip, .storage = constant.storage};
-    Stream stream;
-    CAIRN_RETURN_IF_ERROR(Put(stream, place, 0, std::as_bytes(std::span(constant.bytes))));
-    CAIRN_RETURN_IF_ERROR(End(stream));
+std::vector<PlacedBytes> StoredWriter::Frame(uint32_t file) const {
+  std::vector<PlacedBytes> frame;
+  if (!target_.files[file].text.empty()) frame.push_back({0, target_.files[file].text});
+  for (size_t i = 0; i < target_.containers.size(); ++i) {
+    const TargetContainer& container = target_.containers[i];
+    if (container.file != file) continue;
+    StorageSums sums{.source = source_};
+    for (const Crc32Sum& crc : crcs_[i]) sums.crcs.push_back(crc.Finish());
+    for (PlacedBytes& placed : container.layout->Around(sums))
+      frame.push_back({container.offset + placed.offset, std::move(placed.bytes)});
   }
-  return OkStatus();
+  for (const TargetConstant& constant : target_.constants)
+    if (target_.containers[constant.container].file == file)
+      frame.push_back({StorageOffset(constant.container, constant.storage), constant.bytes});
+  std::ranges::sort(frame, {}, &PlacedBytes::offset);
+  return frame;
 }
 
-Status StoredWriter::Finish() {
-  CAIRN_RETURN_IF_ERROR(WriteConstants());
-  for (size_t i = 0; i < target_.zips.size(); ++i) {
-    const TargetZip& zip = target_.zips[i];
-    std::vector<uint32_t> crcs;
-    for (const Crc32Sum& crc : crcs_[i]) crcs.push_back(crc.Finish());
-    for (const PlacedBytes& placed : zip.layout.Around(crcs))
-      CAIRN_RETURN_IF_ERROR(
-          files_[zip.file]->Write(zip.offset + placed.offset, std::as_bytes(std::span(placed.bytes))));
+// One without containers.
+Status StoredWriter::WriteFile(const TargetFile& file) {
+  const std::string path = JoinPath(directory_, file.name);
+  if (file.copy.fs == nullptr) return WriteSmallFile(fs_, path, file.text);
+  CAIRN_ASSIGN_OR_RETURN(const auto from, file.copy.fs->OpenForRead(file.copy.path));
+  CAIRN_ASSIGN_OR_RETURN(const auto to, fs_.Create(path));
+  std::vector<std::byte> window(std::min(file.bytes, kCopyBytes));
+  for (uint64_t at = 0; at < file.bytes; at += window.size()) {
+    const auto bytes = std::span(window).first(std::min<uint64_t>(window.size(), file.bytes - at));
+    CAIRN_RETURN_IF_ERROR(from->ReadAt(at, bytes));
+    CAIRN_RETURN_IF_ERROR(to->WriteAt(at, bytes));
   }
+  CAIRN_RETURN_IF_ERROR(to->Sync());
+  return to->Close();
+}
+
+Status StoredWriter::Finish(const Digest& source) {
+  source_ = source;
   std::set<std::string> directories = {directory_};
-  for (size_t i = 0; i < files_.size(); ++i) {
-    const TargetFile& file = target_.files[i];
-    const std::string path = JoinPath(directory_, file.name);
-    CAIRN_RETURN_IF_ERROR(files_[i] ? files_[i]->Finish() : WriteSmallFile(fs_, path, file.text));
-    directories.insert(ParentDir(path));
+  for (uint32_t i = 0; i < files_.size(); ++i) {
+    if (files_[i]) {
+      for (const PlacedBytes& placed : Frame(i))
+        CAIRN_RETURN_IF_ERROR(files_[i]->Write(placed.offset, std::as_bytes(std::span(placed.bytes))));
+      CAIRN_RETURN_IF_ERROR(files_[i]->Finish());
+    } else {
+      CAIRN_RETURN_IF_ERROR(WriteFile(target_.files[i]));
+    }
+    directories.insert(ParentDir(JoinPath(directory_, target_.files[i].name)));
   }
   for (const std::string& directory : directories) CAIRN_RETURN_IF_ERROR(fs_.SyncDir(directory));
   return OkStatus();

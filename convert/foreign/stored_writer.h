@@ -1,20 +1,19 @@
-// Writes a planned target from blocks of its tensors as they come.
+// Writes a planned checkpoint of another system from the blocks of its tensors as they come.
 //
 // Bytes go from a block to their files through write buffers, one for each array that a tensor has begun in;
 // the CRC of each storage is summed on the way.
 #pragma once
 
-#include <map>
 #include <memory>
+#include <vector>
 
 #include "ckpt/io/paged_file.h"
 #include "convert/foreign/stored_target.h"
-#include "convert/stream/block_stream.h"
 #include "convert/torch/crc32_sum.h"
 
 namespace cairn {
 
-class StoredWriter {
+class StoredWriter final : public BlockTarget {
  public:
   // Creates the target's files, and the directories that they lie in, in `directory`. `target` and `ring`
   // must outlive it.
@@ -22,19 +21,19 @@ class StoredWriter {
                                                       const std::string& directory,
                                                       const StoredTarget& target, Direct direct);
 
-  // The next block of `block.tensor` (into the target's tensors), in its written type. Tensors come one after
-  // the other.
-  Status Write(const Block& block);
-  // After the last block of a tensor.
-  Status EndTensor();
-  // What is around the storages; everything durable.
-  Status Finish();
+  Status Write(const Block& block) override;
+  Status EndTensors() override;
+  // What is around the storages; texts and copies; everything durable. `source`: the fingerprint of what was
+  // read.
+  Status Finish(const Digest& source);
+  // After Finish(): the bytes of file number `file` that are no tensor's, by offset. Not those of copies.
+  std::vector<PlacedBytes> Frame(uint32_t file) const;
 
  private:
   // A run of bytes that goes on in one storage.
   struct Stream {
     bool open = false;
-    uint32_t zip = 0;
+    uint32_t container = 0;
     uint32_t storage = 0;
     uint32_t crc = 0;  // linear, of the run
     PagedFile::Cursor cursor;
@@ -47,22 +46,24 @@ class StoredWriter {
   Status WriteRun(uint32_t array, uint64_t element, std::span<const std::byte> bytes);
   Status Put(Stream& stream, const TargetExtent& extent, uint64_t offset, std::span<const std::byte> bytes);
   Status End(Stream& stream);
-  Status WriteConstants();
-  std::span<const std::byte> Transpose(const Box& common, const Block& block, uint64_t size);
-  uint64_t StorageOffset(uint32_t zip, uint32_t storage) const {
-    return target_.zips[zip].offset + target_.zips[zip].layout.storage_offset(storage);
+  Status WriteFile(const TargetFile& file);
+  std::span<const std::byte> Columns(const Box& common, const Block& block, uint64_t size);
+  uint64_t StorageOffset(uint32_t container, uint32_t storage) const {
+    const TargetContainer& there = target_.containers[container];
+    return there.offset + there.layout->storage_offset(storage);
   }
 
   FileSystem& fs_;
   const std::string directory_;
   const StoredTarget& target_;
-  std::vector<std::unique_ptr<PagedFile>> files_;  // null: a text file
-  std::vector<std::vector<Crc32Sum>> crcs_;        // of each zip's storages
+  std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers
+  std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, where it wants them
   std::vector<std::vector<uint32_t>> parts_;       // of each tensor
   std::vector<std::unique_ptr<Stream>> streams_;   // of each array that is being written
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;
-  std::vector<std::byte> transposed_;
+  std::vector<std::byte> gathered_, transposed_;
+  Digest source_{};
 };
 
 }  // namespace cairn

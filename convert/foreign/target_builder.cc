@@ -5,13 +5,13 @@
 namespace cairn {
 
 uint32_t TargetBuilder::AddFile(const std::string& name) {
-  target.files.push_back({name, 0, ""});
+  target.files.push_back({.name = name});
   return static_cast<uint32_t>(target.files.size() - 1);
 }
 
 void TargetBuilder::AddText(const std::string& name, std::string text) {
   const uint64_t bytes = text.size();
-  target.files.push_back({name, bytes, std::move(text)});
+  target.files.push_back({.name = name, .bytes = bytes, .text = std::move(text)});
 }
 
 uint32_t TargetBuilder::BeginZip(uint32_t file, const std::string& archive) {
@@ -55,9 +55,10 @@ uint32_t TargetBuilder::AddArray(TargetArray array) {
 
 void TargetBuilder::Place() {
   for (Draft& draft : drafts_)
-    target.zips.push_back({draft.file, 0, ZipLayout(draft.archive, draft.pickle.Finish(), draft.storages)});
+    target.containers.push_back(
+        {draft.file, 0, MakeZipStorages({draft.archive, draft.pickle.Finish(), draft.storages})});
   drafts_.clear();
-  PlaceZips(target);
+  PlaceContainers(target);
 }
 
 void TargetBuilder::DropEmptyFiles() {
@@ -68,7 +69,7 @@ void TargetBuilder::DropEmptyFiles() {
     if (target.files[i].bytes > 0) files.push_back(std::move(target.files[i]));
   }
   target.files = std::move(files);
-  for (TargetZip& zip : target.zips) zip.file = place[zip.file];
+  for (TargetContainer& container : target.containers) container.file = place[container.file];
 }
 
 }  // namespace cairn

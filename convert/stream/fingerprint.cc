@@ -128,25 +128,17 @@ Fingerprints StepFingerprint::Finish() const {
   return Combine(std::move(tensors));
 }
 
-std::string StepFingerprint::FirstDifference(const StepFingerprint& other) const {
-  for (size_t i = 0; i < sums_.size(); ++i)
-    if (!(sums_[i] == other.sums_[i])) return DisplayName(tensors_[i]);
-  return "";
-}
-
-Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory,
-                                   const std::function<void(uint64_t)>& progress) {
+Result<StepFingerprint> SumsOf(CheckpointSource& step, uint64_t max_memory,
+                               const std::function<void(uint64_t)>& advance) {
   StepFingerprint sums(step.catalog());
   step.SetCacheBytes(ReaderCacheFor(max_memory));
-  uint64_t done = 0;
   CAIRN_RETURN_IF_ERROR(
-      StreamBlocks(step, AllTensors(step.catalog()), BlockBytesFor(max_memory), [&](const Block& b) {
-        sums.Add(b);
-        done += b.bytes.size();
-        if (progress) progress(done);
+      StreamBlocks(step, AllTensors(step.catalog()), BlockBytesFor(max_memory), [&](const Block& block) {
+        sums.Add(block);
+        if (advance) advance(block.bytes.size());
         return OkStatus();
       }));
-  return sums.Finish();
+  return sums;
 }
 
 }  // namespace cairn

@@ -79,17 +79,19 @@ class StepFingerprint {
   TensorFingerprint& of(uint32_t tensor) { return sums_[tensor]; }
   const TensorFingerprint& of(uint32_t tensor) const { return sums_[tensor]; }
   Fingerprints Finish() const;
-  // Display name of the first tensor, random states included, whose sum differs in `other`; empty where none
-  // does. Requires the same list of tensors.
-  std::string FirstDifference(const StepFingerprint& other) const;
 
  private:
   std::vector<TensorEntry> tensors_;
   std::vector<TensorFingerprint> sums_;
 };
 
-// Reads every tensor, verified. `progress` is told the bytes done; may be empty.
-Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
-                                   const std::function<void(uint64_t)>& progress = {});
+// Reads every tensor, verified. `advance` is given the bytes of each block; may be empty.
+Result<StepFingerprint> SumsOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
+                               const std::function<void(uint64_t)>& advance = {});
+inline Result<Fingerprints> FingerprintOf(CheckpointSource& step, uint64_t max_memory = kDefaultMaxMemory,
+                                          const std::function<void(uint64_t)>& advance = {}) {
+  CAIRN_ASSIGN_OR_RETURN(const StepFingerprint sums, SumsOf(step, max_memory, advance));
+  return sums.Finish();
+}
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/step_reader.h"
 #include "convert/stream/stage_writer.h"
+#include "convert/stream/tensor_stream.h"
 
 namespace cairn {
 
@@ -26,7 +27,7 @@ struct StepBuilderOptions {
   FileCopies beside = {};  // files of the step beside its tensors: its tokenizer
 };
 
-class StepBuilder {
+class StepBuilder final : public BlockTarget {
  public:
   // Takes the lock of `run_dir`, which is made where it is missing, checks the free space, makes the partial
   // directory. Errors: AlreadyExists where the step is there or another process writes into the directory;
@@ -38,7 +39,7 @@ class StepBuilder {
   // Opens the shards of the next stage and returns the tensors that have pieces there, in catalog order.
   Result<std::vector<uint32_t>> BeginStage();
   // The next block of a tensor of this stage. `block.tensor` is an index into the plan's tensors.
-  Status Append(const Block& block) { return writer_->Append(block); }
+  Status Write(const Block& block) override { return writer_->Append(block); }
   // Finishes the stage's shards: every tensor that BeginStage() returned must have been appended whole.
   Status EndStage();
 

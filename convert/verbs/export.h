@@ -1,8 +1,7 @@
 // Writes a checkpoint in the files of another training system, at any topology, with its optimizer.
 //
-// One pass over the source in a fixed window of memory. What was written is opened by the reader of its
-// format and compared, tensor by tensor, before the directory gets its name; nothing of it is left otherwise.
-// A file cairn.json beside it says where it comes from and what could not be carried.
+// One pass over the source in a fixed window of memory (write_foreign.h). A file cairn.json beside it says
+// where it comes from and what could not be carried.
 #pragma once
 
 #include <functional>

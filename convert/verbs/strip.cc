@@ -1,29 +1,25 @@
-// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. Then
-// the sink asks for parameters in its own order. Their blocks go through the cast into the sink, while the
-// reading thread sums the source. Overflows are known only at the end: the sink is then not committed, and
-// what it wrote is removed with it. TryStrip() is the same pass with a sink that keeps nothing, so both
-// count alike.
+// The plan comes first: which tensor is read for each parameter, and the type of each written tensor. A
+// release is then files of another system (write_foreign.h), any other result a native step. Overflows are
+// known only at the end of the stream: what was written is then removed. TryStrip() is the same stream to a
+// target that keeps nothing, so both count alike.
 
 #include "convert/verbs/strip.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <unordered_map>
 
 #include "ckpt/base/glob.h"
+#include "ckpt/base/sha256_sums.h"
 #include "convert/foreign/shared_parameters.h"
+#include "convert/formats/hugging_face/release_plan.h"
 #include "convert/formats/hugging_face/safetensors.h"
-#include "convert/formats/hugging_face/safetensors_sink.h"
 #include "convert/stream/memory_estimate.h"
-#include "convert/stream/native_sink.h"
+#include "convert/verbs/write_foreign.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSumsLineBytes = 90;     // of SHA256SUMS
-constexpr uint64_t kHeaderEntryBytes = 70;  // of a tensor in safetensors, beside its name
-constexpr uint64_t kIndexLineBytes = 45;    // of a tensor in the index, beside its name
 constexpr uint64_t kMinStripBlockBytes = 64 << 10;
 constexpr uint64_t kMaxBlockBytes = 64 << 20;
 
@@ -33,9 +29,8 @@ uint64_t StripBlockBytes(uint64_t max_memory) {
 }
 
 struct StripPlan {
-  std::vector<StrippedWeight> weights;  // one a parameter
-  std::vector<uint32_t> sources;        // of each: the tensor to read
-  std::vector<StrippedTensor> tensors;  // of each: what to report
+  std::vector<WrittenTensor> weights;   // one a parameter, then those under second names
+  std::vector<StrippedTensor> tensors;  // one a parameter: what to report
   ForeignModel model;
 };
 
@@ -51,8 +46,8 @@ bool MatchesAnyOf(const std::vector<std::string>& globs, const std::string& name
 
 // A tensor of the result has one type, so that what keeps one of its parts in fp32 keeps all.
 Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
-  std::unordered_map<std::string_view, StrippedWeight*> weight_of;
-  for (StrippedWeight& weight : plan.weights) weight_of.emplace(weight.spec.name, &weight);
+  std::unordered_map<std::string_view, TensorEntry*> weight_of;
+  for (WrittenTensor& weight : plan.weights) weight_of.emplace(weight.entry.spec.name, &weight.entry);
   std::vector<bool> used(options.keep_fp32.size());
   for (const ForeignTensor& tensor : plan.model.tensors) {
     bool keep = MatchesAnyOf(options.keep_fp32, tensor.name, used);
@@ -74,10 +69,9 @@ Status ChooseTypes(const StripOptions& options, StripPlan& plan) {
 }
 
 // That of most bytes.
-Dtype MainType(const std::vector<StrippedWeight>& weights) {
+Dtype MainType(const std::vector<WrittenTensor>& weights) {
   std::map<Dtype, uint64_t> bytes;
-  for (const StrippedWeight& weight : weights)
-    bytes[weight.dtype] += weight.spec.shape.Volume() * SizeOf(weight.dtype);
+  for (const WrittenTensor& weight : weights) bytes[weight.entry.dtype] += weight.entry.bytes();
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& row) { return row.second; });
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
@@ -100,6 +94,18 @@ std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
   return parameters;
 }
 
+// Tensors of their own in the result, of the same values.
+void AddSecondNames(const std::vector<SecondName>& names, StripPlan& plan) {
+  for (const SecondName& name : names) {
+    WrittenTensor weight = *std::ranges::find(plan.weights, name.first,
+                                              [](const WrittenTensor& w) { return w.entry.spec.name; });
+    weight.entry.spec = name.spec;
+    plan.weights.push_back(std::move(weight));
+    std::ranges::find(plan.model.tensors, name.spec.name, &ForeignTensor::name)->parts[0].parameter =
+        name.spec.name;
+  }
+}
+
 Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& options) {
   const TensorTable& catalog = source.catalog();
   const TensorLookup lookup(catalog);
@@ -112,8 +118,8 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
     Result<uint32_t> tensor = lookup.Find(spec.name, first);
     if (!tensor.ok()) tensor = lookup.Find(spec.name, second);
     if (!tensor.ok()) return tensor.status();
-    plan.weights.push_back({spec, options.dtype.value_or(catalog.tensors[*tensor].dtype)});
-    plan.sources.push_back(*tensor);
+    plan.weights.push_back(
+        {*tensor, {spec, Role::kWeight, options.dtype.value_or(catalog.tensors[*tensor].dtype)}});
   }
   if (options.format == StripFormat::kHuggingFace) {
     CAIRN_ASSIGN_OR_RETURN(plan.model, HuggingFaceModel(source.manifest().model, MainType(plan.weights)));
@@ -126,13 +132,14 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
       plan.model.tensors.push_back(
           {spec.name, spec.shape, {{{Box::Whole(spec.shape), Box::Whole(spec.shape)}, first}}});
   CAIRN_RETURN_IF_ERROR(ChooseTypes(options, plan));
-  for (size_t i = 0; i < plan.weights.size(); ++i) {
-    const TensorEntry& tensor = catalog.tensors[plan.sources[i]];
-    if (tensor.dtype != plan.weights[i].dtype && !CanCast(tensor.dtype, plan.weights[i].dtype))
+  for (const auto& [source, entry, read_back] : plan.weights) {
+    const TensorEntry& tensor = catalog.tensors[source];
+    if (tensor.dtype != entry.dtype && !CanCast(tensor.dtype, entry.dtype))
       return NotSupported("tensor {} is {}; strip casts fp32, bf16 and fp16", DisplayName(tensor),
                           Name(tensor.dtype));
-    plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, plan.weights[i].dtype, {}});
+    plan.tensors.push_back({tensor.spec.name, tensor.role, tensor.dtype, entry.dtype, {}});
   }
+  if (options.format == StripFormat::kSafetensors) AddSecondNames(SecondNames(source), plan);
   return plan;
 }
 
@@ -151,7 +158,8 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   const Manifest& manifest = source.manifest();
   SafetensorsMetadata metadata = {{"cairn.version", CAIRN_VERSION},
                                   {"cairn.run", manifest.run},
-                                  {"cairn.step", std::to_string(manifest.step)}};
+                                  {"cairn.step", std::to_string(manifest.step)},
+                                  {kSourceFingerprintKey, ""}};
   if (!options.command.empty()) metadata["cairn.command"] = options.command;
   const nlohmann::json history = HistoryOf(manifest, options);
   if (!history.empty()) metadata["cairn.history"] = history.dump();
@@ -163,107 +171,95 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
   return metadata;
 }
 
-// Streams the source's tensors through the cast into the sink.
-class Stripper {
- public:
-  Stripper(CheckpointSource& source, StripPlan plan, const StripOptions& options)
-      : source_(source),
-        plan_(std::move(plan)),
-        options_(options),
-        parameter_of_(source.catalog().tensors.size()) {
-    for (uint32_t i = 0; i < plan_.sources.size(); ++i) {
-      parameter_of_[plan_.sources[i]] = i;
-      sums_.emplace_back(source.catalog().tensors[plan_.sources[i]]);
-    }
-  }
+TensorStreamOptions StreamOptions(const StripOptions& options) {
+  return {.block_bytes = StripBlockBytes(options.writer.max_memory),
+          .on_overflow = options.on_overflow,
+          .advance = Accumulated(options.progress)};
+}
 
-  Status Run(WeightSink& sink) {
-    while (true) {
-      CAIRN_ASSIGN_OR_RETURN(std::vector<uint32_t> tensors, sink.Next());
-      if (tensors.empty()) return OkStatus();
-      for (uint32_t& tensor : tensors) tensor = plan_.sources[tensor];
-      CAIRN_RETURN_IF_ERROR(StreamBlocks(
-          source_, tensors, StripBlockBytes(options_.writer.max_memory),
-          [&](const Block& block) { return Visit(block, sink); },
-          [&](const Block& block) { sums_[parameter_of_[block.tensor]].Add(block.begin, block.bytes); }));
-    }
-  }
+// What the stream counted, and read.
+StripResult ResultOf(StripPlan& plan, const std::vector<CastCounts>& counts, const CheckpointSource& source,
+                     const Digest& source_fingerprint) {
+  StripResult result{.tensors = std::move(plan.tensors),
+                     .source_fingerprint = source_fingerprint,
+                     .bytes_read = source.bytes_read()};
+  for (size_t i = 0; i < result.tensors.size(); ++i) result.tensors[i].counts = counts[i];
+  return result;
+}
 
-  void Advance(uint64_t bytes) {
-    done_ += bytes;
-    if (options_.progress) options_.progress(done_);
-  }
+bool Overflows(const TensorStream& stream, const StripOptions& options) {
+  return options.on_overflow == OnOverflow::kInfinity && stream.overflowed() > 0;
+}
 
-  Digest source_fingerprint() const {
-    std::vector<NamedFingerprint> tensors;
-    for (size_t i = 0; i < sums_.size(); ++i) {
-      const TensorEntry& tensor = source_.catalog().tensors[plan_.sources[i]];
-      tensors.push_back({DisplayName(tensor), sums_[i].Finish(tensor)});
-    }
-    return Combine(std::move(tensors)).overall;
-  }
+std::vector<CastCounts> CountsOf(const TensorStream& stream) {
+  std::vector<CastCounts> counts;
+  for (uint32_t i = 0; i < stream.tensors().size(); ++i) counts.push_back(stream.counts(i));
+  return counts;
+}
 
-  StripPlan& plan() { return plan_; }
+std::vector<uint32_t> SourcesOf(const StripPlan& plan) {
+  std::set<uint32_t> sources;
+  for (const WrittenTensor& weight : plan.weights) sources.insert(weight.source);
+  return {sources.begin(), sources.end()};
+}
 
- private:
-  Status Visit(const Block& block, WeightSink& sink) {
-    const uint32_t parameter = parameter_of_[block.tensor];
-    StrippedTensor& tensor = plan_.tensors[parameter];
-    const uint64_t bytes = block.box.Volume() * SizeOf(tensor.to);
-    Advance(block.bytes.size());
-    if (tensor.from == tensor.to) {
-      tensor.counts.elements += block.box.Volume();
-      return sink.Write({parameter, block.box, block.begin, block.bytes});
-    }
-    cast_.resize(std::max(cast_.size(), bytes));
-    tensor.counts +=
-        Cast(tensor.from, block.bytes, tensor.to, std::span(cast_).first(bytes), options_.on_overflow);
-    return sink.Write({parameter, block.box, block.begin, std::span(cast_).first(bytes)});
-  }
+Result<StepPlan> PlanNative(const CheckpointSource& source, const StripPlan& plan,
+                            const StripOptions& options) {
+  std::vector<TensorEntry> tensors;
+  for (const WrittenTensor& weight : plan.weights) tensors.push_back(weight.entry);
+  return StepPlan::Make(tensors, source.manifest().model,
+                        options.topology.value_or(source.manifest().topology));
+}
 
-  CheckpointSource& source_;
-  StripPlan plan_;
-  const StripOptions& options_;
-  std::vector<uint32_t> parameter_of_;  // of each source tensor
-  std::vector<TensorFingerprint> sums_;
-  std::vector<std::byte> cast_;
-  uint64_t done_ = 0;
-};
+Result<StoredTarget> PlanFiles(const CheckpointSource& source, const StripPlan& plan,
+                               const StripOptions& options) {
+  return PlanRelease(plan.model, plan.weights, options.max_file_bytes, ProvenanceOf(source, options),
+                     options.copies);
+}
 
-Result<std::unique_ptr<WeightSink>> MakeSink(FileSystem& fs, const CheckpointSource& source,
-                                             const std::string& target, const StripOptions& options,
-                                             Stripper& stripper) {
-  const StripPlan& plan = stripper.plan();
+Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripPlan& plan,
+                                const std::string& run_dir, const StripOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const StepPlan step, PlanNative(source, plan, options));
   const Manifest& manifest = source.manifest();
-  const auto advance = [&stripper](uint64_t bytes) { stripper.Advance(bytes); };
-  if (options.format == StripFormat::kNative)
-    return MakeNativeSink(fs, target, manifest, options.topology.value_or(manifest.topology),
-                          HistoryOf(manifest, options), plan.weights, options.writer, advance);
-  return MakeSafetensorsSink(fs, target, plan.model, plan.weights, options.max_file_bytes,
-                             ProvenanceOf(source, options), options.copies, options.writer, advance);
+  const StepInfo info{{manifest.run, manifest.step},
+                      step.topology(),
+                      manifest.model,
+                      manifest.state,
+                      HistoryOf(manifest, options)};
+  const TensorStreamOptions stream_options = StreamOptions(options);
+  TensorStream stream(source, plan.weights, stream_options);
+  CAIRN_ASSIGN_OR_RETURN(const auto builder, StepBuilder::Create(fs, run_dir, info, step, options.writer));
+  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
+  for (int stage = 0; stage < step.topology().pp; ++stage) {
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tensors, builder->BeginStage());
+    CAIRN_RETURN_IF_ERROR(stream.Run(tensors, *builder));
+    CAIRN_RETURN_IF_ERROR(builder->EndStage());
+  }
+  source.SetCacheBytes(0);
+  StripResult result = ResultOf(plan, CountsOf(stream), source, stream.source_fingerprint());
+  result.overflowed = Overflows(stream, options);
+  if (result.overflowed) return result;
+  CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
+  CAIRN_ASSIGN_OR_RETURN(const StepFingerprint found,
+                         SumsOf(*written, options.writer.max_memory, stream_options.advance));
+  CAIRN_RETURN_IF_ERROR(stream.Compare(written->directory(), written->catalog(), found));
+  CAIRN_RETURN_IF_ERROR(builder->Publish());
+  result.path = builder->final_path();
+  result.bytes_written = written->manifest().bytes();
+  result.files = written->manifest().files.size() + 1;
+  return result;
 }
 
 // Takes all and keeps nothing.
-class NullSink final : public WeightSink {
+class NullTarget final : public BlockTarget {
  public:
-  explicit NullSink(size_t parameters) : next_(parameters) { std::iota(next_.begin(), next_.end(), 0); }
-  Result<std::vector<uint32_t>> Next() override { return std::exchange(next_, {}); }
   Status Write(const Block&) override { return OkStatus(); }
-  Result<WrittenWeights> Commit(const Digest&) override { return WrittenWeights{}; }
-
- private:
-  std::vector<uint32_t> next_;
 };
-
-bool Overflows(const StripResult& result, const StripOptions& options) {
-  return options.on_overflow == OnOverflow::kInfinity &&
-         std::ranges::any_of(result.tensors, [](const StrippedTensor& t) { return t.counts.overflowed > 0; });
-}
 
 uint64_t LargestSource(const CheckpointSource& source, const StripPlan& plan) {
   uint64_t largest = 0;
-  for (const uint32_t tensor : plan.sources)
-    largest = std::max(largest, source.catalog().tensors[tensor].bytes());
+  for (const WrittenTensor& weight : plan.weights)
+    largest = std::max(largest, source.catalog().tensors[weight.source].bytes());
   return largest;
 }
 
@@ -274,10 +270,10 @@ uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, co
   for (const StrippedTensor& tensor : plan.tensors)
     if (tensor.from != tensor.to) cast = std::max(cast, SizeOf(tensor.to) * 100 / SizeOf(tensor.from));
   const WriteRingOptions ring = RingFor(max_memory, options.writer.jobs, /*tp=*/1);
-  return kProgramMemory + MemoryOfReading(source, plan.sources, block, max_memory) +
+  const std::vector<uint32_t> sources = SourcesOf(plan);
+  return kProgramMemory + MemoryOfReading(source, sources, block, max_memory) +
          std::min(block, LargestSource(source, plan)) * cast / 100 +
-         MemoryOfWriting(source, plan.sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight),
-                         1);
+         MemoryOfWriting(source, sources, ring.buffer_bytes, static_cast<uint64_t>(2 + ring.in_flight), 1);
 }
 
 }  // namespace
@@ -285,68 +281,53 @@ uint64_t MemoryOfStrip(const CheckpointSource& source, const StripPlan& plan, co
 Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
   source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
-  Stripper stripper(source, std::move(plan), options);
-  NullSink sink(stripper.plan().weights.size());
-  CAIRN_RETURN_IF_ERROR(stripper.Run(sink));
+  TensorStream stream(source, plan.weights, StreamOptions(options));
+  NullTarget target;
+  CAIRN_RETURN_IF_ERROR(stream.RunAll(target));
   source.SetCacheBytes(0);
-  StripResult result;
-  result.tensors = std::move(stripper.plan().tensors);
-  result.bytes_read = source.bytes_read();
-  result.source_fingerprint = stripper.source_fingerprint();
-  result.overflowed = Overflows(result, options);
+  StripResult result = ResultOf(plan, CountsOf(stream), source, stream.source_fingerprint());
+  result.overflowed = Overflows(stream, options);
   return result;
 }
 
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StripPlan plan, PlanStrip(source, options));
   StripCost cost;
-  for (uint32_t tensor : plan.sources) cost.read_bytes += source.catalog().tensors[tensor].bytes();
-  const std::vector<uint64_t> sizes = ForeignBytes(plan.model, plan.weights);
-  const uint64_t written = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
-  cost.moved_bytes = cost.read_bytes + written;  // read back, too
-  const uint64_t cut = CutIntoFiles(sizes, options.max_file_bytes).size();
-  std::map<std::string, uint64_t> beside;
-  for (const auto& [name, text] : plan.model.files) beside[name] = text.size();
-  for (const auto& [name, from] : options.copies) {
-    const auto info = from.fs->Stat(from.path);
-    beside[name] = info.ok() ? info->bytes : 0;
-  }
-  cost.file_bytes = written + kSumsLineBytes * (cut + beside.size());
-  for (const auto& [name, bytes] : beside) cost.file_bytes += bytes;
-  for (const auto& [key, value] : ProvenanceOf(source, options))
-    cost.file_bytes += cut * (nlohmann::json(value).dump().size() + key.size() + 4);
-  for (const ForeignTensor& tensor : plan.model.tensors)
-    cost.file_bytes +=
-        tensor.name.size() + kHeaderEntryBytes + (cut > 1 ? tensor.name.size() + kIndexLineBytes : 0);
-  cost.files = cut + (cut > 1) + beside.size() + 1;  // index, SHA256SUMS
+  for (const uint32_t tensor : SourcesOf(plan)) cost.read_bytes += source.catalog().tensors[tensor].bytes();
+  cost.peak_memory = MemoryOfStrip(source, plan, options);
   if (options.format == StripFormat::kNative) {
-    CAIRN_ASSIGN_OR_RETURN(const StepPlan target,
-                           StepPlan::Make(NativeTensors(plan.weights), source.manifest().model,
-                                          options.topology.value_or(source.manifest().topology)));
+    CAIRN_ASSIGN_OR_RETURN(const StepPlan target, PlanNative(source, plan, options));
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
+    cost.moved_bytes = cost.read_bytes + size.data_bytes;
     cost.files = size.files + options.writer.beside.size();
-    cost.peak_memory = MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
+    cost.peak_memory += MemoryOfNativeWriter(target.topology(), options.writer.max_memory);
+    return cost;
   }
-  cost.peak_memory += MemoryOfStrip(source, plan, options);
+  CAIRN_ASSIGN_OR_RETURN(const StoredTarget target, PlanFiles(source, plan, options));
+  cost.moved_bytes = cost.read_bytes + target.bytes();
+  cost.file_bytes = target.bytes();
+  for (const TargetFile& file : target.files)
+    cost.file_bytes += Sha256Line(std::string(64, '0'), file.name).size();
+  cost.files = target.files.size() + 1;  // SHA256SUMS
   return cost;
 }
 
 Result<StripResult> Strip(FileSystem& fs, CheckpointSource& source, const std::string& target,
                           const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(StripPlan plan, PlanStrip(source, options));
-  source.SetCacheBytes(ReaderCacheFor(options.writer.max_memory));
-  Stripper stripper(source, std::move(plan), options);
-  CAIRN_ASSIGN_OR_RETURN(const auto sink, MakeSink(fs, source, target, options, stripper));
-  CAIRN_RETURN_IF_ERROR(stripper.Run(*sink));
-  source.SetCacheBytes(0);  // a native result is read back with it
-  StripResult result;
-  result.tensors = std::move(stripper.plan().tensors);
-  result.bytes_read = source.bytes_read();
-  result.source_fingerprint = stripper.source_fingerprint();
-  result.overflowed = Overflows(result, options);
+  if (options.format == StripFormat::kNative) return StripToStep(fs, source, plan, target, options);
+  CAIRN_ASSIGN_OR_RETURN(StoredTarget files, PlanFiles(source, plan, options));
+  CAIRN_ASSIGN_OR_RETURN(
+      const WrittenFiles written,
+      WriteForeign(fs, source, std::move(files), target,
+                   {.reader = options.format == StripFormat::kSafetensors ? "safetensors" : "hf",
+                    .sha256sums = true,
+                    .stream = StreamOptions(options),
+                    .writer = options.writer}));
+  StripResult result = ResultOf(plan, written.counts, source, written.source_fingerprint);
+  result.overflowed = written.overflowed;
   if (result.overflowed) return result;
-  CAIRN_ASSIGN_OR_RETURN(const WrittenWeights written, sink->Commit(result.source_fingerprint));
   result.path = written.path;
   result.bytes_written = written.bytes;
   result.files = written.files;

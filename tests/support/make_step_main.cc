@@ -64,7 +64,7 @@ Status Write(const Flags& flags) {
     for (uint32_t t : tensors) {
       const TensorEntry& tensor = plan.tensors()[t];
       const std::vector<std::byte> bytes = ValuesFor(tensor, flags);
-      CAIRN_RETURN_IF_ERROR(builder->Append({t, Box::Whole(tensor.spec.shape), 0, bytes}));
+      CAIRN_RETURN_IF_ERROR(builder->Write({t, Box::Whole(tensor.spec.shape), 0, bytes}));
     }
     CAIRN_RETURN_IF_ERROR(builder->EndStage());
   }

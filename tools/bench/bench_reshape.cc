@@ -62,7 +62,7 @@ class ReshapeBench {
       BlockCursor cursor(tensors[tensor].spec.shape, scratch_.size() / SizeOf(tensors[tensor].dtype));
       for (uint64_t begin = 0; !cursor.done(); cursor.Advance()) {
         const uint64_t bytes = cursor.box().Volume() * SizeOf(tensors[tensor].dtype);
-        CAIRN_RETURN_IF_ERROR(builder->Append({tensor, cursor.box(), begin, scratch_.first(bytes)}));
+        CAIRN_RETURN_IF_ERROR(builder->Write({tensor, cursor.box(), begin, scratch_.first(bytes)}));
         begin += cursor.box().Volume();
       }
       bytes_ += tensors[tensor].bytes();

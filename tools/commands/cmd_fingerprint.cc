@@ -24,7 +24,8 @@ Result<int> RunFingerprint(const FingerprintOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
   Result<Fingerprints> result = [&] {
     Progress progress("reading", opened.source().catalog().bytes(), !options.json);
-    return FingerprintOf(opened.source(), options.max_memory, [&](uint64_t done) { progress.Update(done); });
+    return FingerprintOf(opened.source(), options.max_memory,
+                         [&, done = uint64_t{0}](uint64_t bytes) mutable { progress.Update(done += bytes); });
   }();
   if (!result.ok()) return result.status();
   if (options.json) {

@@ -68,13 +68,13 @@ void EmitPlace(const DcpEntry& entry, size_t chunk, const StoredTarget& target, 
   entry.dtype ? p.Int(static_cast<int64_t>(chunk)) : p.None();
   p.EndDict();
   p.EndObject();
-  const TargetZip& zip = target.zips[entry.chunks[chunk].second];
+  const TargetContainer& zip = target.containers[entry.chunks[chunk].second];
   const std::string& file = target.files[zip.file].name;
   p.BeginObject("torch.distributed.checkpoint.filesystem", "_StorageInfo");
   p.BeginDict();
   p.Entry("relative_path", file.substr(file.rfind('/') + 1));
   p.Entry("offset", zip.offset);
-  p.Entry("length", zip.layout.bytes());
+  p.Entry("length", zip.layout->bytes());
   p.EndDict();
   p.EndObject();
 }

@@ -92,7 +92,7 @@ class DcpPlanner {
 
   // A weight under a second name, which whoever reads the file takes for a tensor of its own.
   void AddAgain(uint32_t weight, const std::string& name) {
-    TargetTensor again = tensors_.tensors[weight];
+    WrittenTensor again = tensors_.tensors[weight];
     again.entry.spec.name = name;
     tensors_.tensors.push_back(again);
     builder_.target.tensors.push_back(std::move(again));

@@ -86,7 +86,7 @@ LocalModel PlainModel(const TrainingTensors& tensors) {
 }
 
 // The written tensor of a parameter in a role; fp32 weights are their own masters.
-uint32_t WrittenTensor(const TrainingParameter& parameter, Role role) {
+uint32_t TensorOfRole(const TrainingParameter& parameter, Role role) {
   switch (role) {
     case Role::kExpAvg:
       return *parameter.exp_avg;
@@ -138,7 +138,7 @@ Result<LocalModel> LocalModelOf(const CheckpointSource& source, const TrainingTe
 void AddParts(const TrainingTensors& tensors, const LocalTensor& local, Role role, uint32_t array,
               StoredTarget& target) {
   for (const MegatronPart& part : local.parts)
-    target.parts.push_back({part, WrittenTensor(tensors.parameters[part.parameter], role), array});
+    target.parts.push_back({part, TensorOfRole(tensors.parameters[part.parameter], role), array});
 }
 
 }  // namespace cairn

@@ -85,6 +85,7 @@ class MeanSource final : public ForeignSource {
 
   const Manifest& manifest() const override { return sources_[0]->manifest(); }
   const TensorTable& catalog() const override { return sources_[0]->catalog(); }
+  const Regions& regions() const override { return sources_[0]->regions(); }
   const std::string& directory() const override { return sources_[0]->directory(); }
   const std::string& name() const override { return sources_[0]->name(); }
   void SetName(std::string name) override { sources_[0]->SetName(std::move(name)); }

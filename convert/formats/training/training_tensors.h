@@ -23,7 +23,7 @@ struct TrainingParameter {
 };
 
 struct TrainingTensors {
-  std::vector<TargetTensor> tensors;
+  std::vector<WrittenTensor> tensors;
   std::vector<TrainingParameter> parameters;  // in the source's order
   bool optimizer = false;                     // parameters have states; those without are frozen
 

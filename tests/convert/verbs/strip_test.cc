@@ -7,7 +7,7 @@
 #include <iterator>
 #include <random>
 
-#include "convert/formats/hugging_face/safetensors_sink.h"
+#include "convert/formats/hugging_face/release_plan.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/make_step.h"
 #include "tests/support/open_step.h"

@@ -6,9 +6,9 @@
 #include "ckpt/model/tensor_glob.h"
 #include "ckpt/run/tokenizer_files.h"
 #include "ckpt/step/partial_dir.h"
-#include "convert/formats/hugging_face/safetensors_writer.h"
-#include "convert/stream/block_stream.h"
+#include "convert/formats/hugging_face/safetensors_layout.h"
 #include "convert/verbs/strip.h"
+#include "convert/verbs/write_foreign.h"
 
 namespace cairn {
 
@@ -48,48 +48,44 @@ std::vector<std::string> FilesOfTensors(const StepCatalog& catalog, const std::v
 Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std::vector<std::string>& globs,
                               const std::string& destination, const ByteProgress& progress) {
   const TensorTable& catalog = step.catalog();
-  std::vector<uint32_t> tensors;
+  StoredTarget target;
   std::vector<SafetensorsEntry> entries;
-  std::vector<size_t> entry_of(catalog.tensors.size());
   std::vector<bool> used(globs.size());
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     bool fits = false;
     for (size_t g = 0; g < globs.size(); ++g)
       if (FitsGlob(catalog.tensors[i], globs[g])) fits = used[g] = true;
     if (!fits) continue;
-    entry_of[i] = entries.size();
-    tensors.push_back(i);
-    entries.push_back(
-        {DisplayName(catalog.tensors[i]), catalog.tensors[i].dtype, catalog.tensors[i].spec.shape});
+    const auto& [spec, role, dtype] = catalog.tensors[i];
+    const std::string name = DisplayName(catalog.tensors[i]);
+    const auto number = static_cast<uint32_t>(entries.size());
+    const Box whole = Box::Whole(spec.shape);
+    entries.push_back({name, dtype, spec.shape});
+    target.tensors.push_back({i, {{.name = name, .shape = spec.shape}, Role::kWeight, dtype}});
+    target.arrays.push_back({dtype, spec.shape, {{.range = {0, spec.shape.Volume()}, .storage = number}}});
+    target.parts.push_back({{whole, whole}, number, number});
   }
   for (size_t g = 0; g < globs.size(); ++g)
     if (!used[g])
       return InvalidArgument("{}: no tensor fits '{}'; cairn inspect lists them", step.directory(), globs[g]);
   if (fs.Stat(destination).ok())
     return AlreadyExists("{} exists and is never overwritten; choose another destination", destination);
+  target.files.push_back({.name = "tensors.safetensors"});
+  CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), {}));
+  target.containers.push_back({.layout = std::move(layout)});
+  PlaceContainers(target);
+  const size_t tensors = target.tensors.size();
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(destination)));
+  // A directory of one file, out of which the file is taken.
   const std::string partial = fmt::format("{}.partial-{}", destination, NewNonce());
-  uint64_t done = 0;
-  const auto write = [&]() -> Status {
-    CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(destination)));
-    WriteRing ring(fs);
-    CAIRN_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(fs, ring, partial, entries, {}));
-    CAIRN_RETURN_IF_ERROR(
-        StreamBlocks(step, tensors, BlockBytesFor(kDefaultMaxMemory), [&](const Block& block) {
-          done += block.bytes.size();
-          if (progress) progress(done);
-          return writer->Write(entry_of[block.tensor],
-                               block.begin * SizeOf(catalog.tensors[block.tensor].dtype), block.bytes);
-        }));
-    CAIRN_RETURN_IF_ERROR(writer->Finish({}));
-    CAIRN_RETURN_IF_ERROR(writer->Prove(fs, [](uint64_t) {}).status());
-    CAIRN_RETURN_IF_ERROR(fs.Rename(partial, destination));
-    return fs.SyncDir(ParentDir(destination));
-  };
-  if (const Status status = write(); !status.ok()) {
-    if (fs.Stat(partial).ok()) (void)fs.RemoveFile(partial);
-    return status;
-  }
-  return tensors.size();
+  const auto written =
+      WriteForeign(fs, step, std::move(target), partial,
+                   {.reader = "safetensors", .stream = {.advance = Accumulated(progress)}, .writer = {}});
+  if (!written.ok()) return written.status();
+  const PartialDir directory = PartialDir::Adopt(fs, partial);
+  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(partial, "tensors.safetensors"), destination));
+  CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
+  return tensors;
 }
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include "convert/verbs/export.h"
 #include "tests/support/open_step.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/whole_regions.h"
 
 namespace cairn {
 namespace {
@@ -30,6 +31,7 @@ class PartlyFrozenSource final : public CheckpointSource {
   }
   const Manifest& manifest() const override { return manifest_; }
   const TensorTable& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return regions_.emplace(WholeRegions(catalog_)); }
   const std::string& directory() const override { return directory_; }
   Status ReadBox(uint32_t tensor, const Box&, std::span<std::byte> out) override {
     const std::vector<float> values(out.size() / sizeof(float), static_cast<float>(tensor));
@@ -42,6 +44,7 @@ class PartlyFrozenSource final : public CheckpointSource {
  private:
   Manifest manifest_;
   TensorTable catalog_;
+  mutable std::optional<RegionList> regions_;
   std::string directory_ = "source";
 };
 

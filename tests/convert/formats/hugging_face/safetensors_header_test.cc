@@ -7,7 +7,7 @@
 #include <random>
 
 #include "ckpt/io/strict_json.h"
-#include "convert/formats/hugging_face/safetensors_writer.h"
+#include "convert/formats/hugging_face/safetensors_layout.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {

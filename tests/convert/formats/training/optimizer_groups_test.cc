@@ -7,6 +7,7 @@
 #include "convert/formats/training/group_members.h"
 #include "convert/formats/training/training_state.h"
 #include "tests/support/make_step.h"
+#include "tests/support/whole_regions.h"
 
 namespace cairn {
 namespace {
@@ -28,6 +29,7 @@ class Source final : public CheckpointSource {
   Manifest& facts() { return manifest_; }
   const Manifest& manifest() const override { return manifest_; }
   const TensorTable& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return regions_.emplace(WholeRegions(catalog_)); }
   const std::string& directory() const override { return directory_; }
   Status ReadBox(uint32_t, const Box&, std::span<std::byte>) override { return OkStatus(); }
   void SetCacheBytes(uint64_t) override {}
@@ -36,6 +38,7 @@ class Source final : public CheckpointSource {
  private:
   Manifest manifest_;
   TensorTable catalog_;
+  mutable std::optional<RegionList> regions_;
   std::string directory_ = "source";
 };
 

@@ -1,10 +1,8 @@
-#include "convert/formats/hugging_face/safetensors_writer.h"
+#include "convert/formats/hugging_face/safetensors_layout.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
-
-#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
@@ -42,50 +40,24 @@ TEST(SafetensorsLayoutTest, ANameTwiceIsRefused) {
   EXPECT_FALSE(LayOutSafetensors({{"__metadata__", Dtype::kF16, {1}}}, {}).ok());
 }
 
-class SafetensorsWriterTest : public testing::Test {
- protected:
-  std::unique_ptr<SafetensorsWriter> Create() {
-    auto writer = SafetensorsWriter::Create(fs_, ring_, path_,
-                                            {{"x", Dtype::kU8, {4}}, {"y", Dtype::kU8, {2}}}, {{"k", "00"}});
-    EXPECT_TRUE(writer.ok());
-    return std::move(writer).value();
-  }
-  static std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-  FileSystem& fs_ = FileSystem::Posix();
-  TempDir dir_;
-  const std::string path_ = dir_ / "model.safetensors";
-  WriteRing ring_{fs_};
-};
-
-TEST_F(SafetensorsWriterTest, PartsInAnyOrderMakeTheFile) {
-  const auto writer = Create();
-  ASSERT_TRUE(writer->Write(1, 0, Bytes("yy")).ok());
-  ASSERT_TRUE(writer->Write(0, 2, Bytes("cd")).ok());
-  ASSERT_TRUE(writer->Write(0, 0, Bytes("ab")).ok());
-  ASSERT_TRUE(writer->Finish({{"k", "42"}}).ok());
-  const auto text = ReadSmallFile(fs_, path_, 1 << 20);
-  ASSERT_TRUE(text.ok());
-  EXPECT_EQ(text->size(), writer->file_bytes());
-  EXPECT_TRUE(text->ends_with("abcdyy"));
-  EXPECT_NE(text->find(R"("k":"42")"), std::string::npos);
-}
-
-TEST_F(SafetensorsWriterTest, MissingBytesAreAnError) {
-  const auto writer = Create();
-  ASSERT_TRUE(writer->Write(0, 0, Bytes("abcd")).ok());
-  EXPECT_EQ(writer->Finish({{"k", "00"}}).kind(), StatusKind::kInvalidArgument);
-}
-
-TEST_F(SafetensorsWriterTest, BytesBeyondATensorAreAnError) {
-  EXPECT_EQ(Create()->Write(0, 2, Bytes("abc")).kind(), StatusKind::kInvalidArgument);
-}
-
-TEST_F(SafetensorsWriterTest, AHeaderOfAnotherLengthIsAnError) {
-  const auto writer = Create();
-  ASSERT_TRUE(writer->Write(0, 0, Bytes("abcd")).ok());
-  ASSERT_TRUE(writer->Write(1, 0, Bytes("yy")).ok());
-  EXPECT_EQ(writer->Finish({{"k", "0123456789"}}).kind(), StatusKind::kInvalidArgument);
+// Storages lie where the header says, and the header has the digest that is known last.
+TEST(SafetensorsLayoutTest, AFileIsAContainerWithItsHeaderAround) {
+  const std::vector<SafetensorsEntry> entries = {{"x", Dtype::kU8, {4}}, {"y", Dtype::kF32, {2}}};
+  const auto storages = MakeSafetensorsStorages(entries, {{"k", "v"}, {kSourceFingerprintKey, ""}});
+  ASSERT_TRUE(storages.ok());
+  EXPECT_EQ((*storages)->storage_count(), 2u);
+  EXPECT_EQ((*storages)->storage_bytes(1), 8u);
+  EXPECT_FALSE((*storages)->wants_crcs());
+  Digest source{};
+  source[0] = std::byte{0xab};
+  const std::vector<PlacedBytes> around = (*storages)->Around({.crcs = {}, .source = source});
+  ASSERT_EQ(around.size(), 1u);
+  EXPECT_EQ(around[0].offset, 0u);
+  EXPECT_EQ((*storages)->storage_offset(1), around[0].bytes.size());  // wide types come first
+  EXPECT_EQ((*storages)->storage_offset(0), around[0].bytes.size() + 8);
+  EXPECT_EQ((*storages)->bytes(), around[0].bytes.size() + 12);
+  EXPECT_NE(around[0].bytes.find(R"("cairn.source_fingerprint":"ab00)"), std::string::npos);
+  EXPECT_NE(around[0].bytes.find(R"("k":"v")"), std::string::npos);
 }
 
 }  // namespace

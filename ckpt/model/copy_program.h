@@ -1,0 +1,52 @@
+// The plan of every verb that moves tensors: what is there x what is wanted -> copies.
+//
+// Both are lists of regions of the same tensors. A copy is a pair of regions that have elements in common.
+// The program is a value: it can be counted, printed and compared, and planning it needs no disk. What runs
+// it chooses the order: that of the files for a resume (ckpt/step/step_loader.h), that of the tensors for
+// what is written in one pass (convert/stream).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ckpt/model/catalog.h"
+#include "ckpt/model/region.h"
+
+namespace cairn {
+
+struct Copy {
+  uint32_t from = 0;      // into what is there
+  uint32_t to = 0;        // into what is wanted
+  uint64_t elements = 0;  // that the two have in common
+  bool operator==(const Copy&) const = default;
+};
+
+struct CopyProgram {
+  std::vector<Copy> copies;  // by `to`, then by `from`
+  bool operator==(const CopyProgram&) const = default;
+
+  // In the order of the places that are there.
+  void SortByPlace(const Regions& there);
+};
+
+// Errors: Corrupt naming the tensor and the box of a wanted region of which elements are missing, or are
+// there twice.
+Result<CopyProgram> PlanCopies(const TensorTable& tensors, const Regions& there, const Regions& wanted);
+
+// A line a copy: "weight of layers.0.mlp.up [0:4, 0:8]: 32 elements, file 0 -> file 3".
+std::string ToString(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
+                     const Regions& wanted);
+
+// What a program moves.
+struct ProgramSize {
+  uint64_t copies = 0;
+  uint64_t bytes = 0;                // of the wanted elements, in the types that are there
+  std::vector<uint64_t> from_files;  // bytes out of each file that is there
+  std::vector<uint64_t> to_files;    // bytes into each wanted one
+
+  ProgramSize& operator+=(const ProgramSize& other);
+};
+ProgramSize SizeOf(const CopyProgram& program, const TensorTable& tensors, const Regions& there,
+                   const Regions& wanted);
+
+}  // namespace cairn

@@ -1,0 +1,60 @@
+// Elements of a tensor that have one place: what a piece holds, what an array's part holds, what a rank
+// wants.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ckpt/base/box.h"
+
+namespace cairn {
+
+struct Region {
+  uint32_t tensor = 0;  // into a table of tensors
+  uint32_t file = 0;    // where it lies, or will lie; into a list of files or ranks
+  uint64_t offset = 0;  // bytes, of its first element in the file, where that is known
+  Box box;
+  FlatRange range;  // of the row-major order of `box`: the elements that the region has
+
+  static Region Whole(uint32_t tensor, uint32_t file, const Box& box) {
+    return {.tensor = tensor, .file = file, .box = box, .range = {0, box.Volume()}};
+  }
+};
+
+// Elements that two regions of one tensor have in common, as boxes of the tensor that do not meet. Empty ones
+// are left out.
+std::vector<Box> CommonBoxes(const Region& a, const Region& b);
+uint64_t CommonElements(const Region& a, const Region& b);
+
+// A list of regions, made when they are asked for: there may be hundreds of thousands.
+class Regions {
+ public:
+  virtual ~Regions() = default;
+  virtual size_t size() const = 0;
+  virtual Region operator[](size_t index) const = 0;
+  // Those of tensor `tensor` are [first, second).
+  virtual std::pair<size_t, size_t> OfTensor(uint32_t tensor) const = 0;
+};
+
+// Regions in memory.
+class RegionList final : public Regions {
+ public:
+  // In any order; they are sorted by tensor, and keep their order there.
+  explicit RegionList(std::vector<Region> regions) : regions_(std::move(regions)) {
+    std::ranges::stable_sort(regions_, {}, &Region::tensor);
+  }
+  size_t size() const override { return regions_.size(); }
+  Region operator[](size_t index) const override { return regions_[index]; }
+  std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
+    const auto range = std::ranges::equal_range(regions_, tensor, {}, &Region::tensor);
+    const auto first = static_cast<size_t>(range.begin() - regions_.begin());
+    return {first, first + range.size()};
+  }
+
+ private:
+  std::vector<Region> regions_;
+};
+
+}  // namespace cairn

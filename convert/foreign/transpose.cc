@@ -1,0 +1,35 @@
+#include "convert/foreign/transpose.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kTile = 32;  // rows and columns of a tile: both sides stay in the first-level cache
+
+template <typename T>
+void TransposeAs(const std::byte* in, uint64_t rows, uint64_t columns, std::byte* out) {
+  for (uint64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (uint64_t c0 = 0; c0 < columns; c0 += kTile)
+      for (uint64_t c = c0; c < std::min(c0 + kTile, columns); ++c)
+        for (uint64_t r = r0; r < std::min(r0 + kTile, rows); ++r)
+          std::memcpy(out + (c * rows + r) * sizeof(T), in + (r * columns + c) * sizeof(T), sizeof(T));
+}
+
+}  // namespace
+
+void Transpose(const std::byte* in, uint64_t rows, uint64_t columns, uint64_t size, std::byte* out) {
+  switch (size) {
+    case 1:
+      return TransposeAs<uint8_t>(in, rows, columns, out);
+    case 2:
+      return TransposeAs<uint16_t>(in, rows, columns, out);
+    case 4:
+      return TransposeAs<uint32_t>(in, rows, columns, out);
+    default:
+      return TransposeAs<uint64_t>(in, rows, columns, out);
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,141 @@
+// Run() turns the list of written tensors into one of source tensors, so that each is read once, whatever is
+// written from it. The reading thread sums the source; the caller's thread casts, sums what is written, and
+// hands the block to the target. A tensor that is written as it is read needs one sum only: a second one of
+// the same bytes would take as long as reading.
+
+#include "convert/stream/tensor_stream.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cairn {
+
+std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress) {
+  if (!progress) return {};
+  return [progress = std::move(progress), done = std::make_shared<uint64_t>(0)](uint64_t bytes) {
+    progress(*done += bytes);
+  };
+}
+
+TensorStream::TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors,
+                           TensorStreamOptions options)
+    : source_(source), tensors_(std::move(tensors)), options_(std::move(options)), counts_(tensors_.size()) {
+  for (const WrittenTensor& tensor : tensors_) {
+    sums_.emplace_back(tensor.entry);
+    source_sums_.try_emplace(tensor.source, TensorFingerprint(source_.catalog().tensors[tensor.source]));
+  }
+}
+
+uint64_t TensorStream::read_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [tensor, sum] : source_sums_) bytes += source_.catalog().tensors[tensor].bytes();
+  return bytes;
+}
+
+Status TensorStream::RunAll(BlockTarget& target) {
+  std::vector<uint32_t> all(tensors_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return Run(all, target);
+}
+
+Status TensorStream::Run(std::span<const uint32_t> tensors, BlockTarget& target) {
+  std::map<uint32_t, std::vector<uint32_t>> written;  // from each tensor of the source
+  for (const uint32_t tensor : tensors) written[tensors_[tensor].source].push_back(tensor);
+  std::vector<uint32_t> order;
+  for (const auto& [tensor, from_it] : written) order.push_back(tensor);
+  std::optional<uint32_t> current;
+  CAIRN_RETURN_IF_ERROR(StreamBlocks(
+      source_, order, options_.block_bytes,
+      [&](const Block& block) -> Status {
+        if (current && *current != block.tensor) CAIRN_RETURN_IF_ERROR(target.EndTensors());
+        current = block.tensor;
+        return WriteBlock(block, written.at(block.tensor), target);
+      },
+      [this](const Block& block) {
+        Sum& sum = source_sums_.at(block.tensor);
+        if (!sum.complete) sum.sum.Add(block.begin, block.bytes);
+      }));
+  for (const uint32_t tensor : order) source_sums_.at(tensor).complete = true;
+  return target.EndTensors();
+}
+
+Status TensorStream::WriteBlock(const Block& block, std::span<const uint32_t> tensors, BlockTarget& target) {
+  for (const uint32_t tensor : tensors) {
+    Block out{tensor, block.box, block.begin, block.bytes};
+    CAIRN_RETURN_IF_ERROR(CastBlock(tensor, block, out));
+    if (!IsSourceItself(tensor)) sums_[tensor].Add(out.begin, out.bytes);
+    CAIRN_RETURN_IF_ERROR(target.Write(out));
+  }
+  if (options_.advance) options_.advance(block.bytes.size());
+  return OkStatus();
+}
+
+Status TensorStream::CastBlock(uint32_t tensor, const Block& block, Block& out) {
+  const TensorEntry& entry = tensors_[tensor].entry;
+  const Dtype from = source_.catalog().tensors[block.tensor].dtype;
+  if (entry.dtype == from) {
+    counts_[tensor].elements += block.box.Volume();
+    return OkStatus();
+  }
+  const uint64_t bytes = block.box.Volume() * SizeOf(entry.dtype);
+  if (cast_.size() < bytes) cast_.resize(bytes);
+  out.bytes = std::span(cast_).first(bytes);
+  counts_[tensor] +=
+      Cast(from, block.bytes, entry.dtype, std::span(cast_).first(bytes), options_.on_overflow);
+  if (options_.refuse_overflow && counts_[tensor].overflowed > 0)
+    return InvalidArgument("tensor {} has values beyond the range of {}; choose --dtype bf16",
+                           DisplayName(entry), Name(entry.dtype));
+  return OkStatus();
+}
+
+uint64_t TensorStream::overflowed() const {
+  uint64_t count = 0;
+  for (const CastCounts& counts : counts_) count += counts.overflowed;
+  return count;
+}
+
+// Sums depend on names and roles.
+bool TensorStream::IsSourceItself(uint32_t tensor) const {
+  const TensorEntry& entry = tensors_[tensor].entry;
+  const TensorEntry& source = source_.catalog().tensors[tensors_[tensor].source];
+  return entry.dtype == source.dtype && entry.role == source.role && entry.spec.name == source.spec.name;
+}
+
+const TensorFingerprint& TensorStream::SumOf(uint32_t tensor) const {
+  return IsSourceItself(tensor) ? source_sums_.at(tensors_[tensor].source).sum : sums_[tensor];
+}
+
+Digest TensorStream::source_fingerprint() const {
+  std::vector<NamedFingerprint> tensors;
+  for (const auto& [tensor, sum] : source_sums_) {
+    const TensorEntry& entry = source_.catalog().tensors[tensor];
+    tensors.push_back({DisplayName(entry), sum.sum.Finish(entry)});
+  }
+  return Combine(std::move(tensors)).overall;
+}
+
+Status TensorStream::Compare(const std::string& path, const TensorTable& found,
+                             const StepFingerprint& sums) const {
+  const auto unequal = [&](const std::string& what) {
+    return Corrupt("{}: what is read back is not what was written ({}); check the disk and try again", path,
+                   what);
+  };
+  const TensorLookup lookup(found);
+  size_t expected = 0;
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].read_back) continue;
+    ++expected;
+    const TensorEntry& entry = tensors_[i].entry;
+    const Result<uint32_t> tensor = lookup.Find(entry.spec.name, entry.role);
+    if (!tensor.ok()) return unequal(DisplayName(entry) + " is not there");
+    const TensorEntry& other = found.tensors[*tensor];
+    if (other.dtype != entry.dtype || !(other.spec.shape == entry.spec.shape) ||
+        !(sums.of(*tensor) == SumOf(i)))
+      return unequal("tensor " + DisplayName(entry));
+  }
+  if (expected != found.tensors.size())
+    return unequal(fmt::format("{} tensors instead of {}", found.tensors.size(), expected));
+  return OkStatus();
+}
+
+}  // namespace cairn

@@ -1,0 +1,90 @@
+// The stream of every verb that writes tensors: blocks of a source, verified as they are read, cast where the
+// written type differs, summed on both sides, given to a target.
+//
+// What a target wrote is proven by comparing the sums of what is read back with those of what was written.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ckpt/codec/cast.h"
+#include "convert/stream/fingerprint.h"
+
+namespace cairn {
+
+// A tensor on its way: of the source, in the type that is written.
+struct WrittenTensor {
+  uint32_t source = 0;    // into the source's catalog
+  TensorEntry entry;      // as the reader of the target finds it again
+  bool read_back = true;  // false: the reader finds it through another tensor
+};
+
+// Where blocks go: the shards of a native step, or another system's files.
+class BlockTarget {
+ public:
+  virtual ~BlockTarget() = default;
+  // The next block of written tensor `block.tensor`, in row-major order, tensor after tensor. Several tensors
+  // that are written from the same one of the source come side by side.
+  virtual Status Write(const Block& block) = 0;
+  // The tensors so far are whole.
+  virtual Status EndTensors() { return OkStatus(); }
+};
+
+struct TensorStreamOptions {
+  uint64_t block_bytes = kMaxBlockBytes;
+  OnOverflow on_overflow = OnOverflow::kInfinity;
+  // True: a finite value that would become infinite ends the stream. False: such values are counted.
+  bool refuse_overflow = false;
+  std::function<void(uint64_t)> advance;  // is given the bytes of each block as they are read; may be empty
+};
+
+// A function that is given bytes and passes their sum on, as progress is shown. Copies share the sum.
+std::function<void(uint64_t)> Accumulated(std::function<void(uint64_t)> progress);
+
+class TensorStream {
+ public:
+  // `source` must outlive the stream.
+  TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors, TensorStreamOptions options);
+
+  const std::vector<WrittenTensor>& tensors() const { return tensors_; }
+  uint64_t read_bytes() const;  // of the source's tensors, each once
+
+  // Streams some of the tensors (numbers of tensors()), in the order of the source. Errors: those of reading
+  // and of `target`; InvalidArgument naming a tensor that overflows, where that is refused.
+  Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
+  Status RunAll(BlockTarget& target);
+
+  // The values that were read and cast. Values that keep their type are counted as elements alone.
+  const CastCounts& counts(uint32_t tensor) const { return counts_[tensor]; }
+  uint64_t overflowed() const;
+  // Over the source's tensors that were read.
+  Digest source_fingerprint() const;
+
+  // What was read back at `path`: a table of tensors and their sums. Errors: Corrupt naming a tensor that is
+  // missing, that nobody wrote, or whose dtype, shape or values differ.
+  Status Compare(const std::string& path, const TensorTable& found, const StepFingerprint& sums) const;
+
+ private:
+  struct Sum {
+    TensorFingerprint sum;
+    bool complete = false;  // summed by an earlier Run()
+  };
+  Status WriteBlock(const Block& block, std::span<const uint32_t> tensors, BlockTarget& target);
+  Status CastBlock(uint32_t tensor, const Block& block, Block& out);
+  bool IsSourceItself(uint32_t tensor) const;
+  const TensorFingerprint& SumOf(uint32_t tensor) const;
+
+  CheckpointSource& source_;
+  const std::vector<WrittenTensor> tensors_;
+  const TensorStreamOptions options_;
+  std::map<uint32_t, Sum> source_sums_;  // by the source's tensor
+  std::vector<TensorFingerprint> sums_;  // of each written tensor that is not its source itself
+  std::vector<CastCounts> counts_;
+  std::vector<std::byte> cast_;
+};
+
+}  // namespace cairn

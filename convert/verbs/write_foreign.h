@@ -1,0 +1,41 @@
+// Writes a planned checkpoint of another system: streamed, made durable, proven, and only then named.
+//
+// The proof reads every file once, past the page cache. The format's own reader must find each tensor, and no
+// other; the sums of its values must be those of what was streamed; every other byte must be what was meant.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "convert/foreign/stored_target.h"
+#include "convert/stream/step_builder.h"
+
+namespace cairn {
+
+struct WriteForeignOptions {
+  std::string reader;       // name of the format that finds the tensors again
+  std::string directory;    // below the result's: what that reader opens; empty: the result itself
+  bool sha256sums = false;  // lists the files in SHA256SUMS, for `sha256sum -c`
+  TensorStreamOptions stream;
+  StepBuilderOptions writer;
+};
+
+struct WrittenFiles {
+  std::string path;
+  bool overflowed = false;         // and counted, not saturated: nothing was kept
+  std::vector<CastCounts> counts;  // of each of the target's tensors
+  Digest source_fingerprint{};     // over the tensors that were read
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+};
+
+// The ring that files are written through in a window of memory.
+WriteRingOptions ForeignRing(const StepBuilderOptions& writer);
+
+// Makes the directory `path`. Nothing of it is left after an error or an overflow. Errors: AlreadyExists;
+// NoSpace before anything is written; those of TensorStream::Run; Corrupt where what is read back is not what
+// was written.
+Result<WrittenFiles> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
+                                  std::string path, const WriteForeignOptions& options);
+
+}  // namespace cairn
