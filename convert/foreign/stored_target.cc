@@ -10,6 +10,17 @@ uint64_t StoredTarget::bytes() const {
   return bytes;
 }
 
+RegionList StoredTarget::Wanted() const {
+  std::vector<Region> regions;
+  for (const ArrayPart& part : parts) {
+    const std::vector<TargetExtent>& extents = arrays[part.array].extents;
+    if (extents.empty()) continue;
+    const uint32_t file = containers[extents[0].container].file;
+    regions.push_back(Region::Whole(tensors[part.tensor].source, file, part.box));
+  }
+  return RegionList(std::move(regions));
+}
+
 void PlaceContainers(StoredTarget& target) {
   for (TargetContainer& container : target.containers) {
     uint64_t& bytes = target.files[container.file].bytes;

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/box_map.h"
 #include "ckpt/io/file_copies.h"
+#include "ckpt/model/region.h"
 #include "convert/foreign/storage_layout.h"
 #include "convert/stream/tensor_stream.h"
 
@@ -59,6 +60,8 @@ struct StoredTarget {
   std::vector<TargetConstant> constants;
 
   uint64_t bytes() const;
+  // Its parts as what is wanted of the source, each in the file where its array begins.
+  RegionList Wanted() const;
 };
 
 // Places containers in their files, one behind the other, each at a multiple of 4096, and sets the files'

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "ckpt/model/catalog.h"
+#include "ckpt/model/copy_program.h"
 #include "ckpt/model/placement.h"
+#include "ckpt/model/source.h"
 
 namespace cairn {
 
@@ -34,6 +37,9 @@ class StepPlan {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // The shards of one pipeline stage, by rank. Planned by stage, so that memory does not grow with PP.
   std::vector<PlannedShard> Stage(int pp_rank) const;
+  // Its pieces as what is wanted, each of its rank; tensor i is tensor `sources[i]` of where it comes from,
+  // tensor i where `sources` is empty.
+  RegionList Wanted(int pp_rank, std::span<const uint32_t> sources = {}) const;
 
  private:
   std::vector<TensorEntry> tensors_;
@@ -42,5 +48,10 @@ class StepPlan {
   std::vector<std::vector<uint32_t>> roles_;  // of each spec: the tensors of its roles
   std::vector<uint32_t> random_states_;
 };
+
+// What it takes to make the step of the source's tensors: planned stage by stage, no byte is read. Errors:
+// Corrupt naming a tensor of which the source lacks elements, or has them twice.
+Result<ProgramSize> SizeOfStep(const CheckpointSource& source, const StepPlan& plan,
+                               std::span<const uint32_t> sources = {});
 
 }  // namespace cairn

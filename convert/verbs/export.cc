@@ -38,6 +38,7 @@ Result<ExportCost> EstimateExport(const CheckpointSource& source, const TargetFo
                                   const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const TargetFiles plan, PlanExport(source, format, options));
   ExportCost cost;
+  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, plan.target));
   std::set<uint32_t> read;
   for (const WrittenTensor& tensor : plan.target.tensors) read.insert(tensor.source);
   for (const uint32_t tensor : read) cost.read_bytes += source.catalog().tensors[tensor].bytes();

@@ -18,6 +18,7 @@ struct ExportOptions {
 };
 
 struct ExportCost {
+  ProgramSize plan;         // what is copied from where to where
   uint64_t read_bytes = 0;  // of the source's tensors
   uint64_t file_bytes = 0;
   uint64_t files = 0;

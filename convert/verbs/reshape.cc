@@ -414,7 +414,9 @@ Result<ReshapeCost> EstimateReshape(const CheckpointSource& source, const Reshap
                                MemoryOfReading(source, all, BlockBytesFor(max_memory), max_memory) +
                                MemoryOfWriting(source, all, ring.buffer_bytes, buffers, shards) +
                                std::min(ProofMemory(max_memory), size.data_bytes / 8);
-  return ReshapeCost{.data_bytes = size.data_bytes,
+  CAIRN_ASSIGN_OR_RETURN(ProgramSize program, SizeOfStep(source, plan));
+  return ReshapeCost{.plan = std::move(program),
+                     .data_bytes = size.data_bytes,
                      .file_bytes = size.file_bytes,
                      .files = size.files + options.writer.beside.size(),
                      .moved_bytes = (options.read_back ? 2 : 1) * size.data_bytes,

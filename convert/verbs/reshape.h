@@ -36,6 +36,7 @@ struct ReshapeOptions {
 };
 
 struct ReshapeCost {
+  ProgramSize plan;          // what is copied from where to where
   uint64_t data_bytes = 0;   // of all tensors
   uint64_t file_bytes = 0;   // of the target, about
   uint64_t files = 0;        // of the target

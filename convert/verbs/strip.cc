@@ -297,6 +297,9 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
   cost.peak_memory = MemoryOfStrip(source, plan, options);
   if (options.format == StripFormat::kNative) {
     CAIRN_ASSIGN_OR_RETURN(const StepPlan target, PlanNative(source, plan, options));
+    std::vector<uint32_t> sources;
+    for (const WrittenTensor& weight : plan.weights) sources.push_back(weight.source);
+    CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfStep(source, target, sources));
     const StepSize size = EstimateStepSize(target);
     cost.file_bytes = size.file_bytes;
     cost.moved_bytes = cost.read_bytes + size.data_bytes;
@@ -305,6 +308,7 @@ Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptio
     return cost;
   }
   CAIRN_ASSIGN_OR_RETURN(const StoredTarget target, PlanFiles(source, plan, options));
+  CAIRN_ASSIGN_OR_RETURN(cost.plan, SizeOfFiles(source, target));
   cost.moved_bytes = cost.read_bytes + target.bytes();
   cost.file_bytes = target.bytes();
   for (const TargetFile& file : target.files)

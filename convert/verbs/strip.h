@@ -36,6 +36,7 @@ struct StripOptions {
 };
 
 struct StripCost {
+  ProgramSize plan;         // what is copied from where to where
   uint64_t read_bytes = 0;  // of the source's tensors
   uint64_t file_bytes = 0;  // of the result, about
   uint64_t files = 0;

@@ -191,6 +191,12 @@ WriteRingOptions ForeignRing(const StepBuilderOptions& writer) {
   return {.buffer_bytes = kBufferBytes, .in_flight = std::max(4, 2 * writer.jobs)};
 }
 
+Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target) {
+  const RegionList wanted = target.Wanted();
+  CAIRN_ASSIGN_OR_RETURN(const CopyProgram program, PlanCopies(source.catalog(), source.regions(), wanted));
+  return SizeOf(program, source.catalog(), source.regions(), wanted);
+}
+
 Result<WrittenFiles> WriteForeign(FileSystem& fs, CheckpointSource& source, StoredTarget target,
                                   std::string path, const WriteForeignOptions& options) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();

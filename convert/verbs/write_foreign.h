@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "ckpt/model/copy_program.h"
 #include "convert/foreign/stored_target.h"
 #include "convert/stream/step_builder.h"
 
@@ -31,6 +32,10 @@ struct WrittenFiles {
 
 // The ring that files are written through in a window of memory.
 WriteRingOptions ForeignRing(const StepBuilderOptions& writer);
+
+// What it takes to make `target` of the source's tensors. Errors: Corrupt naming a tensor of which the source
+// lacks elements, or has them twice.
+Result<ProgramSize> SizeOfFiles(const CheckpointSource& source, const StoredTarget& target);
 
 // Makes the directory `path`. Nothing of it is left after an error or an overflow. Errors: AlreadyExists;
 // NoSpace before anything is written; those of TensorStream::Run; Corrupt where what is read back is not what

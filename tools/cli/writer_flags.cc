@@ -44,8 +44,13 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options) {
 Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json) {
   CAIRN_ASSIGN_OR_RETURN(const double rate, MeasureReading(source));
   const double seconds = static_cast<double>(facts.moved_bytes + facts.write_bytes) / rate;
+  const auto files_of = [](const std::vector<uint64_t>& bytes) {
+    return std::ranges::count_if(bytes, [](uint64_t count) { return count > 0; });
+  };
+  const auto from = files_of(facts.plan.from_files), to = files_of(facts.plan.to_files);
   if (json) {
     PrintJson({{"dry_run", true},
+               {"plan", {{"copies", facts.plan.copies}, {"from_files", from}, {"to_files", to}}},
                {"read_bytes", facts.read_bytes},
                {"write_bytes", facts.write_bytes},
                {"files", facts.files},
@@ -57,6 +62,8 @@ Status PrintDryRun(CheckpointSource& source, const DryRunFacts& facts, bool json
   }
   fmt::print("would read {} and write about {} in {} files\n", HumanBytes(facts.read_bytes),
              HumanBytes(facts.write_bytes), facts.files);
+  if (facts.plan.copies > 0)
+    fmt::print("plan: {} copies, out of {} files into {}\n", facts.plan.copies, from, to);
   fmt::print("peak memory about {}\n", HumanBytes(facts.peak_memory));
   fmt::print("time about {}, if writing is as fast as reading a part of the source was just now ({}/s)\n",
              HumanSeconds(seconds), HumanBytes(rate));

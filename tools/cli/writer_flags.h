@@ -12,6 +12,7 @@ void AddWriterFlags(CLI::App& verb, StepBuilderOptions& options);
 
 // What a verb would take, as --dry-run prints it.
 struct DryRunFacts {
+  ProgramSize plan;         // of tensors that are copied; nothing where files are
   uint64_t read_bytes = 0;  // of the source's tensors
   uint64_t write_bytes = 0;
   uint64_t moved_bytes = 0;  // passes through memory in all; the time is estimated from it

@@ -52,7 +52,7 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
   const ExportCost& cost = *estimated;
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        source, {cost.plan, cost.read_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
         flags.json));
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
     return kExitDone;

@@ -154,7 +154,7 @@ Result<int> RunReshape(CheckpointSource& source, const std::string& target, cons
   if (flags.dry_run && !options.team.leads()) return kExitDone;
   if (flags.dry_run) {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
-        source, {cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
+        source, {cost.plan, cost.data_bytes, cost.file_bytes, cost.moved_bytes, cost.files, cost.peak_memory},
         flags.json));
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), target, cost.file_bytes));
     return kExitDone;

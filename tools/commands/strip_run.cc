@@ -148,7 +148,8 @@ Result<int> DryRun(CheckpointSource& source, const std::string& target, const St
     CAIRN_ASSIGN_OR_RETURN(tried, TryStrip(source, trial));
   }
   CAIRN_RETURN_IF_ERROR(PrintDryRun(source,
-                                    {.read_bytes = cost.read_bytes,
+                                    {.plan = cost.plan,
+                                     .read_bytes = cost.read_bytes,
                                      .write_bytes = cost.file_bytes,
                                      .moved_bytes = cost.moved_bytes,
                                      .files = cost.files,

@@ -366,10 +366,14 @@ Result<int> PrintRestoreCost(const MemberName& name, const ArchiveMember& member
   CAIRN_ASSIGN_OR_RETURN(const OpenedStep step, OpenCkpt(name.store.directory() + ":" + member.tar));
   const Manifest& manifest = step.reader->manifest();
   fmt::print("would restore {} as {}\n", MemberText(member), options.destination);
-  CAIRN_RETURN_IF_ERROR(PrintDryRun(
-      *step.reader,
-      {manifest.bytes(), manifest.bytes(), manifest.bytes(), manifest.files.size() + 1, kArchivePeakMemory},
-      false));
+  CAIRN_RETURN_IF_ERROR(PrintDryRun(*step.reader,
+                                    {{},
+                                     manifest.bytes(),
+                                     manifest.bytes(),
+                                     manifest.bytes(),
+                                     manifest.files.size() + 1,
+                                     kArchivePeakMemory},
+                                    false));
   return kExitDone;
 }
 
