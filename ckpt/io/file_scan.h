@@ -3,15 +3,12 @@
 // flight.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "ckpt/io/file_system.h"
-#include "ckpt/io/page_cache.h"
-#include "ckpt/io/write_ring.h"
+#include "ckpt/io/extent_reader.h"
 
 namespace cairn {
 
@@ -27,35 +24,19 @@ class FileScan {
   uint64_t offset() const { return offset_; }
 
  private:
-  struct Slot {
-    std::unique_ptr<WriteRing::Buffer> memory;
-    uint64_t begin = 0;
-    uint64_t end = 0;
-    bool ready = false;
-    Status status;
-  };
-
-  FileScan() = default;
+  FileScan(FileSystem& fs, const std::string& path, uint64_t bytes, Direct direct, bool may_map);
   Status Fetch();
-  Status FetchCached();
-  Status FetchTail();
   void StartReads();
-  static std::byte* MemoryOf(Slot& slot);
 
-  std::unique_ptr<File> file_;
-  std::unique_ptr<File> buffered_;  // where file_ is read past the cache: for the end of the last page
-  uint64_t queued_bytes_ = 0;       // that are read through the queue
-  uint64_t bytes_ = 0;
-  uint64_t offset_ = 0;   // of what Next() gives next
-  uint64_t started_ = 0;  // where the next read begins
-  bool cached_ = false;
-  bool may_map_ = true;
-  std::optional<MappedRange> mapped_;
-  std::span<const std::byte> current_;  // what is left of the window at offset_
-  std::vector<Slot> slots_;             // a window each, by turns
-  size_t first_ = 0;                    // the slot of the window at, or after, offset_
-  size_t used_ = 0;                     // slots from there on
-  std::unique_ptr<IoQueue> queue_;      // last: it waits for reads into the slots
+  const std::string path_;
+  const uint64_t bytes_;
+  OpenFiles files_;
+  uint64_t offset_ = 0;                               // of what Next() gives next
+  uint64_t started_ = 0;                              // where the next read begins
+  ExtentReader::Finished window_;                     // that Next() gives from
+  std::span<const std::byte> current_;                // what is left of it at offset_
+  std::map<uint64_t, ExtentReader::Finished> ready_;  // windows behind it, by offset
+  ExtentReader reader_;
 };
 
 }  // namespace cairn

@@ -7,16 +7,11 @@
 
 #include <optional>
 #include <span>
+#include <utility>
 
-#include "ckpt/base/digest.h"
 #include "ckpt/io/file_system.h"
 
 namespace cairn {
-
-inline constexpr size_t kHugePageBytes = 2 << 20;
-inline constexpr uint64_t kExtentBytes = kChunkBytes;  // of one read
-// Two wanted ranges of a file that lie no farther apart are read as one.
-inline constexpr uint64_t kMaxGapBytes = 64 << 10;
 
 // How many bytes of [offset, offset + bytes), in whole pages, lie in the page cache; nothing where that
 // cannot be told.
@@ -33,7 +28,12 @@ class MappedRange {
   static Result<MappedRange> Map(const File& file, uint64_t offset, uint64_t bytes);
   MappedRange(MappedRange&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), length_(other.length_), bytes_(other.bytes_) {}
-  MappedRange& operator=(MappedRange&&) = delete;
+  MappedRange& operator=(MappedRange&& other) noexcept {
+    std::swap(base_, other.base_);
+    std::swap(length_, other.length_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
   ~MappedRange();
 
   std::span<const std::byte> bytes() const { return bytes_; }

@@ -1,20 +1,8 @@
 #include "ckpt/io/write_ring.h"
 
-#include <sys/mman.h>
-
-#include <new>
 #include <utility>
 
-#include "ckpt/io/page_cache.h"
-
 namespace cairn {
-// Large ones in huge pages, where the kernel gives them: far fewer first uses of a page, which are slow.
-WriteRing::Buffer::Buffer(uint64_t bytes) : capacity(PageUp(bytes)) {
-  const size_t align = bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, (bytes + align - 1) / align * align)));
-  if (!data_) throw std::bad_alloc();
-  if (align == kHugePageBytes) ::madvise(data_.get(), bytes, MADV_HUGEPAGE);
-}
 
 WriteRing::WriteRing(FileSystem& fs, const WriteRingOptions& options)
     : options_(options), queue_(fs.NewQueue({.depth = options.in_flight})) {}

@@ -6,13 +6,13 @@
 // failed. Safe from several threads.
 #pragma once
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/io/page_buffer.h"
 
 namespace cairn {
 
@@ -23,20 +23,7 @@ struct WriteRingOptions {
 
 class WriteRing {
  public:
-  // Memory of one write, aligned to kPageBytes. Goes back to the ring when it is destroyed or submitted.
-  class Buffer {
-   public:
-    explicit Buffer(uint64_t bytes);
-    std::byte* data() { return data_.get(); }
-    const uint64_t capacity;
-    uint64_t size = 0;  // bytes filled
-
-   private:
-    struct Free {
-      void operator()(std::byte* p) const { std::free(p); }
-    };
-    std::unique_ptr<std::byte, Free> data_;
-  };
+  using Buffer = PageBuffer;  // of one write
 
   // For files of `fs`.
   explicit WriteRing(FileSystem& fs, const WriteRingOptions& options = {});

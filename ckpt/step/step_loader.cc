@@ -1,49 +1,24 @@
 // Plan() lists the pieces that the requests need, in order of their place in the files. The workers take
-// extents from the front of this list, under one lock: needed chunks of one file, with small gaps at most. An
-// extent that is mostly in the page cache is delivered at once, any other is read in the background; the next
-// read starts before a finished one is delivered. A chunk is decoded and verified once, for all requests that
+// extents from the front of this list, under one lock: needed chunks of one file, with small gaps at most.
+// Each reads its extents through an ExtentReader. A chunk is decoded and verified once, for all requests that
 // want it. An extent that is one plain chunk with one place is read into that place and verified there; that
 // is why a failed load leaves `out` unspecified.
 
 #include "ckpt/step/step_loader.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "ckpt/base/threads.h"
-#include "ckpt/io/page_cache.h"
+#include "ckpt/io/extent_reader.h"
 #include "ckpt/io/stream_copy.h"
 
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMinMapBytes = 256 << 10;    // below it a mapping costs more than a copy
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
-
-// Memory of one read, aligned for O_DIRECT.
-class PageBuffer {
- public:
-  std::span<std::byte> Get(size_t bytes) {
-    if (bytes > size_) {
-      size_ = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-      data_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, size_)));
-      ::madvise(data_.get(), size_,
-                MADV_HUGEPAGE);  // fewer first uses of a page; no harm where it is refused
-    }
-    return {data_.get(), bytes};
-  }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  size_t size_ = 0;
-};
 
 // Elements of `box` that a piece holds.
 uint64_t CommonVolume(const Piece& piece, const Box& box) {
@@ -89,106 +64,51 @@ void Scatter(const Piece& piece, FlatRange elements, std::span<const std::byte> 
 
 }  // namespace
 
-// One thread's share: what is in the page cache is delivered at once, the rest read in the background.
+// One thread's share: the next extent is started before a finished one is delivered, so that the disk is not
+// kept waiting.
 class StepLoader::Worker {
  public:
-  Worker(StepLoader& loader, int depth) : loader_(loader), depth_(depth), slots_(depth + 1) {
-    for (Slot& slot : slots_) free_.push_back(&slot);
-  }
+  Worker(StepLoader& loader, int depth)
+      : loader_(loader), reader_(loader.files_, {.depth = depth, .direct = loader.options_.direct}) {}
 
   Status Run() {
-    CAIRN_RETURN_IF_ERROR(Refill());
-    while (queue_ && queue_->in_flight() > 0) {
-      const IoQueue::Completion done = queue_->Wait();
-      Slot& slot = slots_[done.tag];
-      if (!done.status.ok()) return Named(done.status, slot.extent);
-      CAIRN_RETURN_IF_ERROR(Refill());  // first, so that the disk is not kept waiting
-      CAIRN_RETURN_IF_ERROR(Deliver(slot.extent, slot.stored));
-      slot.file.reset();
-      free_.push_back(&slot);
+    StartReads();
+    while (reader_.waiting() > 0) {
+      ExtentReader::Finished done = reader_.Wait();
+      const Extent extent = std::move(extents_.extract(done.tag).mapped());
+      if (!done.status.ok()) return Named(done.status, extent);
+      StartReads();
+      for (const ChunkRef& ref : extent.chunks)
+        CAIRN_RETURN_IF_ERROR(loader_.DeliverChunk(ref, extent.begin, done.bytes));
+      reader_.Recycle(std::move(done.memory));
     }
     return OkStatus();
   }
 
  private:
-  struct Slot {  // a read on its way
-    Extent extent;
-    std::shared_ptr<File> file;
-    PageBuffer buffer;
-    std::span<const std::byte> stored;  // of the extent, once it is read
-  };
-
-  // Goes on until as many reads are on their way as there may be, or nothing is left to begin.
-  Status Refill() {
-    while (!queue_ || queue_->in_flight() < depth_) {
+  void StartReads() {
+    while (!reader_.full()) {
       std::optional<Extent> extent = loader_.NextExtent();
-      if (!extent) break;
-      CAIRN_RETURN_IF_ERROR(Begin(std::move(*extent)));
+      if (!extent) return;
+      reader_.Start({.file = loader_.catalog_.files[extent->file],
+                     .begin = extent->begin,
+                     .end = extent->end,
+                     .file_bytes = loader_.file_bytes_[extent->file],
+                     .place = FinalPlace(*extent),
+                     .tag = started_});
+      extents_.emplace(started_++, std::move(*extent));
     }
-    return OkStatus();
   }
 
-  Status Begin(Extent extent) {
-    const std::string& name = loader_.catalog_.files[extent.file];
-    const uint64_t bytes = extent.end - extent.begin;
-    CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<File> file, loader_.files_.Get(name, Direct::kOff));
-    Direct direct = loader_.options_.direct;
-    if (direct != Direct::kOn) {
-      const std::optional<uint64_t> cached = CachedBytes(*file, extent.begin, bytes);
-      if (cached && *cached >= bytes / 2) return DeliverCached(extent, *file);
-      if (!cached) direct = Direct::kOff;
-    }
-    // The last page of a file that does not end with a page cannot be read past the cache.
-    if (direct != Direct::kOff && PageUp(extent.end) <= loader_.file_bytes_[extent.file]) {
-      CAIRN_ASSIGN_OR_RETURN(file, loader_.files_.Get(name, direct));
-    }
-    StartRead(std::move(extent), std::move(file));
-    return OkStatus();
-  }
-
-  Status DeliverCached(const Extent& extent, File& file) {
-    const uint64_t bytes = extent.end - extent.begin;
-    if (bytes >= kMinMapBytes) {
-      const Result<MappedRange> mapped = MappedRange::Map(file, extent.begin, bytes);
-      if (mapped.ok()) return Deliver(extent, mapped->bytes());
-      if (mapped.status().kind() != StatusKind::kNotSupported) return Named(mapped.status(), extent);
-    }
-    const std::span<std::byte> stored = cached_.Get(bytes);
-    const Status status = file.ReadAt(extent.begin, stored);
-    return status.ok() ? Deliver(extent, stored) : Named(status, extent);
-  }
-
-  void StartRead(Extent extent, std::shared_ptr<File> file) {
-    Slot& slot = *free_.back();
-    free_.pop_back();
-    slot.extent = std::move(extent);
-    slot.file = std::move(file);
-    const bool whole_pages = slot.file->direct();
-    const uint64_t begin = whole_pages ? PageDown(slot.extent.begin) : slot.extent.begin;
-    const uint64_t end = whole_pages ? PageUp(slot.extent.end) : slot.extent.end;
-    std::span<std::byte> into = InPlace(slot.extent, end - begin, whole_pages);
-    if (into.empty()) into = slot.buffer.Get(end - begin);
-    slot.stored = into.subspan(slot.extent.begin - begin, slot.extent.end - slot.extent.begin);
-    if (!queue_) queue_ = loader_.files_.file_system().NewQueue({.depth = depth_});
-    queue_->Read(*slot.file, begin, into, static_cast<uint64_t>(&slot - slots_.data()));
-  }
-
-  // The final place of an extent that is one chunk with one place, where the read may go there.
-  std::span<std::byte> InPlace(const Extent& extent, uint64_t bytes, bool whole_pages) const {
+  // Of an extent that is one plain chunk with one place.
+  std::span<std::byte> FinalPlace(const Extent& extent) const {
     const ChunkRef& ref = extent.chunks.front();
     const std::span<const Need> needs = loader_.NeedsOfPiece(ref.need);
     const Piece piece = loader_.catalog_.pieces[needs.front().piece];
+    if (extent.chunks.size() > 1 || piece.codec != Codec::kNone) return {};
     const ChunkPlace place = loader_.PlaceOf(piece, ref.chunk);
-    if (extent.chunks.size() > 1 || place.bytes != bytes || piece.codec != Codec::kNone) return {};
     std::byte* target = loader_.WholeTarget(piece, place, needs);
-    if (whole_pages && reinterpret_cast<uintptr_t>(target) % kPageBytes != 0) return {};
-    return {target, target == nullptr ? 0 : bytes};
-  }
-
-  Status Deliver(const Extent& extent, std::span<const std::byte> stored) {
-    for (const ChunkRef& ref : extent.chunks)
-      CAIRN_RETURN_IF_ERROR(loader_.DeliverChunk(ref, extent.begin, stored));
-    return OkStatus();
+    return {target, target == nullptr ? 0 : place.bytes};
   }
 
   Status Named(const Status& status, const Extent& extent) const {
@@ -198,25 +118,19 @@ class StepLoader::Worker {
   }
 
   StepLoader& loader_;
-  const int depth_;
-  std::vector<Slot> slots_;  // one more than reads in flight: the one that is being delivered
-  std::vector<Slot*> free_;
-  PageBuffer cached_;
-  std::unique_ptr<IoQueue> queue_;  // last: it waits for reads into the slots
+  std::map<uint64_t, Extent> extents_;  // that are being read, by tag
+  uint64_t started_ = 0;
+  ExtentReader reader_;
 };
 
 StepLoader::StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
-                       const LoadOptions& options)
+                       std::span<const uint64_t> file_bytes, const LoadOptions& options)
     : manifest_(manifest),
       catalog_(catalog),
       files_(files),
       options_(options),
-      decoder_(files.directory(), manifest_.run, manifest_.step, catalog) {
-  for (const std::string& name : catalog.files) {
-    const auto entry = std::ranges::find(manifest.files, name, &ManifestFile::name);
-    file_bytes_.push_back(entry == manifest.files.end() ? 0 : entry->bytes);
-  }
-}
+      decoder_(files.directory(), manifest_.run, manifest_.step, catalog),
+      file_bytes_(file_bytes) {}
 
 Status StepLoader::Load(std::span<const ReadRequest> requests) {
   requests_ = requests;
@@ -300,8 +214,7 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
     const Piece piece = catalog_.pieces[needs_[ref->need].piece];
     const ChunkPlace place = PlaceOf(piece, ref->chunk);
     const uint64_t end = place.offset + place.stored_bytes;
-    const bool joins = piece.file == extent.file && place.offset >= extent.end &&
-                       place.offset - extent.end <= kMaxGapBytes && end - extent.begin <= kExtentBytes;
+    const bool joins = piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
     if (extent.chunks.empty()) {
       extent.file = piece.file;
       extent.begin = place.offset;

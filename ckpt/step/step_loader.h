@@ -1,10 +1,9 @@
 // Fills many boxes of a step's tensors at once: several threads, each chunk read once, verified before it
 // counts.
 //
-// Where the bytes come from is chosen for each stretch of a file: out of the page cache in place where most
-// of it is there, else by large reads past it, several in flight. Neighbouring chunks are read together, so
-// that small tensors cost no small reads. A chunk that belongs to one place goes straight there, any other
-// through a buffer, whatever the number of runs.
+// Neighbouring chunks are read together, several reads in flight, out of the page cache or past it
+// (ckpt/io/extent_reader.h), so that small tensors cost no small reads. A chunk that belongs to one place
+// goes straight there, any other through a buffer, whatever the number of runs.
 #pragma once
 
 #include <atomic>
@@ -15,7 +14,6 @@
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/open_files.h"
-#include "ckpt/io/page_cache.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/step/chunk_decoder.h"
 
@@ -38,9 +36,9 @@ struct LoadOptions {
 
 class StepLoader {
  public:
-  // All must outlive the loader.
+  // All must outlive the loader. `file_bytes`: of the catalog's files.
   StepLoader(const Manifest& manifest, const StepCatalog& catalog, OpenFiles& files,
-             const LoadOptions& options);
+             std::span<const uint64_t> file_bytes, const LoadOptions& options);
 
   // Errors: InvalidArgument (a box outside of its tensor, an `out` of the wrong size), Corrupt naming file,
   // offset and tensor, those of the disk. After an error the contents of all `out` are unspecified.
@@ -87,7 +85,7 @@ class StepLoader {
   OpenFiles& files_;
   const LoadOptions options_;
   const ChunkDecoder decoder_;
-  std::vector<uint64_t> file_bytes_;  // of each file of the catalog
+  const std::span<const uint64_t> file_bytes_;
   std::span<const ReadRequest> requests_;
   std::vector<Need> needs_;  // in order of place
 

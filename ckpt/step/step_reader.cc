@@ -109,12 +109,12 @@ Status StepReader::ReadCatalog() {
 }
 
 // Every piece lies in a file of the manifest.
-Status StepReader::CheckPlaces() const {
+Status StepReader::CheckPlaces() {
   std::unordered_map<std::string_view, uint64_t> bytes_of;
   for (const ManifestFile& file : manifest_.files) bytes_of.emplace(file.name, file.bytes);
   for (uint32_t file = 0; file < catalog_.files.size(); ++file) {
     const auto entry = bytes_of.find(catalog_.files[file]);
-    const uint64_t bytes = entry == bytes_of.end() ? 0 : entry->second;
+    const uint64_t bytes = file_bytes_.emplace_back(entry == bytes_of.end() ? 0 : entry->second);
     if (catalog_.file_ends[file] <= bytes) continue;
     for (size_t i = 0; i < catalog_.pieces.size(); ++i) {
       const Piece piece = catalog_.pieces[i];
@@ -233,7 +233,7 @@ Status StepReader::FillChunk(Chunk& chunk) {
       return DecodeStored(catalog_.pieces[chunk.piece], chunk.index, chunk.bytes, chunk.bytes);
     }
   }
-  chunk.memory = std::make_unique<WriteRing::Buffer>(PageUp(place.bytes));
+  chunk.memory = std::make_unique<PageBuffer>(place.bytes);
   chunk.bytes = {chunk.memory->data(), place.bytes};
   return ReadChunk(chunk.piece, chunk.index, chunk.bytes);
 }
@@ -261,7 +261,7 @@ Status StepReader::Load(std::span<const ReadRequest> requests, const LoadOptions
   std::vector<ReadRequest> plain, joined;
   for (const ReadRequest& request : requests)
     (IsJoinedTensor(request.tensor) ? joined : plain).push_back(request);
-  StepLoader loader(manifest_, catalog_, *files_, options);
+  StepLoader loader(manifest_, catalog_, *files_, file_bytes_, options);
   const Status status = loader.Load(plain);
   bytes_read_ += loader.bytes_read();
   CAIRN_RETURN_IF_ERROR(status);
@@ -300,7 +300,9 @@ void StepReader::ReadAhead(BoxSequence next) {
   SetCacheBytes(cache_bytes_);
   if (next && kept_limit_ > ahead_bytes + kChunkBytes) kept_limit_ -= ahead_bytes;
   each_once_ = next && !JoinsTensors();
-  ahead_ = next ? std::make_unique<ChunkAhead>(catalog_, *files_, std::move(next), ahead_bytes) : nullptr;
+  ahead_.reset();
+  if (next)
+    ahead_ = std::make_unique<ChunkAhead>(catalog_, *files_, file_bytes_, std::move(next), ahead_bytes);
 }
 
 void StepReader::DropChunk(std::list<Chunk>::iterator chunk) {

@@ -65,7 +65,7 @@ class StepReader final : public CheckpointSource {
   StepReader(FileSystem& fs, std::string directory) : fs_(fs), directory_(std::move(directory)) {}
   Status CheckFileSizes() const;
   Status ReadCatalog();
-  Status CheckPlaces() const;
+  Status CheckPlaces();
   Status ReadPiecePart(size_t piece, const Segment& segment, const Box& common, const Box& box,
                        std::span<std::byte> out);
   Status CopyRun(size_t piece, uint64_t piece_offset, std::span<std::byte> out);
@@ -88,8 +88,9 @@ class StepReader final : public CheckpointSource {
   Manifest manifest_;
   StepCatalog catalog_;
   const PieceRegions regions_{catalog_};
-  std::optional<OpenFiles> files_;  // shards; from when it is known where they are
-  std::list<Chunk> cache_;          // most recently used first
+  std::vector<uint64_t> file_bytes_;  // of the catalog's files
+  std::optional<OpenFiles> files_;    // shards; from when it is known where they are
+  std::list<Chunk> cache_;            // most recently used first
   uint64_t cache_bytes_ = 16 * kChunkBytes;
   uint64_t kept_limit_ = 16 * kChunkBytes;  // of cache_
   uint64_t kept_bytes_ = 0;

@@ -1,13 +1,13 @@
 // Make() checks everything once: extents lie in their files without gaps, parts fit their arrays, and the
 // parts cover each tensor exactly once. ReadBox() can then rely on it. It cuts the box with the tensor's
-// parts into runs (a stretch of a file and its place in the box), sorts the runs by file and offset, and
-// reads near ones together through one window. A run as large as the window goes straight to its place; a
-// run of a transposed part is read through the window, and its elements are scattered.
+// parts into runs (a stretch of a file and its place in the box) and sorts the runs by file and offset. Where
+// the box was announced they were read ahead; else near ones are read together through one window. A run as
+// large as the window goes straight to its place; a run of a transposed part is read through the window, and
+// its elements are scattered.
 
 #include "convert/foreign/stored_source.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace cairn {
 namespace {
@@ -15,19 +15,7 @@ namespace {
 constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to read than to skip
 constexpr uint64_t kMinWindowBytes = 64 << 10;
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
-
-template <typename Integer>
-void CopyStrided(const std::byte* from, uint64_t count, uint64_t stride, std::byte* to) {
-  for (uint64_t i = 0; i < count; ++i)
-    std::memcpy(to + i * stride * sizeof(Integer), from + i * sizeof(Integer), sizeof(Integer));
-}
-
-void CopyElements(const std::byte* from, uint64_t count, uint64_t stride, uint64_t size, std::byte* to) {
-  if (stride == 1) return (void)std::memcpy(to, from, count * size);
-  if (size == 2) return CopyStrided<uint16_t>(from, count, stride, to);
-  if (size == 4) return CopyStrided<uint32_t>(from, count, stride, to);
-  for (uint64_t i = 0; i < count; ++i) std::memcpy(to + i * stride * size, from + i * size, size);
-}
+constexpr uint64_t kMaxAheadBytes = 32 << 20;
 
 }  // namespace
 
@@ -50,19 +38,18 @@ Result<std::unique_ptr<StoredSource>> StoredSource::Make(FileSystem& fs, std::st
 }
 
 Status StoredSource::CheckArrays() {
-  std::vector<uint64_t> file_bytes;
   for (const std::string& file : catalog_.files) {
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, files_.file_system().Stat(JoinPath(directory(), file)));
-    file_bytes.push_back(info.bytes);
+    file_bytes_.push_back(info.bytes);
   }
   for (const StoredArray& array : catalog_.arrays) {
     const auto bytes = CheckedBytes(array.shape, SizeOf(array.dtype));
     if (!bytes) return Corrupt("{}: {} has a size that cannot be", directory(), array.name);
     uint64_t at = 0;
     for (const StoredExtent& extent : array.extents) {
-      if (extent.range.begin != at || extent.range.end < at || extent.file >= file_bytes.size())
+      if (extent.range.begin != at || extent.range.end < at || extent.file >= file_bytes_.size())
         return Corrupt("{}: element {} of {} is in no file, or in two", directory(), at, array.name);
-      const uint64_t end = file_bytes[extent.file];
+      const uint64_t end = file_bytes_[extent.file];
       if (extent.range.size() > *bytes || extent.file_offset > end ||
           extent.range.size() * SizeOf(array.dtype) > end - extent.file_offset)
         return Corrupt("{}: {} at byte {} reaches behind the end of the file ({} bytes); it was truncated",
@@ -124,12 +111,36 @@ Region StoredSource::PartRegions::operator[](size_t index) const {
 }
 
 void StoredSource::SetCacheBytes(uint64_t bytes) {
+  cache_bytes_ = bytes;
   window_bytes_ = std::clamp(bytes, kMinWindowBytes, kMaxWindowBytes);
   if (bytes == 0) std::vector<std::byte>().swap(window_);
 }
 
+void StoredSource::ReadAhead(BoxSequence next) {
+  ahead_.reset();
+  if (!next) return;
+  ahead_ = std::make_unique<RunsAhead>(
+      NumberedFiles{files_, catalog_.files, file_bytes_}, std::move(next),
+      [this](const TensorBox& box) {
+        return RunsAhead::BoxRuns{RunsOf(box), SizeOf(catalog_.tensors[box.tensor].dtype)};
+      },
+      std::min(cache_bytes_ / 4, kMaxAheadBytes));
+}
+
 Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
-  std::vector<Run> runs;
+  const std::string context = "tensor " + DisplayName(catalog_.tensors[tensor]);
+  if (ahead_) {
+    const Result<std::optional<uint64_t>> read = ahead_->Read({tensor, box}, out);
+    if (!read.ok()) return read.status().WithContext(context);
+    bytes_read_ += read->value_or(0);
+    if (*read) return OkStatus();
+  }
+  return ReadRuns(RunsOf({tensor, box}), SizeOf(catalog_.tensors[tensor].dtype), out).WithContext(context);
+}
+
+std::vector<FileRun> StoredSource::RunsOf(const TensorBox& wanted) const {
+  const auto& [tensor, box] = wanted;
+  std::vector<FileRun> runs;
   for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
     const ArrayPart& part = catalog_.parts[i];
     if (box.rank() == 0)
@@ -137,14 +148,13 @@ Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byt
     else if (const auto common = Intersect(part.box, box))
       AddRuns(part, *common, box, runs);
   }
-  std::ranges::sort(runs, {}, [](const Run& run) { return std::pair(run.file, run.offset); });
-  return ReadRuns(runs, SizeOf(catalog_.tensors[tensor].dtype), out)
-      .WithContext("tensor " + DisplayName(catalog_.tensors[tensor]));
+  std::ranges::sort(runs, {}, [](const FileRun& run) { return std::pair(run.file, run.offset); });
+  return runs;
 }
 
 // Walks the array's rows; trailing dimensions that are whole on both sides are one row with the one before.
 void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& box,
-                           std::vector<Run>& runs) const {
+                           std::vector<FileRun>& runs) const {
   const StoredArray& array = catalog_.arrays[part.array];
   const Box stored = part.ToArray(common);
   if (stored.rank() == 0) return AddRun(array, 0, 1, 0, 1, runs);
@@ -171,7 +181,7 @@ void StoredSource::AddRuns(const ArrayPart& part, const Box& common, const Box& 
 }
 
 void StoredSource::AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target,
-                          uint64_t stride, std::vector<Run>& runs) const {
+                          uint64_t stride, std::vector<FileRun>& runs) const {
   const uint64_t size = SizeOf(array.dtype);
   auto extent =
       std::ranges::upper_bound(array.extents, element, {}, [](const StoredExtent& e) { return e.range.end; });
@@ -186,9 +196,10 @@ void StoredSource::AddRun(const StoredArray& array, uint64_t element, uint64_t c
   }
 }
 
-Status StoredSource::ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out) {
+Status StoredSource::ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes,
+                              std::span<std::byte> out) {
   for (size_t first = 0; first < runs.size();) {
-    const Run& run = runs[first];
+    const FileRun& run = runs[first];
     CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[run.file], Direct::kOff));
     if (run.stride == 1 && run.bytes >= window_bytes_) {
       CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, out.subspan(run.target * element_bytes, run.bytes)));
@@ -209,8 +220,7 @@ Status StoredSource::ReadRuns(std::span<const Run> runs, uint64_t element_bytes,
     CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, std::span(window_).first(end - run.offset)));
     bytes_read_ += end - run.offset;
     for (; first < last; ++first)
-      CopyElements(window_.data() + (runs[first].offset - run.offset), runs[first].bytes / element_bytes,
-                   runs[first].stride, element_bytes, out.data() + runs[first].target * element_bytes);
+      CopyRun(runs[first], window_.data() + (runs[first].offset - run.offset), element_bytes, out);
   }
   return OkStatus();
 }

@@ -3,8 +3,8 @@
 // What a format module makes of a directory. An array is what one of its files names: a dtype, a shape, and
 // the stretches of files that hold its row-major order (one as a rule; several where ZeRO cut a flattened
 // buffer). A part says which box of which array is which box of a canonical tensor. From then on nobody knows
-// the format any more. Reads are pread in order of file offsets, near ones joined; nothing is mapped and
-// nothing unpacked.
+// the format any more. Boxes that were announced are read ahead (runs_ahead.h), any other by pread in order
+// of file offsets, near runs joined; nothing is mapped and nothing unpacked.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@
 #include "ckpt/base/box_map.h"
 #include "ckpt/io/open_files.h"
 #include "convert/foreign/foreign_source.h"
+#include "convert/foreign/runs_ahead.h"
 
 namespace cairn {
 
@@ -48,6 +49,8 @@ class StoredSource final : public ForeignSource {
   const Regions& regions() const override { return regions_; }
   const std::string& directory() const override { return files_.directory(); }
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
+  void ReadAhead(BoxSequence next) override;
+  // A quarter of it, at most, is for what is read ahead.
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
 
@@ -71,24 +74,16 @@ class StoredSource final : public ForeignSource {
     const StoredSource& source_;
   };
 
-  // A stretch of a file and where its elements go.
-  struct Run {
-    uint32_t file;
-    uint64_t offset;  // bytes
-    uint64_t bytes;
-    uint64_t target;  // element of the box
-    uint64_t stride;  // elements of the box between neighbours; 1: as they are
-  };
-
   StoredSource(FileSystem& fs, std::string directory, Manifest manifest, StoredCatalog catalog)
       : manifest_(std::move(manifest)), catalog_(std::move(catalog)), files_(fs, std::move(directory)) {}
   Status CheckArrays();
   Status CheckParts() const;
   Status CheckCovered() const;
-  void AddRuns(const ArrayPart& part, const Box& common, const Box& box, std::vector<Run>& runs) const;
+  std::vector<FileRun> RunsOf(const TensorBox& box) const;
+  void AddRuns(const ArrayPart& part, const Box& common, const Box& box, std::vector<FileRun>& runs) const;
   void AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target, uint64_t stride,
-              std::vector<Run>& runs) const;
-  Status ReadRuns(std::span<const Run> runs, uint64_t element_bytes, std::span<std::byte> out);
+              std::vector<FileRun>& runs) const;
+  Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
   std::string name_;
   Manifest manifest_;
@@ -96,9 +91,12 @@ class StoredSource final : public ForeignSource {
   std::vector<size_t> first_parts_;  // of each tensor; one more at the end
   const PartRegions regions_{*this};
   OpenFiles files_;
+  std::vector<uint64_t> file_bytes_;
+  uint64_t cache_bytes_ = 64 << 20;
   uint64_t window_bytes_ = 4 << 20;
   std::vector<std::byte> window_;
   uint64_t bytes_read_ = 0;
+  std::unique_ptr<RunsAhead> ahead_;
 };
 
 }  // namespace cairn

@@ -1,14 +1,13 @@
-// The chunks of all pieces are sorted by shard and offset, and neighbours are joined to one large read. Each
-// slot has one read in flight: when it is done its chunks are checked, and the slot starts the next read.
-// After an error all reads are awaited before the slots may be used again. A check is the chunk's digest and
-// a sum of its elements at the place that the shard's plan gives them, so that right bytes of a wrong place
-// are found too.
+// The chunks of all pieces are sorted by shard and offset, and neighbours are joined to one large read past
+// the page cache. The chunks of a finished read are checked before the next one starts, so that memory is
+// what is in flight. After an error no more reads start, and those in flight are awaited. A check is the
+// chunk's digest and a sum of its elements at the place that the shard's plan gives them, so that right bytes
+// of a wrong place are found too.
 
 #include "convert/stream/shard_proof.h"
 
 #include <algorithm>
 
-#include "ckpt/io/page_cache.h"
 #include "ckpt/step/chunk_decoder.h"
 
 namespace cairn {
@@ -18,38 +17,41 @@ constexpr uint64_t kMaxReads = 4;  // in flight
 
 }  // namespace
 
+// The descriptor of one shard is kept: the proof of a stage goes through its shards one after the other.
 ShardProof::ShardProof(FileSystem& fs, const std::string& directory, const std::vector<TensorEntry>& tensors,
                        uint64_t max_memory)
-    : fs_(fs),
-      directory_(directory),
-      tensors_(tensors),
-      slots_(std::clamp<uint64_t>(max_memory / kExtentBytes, 1, kMaxReads)),
-      queue_(fs.NewQueue({.depth = static_cast<int>(slots_.size())})) {}
+    : tensors_(tensors),
+      files_(fs, directory, /*limit=*/1),
+      reader_(files_,
+              {.depth = static_cast<int>(std::clamp<uint64_t>(max_memory / kExtentBytes, 1, kMaxReads)),
+               .look_in_cache = false}) {}
 
 Status ShardProof::Prove(const StageWriter& stage, std::span<const uint32_t> tensors, StepFingerprint& sums,
                          const std::function<void(uint64_t)>& advance) {
-  chunks_ = ChunksOf(stage, tensors);
-  next_ = 0;
-  file_.reset();
-  for (size_t i = 0; i < slots_.size(); ++i)
-    if (const Status status = StartRead(stage, i); !status.ok()) return Drain(status);
-  while (queue_->in_flight() > 0) {
-    const IoQueue::Completion done = queue_->Wait();
-    Status status = done.status;
-    for (const ChunkRef& chunk : slots_[done.tag].chunks) {
-      if (status.ok()) status = Check(stage, chunk, slots_[done.tag], sums);
+  const std::vector<ChunkRef> chunks = ChunksOf(stage, tensors);
+  const std::vector<Neighbours> extents = JoinedOf(chunks);
+  Status status;
+  for (size_t next = 0;;) {
+    for (; status.ok() && next < extents.size() && !reader_.full(); ++next) {
+      const ShardPlan& plan = stage.shard(extents[next].front().shard).plan();
+      reader_.Start({.file = plan.name(),
+                     .begin = extents[next].front().offset,
+                     .end = extents[next].back().offset + extents[next].back().bytes,
+                     .file_bytes = plan.file_bytes(),
+                     .tag = next});
+    }
+    if (reader_.waiting() == 0) return status;
+    ExtentReader::Finished done = reader_.Wait();
+    if (status.ok()) status = done.status;
+    const Neighbours& extent = extents[done.tag];
+    for (const ChunkRef& chunk : extent) {
+      if (!status.ok()) break;
+      status =
+          Check(stage, chunk, done.bytes.subspan(chunk.offset - extent.front().offset, chunk.bytes), sums);
       if (status.ok()) advance(chunk.bytes);
     }
-    if (status.ok()) status = StartRead(stage, done.tag);
-    if (!status.ok()) return Drain(status);
+    reader_.Recycle(std::move(done.memory));
   }
-  return OkStatus();
-}
-
-// Nothing may still be read into the slots when they are used again.
-Status ShardProof::Drain(Status status) {
-  while (queue_->in_flight() > 0) (void)queue_->Wait();
-  return status;
 }
 
 std::vector<ShardProof::ChunkRef> ShardProof::ChunksOf(const StageWriter& stage,
@@ -67,46 +69,28 @@ std::vector<ShardProof::ChunkRef> ShardProof::ChunksOf(const StageWriter& stage,
   return chunks;
 }
 
-// The next chunk, and those that lie behind it in the same file.
-Status ShardProof::StartRead(const StageWriter& stage, size_t index) {
-  if (next_ == chunks_.size()) return OkStatus();
-  const size_t first = next_;
-  const uint64_t begin = chunks_[first].offset;
-  uint64_t end = begin + chunks_[first].bytes;
-  for (++next_; next_ < chunks_.size(); ++next_) {
-    const ChunkRef& chunk = chunks_[next_];
-    if (chunk.shard != chunks_[first].shard || chunk.offset - end > kMaxGapBytes ||
-        chunk.offset + chunk.bytes - begin > kExtentBytes)
-      break;
-    end = chunk.offset + chunk.bytes;
+std::vector<ShardProof::Neighbours> ShardProof::JoinedOf(std::span<const ChunkRef> chunks) {
+  std::vector<Neighbours> extents;
+  for (size_t first = 0, last = 0; last < chunks.size(); first = last) {
+    const auto joins = [&](const ChunkRef& before, const ChunkRef& next) {
+      return next.shard == before.shard && JoinsExtent(chunks[first].offset, before.offset + before.bytes,
+                                                       next.offset, next.offset + next.bytes);
+    };
+    do ++last;
+    while (last < chunks.size() && joins(chunks[last - 1], chunks[last]));
+    extents.push_back(chunks.subspan(first, last - first));
   }
-  Slot& slot = slots_[index];
-  CAIRN_ASSIGN_OR_RETURN(slot.file, FileOf(stage, chunks_[first].shard));
-  if (!slot.memory) slot.memory = std::make_unique<WriteRing::Buffer>(kExtentBytes);
-  slot.begin = begin;
-  slot.chunks = std::span(chunks_).subspan(first, next_ - first);
-  queue_->Read(*slot.file, begin, {slot.memory->data(), PageUp(end - begin)}, index);
-  return OkStatus();
+  return extents;
 }
 
-Result<std::shared_ptr<File>> ShardProof::FileOf(const StageWriter& stage, size_t shard) {
-  if (!file_ || shard != file_shard_) {
-    CAIRN_ASSIGN_OR_RETURN(
-        file_, fs_.OpenForRead(JoinPath(directory_, stage.shard(shard).plan().name()), Direct::kAuto));
-    file_shard_ = shard;
-  }
-  return file_;
-}
-
-Status ShardProof::Check(const StageWriter& stage, const ChunkRef& ref, const Slot& slot,
+Status ShardProof::Check(const StageWriter& stage, const ChunkRef& ref, std::span<const std::byte> bytes,
                          StepFingerprint& sums) const {
   const ShardPlan& plan = stage.shard(ref.shard).plan();
   const Piece& piece = plan.piece(ref.piece);
   const TensorEntry& entry = tensors_[ref.tensor];
-  const std::span<const std::byte> bytes(slot.memory->data() + (ref.offset - slot.begin), ref.bytes);
   if (DigestOf(bytes, plan.ChunkSeed(ref.piece, ref.chunk)) != piece.chunks[ref.chunk])
     return Corrupt("{} at byte {}: tensor {} read back is not what was written; check the disk and try again",
-                   slot.file->path(), ref.offset, DisplayName(entry));
+                   JoinPath(files_.directory(), plan.name()), ref.offset, DisplayName(entry));
   const uint64_t size = SizeOf(entry.dtype);
   const Box whole = Box::Whole(entry.spec.shape);
   for (const Segment& segment : Decompose(piece.box, PlaceOfChunk(piece, ref.chunk, size).elements))

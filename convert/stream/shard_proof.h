@@ -4,10 +4,10 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "ckpt/io/extent_reader.h"
 #include "convert/stream/fingerprint.h"
 #include "convert/stream/stage_writer.h"
 
@@ -36,28 +36,16 @@ class ShardProof {
     uint64_t chunk;
     uint64_t bytes;
   };
-  struct Slot {  // a read
-    std::shared_ptr<File> file;
-    std::unique_ptr<WriteRing::Buffer> memory;
-    std::span<const ChunkRef> chunks;
-    uint64_t begin = 0;  // in the file, of `memory`
-  };
+  using Neighbours = std::span<const ChunkRef>;  // that are read together
 
   std::vector<ChunkRef> ChunksOf(const StageWriter& stage, std::span<const uint32_t> tensors) const;
-  Status StartRead(const StageWriter& stage, size_t slot);
-  Result<std::shared_ptr<File>> FileOf(const StageWriter& stage, size_t shard);
-  Status Check(const StageWriter& stage, const ChunkRef& ref, const Slot& slot, StepFingerprint& sums) const;
-  Status Drain(Status status);
+  static std::vector<Neighbours> JoinedOf(std::span<const ChunkRef> chunks);
+  Status Check(const StageWriter& stage, const ChunkRef& ref, std::span<const std::byte> bytes,
+               StepFingerprint& sums) const;
 
-  FileSystem& fs_;
-  const std::string& directory_;
   const std::vector<TensorEntry>& tensors_;
-  std::vector<ChunkRef> chunks_;  // of this proof
-  size_t next_ = 0;               // not yet being read
-  std::shared_ptr<File> file_;
-  size_t file_shard_ = 0;
-  std::vector<Slot> slots_;
-  std::unique_ptr<IoQueue> queue_;  // last: it waits for reads into the slots
+  OpenFiles files_;
+  ExtentReader reader_;
 };
 
 }  // namespace cairn

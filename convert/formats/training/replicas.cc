@@ -90,6 +90,7 @@ class MeanSource final : public ForeignSource {
   const std::string& name() const override { return sources_[0]->name(); }
   void SetName(std::string name) override { sources_[0]->SetName(std::move(name)); }
   void AddHistory(std::string entry) override { sources_[0]->AddHistory(std::move(entry)); }
+  void ReadAhead(BoxSequence next) override { sources_[0]->ReadAhead(std::move(next)); }
   void SetCacheBytes(uint64_t bytes) override {
     for (const auto& source : sources_) source->SetCacheBytes(bytes / sources_.size());
   }

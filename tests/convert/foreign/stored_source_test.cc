@@ -1,11 +1,16 @@
 #include "convert/foreign/stored_source.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <random>
 
+#include "ckpt/io/page_cache.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -56,13 +61,13 @@ struct Sample {
                          (transpose ? r : c)] = values[(in.offset[0] + r) * array[1] + in.offset[1] + c];
   }
 
-  Result<std::unique_ptr<StoredSource>> Open(size_t bytes_cut = 0) {
+  std::string path() const { return JoinPath(dir.path(), "data.bin"); }
+
+  Result<std::unique_ptr<StoredSource>> Open(size_t bytes_cut = 0, FileSystem& fs = FileSystem::Posix()) {
     catalog.files = {"data.bin"};
-    FileSystem& fs = FileSystem::Posix();
-    const std::string path = JoinPath(dir.path(), "data.bin");
-    (void)fs.RemoveFile(path);
+    (void)fs.RemoveFile(path());
     EXPECT_TRUE(WriteSmallFile(
-                    fs, path,
+                    fs, path(),
                     std::string_view(reinterpret_cast<const char*>(file.data()), file.size() * 2 - bytes_cut))
                     .ok());
     return StoredSource::Make(fs, dir.path(), {}, catalog);
@@ -119,6 +124,112 @@ TEST(StoredSource, ReadsEachByteOfAWholeMatrixOnce) {
   std::vector<std::byte> bytes(64 * 48 * 2);
   ASSERT_TRUE((*source)->ReadBox(tensor, Box::Whole({64, 48}), bytes).ok());
   EXPECT_LE((*source)->bytes_read(), sample.file.size() * 2);
+}
+
+void DropFromCache(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+  ::close(fd);
+}
+
+BoxSequence SequenceOf(const std::vector<TensorBox>& boxes) {
+  return [&boxes, next = size_t{0}]() mutable {
+    return next < boxes.size() ? std::optional(boxes[next++]) : std::nullopt;
+  };
+}
+
+// All rows of all tensors, in blocks.
+std::vector<TensorBox> RowBlocksOf(std::mt19937_64& rng, const Sample& sample) {
+  std::vector<TensorBox> boxes;
+  for (uint32_t t = 0; t < sample.expected.size(); ++t) {
+    const Dims& shape = sample.catalog.tensors[t].spec.shape;
+    for (uint64_t row = 0, rows; row < shape[0]; row += rows) {
+      rows = 1 + rng() % (shape[0] - row);
+      boxes.push_back({t, {{row, 0}, {rows, shape[1]}}});
+    }
+  }
+  return boxes;
+}
+
+void ExpectReads(StoredSource& source, const Sample& sample, const TensorBox& box) {
+  const uint64_t columns = sample.catalog.tensors[box.tensor].spec.shape[1];
+  std::vector<uint16_t> found(box.box.Volume());
+  const Status status = source.ReadBox(box.tensor, box.box, std::as_writable_bytes(std::span(found)));
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_EQ(std::memcmp(found.data(), &sample.expected[box.tensor][box.box.offset[0] * columns],
+                        found.size() * sizeof(uint16_t)),
+            0)
+      << box.tensor << " " << ToString(box.box);
+}
+
+// Announced or not, in this order or not quite, with little memory and with much, from the page cache and
+// not.
+TEST(StoredSource, ReadsAnnouncedBoxes) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::mt19937_64 rng(seed);
+    Sample sample;
+    for (uint32_t t = 0; t < 1 + seed % 4; ++t) {
+      const Dims shape{1 + rng() % 300, 1 + rng() % 300};
+      CutAndAdd(rng, sample, sample.AddTensor("w" + std::to_string(t), shape), Box::Whole(shape));
+    }
+    FaultyFileSystem foreign(FileSystem::Posix());  // its files have no descriptor
+    auto source = seed % 5 == 0 ? sample.Open(0, foreign) : sample.Open();
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    for (const uint64_t cache : {0u, 16u << 10, 1u << 20, 128u << 20}) {
+      if (rng() % 2 == 0) DropFromCache(sample.path());
+      const std::vector<TensorBox> boxes = RowBlocksOf(rng, sample);
+      (*source)->SetCacheBytes(cache);
+      (*source)->ReadAhead(SequenceOf(boxes));
+      for (size_t i = 0; i < boxes.size(); ++i) {
+        if (seed % 7 == 1 && rng() % 8 == 0) continue;  // the hint is broken
+        ExpectReads(**source, sample, boxes[i]);
+        if (rng() % 8 == 0) ExpectReads(**source, sample, boxes[rng() % boxes.size()]);
+      }
+      (*source)->ReadAhead({});
+    }
+  }
+}
+
+// At an odd place of the file, in blocks that are no multiple of a read.
+TEST(StoredSource, ReadsEachByteOnceAheadAndPastThePageCache) {
+  std::mt19937_64 rng(3);
+  Sample sample;
+  const Dims shape{3000, 5000};
+  const uint32_t tensor = sample.AddTensor("w", shape);
+  const uint32_t array = sample.AddArray(rng, shape, 1, sample.expected[tensor]);
+  sample.catalog.parts.push_back({{Box::Whole(shape), Box::Whole(shape)}, tensor, array});
+  auto source = sample.Open();
+  ASSERT_TRUE(source.ok());
+  std::vector<TensorBox> boxes;
+  for (uint64_t row = 0; row < shape[0]; row += 300) boxes.push_back({tensor, {{row, 0}, {300, 5000}}});
+  DropFromCache(sample.path());
+  const auto file = FileSystem::Posix().OpenForRead(sample.path(), Direct::kAuto);
+  const bool direct = (*file)->direct() && CachedBytes(**file, 0, sample.file.size() * 2) == 0;
+  (*source)->SetCacheBytes(64 << 20);
+  (*source)->ReadAhead(SequenceOf(boxes));
+  for (const TensorBox& box : boxes) ExpectReads(**source, sample, box);
+  EXPECT_EQ((*source)->bytes_read(), shape.Volume() * 2);
+  // What lies in the last page of the file is read through the cache: one read at most.
+  EXPECT_LE(direct ? *CachedBytes(**file, 0, sample.file.size() * 2) : 0, kExtentBytes + kPageBytes);
+}
+
+TEST(StoredSource, AnAnnouncedBoxThatCannotBeReadIsNamed) {
+  std::mt19937_64 rng(4);
+  Sample sample;
+  const uint32_t tensor = sample.AddTensor("w", {100, 100});
+  sample.AddPart(rng, tensor, Box::Whole({100, 100}), false);
+  auto source = sample.Open();
+  ASSERT_TRUE(source.ok());
+  std::filesystem::resize_file(sample.path(), 5000);
+  std::vector<std::byte> out(20000);
+  const std::vector<TensorBox> boxes = {{tensor, Box::Whole({100, 100})}};
+  for (const bool announced : {true, false}) {
+    if (announced) (*source)->ReadAhead(SequenceOf(boxes));
+    const Status status = (*source)->ReadBox(tensor, boxes[0].box, out);
+    EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
+    EXPECT_THAT(status.message(), testing::StartsWith("tensor w"));
+    EXPECT_THAT(status.message(), testing::HasSubstr(sample.path()));
+  }
 }
 
 TEST(StoredSource, RefusesWhatCannotBe) {
