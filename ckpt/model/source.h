@@ -45,6 +45,10 @@ class CheckpointSource {
   // nothing to break; `next` is called until the next call of ReadAhead(), which may pass an empty one.
   virtual void ReadAhead(BoxSequence /*next*/) {}
 
+  // Whether sums over more than was asked for hold of what was read. To be called before a result counts.
+  // Errors: Corrupt naming the file; those of reading the rest of what such sums are over.
+  virtual Status CheckRead() { return OkStatus(); }
+
   // The memory for what one ReadBox() read beyond its box and the next may go on with.
   virtual void SetCacheBytes(uint64_t bytes) = 0;
   // Read from the files that hold tensors, so far.

@@ -1,4 +1,4 @@
-// Plan() lists the pieces that the requests need, in order of their place in the files. The workers take
+// Plan() makes the program of copies (ckpt/model/copy_program.h), in the order of the files. The workers take
 // extents from the front of this list, under one lock: needed chunks of one file, with small gaps at most.
 // Each reads its extents through an ExtentReader. A chunk is decoded and verified once, for all requests that
 // want it. An extent that is one plain chunk with one place is read into that place and verified there; that
@@ -20,16 +20,19 @@ namespace {
 constexpr uint64_t kBytesPerThread = 16 << 20;  // less work than this is not worth another thread
 constexpr size_t kStreamRunBytes = 1 << 10;     // shorter runs are copied through the cache
 
-// Elements of `box` that a piece holds.
-uint64_t CommonVolume(const Piece& piece, const Box& box) {
-  const std::optional<Box> meet = Intersect(piece.box, box);
-  if (!meet) return 0;
-  if (piece.range.size() == piece.box.Volume()) return meet->Volume();
-  uint64_t volume = 0;
-  for (const Segment& segment : Decompose(piece.box, piece.range))
-    if (const std::optional<Box> common = Intersect(segment.box, box)) volume += common->Volume();
-  return volume;
-}
+// The requests as what is wanted.
+class RequestRegions final : public Regions {
+ public:
+  explicit RequestRegions(std::span<const ReadRequest> requests) : requests_(requests) {}
+  size_t size() const override { return requests_.size(); }
+  Region operator[](size_t index) const override {
+    return Region::Whole(requests_[index].tensor, 0, requests_[index].box);
+  }
+  std::pair<size_t, size_t> OfTensor(uint32_t) const override { return {0, 0}; }  // in any order
+
+ private:
+  const std::span<const ReadRequest> requests_;
+};
 
 bool Meets(const Piece& piece, const ChunkPlace& place, const Box& box) {
   return std::ranges::any_of(Decompose(piece.box, place.elements),
@@ -103,16 +106,16 @@ class StepLoader::Worker {
   // Of an extent that is one plain chunk with one place.
   std::span<std::byte> FinalPlace(const Extent& extent) const {
     const ChunkRef& ref = extent.chunks.front();
-    const std::span<const Need> needs = loader_.NeedsOfPiece(ref.need);
-    const Piece piece = loader_.catalog_.pieces[needs.front().piece];
+    const std::span<const Copy> copies = loader_.CopiesOfPiece(ref.copy);
+    const Piece piece = loader_.catalog_.pieces[copies.front().from];
     if (extent.chunks.size() > 1 || piece.codec != Codec::kNone) return {};
     const ChunkPlace place = loader_.PlaceOf(piece, ref.chunk);
-    std::byte* target = loader_.WholeTarget(piece, place, needs);
+    std::byte* target = loader_.WholeTarget(piece, place, copies);
     return {target, target == nullptr ? 0 : place.bytes};
   }
 
   Status Named(const Status& status, const Extent& extent) const {
-    const Piece piece = loader_.catalog_.pieces[loader_.needs_[extent.chunks.front().need].piece];
+    const Piece piece = loader_.catalog_.pieces[loader_.program_.copies[extent.chunks.front().copy].from];
     return {status.kind(), fmt::format("{} (bytes of tensor {})", status.message(),
                                        DisplayName(loader_.catalog_.tensors[piece.tensor]))};
   }
@@ -150,39 +153,33 @@ Status StepLoader::Load(std::span<const ReadRequest> requests) {
 }
 
 Status StepLoader::Plan() {
-  needs_.clear();
   next_ = {0, 0};
   status_ = OkStatus();
-  for (uint32_t i = 0; i < requests_.size(); ++i) CAIRN_RETURN_IF_ERROR(PlanRequest(i));
-  std::sort(needs_.begin(), needs_.end());
+  for (const ReadRequest& request : requests_) CAIRN_RETURN_IF_ERROR(CheckRequest(request));
+  const PieceRegions pieces(catalog_);
+  Result<CopyProgram> program = PlanCopies(catalog_, pieces, RequestRegions(requests_));
+  if (!program.ok()) return program.status().WithContext(files_.directory());
+  program_ = std::move(program).value();
+  program_.SortByPlace(pieces);
   return OkStatus();
 }
 
-Status StepLoader::PlanRequest(uint32_t index) {
-  const auto& [tensor, box, out] = requests_[index];
+Status StepLoader::CheckRequest(const ReadRequest& request) const {
+  const auto& [tensor, box, out] = request;
   if (tensor >= catalog_.tensors.size())
     return InvalidArgument("{}: there is no tensor number {}", files_.directory(), tensor);
   const TensorEntry& entry = catalog_.tensors[tensor];
-  if (!Contains(Box::Whole(entry.spec.shape), box) || out.size() != box.Volume() * SizeOf(entry.dtype))
-    return InvalidArgument("tensor {} of shape {}: cannot read box {} into {} bytes", DisplayName(entry),
-                           ToString(entry.spec.shape), ToString(box), out.size());
-  const auto [first, last] = catalog_.PiecesOfTensor(tensor);
-  uint64_t found = 0;
-  for (size_t i = first; i < last; ++i) {
-    const Piece piece = catalog_.pieces[i];
-    const uint64_t volume = CommonVolume(piece, box);
-    if (volume > 0) needs_.push_back({piece.file, piece.file_offset, i, index});
-    found += volume;
-  }
-  if (found == box.Volume()) return OkStatus();
-  return Corrupt("{}: tensor {} box {}: pieces hold {} of {} elements; run cairn verify --structure",
-                 files_.directory(), DisplayName(entry), ToString(box), found, box.Volume());
+  if (Contains(Box::Whole(entry.spec.shape), box) && out.size() == box.Volume() * SizeOf(entry.dtype))
+    return OkStatus();
+  return InvalidArgument("tensor {} of shape {}: cannot read box {} into {} bytes", DisplayName(entry),
+                         ToString(entry.spec.shape), ToString(box), out.size());
 }
 
-std::span<const StepLoader::Need> StepLoader::NeedsOfPiece(size_t first) const {
+std::span<const Copy> StepLoader::CopiesOfPiece(size_t first) const {
+  const std::vector<Copy>& copies = program_.copies;
   size_t last = first;
-  while (last < needs_.size() && needs_[last].piece == needs_[first].piece) ++last;
-  return std::span(needs_).subspan(first, last - first);
+  while (last < copies.size() && copies[last].from == copies[first].from) ++last;
+  return std::span(copies).subspan(first, last - first);
 }
 
 ChunkPlace StepLoader::PlaceOf(const Piece& piece, uint64_t chunk) const {
@@ -191,16 +188,16 @@ ChunkPlace StepLoader::PlaceOf(const Piece& piece, uint64_t chunk) const {
 
 // The next chunk that some request needs a part of. Call with the lock held.
 std::optional<StepLoader::ChunkRef> StepLoader::PeekChunk() {
-  while (next_.need < needs_.size()) {
-    const std::span<const Need> needs = NeedsOfPiece(next_.need);
-    const Piece piece = catalog_.pieces[needs.front().piece];
+  while (next_.copy < program_.copies.size()) {
+    const std::span<const Copy> copies = CopiesOfPiece(next_.copy);
+    const Piece piece = catalog_.pieces[copies.front().from];
     for (; next_.chunk < piece.chunks.size(); ++next_.chunk) {
       const ChunkPlace place = PlaceOf(piece, next_.chunk);
-      if (std::ranges::any_of(
-              needs, [&](const Need& need) { return Meets(piece, place, requests_[need.request].box); }))
+      if (std::ranges::any_of(copies,
+                              [&](const Copy& copy) { return Meets(piece, place, requests_[copy.to].box); }))
         return next_;
     }
-    next_ = {next_.need + needs.size(), 0};
+    next_ = {next_.copy + copies.size(), 0};
   }
   return std::nullopt;
 }
@@ -211,7 +208,7 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
   while (status_.ok()) {
     const std::optional<ChunkRef> ref = PeekChunk();
     if (!ref) break;
-    const Piece piece = catalog_.pieces[needs_[ref->need].piece];
+    const Piece piece = catalog_.pieces[program_.copies[ref->copy].from];
     const ChunkPlace place = PlaceOf(piece, ref->chunk);
     const uint64_t end = place.offset + place.stored_bytes;
     const bool joins = piece.file == extent.file && JoinsExtent(extent.begin, extent.end, place.offset, end);
@@ -229,11 +226,11 @@ std::optional<StepLoader::Extent> StepLoader::NextExtent() {
 }
 
 std::byte* StepLoader::WholeTarget(const Piece& piece, const ChunkPlace& place,
-                                   std::span<const Need> needs) const {
+                                   std::span<const Copy> copies) const {
   const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const std::vector<Segment> segments = Decompose(piece.box, place.elements);
-  for (const Need& need : needs) {
-    const ReadRequest& request = requests_[need.request];
+  for (const Copy& copy : copies) {
+    const ReadRequest& request = requests_[copy.to];
     if (!Contains(request.box, segments.front().box)) continue;
     const uint64_t begin = FlatIndex(request.box, segments.front().box.offset);
     const bool whole = std::ranges::all_of(segments, [&](const Segment& segment) {
@@ -247,8 +244,8 @@ std::byte* StepLoader::WholeTarget(const Piece& piece, const ChunkPlace& place,
 
 Status StepLoader::DeliverChunk(const ChunkRef& ref, uint64_t extent_begin,
                                 std::span<const std::byte> extent_bytes) {
-  const std::span<const Need> needs = NeedsOfPiece(ref.need);
-  const Piece piece = catalog_.pieces[needs.front().piece];
+  const std::span<const Copy> copies = CopiesOfPiece(ref.copy);
+  const Piece piece = catalog_.pieces[copies.front().from];
   const ChunkPlace place = PlaceOf(piece, ref.chunk);
   const uint64_t element_bytes = SizeOf(catalog_.tensors[piece.tensor].dtype);
   const auto stored = extent_bytes.subspan(place.offset - extent_begin, place.stored_bytes);
@@ -256,7 +253,7 @@ Status StepLoader::DeliverChunk(const ChunkRef& ref, uint64_t extent_begin,
   const Status status = decoder_.Decode(piece, ref.chunk, stored, [&](uint64_t offset, auto bytes) {
     const uint64_t first = place.elements.begin + offset / element_bytes;
     const FlatRange elements{first, first + bytes.size() / element_bytes};
-    for (const Need& need : needs) Scatter(piece, elements, bytes, element_bytes, requests_[need.request]);
+    for (const Copy& copy : copies) Scatter(piece, elements, bytes, element_bytes, requests_[copy.to]);
   });
   StreamFence();
   return status;

@@ -14,6 +14,7 @@
 
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/open_files.h"
+#include "ckpt/model/copy_program.h"
 #include "ckpt/model/manifest.h"
 #include "ckpt/step/chunk_decoder.h"
 
@@ -48,15 +49,8 @@ class StepLoader {
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  struct Need {  // a piece that a request needs, and where it lies
-    uint32_t file;
-    uint64_t offset;
-    size_t piece;
-    uint32_t request;
-    auto operator<=>(const Need&) const = default;
-  };
   struct ChunkRef {
-    size_t need;  // the first of its piece
+    size_t copy;  // the first of its piece
     uint64_t chunk;
   };
   struct Extent {  // neighbouring chunks of one file, read together
@@ -68,13 +62,13 @@ class StepLoader {
   class Worker;
 
   Status Plan();
-  Status PlanRequest(uint32_t index);
-  // The requests that need the piece of `first`: those from there on that name the same piece.
-  std::span<const Need> NeedsOfPiece(size_t first) const;
+  Status CheckRequest(const ReadRequest& request) const;
+  // The copies out of the piece of `first`: those from there on that name the same piece.
+  std::span<const Copy> CopiesOfPiece(size_t first) const;
   std::optional<ChunkRef> PeekChunk();
   std::optional<Extent> NextExtent();
   // Where in one request's `out` the whole chunk lies, in one run; null where there is no such place.
-  std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Need> needs) const;
+  std::byte* WholeTarget(const Piece& piece, const ChunkPlace& place, std::span<const Copy> copies) const;
   ChunkPlace PlaceOf(const Piece& piece, uint64_t chunk) const;
   // Puts the values of a chunk where they belong. The extent's stored bytes begin at `extent_begin` of its
   // file.
@@ -87,7 +81,7 @@ class StepLoader {
   const ChunkDecoder decoder_;
   const std::span<const uint64_t> file_bytes_;
   std::span<const ReadRequest> requests_;
-  std::vector<Need> needs_;  // in order of place
+  CopyProgram program_;  // pieces to requests, in order of place
 
   std::mutex mutex_;
   ChunkRef next_{0, 0};

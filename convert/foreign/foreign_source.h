@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ckpt/model/source.h"
+#include "convert/torch/record_sums.h"
 
 namespace cairn {
 
@@ -14,6 +15,9 @@ class ForeignSource : public CheckpointSource {
   // What messages call it, where that is not the directory.
   virtual void SetName(std::string name) = 0;
   virtual void AddHistory(std::string entry) = 0;
+  // From now on compares records with their CRC-32 as they are read; CheckRead() reports. False, and nothing
+  // is done, where values are made of several files.
+  virtual bool CheckRecords(std::vector<SummedRecord> /*records*/) { return false; }
   // Where everything lies (stored_source.h), or null where values are made of several files.
   virtual const StoredCatalog* stored() const { return nullptr; }
 };

@@ -38,10 +38,11 @@ void CopyRun(const FileRun& run, const std::byte* from, uint64_t element_bytes,
 }
 
 RunsAhead::RunsAhead(const NumberedFiles& files, BoxSequence next,
-                     std::function<BoxRuns(const TensorBox&)> runs_of, uint64_t max_bytes)
+                     std::function<BoxRuns(const TensorBox&)> runs_of, SeeBytes see, uint64_t max_bytes)
     : files_(files),
       next_(std::move(next)),
       runs_of_(std::move(runs_of)),
+      see_(std::move(see)),
       ahead_(
           files, [this] { return PlanNext(); }, max_bytes, /*horizon_bytes=*/max_bytes / 2) {}
 
@@ -128,6 +129,7 @@ Result<std::optional<uint64_t>> RunsAhead::Read(const TensorBox& box, std::span<
   for (const auto& [first, last, wanted] : next.clusters) {
     CAIRN_ASSIGN_OR_RETURN(std::optional<ExtentsAhead::Taken> taken, ahead_.Take(wanted.id));
     if (!taken) return std::optional<uint64_t>();
+    see_(wanted.file, wanted.begin, taken->bytes);
     for (size_t i = first; i < last; ++i)
       CopyRun(next.stored.runs[i], taken->bytes.data() + (next.stored.runs[i].offset - wanted.begin),
               next.stored.element_bytes, out);

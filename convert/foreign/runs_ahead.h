@@ -35,9 +35,12 @@ class RunsAhead {
     uint64_t element_bytes = 0;
   };
 
-  // `runs_of` and what `files` refers to must outlive it. Holds at most `max_bytes`, one read at least.
+  using SeeBytes = std::function<void(uint32_t file, uint64_t offset, std::span<const std::byte> bytes)>;
+
+  // `see` is given what was read of the files, stretch by stretch. `runs_of`, `see` and what `files` refers
+  // to must outlive it. Holds at most `max_bytes`, one read at least.
   RunsAhead(const NumberedFiles& files, BoxSequence next, std::function<BoxRuns(const TensorBox&)> runs_of,
-            uint64_t max_bytes);
+            SeeBytes see, uint64_t max_bytes);
 
   // Fills `out` with the box and returns how many bytes that took from the files; nothing, and `out` as it
   // was, where the box is not the next one of the sequence, or is better read by plain reads: it is in the
@@ -63,6 +66,7 @@ class RunsAhead {
   const NumberedFiles files_;
   BoxSequence next_;
   const std::function<BoxRuns(const TensorBox&)> runs_of_;
+  const SeeBytes see_;
   std::deque<Announced> announced_;  // and not read yet, in this order
   uint64_t clusters_ = 0;            // of all boxes so far: the next one's id
   ExtentsAhead ahead_;

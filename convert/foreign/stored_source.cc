@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kLargestGap = 8 << 10;  // bytes nobody wants, cheaper to read than to skip
 constexpr uint64_t kMinWindowBytes = 64 << 10;
+constexpr uint64_t kGapBytes = 1 << 20;  // of one read of what only a CRC needs
 constexpr uint64_t kMaxWindowBytes = 8 << 20;
 constexpr uint64_t kMaxAheadBytes = 32 << 20;
 
@@ -124,7 +125,22 @@ void StoredSource::ReadAhead(BoxSequence next) {
       [this](const TensorBox& box) {
         return RunsAhead::BoxRuns{RunsOf(box), SizeOf(catalog_.tensors[box.tensor].dtype)};
       },
+      [this](uint32_t file, uint64_t offset, std::span<const std::byte> bytes) { Saw(file, offset, bytes); },
       std::min(cache_bytes_ / 4, kMaxAheadBytes));
+}
+
+Status StoredSource::CheckRead() {
+  if (!sums_) return OkStatus();
+  window_.resize(std::max(window_.size(), kGapBytes));
+  for (const auto& [number, where] : sums_->Gaps()) {
+    CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[number], Direct::kOff));
+    for (uint64_t at = where.begin; at < where.end; at += window_.size()) {
+      const auto bytes = std::span(window_).first(std::min<uint64_t>(window_.size(), where.end - at));
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(at, bytes));
+      Saw(number, at, bytes);
+    }
+  }
+  return sums_->Check(catalog_.files).WithContext(directory());
 }
 
 Status StoredSource::ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) {
@@ -202,7 +218,9 @@ Status StoredSource::ReadRuns(std::span<const FileRun> runs, uint64_t element_by
     const FileRun& run = runs[first];
     CAIRN_ASSIGN_OR_RETURN(const auto file, files_.Get(catalog_.files[run.file], Direct::kOff));
     if (run.stride == 1 && run.bytes >= window_bytes_) {
-      CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, out.subspan(run.target * element_bytes, run.bytes)));
+      const auto bytes = out.subspan(run.target * element_bytes, run.bytes);
+      CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, bytes));
+      Saw(run.file, run.offset, bytes);
       bytes_read_ += run.bytes;
       ++first;
       continue;
@@ -217,7 +235,9 @@ Status StoredSource::ReadRuns(std::span<const FileRun> runs, uint64_t element_by
       end = longer;
     }
     if (window_.size() < end - run.offset) window_.resize(end - run.offset);
-    CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, std::span(window_).first(end - run.offset)));
+    const auto bytes = std::span(window_).first(end - run.offset);
+    CAIRN_RETURN_IF_ERROR(file->ReadAt(run.offset, bytes));
+    Saw(run.file, run.offset, bytes);
     bytes_read_ += end - run.offset;
     for (; first < last; ++first)
       CopyRun(runs[first], window_.data() + (runs[first].offset - run.offset), element_bytes, out);

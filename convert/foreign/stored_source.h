@@ -50,6 +50,7 @@ class StoredSource final : public ForeignSource {
   const std::string& directory() const override { return files_.directory(); }
   Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override;
   void ReadAhead(BoxSequence next) override;
+  Status CheckRead() override;
   // A quarter of it, at most, is for what is read ahead.
   void SetCacheBytes(uint64_t bytes) override;
   uint64_t bytes_read() const override { return bytes_read_; }
@@ -57,6 +58,10 @@ class StoredSource final : public ForeignSource {
   const std::string& name() const override { return name_.empty() ? directory() : name_; }
   void SetName(std::string name) override { name_ = std::move(name); }
   void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
+  bool CheckRecords(std::vector<SummedRecord> records) override {
+    sums_.emplace(std::move(records));
+    return true;
+  }
   const StoredCatalog* stored() const override { return &catalog_; }
 
  private:
@@ -83,6 +88,10 @@ class StoredSource final : public ForeignSource {
   void AddRuns(const ArrayPart& part, const Box& common, const Box& box, std::vector<FileRun>& runs) const;
   void AddRun(const StoredArray& array, uint64_t element, uint64_t count, uint64_t target, uint64_t stride,
               std::vector<FileRun>& runs) const;
+  // Bytes of a file that were just read.
+  void Saw(uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {
+    if (sums_) sums_->Add(file, offset, bytes);
+  }
   Status ReadRuns(std::span<const FileRun> runs, uint64_t element_bytes, std::span<std::byte> out);
 
   std::string name_;
@@ -96,6 +105,7 @@ class StoredSource final : public ForeignSource {
   uint64_t window_bytes_ = 4 << 20;
   std::vector<std::byte> window_;
   uint64_t bytes_read_ = 0;
+  std::optional<RecordSums> sums_;
   std::unique_ptr<RunsAhead> ahead_;
 };
 

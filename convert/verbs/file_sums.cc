@@ -169,6 +169,25 @@ FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vecto
   return sums;
 }
 
+Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& directory,
+                                            const std::vector<std::string>& files, const FileSums& sums) {
+  std::vector<SummedRecord> records;
+  const auto add = [&](const std::string& name, std::optional<Stretch> where) -> Status {
+    const std::string path = JoinPath(directory, name);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+    CAIRN_ASSIGN_OR_RETURN(const auto file, fs.OpenForRead(path));
+    if (where && !IsZipAt(*file, where->begin)) return OkStatus();  // of torch.save's older form
+    CAIRN_ASSIGN_OR_RETURN(const ZipContainer zip,
+                           ZipContainer::Read(*file, where.value_or(Stretch{0, info.bytes})));
+    const auto number = static_cast<uint32_t>(std::ranges::find(files, name) - files.begin());
+    for (const ZipRecord& record : zip.records()) records.push_back({number, record});
+    return OkStatus();
+  };
+  for (const std::string& name : sums.zips) CAIRN_RETURN_IF_ERROR(add(name, {}));
+  for (const auto& [name, where] : sums.items) CAIRN_RETURN_IF_ERROR(add(name, where));
+  return records;
+}
+
 VerifyReport CheckFileSums(FileSystem& fs, const std::string& directory, const FileSums& sums,
                            const std::function<void(uint64_t)>& progress) {
   SumChecker checker(fs, directory, progress);

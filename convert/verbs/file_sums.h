@@ -8,7 +8,7 @@
 
 #include "ckpt/base/sha256_sums.h"
 #include "ckpt/step/verify.h"
-#include "convert/torch/zip_container.h"
+#include "convert/torch/record_sums.h"
 
 namespace cairn {
 
@@ -29,6 +29,11 @@ Result<FileSums> FindFileSums(FileSystem& fs, const std::string& directory,
 // The zips alone, where SHA256SUMS does not matter. Those in a .distcp are where the .metadata beside it
 // says.
 FileSums FindZips(FileSystem& fs, const std::string& directory, const std::vector<std::string>& files);
+
+// The records of the zips, for a source of these `files` that checks them while it reads. Errors: Corrupt (a
+// zip that cannot be read).
+Result<std::vector<SummedRecord>> RecordsOf(FileSystem& fs, const std::string& directory,
+                                            const std::vector<std::string>& files, const FileSums& sums);
 
 // Reads all those files. A file that is missing, unreadable, or not what its sum says is a problem. Records
 // whose CRC is 0 were left without by their writer. `progress` is told the bytes done; may be empty.

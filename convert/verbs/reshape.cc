@@ -112,6 +112,7 @@ class ReshapeRun {
                            final_path_);
     CAIRN_RETURN_IF_ERROR(team_.leads() ? Prepare() : AwaitTeamRoom(fs_, directory_, team_));
     Status status = DoShare();
+    if (status.ok()) status = source_.CheckRead();
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
     ReshapeResult result{.directory = final_path_, .bytes_resumed = bytes_resumed_};
     if (status.ok()) status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, final_path_);

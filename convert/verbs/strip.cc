@@ -235,6 +235,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
     CAIRN_RETURN_IF_ERROR(stream.Run(tensors, *builder));
     CAIRN_RETURN_IF_ERROR(builder->EndStage());
   }
+  CAIRN_RETURN_IF_ERROR(source.CheckRead());
   source.SetCacheBytes(0);
   StripResult result = ResultOf(plan, CountsOf(stream), source, stream.source_fingerprint());
   result.overflowed = Overflows(stream, options);

@@ -90,6 +90,7 @@ class ForeignWriting {
                            StoredWriter::Create(fs_, ring, partial.path(), target_, options_.writer.direct));
     source_.SetCacheBytes(ReaderCacheFor(options_.writer.max_memory));
     CAIRN_RETURN_IF_ERROR(stream_.RunAll(*writer));
+    CAIRN_RETURN_IF_ERROR(source_.CheckRead());
     source_.SetCacheBytes(0);
     if (stream_.overflowed() > 0 && options_.stream.on_overflow == OnOverflow::kInfinity)
       return Outcome(path, /*overflowed=*/true);

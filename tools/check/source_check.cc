@@ -23,6 +23,9 @@ Status CheckSums(const OpenedSource& opened, bool skip, bool json) {
     source.AddHistory("import: its records were not compared with their CRC-32 (--no-checksums)");
     return OkStatus();
   }
+  CAIRN_ASSIGN_OR_RETURN(std::vector<SummedRecord> records,
+                         RecordsOf(opened.fs(), source.directory(), source.catalog().files, sums));
+  if (source.CheckRecords(std::move(records))) return OkStatus();
   Progress progress("checking the source", sums.bytes, !json);
   const VerifyReport report =
       CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
@@ -43,7 +46,7 @@ void NoteRounding(const OpenedSource& opened, uint64_t max_memory) {
 
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
   verb.add_flag("--no-checksums", checks.skip_sums,
-                "do not check the CRC-32 of the records of torch.save's files first, which reads them whole");
+                "do not check the CRC-32 of the records of torch.save's files while they are read");
   verb.add_flag("--no-rounding-check", checks.skip_rounding,
                 "do not check first that another system's 16-bit weights are its rounded fp32 masters");
 }

@@ -1,7 +1,8 @@
 // Each float tensor is read in blocks; a 16-bit weight with an fp32 master is read together with the same
 // blocks of the master. The master's block is rounded, and the two are compared as a whole; elements are
-// looked at one by one only where that differs. A fault keeps its count and its first element, whose place in
-// the files is looked up once, when the tensor is done.
+// looked at one by one only where that differs. The source is given the whole sequence first, so that it
+// reads ahead. A fault keeps its count and its first element, whose place in the files is looked up once,
+// when the tensor is done.
 
 #include "tools/check/value_check.h"
 
@@ -37,7 +38,27 @@ class ValueChecker {
   }
 
   VerifyReport Check() {
+    const std::vector<Checked> tensors = TensorsToCheck();
+    step_.ReadAhead(Boxes(tensors));
+    for (const Checked& checked : tensors) {
+      const Status status = CheckTensor(checked.tensor, checked.master);
+      if (!status.ok())
+        report_.problems.push_back(
+            {step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]), status.message()});
+    }
+    step_.ReadAhead({});
+    return std::move(report_);
+  }
+
+ private:
+  struct Checked {
+    uint32_t tensor = 0;
+    std::optional<uint32_t> master;  // to compare it with
+  };
+
+  std::vector<Checked> TensorsToCheck() const {
     const TensorLookup lookup(catalog_);
+    std::vector<Checked> tensors;
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorEntry& tensor = catalog_.tensors[i];
       if (!IsFloat(tensor.dtype)) continue;
@@ -47,20 +68,42 @@ class ValueChecker {
       const bool paired = rounded && master.ok() && catalog_.tensors[*master].dtype == Dtype::kF32 &&
                           catalog_.tensors[*master].spec.shape == tensor.spec.shape;
       if (rounding_only_ && !paired) continue;
-      const Status status = CheckTensor(i, paired ? std::optional(*master) : std::nullopt);
-      if (!status.ok()) report_.problems.push_back({step_.name(), 0, DisplayName(tensor), status.message()});
+      tensors.push_back({i, paired ? std::optional(*master) : std::nullopt});
     }
-    return std::move(report_);
+    return tensors;
   }
 
- private:
+  BlockCursor CursorOf(uint32_t tensor) const {
+    return {catalog_.tensors[tensor].spec.shape, block_bytes_ / SizeOf(Dtype::kF32)};
+  }
+
+  // What CheckTensor() reads, in this order.
+  BoxSequence Boxes(const std::vector<Checked>& tensors) const {
+    return [this, &tensors, i = size_t{0}, of_master = false,
+            cursor = std::optional<BlockCursor>()]() mutable -> std::optional<TensorBox> {
+      while (i < tensors.size()) {
+        const auto& [tensor, master] = tensors[i];
+        if (!cursor) cursor = CursorOf(tensor);
+        if (cursor->done()) {
+          cursor.reset();
+          ++i;
+          continue;
+        }
+        const TensorBox next{of_master ? *master : tensor, cursor->box()};
+        of_master = master && !of_master;
+        if (!of_master) cursor->Advance();
+        return next;
+      }
+      return std::nullopt;
+    };
+  }
+
   Status CheckTensor(uint32_t tensor, std::optional<uint32_t> master) {
     const TensorEntry& entry = catalog_.tensors[tensor];
     Fault not_finite, not_rounded;
     std::vector<std::byte> values, masters, rounded;
     uint64_t begin = 0;
-    for (BlockCursor cursor(entry.spec.shape, block_bytes_ / SizeOf(Dtype::kF32)); !cursor.done();
-         cursor.Advance()) {
+    for (BlockCursor cursor = CursorOf(tensor); !cursor.done(); cursor.Advance()) {
       const Box box = cursor.box();
       CAIRN_RETURN_IF_ERROR(Read(tensor, box, values));
       if (!rounding_only_)
