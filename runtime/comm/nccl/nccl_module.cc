@@ -11,13 +11,6 @@
 namespace {
 // ProcessGroupNCCL has a watchdog too. Ours knows steps and tensors, so it speaks first.
 constexpr double kOwnWatchdogSeconds = 60;
-
-// Says goodbye to NCCL at its end; otherwise libtorch warns of a leak.
-class Backend final : public c10d::ProcessGroupNCCL {
- public:
-  using ProcessGroupNCCL::ProcessGroupNCCL;
-  ~Backend() override { shutdown(); }
-};
 }  // namespace
 
 // Makes device `local_rank` modulo the number of devices the current one, and returns it.
@@ -49,7 +42,7 @@ extern "C" c10d::Backend* CairnNewNcclBackend(c10d::Store* store, const char* pr
   options->group_name = prefix;
   auto shared = c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store);
   auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, shared);
-  auto backend = c10::make_intrusive<Backend>(prefixed, rank, size, options);
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(prefixed, rank, size, options);
   backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
   return backend.release();
 }

@@ -23,7 +23,7 @@ class DeepSpeedFilesTest : public testing::Test {
   // Empty files: only their names count.
   void Make(const std::string& directory, const std::vector<std::string>& names) {
     std::filesystem::create_directories(temp_ / directory);
-    for (const std::string& name : names) std::ofstream(temp_ / (directory + "/" + name));
+    for (const std::string& name : names) std::ofstream file(temp_ / (directory + "/" + name));
   }
   void Latest(const std::string& tag) { std::ofstream(temp_ / "latest") << tag; }
   Result<DeepSpeedFiles> FindIn(const std::string& directory = "") {
