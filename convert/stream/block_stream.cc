@@ -12,7 +12,7 @@
 #include <numeric>
 #include <thread>
 
-#include "ckpt/io/write_ring.h"
+#include "ckpt/io/page_buffer.h"
 
 namespace cairn {
 namespace {
@@ -65,7 +65,7 @@ class ReadAhead {
  private:
   struct Slot {
     Block block;
-    std::unique_ptr<WriteRing::Buffer> memory;
+    std::unique_ptr<PageBuffer> memory;
   };
 
   // The boxes of Run(), which the source is told before.
@@ -112,7 +112,7 @@ class ReadAhead {
       const Box box = cursor.box();
       const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
       if (!slot->memory || slot->memory->capacity < bytes)
-        slot->memory = std::make_unique<WriteRing::Buffer>(std::max(bytes, block_bytes_));
+        slot->memory = std::make_unique<PageBuffer>(std::max(bytes, block_bytes_));
       const std::span out(slot->memory->data(), bytes);
       slot->block = {tensor, box, begin, out};
       CAIRN_RETURN_IF_ERROR(reader_.ReadBox(tensor, box, out));

@@ -12,6 +12,7 @@
 
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/replace_file.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/archive/tar/file_facts.h"
 
 namespace cairn {
