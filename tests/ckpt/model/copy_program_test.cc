@@ -71,7 +71,7 @@ TEST(CopyProgramTest, TheOrderOfPlaces) {
 }
 
 // Cuts a box into parts, each of those into flat ranges: tensor parallelism, then ZeRO.
-void Cut(std::mt19937& rng, const Box& box, int depth, std::vector<Region>& regions) {
+void CutAtRandom(std::mt19937& rng, const Box& box, int depth, std::vector<Region>& regions) {
   if (depth > 0 && box.rank() > 0) {
     const auto dim = static_cast<int>(rng() % box.rank());
     if (box.extent[dim] > 1) {
@@ -80,8 +80,8 @@ void Cut(std::mt19937& rng, const Box& box, int depth, std::vector<Region>& regi
       first.extent[dim] = at;
       second.offset[dim] += at;
       second.extent[dim] -= at;
-      Cut(rng, first, depth - 1, regions);
-      return Cut(rng, second, depth - 1, regions);
+      CutAtRandom(rng, first, depth - 1, regions);
+      return CutAtRandom(rng, second, depth - 1, regions);
     }
   }
   const uint64_t volume = box.Volume();
@@ -111,8 +111,8 @@ TEST(CopyProgramTest, CopiesAreThoseOfEachElement) {
     Dims shape;
     for (int rank = static_cast<int>(rng() % 4); rank > 0; --rank) shape.push_back(1 + rng() % 6);
     std::vector<Region> there, wanted;
-    Cut(rng, Box::Whole(shape), 3, there);
-    Cut(rng, Box::Whole(shape), 3, wanted);
+    CutAtRandom(rng, Box::Whole(shape), 3, there);
+    CutAtRandom(rng, Box::Whole(shape), 3, wanted);
     std::vector<uint32_t> holder(shape.Volume());
     for (uint32_t i = 0; i < there.size(); ++i)
       for (const uint64_t element : ElementsOf(there[i], shape)) holder[element] = i;

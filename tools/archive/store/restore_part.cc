@@ -70,7 +70,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
       return InvalidArgument("{}: no tensor fits '{}'; cairn inspect lists them", step.directory(), globs[g]);
   if (fs.Stat(destination).ok())
     return AlreadyExists("{} exists and is never overwritten; choose another destination", destination);
-  target.files.push_back({.name = "tensors.safetensors"});
+  target.files.push_back({.name = "model.safetensors"});
   CAIRN_ASSIGN_OR_RETURN(auto layout, MakeSafetensorsStorages(std::move(entries), {}));
   target.containers.push_back({.layout = std::move(layout)});
   PlaceContainers(target);
@@ -83,7 +83,7 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
                    {.reader = "safetensors", .stream = {.advance = Accumulated(progress)}, .writer = {}});
   if (!written.ok()) return written.status();
   const PartialDir directory = PartialDir::Adopt(fs, partial);
-  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(partial, "tensors.safetensors"), destination));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(partial, "model.safetensors"), destination));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
   return tensors;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class OptimizerStatesTest : public testing::Test {
+class OptimizerStateNamesTest : public testing::Test {
  protected:
   void Tensor(std::string_view name, const Dims& shape) {
     pickle_.Text(name);
@@ -30,7 +30,7 @@ class OptimizerStatesTest : public testing::Test {
   int keys_ = 0;
 };
 
-TEST_F(OptimizerStatesTest, AdamHasTwoMomentsAndAStep) {
+TEST_F(OptimizerStateNamesTest, AdamHasTwoMomentsAndAStep) {
   Tensor("exp_avg_sq", {2, 3});
   Tensor("exp_avg", {2, 3});
   pickle_.Entry("step", 12);
@@ -44,7 +44,7 @@ TEST_F(OptimizerStatesTest, AdamHasTwoMomentsAndAStep) {
   EXPECT_EQ(AsInt(states->step), 12);
 }
 
-TEST_F(OptimizerStatesTest, EmptyStatesAreNone) {
+TEST_F(OptimizerStateNamesTest, EmptyStatesAreNone) {
   pickle_.Entry("momentum_buffer", nullptr);  // SGD without momentum
   const auto states = States();
   ASSERT_TRUE(states.ok()) << states.status().message();
@@ -52,7 +52,7 @@ TEST_F(OptimizerStatesTest, EmptyStatesAreNone) {
   EXPECT_EQ(states->step, nullptr);
 }
 
-TEST_F(OptimizerStatesTest, AStateOfOneNumberIsNotOfTheParametersShape) {
+TEST_F(OptimizerStateNamesTest, AStateOfOneNumberIsNotOfTheParametersShape) {
   Tensor("mu_product", {});
   Tensor("exp_avg", {4});
   const auto states = States();
@@ -62,18 +62,18 @@ TEST_F(OptimizerStatesTest, AStateOfOneNumberIsNotOfTheParametersShape) {
   EXPECT_TRUE(IsNumber(*states->tensors[1].second));
 }
 
-TEST_F(OptimizerStatesTest, AnUnknownStateIsRefusedByName) {
+TEST_F(OptimizerStateNamesTest, AnUnknownStateIsRefusedByName) {
   Tensor("exp_avg_cubed", {4});
   EXPECT_THAT(States().status().message(), HasSubstr("exp_avg_cubed of layers.0.weight"));
 }
 
 // Masters are no state of torch's optimizers, and weights none of any.
-TEST_F(OptimizerStatesTest, RolesThatAreNotStatesAreRefused) {
+TEST_F(OptimizerStateNamesTest, RolesThatAreNotStatesAreRefused) {
   Tensor("master", {4});
   EXPECT_THAT(States().status().message(), HasSubstr("master of layers.0.weight"));
 }
 
-TEST_F(OptimizerStatesTest, AStateThatIsNotATensorIsRefused) {
+TEST_F(OptimizerStateNamesTest, AStateThatIsNotATensorIsRefused) {
   pickle_.Entry("exp_avg", 0.5);
   EXPECT_THAT(States().status().message(), HasSubstr("exp_avg of layers.0.weight is not a tensor"));
 }
