@@ -178,7 +178,7 @@ class InspectTest(CliTest):
         tensors = self.json("inspect", self.run_dir, "*mlp.up.weight/master", "--slices")["tensors"]
         self.assertEqual([t["shape"] for t in tensors], [[64, 16], [64, 16]])
         self.assertEqual([s["extent"] for s in tensors[0]["slices"]], [[32, 16], [32, 16]])
-        self.cairn("inspect", self.run_dir, "nope*", code=2, says="no tensor fits nope*")
+        self.cairn("inspect", self.run_dir, "nope*", code=2, says="no tensor matches nope*")
 
     def test_statistics_agree_with_numpy_through_h5py(self):
         try:

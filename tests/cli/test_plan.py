@@ -121,7 +121,7 @@ class PlanTest(CliTest):
         self.assertTrue(all(p["mbs"] == 4 for p in found["plans"]))
         self.assertTrue(all(p["mbs"] == 8 for p in self.json("plan", "--config", toml, "--nodes", 2, "--mbs", 8)["plans"]))
         toml.write_text("colour = 3\n")
-        self.cairn("plan", "--config", toml, code=2, says="gpt.toml:1: colour")
+        self.cairn("plan", "--config", toml, code=2, says="gpt.toml:1: unknown key 'colour'")
         config = self.dir / "config.json"
         config.write_text('{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,'
                           '"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}')
