@@ -31,7 +31,9 @@ struct OpenedSource {
   std::unique_ptr<ForeignSource> foreign;  // null where it is native
 
   FileSystem& fs() const { return step.fs(); }
-  CheckpointSource& source() const { return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader; }
+  CheckpointSource& source() const {
+    return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
+  }
 };
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
