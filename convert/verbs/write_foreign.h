@@ -1,7 +1,8 @@
 // Writes a planned checkpoint of another system: streamed, made durable, proven, and only then named.
 //
 // The proof reads every file once, past the page cache. The format's own reader must find each tensor, and no
-// other; the sums of its values must be those of what was streamed; every other byte must be what was meant.
+// other; the sums of its values must be those of what was streamed; headers, pickles, constants and texts
+// must be what was meant.
 #pragma once
 
 #include <functional>

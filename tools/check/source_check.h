@@ -1,4 +1,4 @@
-// What can be told of another system's checkpoint before its tensors are taken over: that its bytes are those
+// What can be told of another system's checkpoint while its tensors are taken over: that its bytes are those
 // of its checksums, and that its weights belong to its masters.
 #pragma once
 
@@ -15,10 +15,11 @@ struct SourceChecks {
 };
 void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks);
 
-// Reads the files of torch.save once more than their tensors need. Errors: Corrupt naming file, byte and
-// record. 16-bit weights that are not their fp32 masters rounded are a note on stderr: files of two steps
-// were mixed, or somebody changed one of them. A check that is left out goes into the source's history. Does
-// nothing for steps of Cairn, whose digests are checked at every read.
+// Records of torch.save are compared with their CRC-32 from now on, as they are read (CheckpointSource::
+// CheckRead); where replicas are averaged, at once. Errors: Corrupt naming file, byte and record. 16-bit
+// weights that are not their fp32 masters rounded are a note on stderr: files of two steps were mixed, or
+// somebody changed one of them. A check that is left out goes into the source's history. Does nothing for
+// steps of Cairn, whose digests are checked at every read.
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json);
 
 }  // namespace cairn

@@ -1,8 +1,7 @@
 // The format of the target decides the way. A format that strip writes is a release: weights, cast where a
 // type is named. To native without a cast it is a reshape, which keeps every tensor of a training. All
-// other formats go to the export of convert/formats/targets.h. Another system's source is checked before
-// anything is written, as far as its files bring checksums. Choices and help come from the tables of
-// formats.
+// other formats go to the export of convert/formats/targets.h. Another system's source is checked while
+// it is read, as far as its files bring checksums. Choices and help come from the tables of formats.
 
 #include <algorithm>
 #include <memory>
