@@ -15,17 +15,17 @@ std::string More(const VerifyReport& report) {
   return more == 0 ? "" : fmt::format(" (and {} more)", more);
 }
 
-Status CheckSums(const OpenedSource& opened, bool skip, bool json) {
+Status CheckSums(const OpenedSource& opened, const SourceChecks& checks, bool json) {
   ForeignSource& source = *opened.foreign;
   const FileSums sums = FindZips(opened.fs(), source.directory(), source.catalog().files);
   if (sums.empty()) return OkStatus();
-  if (skip) {
+  if (checks.skip_sums) {
     source.AddHistory("import: its records were not compared with their CRC-32 (--no-checksums)");
     return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(std::vector<SummedRecord> records,
                          RecordsOf(opened.fs(), source.directory(), source.catalog().files, sums));
-  if (source.CheckRecords(std::move(records))) return OkStatus();
+  if (!checks.sums_first && source.CheckRecords(std::move(records))) return OkStatus();
   Progress progress("checking the source", sums.bytes, !json);
   const VerifyReport report =
       CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
@@ -53,7 +53,7 @@ void AddSourceCheckFlags(CLI::App& verb, SourceChecks& checks) {
 
 Status CheckSource(const OpenedSource& opened, const SourceChecks& checks, uint64_t max_memory, bool json) {
   if (!opened.foreign) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(CheckSums(opened, checks.skip_sums, json));
+  CAIRN_RETURN_IF_ERROR(CheckSums(opened, checks, json));
   if (!checks.skip_rounding)
     NoteRounding(opened, max_memory);
   else if (std::ranges::count(opened.foreign->catalog().tensors, Role::kMaster, &TensorEntry::role) > 0)

@@ -24,8 +24,9 @@ struct ReshapeArguments {
 Result<int> RunReshape(const ReshapeArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource opened, OpenAnyCkpt(arguments.source, arguments.open));
   const ReshapeFlags& flags = arguments.flags;
-  if (!flags.dry_run)
-    CAIRN_RETURN_IF_ERROR(CheckSource(opened, arguments.checks, flags.writer.max_memory, flags.json));
+  SourceChecks checks = arguments.checks;
+  checks.sums_first = flags.resume;
+  if (!flags.dry_run) CAIRN_RETURN_IF_ERROR(CheckSource(opened, checks, flags.writer.max_memory, flags.json));
   ReshapeFlags with_tokenizer = flags;
   with_tokenizer.writer.beside = TokenizerForStep(opened.fs(), opened.source());
   return RunReshape(opened.source(), arguments.target, with_tokenizer);
