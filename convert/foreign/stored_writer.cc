@@ -35,15 +35,18 @@ Result<std::unique_ptr<StoredWriter>> StoredWriter::Create(FileSystem& fs, Write
 Status StoredWriter::Open(WriteRing& ring, Direct direct) {
   parts_.resize(target_.tensors.size());
   for (uint32_t i = 0; i < target_.parts.size(); ++i) parts_[target_.parts[i].tensor].push_back(i);
-  std::vector<bool> contains(target_.files.size());
-  for (const TargetContainer& container : target_.containers) {
-    contains[container.file] = true;
+  containers_.resize(target_.files.size());
+  constants_.resize(target_.containers.size());
+  for (uint32_t i = 0; i < target_.containers.size(); ++i) {
+    containers_[target_.containers[i].file].push_back(i);
     std::vector<Crc32Sum>& crcs = crcs_.emplace_back();
-    const StorageLayout& layout = *container.layout;
+    const StorageLayout& layout = *target_.containers[i].layout;
     for (size_t s = 0; layout.wants_crcs() && s < layout.storage_count(); ++s)
       crcs.emplace_back(layout.storage_bytes(s));
   }
-  for (const TargetConstant& constant : target_.constants) {
+  for (uint32_t i = 0; i < target_.constants.size(); ++i) {
+    const TargetConstant& constant = target_.constants[i];
+    constants_[constant.container].push_back(i);
     std::vector<Crc32Sum>& crcs = crcs_[constant.container];
     const auto bytes = std::as_bytes(std::span(constant.bytes));
     if (!crcs.empty()) crcs[constant.storage].Add(bytes.size(), Crc32Sum::Extend(0, bytes));
@@ -55,7 +58,7 @@ Status StoredWriter::Open(WriteRing& ring, Direct direct) {
     const std::string path = JoinPath(directory_, file.name);
     if (made.insert(ParentDir(path)).second) CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, ParentDir(path)));
     files_.emplace_back();
-    if (!contains[i]) continue;
+    if (containers_[i].empty()) continue;
     CAIRN_ASSIGN_OR_RETURN(files_.back(),
                            PagedFile::Create(fs_, ring, path, file.bytes, direct,
                                              transposes ? kWaitingTransposedPages : kWaitingPages));
@@ -172,17 +175,17 @@ Status StoredWriter::EndTensors() {
 std::vector<PlacedBytes> StoredWriter::Frame(uint32_t file) const {
   std::vector<PlacedBytes> frame;
   if (!target_.files[file].text.empty()) frame.push_back({0, target_.files[file].text});
-  for (size_t i = 0; i < target_.containers.size(); ++i) {
+  for (const uint32_t i : containers_[file]) {
     const TargetContainer& container = target_.containers[i];
-    if (container.file != file) continue;
     StorageSums sums{.source = source_};
     for (const Crc32Sum& crc : crcs_[i]) sums.crcs.push_back(crc.Finish());
     for (PlacedBytes& placed : container.layout->Around(sums))
       frame.push_back({container.offset + placed.offset, std::move(placed.bytes)});
+    for (const uint32_t number : constants_[i]) {
+      const TargetConstant& constant = target_.constants[number];
+      frame.push_back({StorageOffset(i, constant.storage), constant.bytes});
+    }
   }
-  for (const TargetConstant& constant : target_.constants)
-    if (target_.containers[constant.container].file == file)
-      frame.push_back({StorageOffset(constant.container, constant.storage), constant.bytes});
   std::ranges::sort(frame, {}, &PlacedBytes::offset);
   return frame;
 }

@@ -59,6 +59,8 @@ class StoredWriter final : public BlockTarget {
   std::vector<std::unique_ptr<PagedFile>> files_;  // null: of a file without containers
   std::vector<std::vector<Crc32Sum>> crcs_;        // of each container's storages, where it wants them
   std::vector<std::vector<uint32_t>> parts_;       // of each tensor
+  std::vector<std::vector<uint32_t>> containers_;  // of each file
+  std::vector<std::vector<uint32_t>> constants_;   // of each container
   std::vector<std::unique_ptr<Stream>> streams_;   // of each array that is being written
   std::vector<uint32_t> active_;                   // those arrays
   std::vector<std::unique_ptr<Stream>> idle_;

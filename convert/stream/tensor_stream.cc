@@ -26,12 +26,6 @@ TensorStream::TensorStream(CheckpointSource& source, std::vector<WrittenTensor> 
   }
 }
 
-uint64_t TensorStream::read_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [tensor, sum] : source_sums_) bytes += source_.catalog().tensors[tensor].bytes();
-  return bytes;
-}
-
 Status TensorStream::RunAll(BlockTarget& target) {
   std::vector<uint32_t> all(tensors_.size());
   std::iota(all.begin(), all.end(), 0);

@@ -50,16 +50,14 @@ class TensorStream {
   // `source` must outlive the stream.
   TensorStream(CheckpointSource& source, std::vector<WrittenTensor> tensors, TensorStreamOptions options);
 
-  const std::vector<WrittenTensor>& tensors() const { return tensors_; }
-  uint64_t read_bytes() const;  // of the source's tensors, each once
-
-  // Streams some of the tensors (numbers of tensors()), in the order of the source. Errors: those of reading
+  // Streams some of the tensors, by their numbers, in the order of the source. Errors: those of reading
   // and of `target`; InvalidArgument naming a tensor that overflows, where that is refused.
   Status Run(std::span<const uint32_t> tensors, BlockTarget& target);
   Status RunAll(BlockTarget& target);
 
-  // The values that were read and cast. Values that keep their type are counted as elements alone.
-  const CastCounts& counts(uint32_t tensor) const { return counts_[tensor]; }
+  // Of each tensor: the values that were read and cast. Values that keep their type are counted as elements
+  // alone.
+  const std::vector<CastCounts>& counts() const { return counts_; }
   uint64_t overflowed() const;
   // Over the source's tensors that were read.
   Digest source_fingerprint() const;

@@ -191,12 +191,6 @@ bool Overflows(const TensorStream& stream, const StripOptions& options) {
   return options.on_overflow == OnOverflow::kInfinity && stream.overflowed() > 0;
 }
 
-std::vector<CastCounts> CountsOf(const TensorStream& stream) {
-  std::vector<CastCounts> counts;
-  for (uint32_t i = 0; i < stream.tensors().size(); ++i) counts.push_back(stream.counts(i));
-  return counts;
-}
-
 std::vector<uint32_t> SourcesOf(const StripPlan& plan) {
   std::set<uint32_t> sources;
   for (const WrittenTensor& weight : plan.weights) sources.insert(weight.source);
@@ -237,7 +231,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
   }
   CAIRN_RETURN_IF_ERROR(source.CheckRead());
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, CountsOf(stream), source, stream.source_fingerprint());
+  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
   result.overflowed = Overflows(stream, options);
   if (result.overflowed) return result;
   CAIRN_ASSIGN_OR_RETURN(const auto written, builder->Seal());
@@ -286,7 +280,7 @@ Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& optio
   NullTarget target;
   CAIRN_RETURN_IF_ERROR(stream.RunAll(target));
   source.SetCacheBytes(0);
-  StripResult result = ResultOf(plan, CountsOf(stream), source, stream.source_fingerprint());
+  StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
   result.overflowed = Overflows(stream, options);
   return result;
 }

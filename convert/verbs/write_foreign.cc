@@ -23,12 +23,13 @@ constexpr uint64_t kBufferBytes = 1 << 20;
 // The bytes of a file beside its tensors, and its SHA-256, while it is read back.
 class FileProof {
  public:
-  FileProof(const TargetFile& file, std::vector<PlacedBytes> frame, bool sha256)
-      : file_(file), frame_(std::move(frame)), wants_sha256_(sha256) {}
+  // Of file number `number` of `writer`, which must outlive it.
+  FileProof(const StoredWriter& writer, uint32_t number, const TargetFile& file, bool sha256)
+      : writer_(writer), number_(number), file_(file), wants_sha256_(sha256) {}
 
   // The next bytes of the file.
   void Add(std::span<const std::byte> bytes) {
-    if (wants_sha256_ && !sha_) sha_.emplace();
+    if (at_ == 0) Begin();
     if (sha_) sha_->Update(bytes);
     const uint64_t end = at_ + bytes.size();
     while (next_ < frame_.size() && frame_[next_].offset + frame_[next_].bytes.size() <= at_) ++next_;
@@ -44,7 +45,7 @@ class FileProof {
   }
   // Once all bytes were added.
   Status Check(const std::string& directory) {
-    if (at_ == 0) Finish();
+    if (at_ == 0) Begin(), Finish();  // an empty file
     if (!differs_ && at_ == file_.bytes) return OkStatus();
     return Corrupt(
         "{}: what is read back is not what was written (beside its tensors); check the disk and try again",
@@ -54,15 +55,21 @@ class FileProof {
   const std::string& sha256() const { return sha256_; }
 
  private:
+  void Begin() {
+    frame_ = writer_.Frame(number_);
+    if (wants_sha256_) sha_.emplace();
+  }
   void Finish() {
-    if (wants_sha256_ && !sha_) sha_.emplace();  // of an empty file
+    frame_.clear();
     if (sha_) sha256_ = sha_->FinishHex();
     sha_.reset();
   }
 
+  const StoredWriter& writer_;
+  const uint32_t number_;
   const TargetFile& file_;
-  const std::vector<PlacedBytes> frame_;
   const bool wants_sha256_;
+  std::vector<PlacedBytes> frame_;  // while the file is read
   size_t next_ = 0;
   uint64_t at_ = 0;
   bool differs_ = false;
@@ -105,9 +112,10 @@ class ForeignWriting {
 
  private:
   WrittenFiles Outcome(const std::string& path, bool overflowed) const {
-    WrittenFiles written{
-        .path = path, .overflowed = overflowed, .source_fingerprint = stream_.source_fingerprint()};
-    for (uint32_t i = 0; i < target_.tensors.size(); ++i) written.counts.push_back(stream_.counts(i));
+    WrittenFiles written{.path = path,
+                         .overflowed = overflowed,
+                         .counts = stream_.counts(),
+                         .source_fingerprint = stream_.source_fingerprint()};
     written.bytes = target_.bytes() + sums_bytes_;
     written.files = target_.files.size() + (options_.sha256sums ? 1 : 0);
     return written;
@@ -127,7 +135,7 @@ class ForeignWriting {
     std::map<std::string, FileProof> proofs;
     for (uint32_t i = 0; i < target_.files.size(); ++i) {
       const std::string& name = target_.files[i].name;
-      proofs.try_emplace(name, target_.files[i], writer.Frame(i), options_.sha256sums);
+      proofs.try_emplace(name, writer, i, target_.files[i], options_.sha256sums);
     }
     std::vector<FileProof*> proof_of;  // of each file that the reader found tensors in
     std::set<std::string> scanned;
