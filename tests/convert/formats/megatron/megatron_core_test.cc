@@ -5,9 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "tests/support/make_step.h"
+#include "tests/support/megatron_namespaces.h"
 
 namespace cairn {
 namespace {
@@ -15,11 +14,6 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-json RealArguments() {
-  std::ifstream file(CAIRN_CONVERT_DATA_DIR "/megatron_namespaces.json");
-  return json::parse(file).at("megatron_lm").at("gpt");
-}
 
 json WrittenArguments(const Topology& topology, const std::vector<int>& layers) {
   const TinyGpt model{.layers = 6};
@@ -38,7 +32,7 @@ json WrittenArguments(const Topology& topology, const std::vector<int>& layers) 
 }
 
 TEST(MegatronCoreTest, ArgumentsHaveTheNamesAndTypesOfMegatrons) {
-  const json real = RealArguments();
+  const json real = MegatronNamespace("megatron_lm", "gpt");
   const json written = WrittenArguments({.tp = 2, .pp = 2}, {3, 3});
   std::vector<std::string> others;
   for (const auto& [name, value] : written.items()) {

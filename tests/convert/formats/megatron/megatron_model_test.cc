@@ -5,8 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
+#include "tests/support/megatron_namespaces.h"
 #include "tests/support/pickled_json.h"
 
 namespace cairn {
@@ -17,10 +16,7 @@ using testing::HasSubstr;
 
 // Arguments before an optimizer is made have no padded vocabulary yet; a checkpoint's have one.
 json ArgumentsOf(const char* program, const char* kind) {
-  std::ifstream file(CAIRN_CONVERT_DATA_DIR "/megatron_namespaces.json");
-  const json all = json::parse(file);
-  json args = all.at(program).at("gpt");
-  args.update(all.at(program).at(kind));
+  json args = MegatronNamespace(program, kind);
   args["padded_vocab_size"] = 128;
   return args;
 }

@@ -1,10 +1,11 @@
 // Whole namespaces of the programs' own argument parsers (data/megatron_namespaces.json: of Megatron-LM
 // d98e8a6 and Megatron-DeepSpeed 4efb479, after parse_args and validate_args; "llama" has what differs from
 // "gpt").
+#include "tests/support/megatron_namespaces.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -14,14 +15,6 @@ namespace cairn {
 namespace {
 
 using nlohmann::json;
-
-json Namespace(const char* program, const char* kind) {
-  std::ifstream file(CAIRN_CONVERT_DATA_DIR "/megatron_namespaces.json");
-  const json all = json::parse(file);
-  json args = all.at(program).at("gpt");
-  args.update(all.at(program).at(kind));
-  return args;
-}
 
 json FunctionOfNamespace(const json& args) {
   json facts = {{"num_layers", args["num_layers"]},
@@ -52,7 +45,7 @@ std::vector<json> OthersOf(const json& value) {
 std::string ArgumentsThatMean(const char* program) {
   std::set<std::string> names;
   for (const char* kind : {"gpt", "llama"}) {
-    const json args = Namespace(program, kind), function = FunctionOfNamespace(args);
+    const json args = MegatronNamespace(program, kind), function = FunctionOfNamespace(args);
     for (const auto& [name, value] : args.items()) {
       for (const json& other : OthersOf(value)) {
         json changed = args;
@@ -75,12 +68,12 @@ std::string Lines(const char* text) {
 
 TEST(MegatronNamespacesTest, NoArgumentIsUnknownAndTheFunctionIsRight) {
   for (const char* program : {"megatron_lm", "megatron_deepspeed"}) {
-    const json gpt = FunctionOfNamespace(Namespace(program, "gpt"));
+    const json gpt = FunctionOfNamespace(MegatronNamespace(program, "gpt"));
     EXPECT_FALSE(gpt.contains("other")) << gpt["other"];
     EXPECT_EQ(gpt["architecture"], "gpt2");
     EXPECT_EQ(gpt["activation"], "gelu_new");
     EXPECT_EQ(gpt["layernorm_epsilon"], 1e-5);
-    json llama = FunctionOfNamespace(Namespace(program, "llama"));
+    json llama = FunctionOfNamespace(MegatronNamespace(program, "llama"));
     EXPECT_FALSE(llama.contains("other")) << llama["other"];
     const bool core = std::string_view(program) == "megatron_lm";
     const json expected = {{"architecture", "llama"},
