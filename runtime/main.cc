@@ -5,16 +5,23 @@
 #include <chrono>
 
 #include "ckpt/base/threads.h"
+#include "runtime/bpe/training_tokenizer.h"
 #include "runtime/comm/launch.h"
 #include "runtime/config/model_spec.h"
+#include "runtime/config/named_tokenizer.h"
 #include "runtime/control/console.h"
+#include "runtime/control/kill_switch.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/bus_guard.h"
 #include "runtime/saving/checkpointer.h"
+#include "runtime/schedules/batch_schedule.h"
+#include "runtime/schedules/lr_schedule.h"
 #include "runtime/train/cpu_settings.h"
+#include "runtime/train/evaluation.h"
 #include "runtime/train/gpu_settings.h"
+#include "runtime/train/starting_model.h"
 #include "runtime/train/trainer.h"
 
 namespace cairn {
@@ -23,25 +30,42 @@ namespace {
 constexpr int kExitDiverged = 1;
 constexpr int kExitTrouble = 2;
 
-// For the systems that a step may be converted to, in the names of torch.optim.AdamW: matrices, then vectors.
-nlohmann::json ParamGroupsOf(const TrainConfig& config) {
+// For the systems that a step may be converted to: parameter groups in the names of torch.optim
+// (matrices, then vectors) with the rate of the next update, what gradients are clipped to, and the schedule
+// of the rate as Megatron keeps it.
+nlohmann::json OptimizerFacts(const TrainConfig& config, const LrSchedule& schedule,
+                              const TrainState& state) {
   const auto group = [&](double weight_decay) {
-    return nlohmann::json{{"lr", config.lr},
-                          {"betas", {config.adam_beta1, config.adam_beta2}},
-                          {"eps", config.adam_eps},
-                          {"weight_decay", weight_decay}};
+    nlohmann::json facts = {{"lr", schedule.At(state.scheduled_samples)}, {"weight_decay", weight_decay}};
+    if (config.optimizer == "sgd") {
+      facts["momentum"] = config.sgd_momentum;
+    } else {
+      facts["betas"] = {config.adam_beta1, config.adam_beta2};
+      facts["eps"] = config.adam_eps;
+    }
+    return facts;
   };
-  return {group(config.weight_decay), group(0)};
+  nlohmann::json facts = {{"param_groups", {group(config.weight_decay), group(0)}},
+                          {"clip_grad", config.clip_grad},
+                          {"lr_schedule.num_steps", state.scheduled_samples}};
+  const nlohmann::json of_schedule = schedule.Facts();
+  for (const auto& [name, value] : of_schedule.items()) facts["lr_schedule." + name] = value;
+  return facts;
 }
 
-CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& topology, int device) {
+CheckpointerOptions CheckpointsOf(const TrainConfig& config, const TrainingTokenizer& tokenizer,
+                                  const Topology& topology, int device) {
   CheckpointerOptions options;
   options.save_dir = config.save;
   options.load = config.load;
   options.finetune = config.finetune;
   options.load_unhealthy = config.load_unhealthy;
   options.start_anew = config.start_anew;
-  if (config.data_path.size() == 1) options.tokenizer = config.data_path[0] + ".tokenizer";
+  options.no_load_optim = config.no_load_optim;
+  options.reset_progress = config.reset_progress;
+  options.tokenizer_files = tokenizer.files;
+  if (tokenizer.files.empty() && config.data_path.size() == 1)
+    options.tokenizer = config.data_path[0] + ".tokenizer";
   options.save_interval = config.SaveSteps().value();  // validated
   options.node_failure_seconds = config.mtbf * 3600;
   options.local = {.dir = config.save_local,
@@ -57,11 +81,17 @@ CheckpointerOptions CheckpointsOf(const TrainConfig& config, const Topology& top
                                                 : CodecMode::kNone;
   options.codec_threads = config.save_codec_threads;
   options.split_master = config.split_master;
-  options.retention = {
-      .keep_last = config.keep_last, .keep_every = config.keep_every, .keep_tokens = config.keep_tokens};
+  options.retention = {.keep_last = config.keep_last,
+                       .keep_every = config.keep_every,
+                       .keep_tokens = config.keep_tokens,
+                       .keep_epochs = config.keep_epochs,
+                       .keep_best = config.keep_best};
   options.topology = topology;
   options.model = ModelFacts(config);
-  options.param_groups = ParamGroupsOf(config);
+  const LrSchedule schedule(config, BatchSchedule(config).total_samples());
+  options.optimizer_facts = [config, schedule](const TrainState& state) {
+    return OptimizerFacts(config, schedule, state);
+  };
   options.device_copy = [](void* to, const void* from, size_t bytes, bool to_device) {
     const auto view = [&](const void* data, bool on_device) {
       return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)},
@@ -110,17 +140,24 @@ struct Outcome {
 
 // What the user can have got wrong shows before the first step, or in the data. Every rank comes to the same
 // agreements, whatever it met before them.
-Outcome Train(const TrainConfig& config, const Topology& topology, Transport& transport,
-              std::chrono::steady_clock::time_point start) {
+Outcome Train(const TrainConfig& config, const TrainingTokenizer& tokenizer, const Topology& topology,
+              Transport& transport, std::chrono::steady_clock::time_point start) {
   const ParallelDims dims = MakeParallelDims(topology, transport);
   const std::unique_ptr<ControlPlane> plane = transport.NewControlPlane("errors");
+  if (!config.kill_switch_path.empty()) {
+    const Result<std::string> found = FromRoot(*plane, "kill switch", [&]() -> Result<std::string> {
+      return std::string(KillSwitch(config.kill_switch_path).Found() ? "found" : "");
+    });
+    if (!found.ok() || !found->empty()) return {found.status(), true};
+  }
   std::unique_ptr<Checkpointer> checkpointer;
   std::unique_ptr<Trainer> trainer;
   Status status = Guard([&]() -> Status {
     if (!config.save.empty() || !config.load.empty()) {
       const int device = at::Device(transport.device()).index();
-      CAIRN_ASSIGN_OR_RETURN(checkpointer, Checkpointer::Create(CheckpointsOf(config, topology, device),
-                                                                transport.NewControlPlane("checkpoints")));
+      CAIRN_ASSIGN_OR_RETURN(checkpointer,
+                             Checkpointer::Create(CheckpointsOf(config, tokenizer, topology, device),
+                                                  transport.NewControlPlane("checkpoints")));
     }
     CAIRN_ASSIGN_OR_RETURN(
         trainer, Trainer::Create(config, dims, at::Device(transport.device()), checkpointer.get(), start));
@@ -134,6 +171,23 @@ Outcome Train(const TrainConfig& config, const Topology& topology, Transport& tr
   if (*end == TrainingEnd::kUnread)
     return {AgreeOn(*plane, trainer->DataStatus(), "outcome of reading"), true};
   return {OkStatus(), true, *end};
+}
+
+// The agreements are as in Train.
+Outcome Evaluate(const TrainConfig& config, const Topology& topology, Transport& transport) {
+  const ParallelDims dims = MakeParallelDims(topology, transport);
+  const std::unique_ptr<ControlPlane> plane = transport.NewControlPlane("errors");
+  std::unique_ptr<Evaluation> evaluation;
+  Status status = Guard([&]() -> Status {
+    CAIRN_ASSIGN_OR_RETURN(evaluation, Evaluation::Create(config, dims, at::Device(transport.device())));
+    return OkStatus();
+  });
+  if (status = AgreeOn(*plane, status, "opening data"); !status.ok()) return {status, true};
+  const std::unique_ptr<ControlPlane> loads = transport.NewControlPlane("checkpoints");
+  status = Guard([&] { return evaluation->Load(*loads); });
+  if (status = AgreeOn(*plane, status, "outcome of the load"); !status.ok()) return {status, true};
+  evaluation->Run();
+  return {AgreeOn(*plane, evaluation->DataStatus(), "outcome of reading"), true};
 }
 
 int Main(int argc, char** argv) {
@@ -162,14 +216,25 @@ int Main(int argc, char** argv) {
     Say(launched.message());
     return kExitTrouble;
   }
-  const auto topology = Validate(config, transport->size());
-  if (!topology.ok()) {  // all ranks find the same; one says it
-    if (transport->rank() == 0) Complain(topology.status());
+  TrainingTokenizer tokenizer;
+  Topology topology;
+  const std::unique_ptr<ControlPlane> plane = transport->NewControlPlane("configuration");
+  const Status configured = Guard([&]() -> Status {
+    CAIRN_RETURN_IF_ERROR(TakeStartingModel(*parsed, *plane));
+    CAIRN_ASSIGN_OR_RETURN(tokenizer, TakeTokenizer(config));
+    CAIRN_ASSIGN_OR_RETURN(topology, Validate(config, transport->size()));
+    return OkStatus();
+  });
+  if (const Status agreed = AgreeOn(*plane, configured, "configuration"); !agreed.ok()) {
+    if (transport->rank() == 0) Complain(agreed);
     return kExitTrouble;
   }
+  if (transport->rank() == 0)
+    for (const std::string& note : config.notes) Print(fmt::format(" {}\n", note));
   Outcome outcome;
   const Status trained = Guard([&] {
-    outcome = Train(config, *topology, *transport, start);
+    outcome = config.skip_train ? Evaluate(config, topology, *transport)
+                                : Train(config, tokenizer, topology, *transport, start);
     return outcome.status;
   });
   if (trained.ok()) return outcome.end == TrainingEnd::kDone ? 0 : kExitDiverged;

@@ -1,21 +1,24 @@
+// OpenSSL's plain functions, not EVP: they are the same code, but EVP brings every cipher of the library into
+// a program that has it inside (python/portable.cmake), and reads the machine's openssl.cnf.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "ckpt/base/sha256.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 
 namespace cairn {
 
-void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
+void Sha256::Free::operator()(SHA256state_st* context) const { delete context; }
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
+Sha256::Sha256() : context_(new SHA256state_st) { SHA256_Init(context_.get()); }
 
 void Sha256::Update(std::span<const std::byte> bytes) {
-  EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
+  SHA256_Update(context_.get(), bytes.data(), bytes.size());
 }
 
 std::string Sha256::FinishHex() {
-  unsigned char digest[32];
-  EVP_DigestFinal_ex(context_.get(), digest, nullptr);
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256_Final(digest, context_.get());
   return fmt::format("{:02x}", fmt::join(digest, ""));
 }
 

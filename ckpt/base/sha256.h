@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-struct evp_md_ctx_st;
+struct SHA256state_st;
 
 namespace cairn {
 
@@ -20,9 +20,9 @@ class Sha256 {
 
  private:
   struct Free {
-    void operator()(evp_md_ctx_st* context) const;
+    void operator()(SHA256state_st* context) const;
   };
-  std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::unique_ptr<SHA256state_st, Free> context_;
 };
 
 }  // namespace cairn

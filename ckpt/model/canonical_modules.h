@@ -17,6 +17,7 @@ struct ModelSizes {
   uint64_t ffn = 0;
   uint64_t vocab = 0;      // true, without padding
   uint64_t positions = 0;  // of learned position embeddings; 0: none
+  bool operator==(const ModelSizes&) const = default;
 };
 
 enum class Extent { kNone, kHidden, kQuery, kKeyValue, kHead, kFfn, kVocab, kPositions, kPositionOffset };

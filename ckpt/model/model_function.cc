@@ -69,7 +69,8 @@ void FillSizes(const json& model, json& of) {
   if (of["num_key_value_heads"].is_null()) of["num_key_value_heads"] = of["num_attention_heads"];
   const double heads = Number(of["num_attention_heads"], 0),
                hidden = Number(model.value("hidden_size", json()), 0);
-  if (of["head_dim"].is_null() && heads > 0 && hidden > 0) of["head_dim"] = std::floor(hidden / heads);
+  if (of["head_dim"].is_null() && heads >= 1 && hidden >= heads && hidden < 1e15)
+    of["head_dim"] = static_cast<int64_t>(hidden / heads);
 }
 
 void FillAttention(const json& model, json& of) {

@@ -18,9 +18,10 @@ struct TransformerSize {
   double queries = 0;
   double keys = 0;
   double ffn = 0;
-  bool gated = false;  // two matrices into the MLP, as LLaMA has
-  double seq = 0;      // tokens of a sample
-  double vocab = 0;    // rows of the output layer, as padded
+  bool gated = false;             // two matrices into the MLP, as LLaMA has
+  double seq = 0;                 // tokens of a sample
+  double vocab = 0;               // rows of the output layer, as padded
+  double recomputed_layers = -1;  // of Recomputed::kLayers; below 0: all
 };
 
 enum class Recomputed { kNothing, kAttention, kLayers };
@@ -43,7 +44,8 @@ inline Flops StepFlops(const TransformerSize& m, double samples, Recomputed reco
       2 * tokens * m.layers * 2 * pairs * m.seq * m.queries;  // scores, and values by them
   const double head = 2 * tokens * m.hidden * m.vocab;
   const double model = 3 * (products + attention + head);
-  const double again = recomputed == Recomputed::kLayers      ? products + attention
+  const double share = m.recomputed_layers < 0 ? 1 : m.recomputed_layers / m.layers;
+  const double again = recomputed == Recomputed::kLayers      ? (products + attention) * share
                        : recomputed == Recomputed::kAttention ? attention
                                                               : 0;
   return {.model = model, .hardware = model + again};

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "ckpt/model/layout.h"
@@ -111,16 +112,31 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
 
 namespace {
 
+// Of two steps with the same loss the newer one is better: it has seen more data.
+void KeepBest(const std::vector<StepFacts>& steps, int64_t count, std::set<int64_t>& keep) {
+  std::vector<std::pair<double, int64_t>> best;
+  for (const StepFacts& step : steps)
+    if (step.validation_loss && std::isfinite(*step.validation_loss))
+      best.emplace_back(*step.validation_loss, -step.step);
+  std::ranges::sort(best);
+  for (size_t i = 0; i < best.size() && static_cast<int64_t>(i) < count; ++i) keep.insert(-best[i].second);
+}
+
 // Of healthy steps. Requires at least one.
 std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  const auto passes = [](int64_t every, int64_t before, int64_t now) {
+    return every > 0 && now / every > before / every;
+  };
   std::set<int64_t> keep;
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (static_cast<int64_t>(steps.size() - i) <= policy.keep_last) keep.insert(steps[i].step);
-    if (policy.keep_every > 0 && steps[i].step % policy.keep_every == 0) keep.insert(steps[i].step);
-    const int64_t before = i == 0 ? 0 : steps[i - 1].tokens;
-    if (policy.keep_tokens > 0 && steps[i].tokens / policy.keep_tokens > before / policy.keep_tokens)
+    const StepFacts before = i == 0 ? StepFacts{} : steps[i - 1];
+    if (static_cast<int64_t>(steps.size() - i) <= policy.keep_last ||
+        (policy.keep_every > 0 && steps[i].step % policy.keep_every == 0) ||
+        passes(policy.keep_tokens, before.tokens, steps[i].tokens) ||
+        passes(policy.keep_epochs, before.epoch, steps[i].epoch))
       keep.insert(steps[i].step);
   }
+  KeepBest(steps, policy.keep_best, keep);
   return keep;
 }
 

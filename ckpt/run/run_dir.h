@@ -51,7 +51,11 @@ struct RetentionPolicy {
   int64_t keep_last = 0;    // the newest K healthy ones; 0: no rule
   int64_t keep_every = 0;   // steps that N divides
   int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
-  bool enabled() const { return keep_last > 0 || keep_every > 0 || keep_tokens > 0; }
+  int64_t keep_epochs = 0;  // the first step at or after each E-th pass over the training data
+  int64_t keep_best = 0;    // the N lowest validation losses, of steps that were evaluated as they were saved
+  bool enabled() const {
+    return keep_last > 0 || keep_every > 0 || keep_tokens > 0 || keep_epochs > 0 || keep_best > 0;
+  }
 };
 
 // Steps that no rule keeps, ascending. A disabled policy retires nothing. Pure. `steps` is ascending.

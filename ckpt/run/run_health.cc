@@ -15,6 +15,16 @@ std::string TextAt(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// Of state["validation"], if that is of this step.
+std::optional<double> ValidationLossOf(const nlohmann::json& state, int64_t step) {
+  const auto found = state.find("validation");
+  if (found == state.end() || !found->is_object() || !found->contains("iteration")) return std::nullopt;
+  const auto loss = found->find("loss");
+  if (IntField(*found, "iteration") != step || loss == found->end() || !loss->is_number())
+    return std::nullopt;
+  return loss->get<double>();
+}
+
 }  // namespace
 
 Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir) {
@@ -28,7 +38,9 @@ Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& 
                      .tokens = IntField(manifest->state, "consumed_tokens"),
                      .unhealthy = {},
                      .health = HealthOf(manifest->state),
-                     .run = manifest->run});
+                     .run = manifest->run,
+                     .epoch = IntField(manifest->state, "epoch"),
+                     .validation_loss = ValidationLossOf(manifest->state, step)});
     judged.push_back({step, facts.back().health, manifest->run});
   }
   std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));

@@ -1,6 +1,7 @@
 // The steps of a run directory with the verdict on each: what resume, retention and listings go by.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct StepFacts {
   std::string unhealthy;         // why; empty where it is healthy, or nothing is known
   std::optional<Health> health;  // by its own record
   std::string run;
+  int64_t epoch = 0;                      // passes over the training data that are complete
+  std::optional<double> validation_loss;  // where it was evaluated at this very iteration
 };
 
 // Of all steps that have a manifest, ascending. Errors: those of listing the directory.

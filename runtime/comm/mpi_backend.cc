@@ -160,6 +160,16 @@ void ForBytes(const at::Tensor& t, int64_t longest, const Start& start) {
   ForPieces(t, longest, MPI_BYTE, 1, start);
 }
 
+// Sums `t` to `root`, in place.
+void StartReduce(const at::Tensor& t, int root, MPI_Op op, const MpiComm& comm, int64_t longest,
+                 MpiWork& work) {
+  ForElements(t, std::min(longest, LongestSum(t)), [&](const Piece& p) {
+    const void* from = root == comm.rank() ? MPI_IN_PLACE : p.data;
+    CheckMpi(MPI_Ireduce(from, p.data, p.count, p.type, op, root, comm.get(), work.NewRequest()),
+             "MPI_Ireduce");
+  });
+}
+
 }  // namespace
 
 MpiBackend::MpiBackend(std::shared_ptr<MpiComm> comm, int64_t longest_piece)
@@ -176,6 +186,18 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::allreduce(std::vector<at::Tensor>& te
              "MPI_Iallreduce");
   });
   if (IsHalf(t)) work->Then([t, sum]() mutable { t.copy_(sum); });
+  work->Watch();
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> MpiBackend::reduce(std::vector<at::Tensor>& tensors,
+                                                  const c10d::ReduceOptions& options) {
+  at::Tensor t = tensors.at(0);
+  const at::Tensor sum = IsHalf(t) ? t.to(at::kFloat) : t;
+  const int root = static_cast<int>(options.rootRank);
+  auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::REDUCE, std::vector{t, sum}, comm_);
+  StartReduce(sum, root, OpOf(options.reduceOp), *comm_, longest_piece_, *work);
+  if (IsHalf(t) && root == rank_) work->Then([t, sum]() mutable { t.copy_(sum); });
   work->Watch();
   return work;
 }
@@ -207,20 +229,14 @@ c10::intrusive_ptr<c10d::Work> MpiBackend::_allgather_base(at::Tensor& output, a
 
 c10::intrusive_ptr<c10d::Work> MpiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                 const c10d::ReduceScatterOptions& options) {
-  at::Tensor out = output;
   const at::Tensor terms = (IsHalf(input) ? input.to(at::kFloat) : input).view({-1});
   const std::vector<at::Tensor> slots = terms.chunk(size_);
-  auto work =
-      c10::make_intrusive<MpiWork>(rank_, c10d::OpType::_REDUCE_SCATTER_BASE, std::vector{out, terms}, comm_);
+  auto work = c10::make_intrusive<MpiWork>(rank_, c10d::OpType::_REDUCE_SCATTER_BASE,
+                                           std::vector{output, terms}, comm_);
   const MPI_Op op = OpOf(options.reduceOp);
-  for (int root = 0; root < size_; ++root)
-    ForElements(slots[root], std::min(longest_piece_, LongestSum(slots[root])), [&](const Piece& p) {
-      const void* from = root == rank_ ? MPI_IN_PLACE : p.data;
-      CheckMpi(MPI_Ireduce(from, p.data, p.count, p.type, op, root, comm_->get(), work->NewRequest()),
-               "MPI_Ireduce");
-    });
-  const at::Tensor own = slots[rank_];
-  if (own.data_ptr() != out.data_ptr()) work->Then([out, own]() mutable { out.view({-1}).copy_(own); });
+  for (int root = 0; root < size_; ++root) StartReduce(slots[root], root, op, *comm_, longest_piece_, *work);
+  if (slots[rank_].data_ptr() != output.data_ptr())
+    work->Then([output, own = slots[rank_]] { output.view({-1}).copy_(own); });
   work->Watch();
   return work;
 }

@@ -38,6 +38,7 @@ ParallelDims MakeParallelDims(const Topology& topology, const std::vector<int>& 
   dims.tp = transport.Split("tp", tp);
   dims.dp = transport.Split("dp", dp);
   dims.pp = transport.Split("pp", pp);
+  dims.pp_gradients = transport.Split("pp backward", pp);
   dims.embedding = transport.Split("embedding", embedding);
   dims.model = transport.Split("model", model);
   dims.world = transport.Split("world", ranks);

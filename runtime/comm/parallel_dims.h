@@ -18,9 +18,10 @@ struct ParallelDims {
   Coordinates at;
   int world_rank = 0;
 
-  ProcessGroup tp;  // same pp and dp; rank = at.tp
-  ProcessGroup dp;  // same tp and pp; rank = at.dp
-  ProcessGroup pp;  // same tp and dp; rank = at.pp
+  ProcessGroup tp;            // same pp and dp; rank = at.tp
+  ProcessGroup dp;            // same tp and pp; rank = at.dp
+  ProcessGroup pp;            // same tp and dp; rank = at.pp
+  ProcessGroup pp_gradients;  // the same ranks: the messages of the backward pass
   ProcessGroup
       embedding;  // first and last stage of a pipeline, for tied embedding gradients; middle stages: alone
   ProcessGroup model;  // same dp: tp x pp together, for the gradient norm; rank = at.pp * tp + at.tp

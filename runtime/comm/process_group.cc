@@ -60,6 +60,8 @@ void Work::Wait() {
     Watchdog::Adopt(std::move(scope), [work = pending->work] { return work->isCompleted(); });
 }
 
+bool Work::IsComplete() const { return !pending_ || pending_->work->isCompleted(); }
+
 namespace {
 
 void CheckTensor(const at::Tensor& t, std::string_view what) {
@@ -131,43 +133,64 @@ Work ProcessGroup::AllReduceSumAsync(at::Tensor t, std::string_view what) const 
   return AllReduce(std::move(t), false, what);
 }
 
-void ProcessGroup::Broadcast(at::Tensor& t, int root, std::string_view what) const {
-  CheckTensor(t, what);
+void ProcessGroup::CheckRoot(int root, std::string_view what) const {
   TORCH_CHECK(root >= 0 && root < size(), what, ": rank ", root, " is not in group ", name(), " of ", size());
-  if (size() == 1 || t.numel() == 0) return;
-  std::vector<at::Tensor> tensors{t};
+}
+
+Work ProcessGroup::ReduceSumAsync(at::Tensor t, int root, std::string_view what) const {
+  CheckTensor(t, what);
+  CheckRoot(root, what);
+  if (size() == 1 || t.numel() == 0) return {};
+  std::vector<at::Tensor> tensors{std::move(t)};
+  c10d::ReduceOptions options;
+  options.rootRank = root;
+  return Collective("reduce", what, state_->backend->reduce(tensors, options));
+}
+
+void ProcessGroup::Broadcast(at::Tensor& t, int root, std::string_view what) const {
+  BroadcastAsync(t, root, what).Wait();
+}
+Work ProcessGroup::BroadcastAsync(at::Tensor t, int root, std::string_view what) const {
+  CheckTensor(t, what);
+  CheckRoot(root, what);
+  if (size() == 1 || t.numel() == 0) return {};
+  std::vector<at::Tensor> tensors{std::move(t)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  Collective("broadcast", what, state_->backend->broadcast(tensors, options)).Wait();
+  return Collective("broadcast", what, state_->backend->broadcast(tensors, options));
 }
 
 void ProcessGroup::AllGather(at::Tensor& out_flat, const at::Tensor& in_flat, std::string_view what) const {
+  AllGatherAsync(out_flat, in_flat, what).Wait();
+}
+Work ProcessGroup::AllGatherAsync(at::Tensor out_flat, at::Tensor in_flat, std::string_view what) const {
   CheckTensor(out_flat, what);
   CheckTensor(in_flat, what);
   TORCH_CHECK(out_flat.numel() == in_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(),
               what, ": all-gather of ", in_flat.numel(), " elements over ", size(), " ranks does not fill ",
               out_flat.numel());
-  if (out_flat.numel() == 0) return;
-  if (size() == 1) {
-    if (out_flat.data_ptr() != in_flat.data_ptr()) out_flat.view({-1}).copy_(in_flat.view({-1}));
-    return;
-  }
-  at::Tensor in = in_flat;
-  Collective("all-gather", what, state_->backend->_allgather_base(out_flat, in, {})).Wait();
+  if (out_flat.numel() == 0) return {};
+  if (size() > 1)
+    return Collective("all-gather", what, state_->backend->_allgather_base(out_flat, in_flat, {}));
+  if (out_flat.data_ptr() != in_flat.data_ptr()) out_flat.view({-1}).copy_(in_flat.view({-1}));
+  return {};
 }
 
 void ProcessGroup::ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const {
+  ReduceScatterSumAsync(out_flat, in_flat, what).Wait();
+}
+Work ProcessGroup::ReduceScatterSumAsync(at::Tensor out_flat, at::Tensor in_flat,
+                                         std::string_view what) const {
   CheckTensor(out_flat, what);
   CheckTensor(in_flat, what);
   TORCH_CHECK(in_flat.numel() == out_flat.numel() * size() && out_flat.scalar_type() == in_flat.scalar_type(),
               what, ": reduce-scatter of ", in_flat.numel(), " elements over ", size(),
               " ranks does not fit ", out_flat.numel());
-  if (in_flat.numel() == 0) return;
-  if (size() == 1) {
-    if (out_flat.data_ptr() != in_flat.data_ptr()) out_flat.view({-1}).copy_(in_flat.view({-1}));
-    return;
-  }
-  Collective("reduce-scatter", what, state_->backend->_reduce_scatter_base(out_flat, in_flat, {})).Wait();
+  if (in_flat.numel() == 0) return {};
+  if (size() > 1)
+    return Collective("reduce-scatter", what, state_->backend->_reduce_scatter_base(out_flat, in_flat, {}));
+  if (out_flat.data_ptr() != in_flat.data_ptr()) out_flat.view({-1}).copy_(in_flat.view({-1}));
+  return {};
 }
 
 Work ProcessGroup::SendAsync(const at::Tensor& t, int dst, std::string_view what) const {

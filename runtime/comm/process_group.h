@@ -40,6 +40,9 @@ class Work {
   // Returns once the result may be used (on a GPU: once the current stream is ordered after it).
   void Wait();
 
+  // Whether Wait() would return at once (on a GPU: whether the operation is complete there).
+  bool IsComplete() const;
+
  private:
   friend class ProcessGroup;
   struct Pending;
@@ -62,19 +65,26 @@ class ProcessGroup {
   const std::string& name() const;              // "tp", "dp", "pp", "embedding", "model", "world"
   const std::vector<int>& world_ranks() const;  // by rank in the group
 
+  // Those that end in Async only start the operation: its tensors must not be touched before Wait(). Several
+  // may be in flight; they start in the same order on all ranks, and may be waited for in any order.
   void AllReduceSum(at::Tensor& t, std::string_view what) const;
-  void AllReduceMax(at::Tensor& t, std::string_view what) const;
-  // `t` must not be touched before Wait().
   Work AllReduceSumAsync(at::Tensor t, std::string_view what) const;
+  void AllReduceMax(at::Tensor& t, std::string_view what) const;
+
+  // `t` of `root` gets the sum; what the others' holds afterwards is unspecified.
+  Work ReduceSumAsync(at::Tensor t, int root, std::string_view what) const;
 
   void Broadcast(at::Tensor& t, int root, std::string_view what) const;
+  Work BroadcastAsync(at::Tensor t, int root, std::string_view what) const;
 
   // `out_flat` has size() equal parts, in rank order; `in_flat` may be this rank's own part of it.
   void AllGather(at::Tensor& out_flat, const at::Tensor& in_flat, std::string_view what) const;
+  Work AllGatherAsync(at::Tensor out_flat, at::Tensor in_flat, std::string_view what) const;
 
   // `out_flat` gets this rank's part of the sum of `in_flat` over the ranks; it may be that part of
   // `in_flat`, whose contents are unspecified afterwards.
   void ReduceScatterSum(at::Tensor& out_flat, at::Tensor& in_flat, std::string_view what) const;
+  Work ReduceScatterSumAsync(at::Tensor out_flat, at::Tensor in_flat, std::string_view what) const;
 
   // Messages between a pair of ranks arrive in the order sent; both give tensors of the same size. Neither
   // call blocks.
@@ -88,6 +98,7 @@ class ProcessGroup {
   struct State;
 
   Work AllReduce(at::Tensor t, bool max, std::string_view what) const;
+  void CheckRoot(int root, std::string_view what) const;
   Work Collective(const char* name, std::string_view what, c10::intrusive_ptr<c10d::Work> work) const;
   Work Message(const char* name, std::string_view what, int peer, c10::intrusive_ptr<c10d::Work> work) const;
 

@@ -122,6 +122,20 @@ c10::intrusive_ptr<c10d::Work> StoreBackend::allreduce(std::vector<at::Tensor>& 
                });
 }
 
+c10::intrusive_ptr<c10d::Work> StoreBackend::reduce(std::vector<at::Tensor>& tensors,
+                                                    const c10d::ReduceOptions& options) {
+  at::Tensor t = tensors.at(0);
+  const int root = static_cast<int>(options.rootRank);
+  if (rank_ != root) {
+    mailbox_->Post(root, BytesOf(t));
+    return Start(c10d::OpType::REDUCE, {}, nullptr);
+  }
+  return Start(c10d::OpType::REDUCE, ExpectAll(),
+               [t, rank = rank_, op = options.reduceOp](const std::vector<Expected>& terms) mutable {
+                 t.copy_(Reduce(t, rank, terms, op));
+               });
+}
+
 c10::intrusive_ptr<c10d::Work> StoreBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                        const c10d::BroadcastOptions& options) {
   const at::Tensor t = tensors.at(0);

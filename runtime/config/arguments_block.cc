@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/config/model_spec.h"
+
 namespace cairn {
 namespace {
 
@@ -29,7 +31,7 @@ std::string TorchName(Dtype dtype) {
 }  // namespace
 
 int64_t PaddedVocabulary(const TrainConfig& config, int tp) {
-  const int64_t multiple = int64_t{config.make_vocab_size_divisible_by} * tp;
+  const auto multiple = static_cast<int64_t>(VocabularyMultiple(config)) * tp;
   return (config.vocab_size + multiple - 1) / multiple * multiple;
 }
 

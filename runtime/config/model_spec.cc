@@ -1,41 +1,214 @@
+// Flags are read as Megatron-LM reads them (megatron/training/arguments.py, core_transformer_config_from_args
+// and the legacy ParallelMLP); `activation`, `rope-scaling` and `gpt-j-residual` are what Megatron has no
+// flag for. Of GELU: fused with its bias, which is Megatron's default, it is the tanh approximation; without
+// fusion it is exact.
+
 #include "runtime/config/model_spec.h"
 
+#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
-#include "ckpt/model/gpt_specs.h"
+#include "runtime/config/checkpoint_model.h"
+#include "runtime/config/model_names.h"
 
 namespace cairn {
 namespace {
 
-ModelSizes SizesOf(const TrainConfig& config) {
-  const auto heads = static_cast<uint64_t>(config.num_attention_heads);
-  return {.layers = static_cast<uint64_t>(config.num_layers),
-          .hidden = static_cast<uint64_t>(config.hidden_size),
+using nlohmann::json;
+
+ModelSizes SizesOf(const TrainConfig& c) {
+  const auto heads = static_cast<uint64_t>(c.num_attention_heads);
+  return {.layers = static_cast<uint64_t>(c.num_layers),
+          .hidden = static_cast<uint64_t>(c.hidden_size),
           .heads = heads,
-          .key_value_heads = heads,
-          .head = static_cast<uint64_t>(config.head_dim()),
-          .ffn = static_cast<uint64_t>(config.ffn()),
-          .vocab = static_cast<uint64_t>(config.vocab_size),
-          .positions = static_cast<uint64_t>(config.positions())};
+          .key_value_heads = c.group_query_attention ? static_cast<uint64_t>(c.num_query_groups) : heads,
+          .head = static_cast<uint64_t>(c.head_dim()),
+          .ffn = static_cast<uint64_t>(c.ffn()),
+          .vocab = static_cast<uint64_t>(c.vocab_size),
+          .positions = static_cast<uint64_t>(c.positions())};
+}
+
+struct GatedActivation {
+  std::string_view glu;  // --glu-activation
+  Activation activation;
+};
+constexpr GatedActivation kGated[] = {{"swiglu", Activation::kSilu},
+                                      {"geglu", Activation::kGelu},
+                                      {"reglu", Activation::kRelu},
+                                      {"liglu", Activation::kLinear}};
+
+// Sets the activation and whether the MLP is gated.
+Status ReadActivation(const TrainConfig& c, ModelSpec& spec) {
+  spec.has.gate = c.swiglu || !c.glu_activation.empty();
+  const int ways = c.swiglu + !c.glu_activation.empty() + c.squared_relu;
+  if (ways > 1) return InvalidArgument("--swiglu, --glu-activation and --squared-relu exclude each other");
+  if (!c.activation.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(spec.activation, ActivationNamed(c.activation, "--activation"));
+  } else if (c.swiglu) {
+    spec.activation = Activation::kSilu;
+  } else if (!c.glu_activation.empty()) {
+    const auto gated = std::ranges::find(kGated, c.glu_activation, &GatedActivation::glu);
+    if (gated == std::end(kGated))
+      return InvalidArgument("--glu-activation is '{}'; known are swiglu, geglu, reglu, liglu",
+                             c.glu_activation);
+    spec.activation = gated->activation;
+  } else if (c.squared_relu) {
+    spec.activation = Activation::kSquaredRelu;
+  } else {
+    const bool fused = !c.no_bias_gelu_fusion && !c.disable_bias_linear;
+    spec.activation = fused || c.openai_gelu ? Activation::kGeluTanh : Activation::kGelu;
+  }
+  return OkStatus();
+}
+
+// Of the three flags that scale rotary positions.
+Result<json> ScalingOfFlags(const TrainConfig& c) {
+  const bool interpolates = c.rotary_seq_len_interpolation_factor > 0;
+  if (!c.rope_scaling.empty() + c.use_rope_scaling + interpolates > 1)
+    return InvalidArgument(
+        "--rope-scaling, --use-rope-scaling and --rotary-seq-len-interpolation-factor exclude each other");
+  if (interpolates) return json{{"rope_type", "linear"}, {"factor", c.rotary_seq_len_interpolation_factor}};
+  if (c.use_rope_scaling)  // megatron-core's constants, rotary_pos_embedding.py
+    return json{{"rope_type", "llama3"},
+                {"factor", c.rope_scaling_factor},
+                {"low_freq_factor", 1.0},
+                {"high_freq_factor", 4.0},
+                {"original_max_position_embeddings", 8192}};
+  if (c.rope_scaling.empty()) return json();
+  json scaling = json::parse(c.rope_scaling, nullptr, /*allow_exceptions=*/false);
+  if (!scaling.is_object())
+    return InvalidArgument("--rope-scaling is '{}'; it must be a JSON object such as {}", c.rope_scaling,
+                           R"({"rope_type": "linear", "factor": 2})");
+  return scaling;
+}
+
+Status ReadPositions(const TrainConfig& c, ModelSpec& spec) {
+  const std::string type = c.use_rotary_position_embeddings ? "rope" : c.position_embedding_type;
+  CAIRN_ASSIGN_OR_RETURN(spec.position, PositionNamed(type == "learned_absolute" ? "learned" : type,
+                                                      "--position-embedding-type"));
+  spec.has.positions = spec.position == Position::kLearned;
+  if (spec.position != Position::kRotary) return OkStatus();
+  spec.rotary = {.base = c.rotary_base, .percent = c.rotary_percent, .interleaved = c.rotary_interleaved};
+  CAIRN_ASSIGN_OR_RETURN(const json scaling, ScalingOfFlags(c));
+  if (!scaling.is_null()) spec.rotary.scaling_json = scaling.dump();
+  CAIRN_ASSIGN_OR_RETURN(spec.rotary.scaling,
+                         ReadRopeScaling(scaling, static_cast<double>(c.positions()), spec.RotatedPairs()));
+  return OkStatus();
+}
+
+// The family of transformers that has these tensors and computes this, so that a release has its form;
+// "megatron" where none does.
+std::string FamilyOf(const ModelSpec& spec) {
+  const GptTensors& has = spec.has;
+  const bool all_biases = has.query_key_value_bias && has.attention_output_bias && has.mlp_bias;
+  const bool one_width = spec.sizes.heads == spec.sizes.key_value_heads &&
+                         spec.sizes.heads * spec.sizes.head == spec.sizes.hidden;
+  const bool plain = spec.normalization == Normalization::kLayerNorm && has.norm_weight && has.norm_bias &&
+                     !has.gate && !has.query_key_norm && !has.position_offset && all_biases && one_width;
+  const bool serial = !spec.parallel_residual && !spec.residual_behind_norm;
+  const bool halves = spec.position == Position::kRotary && !spec.rotary.interleaved;
+  if (plain && serial && spec.position == Position::kLearned && !has.embedding_norm) return "gpt2";
+  if (plain && !spec.parallel_residual && spec.position == Position::kAlibi && has.embedding_norm &&
+      spec.sizes.ffn == 4 * spec.sizes.hidden && spec.activation == Activation::kGeluTanh)
+    return "bloom";
+  if (plain && halves && !spec.residual_behind_norm && !has.embedding_norm) return "gpt_neox";
+  const bool llama_like = spec.normalization == Normalization::kRmsNorm && halves && has.gate && serial &&
+                          spec.rotary.percent == 1 && !has.embedding_norm && !has.position_offset;
+  if (!llama_like) return "megatron";
+  const bool attention_biases_alike = has.query_key_value_bias == has.attention_output_bias;
+  if (has.query_key_norm) return attention_biases_alike && !has.mlp_bias ? "qwen3" : "megatron";
+  if (attention_biases_alike) return "llama";
+  return has.query_key_value_bias && !has.mlp_bias ? "qwen2" : "megatron";
+}
+
+void AddRotary(const RotarySpec& rotary, json& facts) {
+  facts["rotary_base"] = rotary.base;
+  if (rotary.percent != 1) facts["rotary_percent"] = rotary.percent;
+  if (rotary.interleaved) facts["rotary_interleaved"] = true;
+  if (!rotary.scaling_json.empty()) facts["rope_scaling"] = json::parse(rotary.scaling_json);
+}
+
+void AddAttention(const ModelSpec& spec, json& facts) {
+  const ModelSizes& sizes = spec.sizes;
+  if (sizes.key_value_heads != sizes.heads) facts["num_key_value_heads"] = sizes.key_value_heads;
+  if (sizes.heads * sizes.head != sizes.hidden) facts["head_dim"] = sizes.head;
+  if (spec.attention_scale > 0) facts["attention_scale"] = spec.attention_scale;
+  if (spec.attention_scale_by_layer) facts["attention_scale_by_layer"] = true;
+  if (spec.window > 0) facts["sliding_window"] = spec.window;
+  for (const bool windowed : spec.windowed)
+    facts["layer_types"].push_back(windowed ? "sliding_attention" : "full_attention");
 }
 
 }  // namespace
 
-std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
-  return GptSpecs(SizesOf(config), !config.untie_embeddings_and_output_weights,
-                  static_cast<uint64_t>(config.make_vocab_size_divisible_by));
+Result<ModelSpec> SpecOfFlags(const TrainConfig& c) {
+  ModelSpec spec{.sizes = SizesOf(c),
+                 .tied = !c.untie_embeddings_and_output_weights,
+                 .norm_epsilon = c.layernorm_epsilon,
+                 .parallel_residual = c.gpt_j_residual,
+                 .residual_behind_norm = c.apply_residual_connection_post_layernorm};
+  const std::string norm = c.normalization == "layernorm" ? "LayerNorm"  // as Megatron-DeepSpeed has it
+                           : c.normalization == "rmsnorm" ? "RMSNorm"
+                                                          : c.normalization;
+  CAIRN_ASSIGN_OR_RETURN(spec.normalization, NormalizationNamed(norm, "--normalization"));
+  spec.has.embedding_norm = c.embed_layernorm;
+  spec.has.norm_bias = spec.normalization == Normalization::kLayerNorm;
+  spec.has.query_key_value_bias = !c.disable_bias_linear || c.add_qkv_bias;
+  spec.has.query_key_norm = c.qk_layernorm;
+  spec.has.attention_output_bias = spec.has.mlp_bias = !c.disable_bias_linear;
+  CAIRN_RETURN_IF_ERROR(ReadActivation(c, spec));
+  CAIRN_RETURN_IF_ERROR(ReadPositions(c, spec));
+  return spec;
 }
 
-nlohmann::json ModelFacts(const TrainConfig& config) {
-  return {{"architecture", "gpt2"},
-          {"num_layers", config.num_layers},
-          {"hidden_size", config.hidden_size},
-          {"num_attention_heads", config.num_attention_heads},
-          {"ffn_hidden_size", config.ffn()},
-          {"vocab_size", config.vocab_size},
-          {"max_position_embeddings", config.positions()},
-          {"tied_embeddings", !config.untie_embeddings_and_output_weights},
-          {"layernorm_epsilon", config.layernorm_epsilon}};
+ModelSpec SpecOf(const TrainConfig& config) {
+  return config.of_checkpoint ? config.of_checkpoint->spec : SpecOfFlags(config).value();
+}
+
+json FactsOf(const ModelSpec& spec) {
+  const ModelSizes& sizes = spec.sizes;
+  json facts = {{"architecture", FamilyOf(spec)},
+                {"num_layers", sizes.layers},
+                {"hidden_size", sizes.hidden},
+                {"num_attention_heads", sizes.heads},
+                {"ffn_hidden_size", sizes.ffn},
+                {"vocab_size", sizes.vocab},
+                {"max_position_embeddings", sizes.positions},
+                {"tied_embeddings", spec.tied},
+                {"layernorm_epsilon", spec.norm_epsilon}};
+  if (spec.normalization != Normalization::kLayerNorm) facts["normalization"] = NameOf(spec.normalization);
+  if (spec.position != Position::kLearned) facts["position_embedding"] = NameOf(spec.position);
+  if (spec.position == Position::kRotary) AddRotary(spec.rotary, facts);
+  if (spec.activation != Activation::kGeluTanh) facts["activation"] = NameOf(spec.activation);
+  if (spec.has.gate) facts["gated_mlp"] = true;
+  if (spec.parallel_residual) facts["parallel_residual"] = true;
+  if (spec.residual_behind_norm) facts["residual_post_layernorm"] = true;
+  AddAttention(spec, facts);
+  // The families' tables ask whether these are there.
+  if (spec.position == Position::kRotary) {
+    facts["attention_bias"] = spec.has.attention_output_bias;
+    facts["mlp_bias"] = spec.has.mlp_bias;
+    facts["parallel_residual"] = spec.parallel_residual;
+  }
+  return facts;
+}
+
+uint64_t VocabularyMultiple(const TrainConfig& c) {
+  const int64_t wanted = c.pad_vocab_size_to, tp = c.tensor_model_parallel_size;
+  const int64_t usual = int64_t{c.make_vocab_size_divisible_by};
+  const bool comes_to_it = (c.vocab_size + usual * tp - 1) / (usual * tp) * (usual * tp) == wanted;
+  return static_cast<uint64_t>(wanted == 0 || comes_to_it ? usual : wanted / tp);
+}
+
+std::vector<ParameterSpec> GptSpecs(const TrainConfig& config) {
+  const ModelSpec spec = SpecOf(config);
+  return GptSpecs(spec.sizes, spec.tied, VocabularyMultiple(config), spec.has);
+}
+
+json ModelFacts(const TrainConfig& config) {
+  return config.of_checkpoint ? config.of_checkpoint->facts : FactsOf(SpecOf(config));
 }
 
 uint64_t CountParameters(const std::vector<ParameterSpec>& specs) {

@@ -1,20 +1,77 @@
-// The parameters of a GPT as the checkpoint library names and cuts them.
+// What model is trained: the choices of its architecture, from the flags or from a checkpoint.
 //
-// A Linear's weight is [out, in]. The order is that of the flat buffer (ckpt/model/placement.h); query, key
-// and value follow each other, so that they are one fused matrix in memory.
+// The layers (runtime/model) are built from a ModelSpec and know no flags. Its parameters follow from it
+// (ckpt/model/gpt_specs.h), and so does what a checkpoint's manifest says of the model.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
-#include "ckpt/model/tensor.h"
+#include "ckpt/model/gpt_specs.h"
+#include "runtime/config/rope_scaling.h"
 #include "runtime/config/train_config.h"
 
 namespace cairn {
 
+enum class Normalization { kLayerNorm, kRmsNorm };
+enum class Position { kLearned, kRotary, kAlibi, kNone };
+enum class Activation { kGelu, kGeluTanh, kRelu, kSquaredRelu, kSilu, kLinear };
+
+// Of Position::kRotary.
+struct RotarySpec {
+  double base = 10000;
+  double percent = 1;        // of a head that rotates
+  bool interleaved = false;  // pairs are neighbours; else halves of what rotates
+  RopeScaling scaling;
+  std::string scaling_json;  // the same as it was stated; empty: none
+  bool operator==(const RotarySpec&) const = default;
+};
+
+struct ModelSpec {
+  ModelSizes sizes;
+  GptTensors has;
+  bool tied = true;  // the output layer is the embedding
+
+  Normalization normalization = Normalization::kLayerNorm;
+  double norm_epsilon = 1e-5;
+  Position position = Position::kLearned;
+  RotarySpec rotary;
+  Activation activation = Activation::kGeluTanh;  // of a gated MLP: of the gate (has.gate)
+  bool parallel_residual = false;                 // attention and MLP read the same input
+  bool residual_behind_norm = false;              // what is added to a block's output is its normed input
+
+  double attention_scale = 0;             // of query times key; 0: 1 / sqrt(head)
+  bool attention_scale_by_layer = false;  // divided by the layer's number, from 1
+  int64_t window = 0;                     // keys that a query sees, its own among them; 0: all
+  std::vector<bool> windowed;             // of each layer; empty: all, where there is a window
+  bool operator==(const ModelSpec&) const = default;
+
+  int64_t WindowOf(int layer) const { return windowed.empty() || windowed[layer] ? window : 0; }
+  // Pairs of elements of a head that rotary positions turn.
+  int64_t RotatedPairs() const { return static_cast<int64_t>(double(sizes.head) * rotary.percent) / 2; }
+};
+
+// Errors: InvalidArgument or NotSupported naming the flags that do not fit.
+Result<ModelSpec> SpecOfFlags(const TrainConfig& config);
+
+// Of the checkpoint where the model was taken from one (checkpoint_model.h), else of the flags.
+// Requires a validated config.
+ModelSpec SpecOf(const TrainConfig& config);
+
+// What a manifest's `model` says of `spec`, in the words of ckpt/model/model_function.h.
+nlohmann::json FactsOf(const ModelSpec& spec);
+
+// The vocabulary is padded in memory to a multiple of this times TP. Requires that TP divides
+// --pad-vocab-size-to.
+uint64_t VocabularyMultiple(const TrainConfig& config);
+
+// The parameters of the model, in the order of the flat buffer. Requires a validated config.
 std::vector<ParameterSpec> GptSpecs(const TrainConfig& config);
 
-// What a checkpoint's manifest says of the model (ckpt/FORMAT.md, "model").
+// What the manifests of this training say of the model (ckpt/FORMAT.md, "Model"): of a model that was taken
+// from a checkpoint the same as that one.
 nlohmann::json ModelFacts(const TrainConfig& config);
 
 // Parameters of the model, the vocabulary unpadded, tied weights counted once.

@@ -9,7 +9,12 @@
 #include <fstream>
 #include <iterator>
 
+#include "ckpt/base/nearest_name.h"
 #include "ckpt/base/toml_fields.h"
+#include "runtime/config/deepspeed_config.h"
+#include "runtime/config/flag_aliases.h"
+#include "runtime/config/ignored_flags.h"
+#include "runtime/config/implied_settings.h"
 
 namespace cairn {
 namespace {
@@ -81,9 +86,24 @@ bool TakeValue(const toml::node& node, std::string& out) {
   return true;
 }
 
-Status ApplyField(const TomlField& key, const std::vector<std::string_view>& given, TrainConfig& config) {
+// A flag that has no effect may stand in a file as on the command line; a switch that is off says nothing.
+Status NoteKey(const IgnoredFlag& flag, const TomlField& key, std::vector<std::string>& notes) {
+  const std::optional<bool> on = key.value.value_exact<bool>();
+  if (on == false) return OkStatus();
+  std::string text;
+  if (!on) (void)TakeValue(key.value, text);
+  Result<std::string> note = NoteOn(flag, {std::move(text)});
+  if (!note.ok()) return note.status().WithContext(key.where);
+  if (std::ranges::find(notes, *note) == notes.end()) notes.push_back(*std::move(note));
+  return OkStatus();
+}
+
+Status ApplyField(const TomlField& key, const std::vector<std::string_view>& given, TrainConfig& config,
+                  std::vector<std::string_view>* filled) {
   const auto flags = TrainFlags();
   const auto flag = std::ranges::find(flags, key.name, &Flag::name);
+  const auto ignored = std::ranges::find(IgnoredFlags(), key.name, &IgnoredFlag::name);
+  if (ignored != IgnoredFlags().end()) return NoteKey(*ignored, key, config.notes);
   if (flag == flags.end()) {
     std::vector<std::string> names;
     for (const Flag& known : flags) names.emplace_back(known.name);
@@ -92,6 +112,7 @@ Status ApplyField(const TomlField& key, const std::vector<std::string_view>& giv
   if (std::ranges::find(given, flag->name) != given.end()) return OkStatus();
   const bool fits = std::visit([&](auto field) { return TakeValue(key.value, config.*field); }, flag->field);
   if (!fits) return InvalidArgument("{}: the value of '{}' has the wrong type", key.where, key.key);
+  if (filled) filled->push_back(flag->name);
   return OkStatus();
 }
 
@@ -102,11 +123,25 @@ Result<std::string> ReadConfigFile(const std::string& path) {
   return text;
 }
 
+// What the caller may have meant by "--num-layer": "--num-layers". Empty: nothing is near.
+std::string NearestFlag(const std::string& word) {
+  std::vector<std::string> names;
+  for (const Flag& flag : TrainFlags()) names.emplace_back(flag.name);
+  for (const FlagAlias& alias : FlagAliases()) names.emplace_back(alias.old_name);
+  for (const IgnoredFlag& flag : IgnoredFlags()) names.emplace_back(flag.name);
+  const std::string nearest = NearestName(names, word.substr(2, word.find('=') - 2));
+  return nearest.empty() ? "" : "--" + nearest;
+}
+
 // CLI11 lists what it does not know backwards, values too.
 Status CheckKnown(const std::vector<std::string>& unknown) {
   std::string names;
-  for (const std::string& word : unknown)
-    if (word.starts_with("--") || names.empty()) names += (names.empty() ? "" : ", ") + word;
+  for (const std::string& word : unknown) {
+    if (!word.starts_with("--") && !names.empty()) continue;
+    names += (names.empty() ? "" : ", ") + word;
+    const std::string nearest = word.starts_with("--") ? NearestFlag(word) : "";
+    if (!nearest.empty()) names += fmt::format(" (did you mean {}?)", nearest);
+  }
   if (names.empty()) return OkStatus();
   return InvalidArgument("cairn train does not know {}; see --help", names);
 }
@@ -114,8 +149,9 @@ Status CheckKnown(const std::vector<std::string>& unknown) {
 }  // namespace
 
 Status ApplyToml(std::string_view text, const std::string& origin, const std::vector<std::string_view>& given,
-                 TrainConfig& config) {
-  return TakeGroupedToml(text, origin, [&](const TomlField& key) { return ApplyField(key, given, config); });
+                 TrainConfig& config, std::vector<std::string_view>* filled) {
+  return TakeGroupedToml(text, origin,
+                         [&](const TomlField& key) { return ApplyField(key, given, config, filled); });
 }
 
 void DeclareTrainFlags(CLI::App& app, TrainConfig& config, std::string& config_file) {
@@ -136,8 +172,9 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
   DeclareTrainFlags(app, parsed.config, config_file);
   if (argc > 0) app.name(argv[0]);
   app.allow_extras();
-  std::vector<std::string> words;  // last first, as CLI11 takes them
-  for (int i = argc - 1; i > 0; --i) words.emplace_back(argv[i]);
+  DeclareIgnoredFlags(app);
+  std::vector<std::string> words = InOurNames({argv + std::min(argc, 1), argv + argc});
+  std::ranges::reverse(words);  // last first, as CLI11 takes them
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
@@ -150,12 +187,22 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
     return InvalidArgument("{}; see --help", error.what());
   }
   CAIRN_RETURN_IF_ERROR(CheckKnown(app.remaining()));
-  if (config_file.empty()) return parsed;
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(config_file));
-  std::vector<std::string_view> given;
+  CAIRN_ASSIGN_OR_RETURN(parsed.config.notes, NotesOnIgnoredFlags(app));
+  if (parsed.config.eod_mask_loss && app.count("--calculate-per-token-loss") > 0)
+    return NotSupported(
+        "--calculate-per-token-loss and --eod-mask-loss: the loss is the mean of the micro-batches' means");
+  std::vector<std::string_view>& given = parsed.given;
   for (const Flag& flag : TrainFlags())
     if (app.count(fmt::format("--{}", flag.name)) > 0) given.push_back(flag.name);
-  CAIRN_RETURN_IF_ERROR(ApplyToml(text, config_file, given, parsed.config));
+  if (!config_file.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(config_file));
+    std::vector<std::string_view> filled;
+    CAIRN_RETURN_IF_ERROR(ApplyToml(text, config_file, given, parsed.config, &filled));
+    given.insert(given.end(), filled.begin(), filled.end());
+  }
+  if (!parsed.config.deepspeed_config.empty())
+    CAIRN_RETURN_IF_ERROR(ApplyDeepSpeedFile(parsed.config.deepspeed_config, given, parsed.config));
+  CAIRN_RETURN_IF_ERROR(ApplyImpliedSettings(parsed.config));
   return parsed;
 }
 

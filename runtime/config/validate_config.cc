@@ -1,9 +1,12 @@
 // Checks of a configuration before any data is read or any rank waits for another.
 #include <array>
+#include <cctype>
 #include <charconv>
+#include <ranges>
 
 #include "ckpt/step/parity_file.h"
-#include "runtime/config/train_config.h"
+#include "runtime/config/model_spec.h"
+#include "runtime/config/stage_layers.h"
 
 namespace cairn {
 namespace {
@@ -24,14 +27,36 @@ Status CheckBounds(const TrainConfig& c) {
       Bound{"max-position-embeddings", double(c.max_position_embeddings), 0},
       Bound{"vocab-size", double(c.vocab_size), 1},
       Bound{"make-vocab-size-divisible-by", double(c.make_vocab_size_divisible_by), 1},
+      Bound{"kv-channels", double(c.kv_channels), 0},
+      Bound{"num-query-groups", double(c.num_query_groups), 1},
+      Bound{"pad-vocab-size-to", double(c.pad_vocab_size_to), 0},
       Bound{"tensor-model-parallel-size", double(c.tensor_model_parallel_size), 1},
       Bound{"pipeline-model-parallel-size", double(c.pipeline_model_parallel_size), 1},
+      Bound{"zero-stage", double(c.zero_stage), 0},
       Bound{"reduce-bucket-size", double(c.reduce_bucket_size), 1},
+      Bound{"stage3-prefetch-bucket-size", double(c.stage3_prefetch_bucket_size), 0},
+      Bound{"stage3-param-persistence-threshold", double(c.stage3_param_persistence_threshold), 0},
+      Bound{"stage3-max-live-parameters", double(c.stage3_max_live_parameters), 0},
+      Bound{"stage3-max-reuse-distance", double(c.stage3_max_reuse_distance), 0},
+      Bound{"num-layers-per-virtual-pipeline-stage", double(c.num_layers_per_virtual_pipeline_stage), 0},
+      Bound{"num-virtual-stages-per-pipeline-rank", double(c.num_virtual_stages_per_pipeline_rank), 0},
+      Bound{"recompute-num-layers", double(c.recompute_num_layers), 1},
+      Bound{"tile-factor", double(c.tile_factor), 1},
+      Bound{"loss-scale", c.loss_scale, 0},
+      Bound{"sgd-momentum", c.sgd_momentum, 0},
+      Bound{"tensorboard-queue-size", double(c.tensorboard_queue_size), 1},
+      Bound{"timing-log-level", double(c.timing_log_level), 0},
+      Bound{"peak-tflops", c.peak_tflops, 0},
+      Bound{"log-memory-interval", double(c.log_memory_interval), 0},
+      Bound{"keep-epochs", double(c.keep_epochs), 0},
+      Bound{"keep-best", double(c.keep_best), 0},
       Bound{"threads", double(c.threads), 0},
       Bound{"micro-batch-size", double(c.micro_batch_size), 1},
       Bound{"global-batch-size", double(c.global_batch_size), 0},
       Bound{"train-iters", double(c.train_iters), 0},
       Bound{"train-samples", double(c.train_samples), 0},
+      Bound{"gradient-accumulation-steps", double(c.gradient_accumulation_steps), 0},
+      Bound{"lr-warmup-init", c.lr_warmup_init, 0},
       Bound{"loss-scale-window", double(c.loss_scale_window), 1},
       Bound{"hysteresis", double(c.hysteresis), 1},
       Bound{"log-interval", double(c.log_interval), 1},
@@ -56,34 +81,93 @@ Status CheckBounds(const TrainConfig& c) {
   return OkStatus();
 }
 
+// A flag's choices stand in the table, as "a|b"; a word in capitals stands for any value. The default is a
+// choice, too.
+Status CheckListedChoices(const TrainConfig& c) {
+  const TrainConfig defaults;
+  for (const Flag& flag : TrainFlags()) {
+    const auto* field = std::get_if<std::string TrainConfig::*>(&flag.field);
+    if (!field || flag.value.find('|') == std::string_view::npos || std::isupper(flag.value.front()))
+      continue;
+    const std::string& value = c.**field;
+    std::string known;
+    bool listed = value == defaults.**field;
+    for (const auto choice : std::views::split(flag.value, '|')) {
+      const std::string_view name(choice.begin(), choice.end());
+      listed = listed || name == value;
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+    }
+    if (!listed) return InvalidArgument("--{} is '{}'; known are {}", flag.name, value, known);
+  }
+  return OkStatus();
+}
+
+// What can be asked for, but no code does yet.
+Status CheckSupported(const TrainConfig& c) {
+  const std::pair<std::string_view, bool> missing[] = {
+      {"memory-centric-tiled-linear with a --tile-factor above 1",
+       c.memory_centric_tiled_linear && c.tile_factor > 1},
+  };
+  for (const auto& [name, asked] : missing)
+    if (asked) return NotSupported("--{} is not supported yet", name);
+  return OkStatus();
+}
+
+Status CheckData(const TrainConfig& c) {
+  const auto given = [](const std::vector<std::string>& groups, const std::string& file) {
+    return !groups.empty() || !file.empty();
+  };
+  const bool groups = given(c.train_weighted_split_paths, c.train_weighted_split_paths_path);
+  if (c.mock_data + !c.data_path.empty() + groups != 1)
+    return InvalidArgument("give one of --data-path, --train-weighted-split-paths and --mock-data");
+  const bool evaluates = given(c.valid_weighted_split_paths, c.valid_weighted_split_paths_path) ||
+                         given(c.test_weighted_split_paths, c.test_weighted_split_paths_path);
+  if (evaluates && !groups)
+    return InvalidArgument(
+        "--valid-weighted-split-paths and --test-weighted-split-paths need --train-weighted-split-paths; "
+        "--data-path has its own --split");
+  return OkStatus();
+}
+
 Status CheckChoices(const TrainConfig& c) {
+  CAIRN_RETURN_IF_ERROR(CheckListedChoices(c));
   CAIRN_RETURN_IF_ERROR(c.SaveSteps().status());
   if (!(c.mtbf > 0)) return InvalidArgument("--mtbf is {}; it must be above 0", c.mtbf);
+  if (!c.recompute() && (c.partition_activations || c.checkpoint_in_cpu || c.split_transformers))
+    return InvalidArgument(
+        "--partition-activations, --checkpoint-in-cpu and --split-transformers are about what is recomputed: "
+        "give --checkpoint-activations, too");
+  if (c.split_transformers && c.recompute_num_layers > 1)
+    return InvalidArgument("--split-transformers recomputes half a layer at once, --recompute-num-layers {}",
+                           c.recompute_num_layers);
   if (c.finetune && c.load.empty()) return InvalidArgument("--finetune needs --load");
+  if (c.no_load_optim && c.load.empty()) return InvalidArgument("--no-load-optim needs --load");
   if (c.bf16 && c.fp16) return InvalidArgument("--bf16 and --fp16 exclude each other");
-  if (c.device != "cpu" && c.device != "cuda")
-    return InvalidArgument("--device is '{}'; it must be cpu or cuda", c.device);
-  if (c.lr_decay_style != "constant" && c.lr_decay_style != "linear" && c.lr_decay_style != "cosine")
-    return InvalidArgument("--lr-decay-style is '{}'; it must be constant, linear or cosine",
-                           c.lr_decay_style);
-  if (c.save_mode != "lazy" && c.save_mode != "copy")
-    return InvalidArgument("--save-mode is '{}'; known are lazy, copy", c.save_mode);
-  if (c.save_overlap != "wait" && c.save_overlap != "skip" && c.save_overlap != "double")
-    return InvalidArgument("--save-overlap is '{}'; known are wait, skip, double", c.save_overlap);
+  if (c.scatter_gather_tensors_in_pipeline && c.no_scatter_gather_tensors_in_pipeline)
+    return InvalidArgument(
+        "--scatter-gather-tensors-in-pipeline and --no-scatter-gather-tensors-in-pipeline exclude each "
+        "other");
   if (c.save.empty() && !c.save_local.empty())
     return InvalidArgument("--save-local needs --save: the last checkpoint ends up there");
   if (c.save_local.empty() && (!c.redundancy.empty() || c.save_local_interval > 0))
     return InvalidArgument("--redundancy and --save-local-interval need --save-local");
   CAIRN_RETURN_IF_ERROR(ParseRedundancy(c.redundancy).status());
-  if (c.save_codec != "none" && c.save_codec != "zstd" && c.save_codec != "auto")
-    return InvalidArgument("--save-codec is '{}'; known are none, zstd, auto", c.save_codec);
-  if (!c.recompute_granularity.empty() && c.recompute_granularity != "full")
-    return InvalidArgument("--recompute-granularity is '{}'; only 'full' is known", c.recompute_granularity);
-  if (c.zero_stage < 0 || c.zero_stage > 1)
-    return InvalidArgument("--zero-stage is {}; it must be 0 or 1", c.zero_stage);
-  if ((c.train_iters > 0) == (c.train_samples > 0))
+  if (c.zero_stage > 1 && c.pipeline_model_parallel_size > 1)
+    return InvalidArgument(
+        "--zero-stage {} and --pipeline-model-parallel-size {}: a pipeline goes with ZeRO 0 and 1, as in "
+        "DeepSpeed",
+        c.zero_stage, c.pipeline_model_parallel_size);
+  if (c.offload_param && c.zero_stage != 3) return InvalidArgument("--offload-param needs --zero-stage 3");
+  if (c.offload_param && !c.offload_optimizer)
+    return InvalidArgument("--offload-param needs --offload-optimizer: the host updates what it keeps");
+  if (c.zero_stage > 3) return InvalidArgument("--zero-stage is {}; known are 0 to 3", c.zero_stage);
+  if (c.train_tokens < 0 || c.lr_decay_tokens < 0 || c.lr_warmup_tokens < 0)
+    return InvalidArgument("--train-tokens, --lr-decay-tokens and --lr-warmup-tokens must be at least 0");
+  if (c.skip_train && (c.load.empty() || c.eval_iters == 0))
+    return InvalidArgument("--skip-train needs --load and --eval-iters: it evaluates what is there");
+  if (!c.skip_train && (c.train_iters > 0) == (c.train_samples > 0))
     return InvalidArgument("give one of --train-iters and --train-samples");
-  if (c.mock_data != c.data_path.empty()) return InvalidArgument("give one of --data-path and --mock-data");
+  CAIRN_RETURN_IF_ERROR(CheckData(c));
   if (c.lr_warmup_fraction > 0 && (c.lr_warmup_iters > 0 || c.lr_warmup_samples > 0))
     return InvalidArgument("--lr-warmup-fraction excludes --lr-warmup-iters and --lr-warmup-samples");
   if (c.lr_warmup_fraction < 0 || c.lr_warmup_fraction > 1)
@@ -91,14 +175,37 @@ Status CheckChoices(const TrainConfig& c) {
   return OkStatus();
 }
 
-Status CheckModel(const TrainConfig& c) {
-  if (c.hidden_size % c.num_attention_heads != 0)
+Status CheckRotary(const TrainConfig& c) {
+  const double elements = c.head_dim() * c.rotary_percent;
+  if (!(c.rotary_base > 1)) return InvalidArgument("--rotary-base is {}; it must be above 1", c.rotary_base);
+  if (!(c.rotary_percent <= 1) || elements < 2 || static_cast<int64_t>(elements) % 2 != 0)
+    return InvalidArgument("--rotary-percent {} of heads of {} elements is {}; an even number must rotate",
+                           c.rotary_percent, c.head_dim(), elements);
+  return OkStatus();
+}
+
+Status CheckHeads(const TrainConfig& c) {
+  if (c.kv_channels == 0 && c.hidden_size % c.num_attention_heads != 0)
     return InvalidArgument("--hidden-size {} is not a multiple of --num-attention-heads {}", c.hidden_size,
                            c.num_attention_heads);
   if (c.num_attention_heads % c.tensor_model_parallel_size != 0)
     return InvalidArgument(
         "{} attention heads are not a multiple of TP={}; choose another --tensor-model-parallel-size",
         c.num_attention_heads, c.tensor_model_parallel_size);
+  if (!c.group_query_attention) return OkStatus();
+  if (c.num_attention_heads % c.num_query_groups != 0)
+    return InvalidArgument("--num-attention-heads {} is not a multiple of --num-query-groups {}",
+                           c.num_attention_heads, c.num_query_groups);
+  if (c.num_query_groups % c.tensor_model_parallel_size != 0)
+    return InvalidArgument(
+        "{} heads of keys and values (--num-query-groups) are not a multiple of TP={}; choose another "
+        "--tensor-model-parallel-size",
+        c.num_query_groups, c.tensor_model_parallel_size);
+  return OkStatus();
+}
+
+Status CheckModel(const TrainConfig& c) {
+  CAIRN_RETURN_IF_ERROR(CheckHeads(c));
   if (c.ffn() % c.tensor_model_parallel_size != 0)
     return InvalidArgument("--ffn-hidden-size {} is not a multiple of TP={}", c.ffn(),
                            c.tensor_model_parallel_size);
@@ -106,9 +213,75 @@ Status CheckModel(const TrainConfig& c) {
     return InvalidArgument(
         "{} layers are fewer than PP={} stages; choose a smaller --pipeline-model-parallel-size",
         c.num_layers, c.pipeline_model_parallel_size);
-  if (c.seq_length > c.positions())
+  CAIRN_RETURN_IF_ERROR(SpecOfFlags(c).status());
+  const ModelSpec spec = SpecOf(c);
+  const bool stretches = spec.rotary.scaling.kind == RopeScaling::Kind::kDynamic;
+  if (c.seq_length > c.positions() && !stretches)
     return InvalidArgument("--seq-length {} is more than --max-position-embeddings {}", c.seq_length,
                            c.positions());
+  const int64_t rows = int64_t{c.micro_batch_size} * c.seq_length;
+  if (c.sequence_parallel && c.partition_activations)
+    return InvalidArgument(
+        "--sequence-parallel and --partition-activations exclude each other: activations are cut already");
+  if ((c.scattered_embeddings || c.sequence_parallel) && rows % c.tensor_model_parallel_size != 0)
+    return InvalidArgument(
+        "--sequence-parallel and --scattered-embeddings: {} rows of a micro-batch (--micro-batch-size * "
+        "--seq-length) are not a "
+        "multiple "
+        "of TP={}",
+        rows, c.tensor_model_parallel_size);
+  const int64_t padded = c.pad_vocab_size_to;
+  if (padded > 0 && (padded < c.vocab_size || padded % c.tensor_model_parallel_size != 0))
+    return InvalidArgument(
+        "--pad-vocab-size-to is {}; it must be at least --vocab-size {} and a multiple of TP={}", padded,
+        c.vocab_size, c.tensor_model_parallel_size);
+  return spec.position == Position::kRotary ? CheckRotary(c) : OkStatus();
+}
+
+// Chunks of layers on each pipeline stage. Errors: InvalidArgument when the layers do not divide into them.
+Result<int> VirtualStages(const TrainConfig& c) {
+  const int per_chunk = c.num_layers_per_virtual_pipeline_stage, pp = c.pipeline_model_parallel_size;
+  const int given = c.num_virtual_stages_per_pipeline_rank;
+  if (per_chunk > 0 && given > 0)
+    return InvalidArgument(
+        "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank exclude each "
+        "other");
+  if (per_chunk == 0 && given <= 1) return 1;
+  const std::string flag = per_chunk > 0
+                               ? fmt::format("--num-layers-per-virtual-pipeline-stage {}", per_chunk)
+                               : fmt::format("--num-virtual-stages-per-pipeline-rank {}", given);
+  if (pp == 1)
+    return InvalidArgument(
+        "{} interleaves the stages of a pipeline, and PP is 1; set --pipeline-model-parallel-size", flag);
+  if (per_chunk > 0 && (c.num_layers % pp != 0 || c.num_layers / pp % per_chunk != 0))
+    return InvalidArgument("{} layers do not divide into PP={} stages of runs of {}", c.num_layers, pp, flag);
+  const int chunks = per_chunk > 0 ? c.num_layers / pp / per_chunk : given;
+  if (chunks * pp > c.num_layers)
+    return InvalidArgument("{} layers are fewer than the {} runs of PP={} stages with {}", c.num_layers,
+                           chunks * pp, pp, flag);
+  if ((per_chunk > 0 && !c.layers_per_stage.empty()) || !c.pp_partition_method.empty())
+    return InvalidArgument(
+        "{} cuts the layers by itself; leave out --pp-partition-method, and give --layers-per-stage with "
+        "--num-virtual-stages-per-pipeline-rank, for each run",
+        flag);
+  if (chunks > 1 && c.pipeline_schedule == "gpipe")
+    return InvalidArgument("--pipeline-schedule gpipe has one run of layers per stage; leave out {}", flag);
+  return chunks;
+}
+
+// The interleaved schedule takes the micro-batches of each step in groups of PP.
+Status CheckGroups(const TrainConfig& c, const Topology& topology) {
+  if (topology.virtual_stages == 1) return OkStatus();
+  const int64_t group = int64_t{c.micro_batch_size} * topology.dp * topology.pp;
+  std::vector<int64_t> batches{c.global_batch_size};
+  if (!c.rampup_batch_size.empty())
+    batches.insert(batches.end(), {c.rampup_batch_size[0], c.rampup_batch_size[1]});
+  for (const int64_t batch : batches)
+    if (batch % group != 0)
+      return InvalidArgument(
+          "interleaved stages (--num-layers-per-virtual-pipeline-stage) need batches that are multiples of "
+          "micro-batch-size * DP * PP = {}; {} is not",
+          group, batch);
   return OkStatus();
 }
 
@@ -131,6 +304,17 @@ Status CheckRampup(const TrainConfig& c, int64_t unit) {
   return OkStatus();
 }
 
+// `unit`: samples of one micro-batch over all ranks.
+Status FillGlobalBatch(int64_t unit, TrainConfig& c) {
+  const int64_t steps = c.gradient_accumulation_steps;
+  if (c.global_batch_size == 0) c.global_batch_size = unit * std::max<int64_t>(1, steps);
+  if (steps > 0 && c.global_batch_size != unit * steps)
+    return InvalidArgument(
+        "--global-batch-size {} is not --gradient-accumulation-steps {} times micro-batch-size * DP = {}",
+        c.global_batch_size, steps, unit);
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<int64_t> TrainConfig::SaveSteps() const {
@@ -146,22 +330,28 @@ Result<int64_t> TrainConfig::SaveSteps() const {
 Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(CheckBounds(c));
   CAIRN_RETURN_IF_ERROR(CheckChoices(c));
+  CAIRN_RETURN_IF_ERROR(CheckSupported(c));
   CAIRN_RETURN_IF_ERROR(CheckModel(c));
   const int64_t model_ranks = int64_t{c.tensor_model_parallel_size} * c.pipeline_model_parallel_size;
   if (world % model_ranks != 0)
     return InvalidArgument("{} ranks are not a multiple of TP*PP = {}*{}; start a multiple of {} ranks",
                            world, c.tensor_model_parallel_size, c.pipeline_model_parallel_size, model_ranks);
+  CAIRN_ASSIGN_OR_RETURN(const int virtual_stages, VirtualStages(c));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int> layers_per_stage, StageLayersOf(c));
   const Topology topology{.tp = c.tensor_model_parallel_size,
                           .pp = c.pipeline_model_parallel_size,
                           .dp = static_cast<int>(world / model_ranks),
-                          .zero = c.zero_stage};
+                          .zero = c.zero_stage,
+                          .virtual_stages = virtual_stages,
+                          .layers_per_stage = std::move(layers_per_stage)};
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   const int64_t unit = int64_t{c.micro_batch_size} * topology.dp;
-  if (c.global_batch_size == 0) c.global_batch_size = unit;
+  CAIRN_RETURN_IF_ERROR(FillGlobalBatch(unit, c));
   if (c.global_batch_size % unit != 0)
     return InvalidArgument("--global-batch-size {} is not a multiple of --micro-batch-size {} * DP={}",
                            c.global_batch_size, c.micro_batch_size, topology.dp);
   CAIRN_RETURN_IF_ERROR(CheckRampup(c, unit));
+  CAIRN_RETURN_IF_ERROR(CheckGroups(c, topology));
   return topology;
 }
 

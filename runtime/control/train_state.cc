@@ -1,5 +1,6 @@
 #include "runtime/control/train_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +31,23 @@ int64_t CountOf(const nlohmann::json& json, std::initializer_list<const char*> n
   return fallback;
 }
 
+// Empty where there is none, or it has something else.
+template <typename Each>
+std::vector<Each> ListOf(const nlohmann::json& json, const char* name, bool (*fits)(const nlohmann::json&)) {
+  const auto found = json.find(name);
+  const bool good = found != json.end() && found->is_array() && std::ranges::all_of(*found, fits);
+  return good ? found->get<std::vector<Each>>() : std::vector<Each>();
+}
+
+std::optional<ValidationLoss> ValidationOf(const nlohmann::json& json) {
+  const auto found = json.find("validation");
+  if (found == json.end() || !found->is_object()) return std::nullopt;
+  const auto loss = found->find("loss");
+  const int64_t iteration = CountOf(*found, {"iteration"}, -1);
+  if (iteration < 0 || loss == found->end() || !loss->is_number()) return std::nullopt;
+  return ValidationLoss{.iteration = iteration, .loss = loss->get<double>()};
+}
+
 }  // namespace
 
 nlohmann::json TrainState::ToJson() const {
@@ -38,6 +56,10 @@ nlohmann::json TrainState::ToJson() const {
   json["scheduled_samples"] = scheduled_samples;
   json["training_samples"] = training_samples;
   json["health"] = cairn::ToJson(health);
+  if (epoch > 0) json["epoch"] = epoch;
+  if (!data.empty()) json["data"] = data;
+  if (!data_changes.empty()) json["data_changes"] = data_changes;
+  if (validation) json["validation"] = {{"iteration", validation->iteration}, {"loss", validation->loss}};
   return json;
 }
 
@@ -57,6 +79,11 @@ Result<TrainState> TrainState::FromJson(const nlohmann::json& json) {
       CountOf(json, {"scheduled_samples", "lr_schedule.num_steps"}, state.consumed_samples);
   state.training_samples = CountOf(json, {"training_samples"}, 0);
   if (const std::optional<Health> health = HealthOf(json)) state.health = *health;
+  state.epoch = CountOf(json, {"epoch"}, 0);
+  state.validation = ValidationOf(json);
+  state.data = ListOf<std::string>(json, "data", [](const auto& each) { return each.is_string(); });
+  state.data_changes =
+      ListOf<int64_t>(json, "data_changes", [](const auto& each) { return each.is_number_integer(); });
   return state;
 }
 

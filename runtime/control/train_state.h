@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@
 namespace cairn {
 
 inline constexpr int64_t kUnknownSeed = INT64_MIN;  // of another program's training
+
+// The loss over the validation data, of the weights after `iteration`.
+struct ValidationLoss {
+  int64_t iteration = 0;
+  double loss = 0;  // finite
+  bool operator==(const ValidationLoss&) const = default;
+};
 
 struct TrainState {
   int64_t iteration = 0;         // steps done, skipped ones included
@@ -23,17 +31,21 @@ struct TrainState {
   int64_t seed = 0;
   int64_t training_samples = 0;  // of the whole training as it was planned: shapes the data order; 0: unknown
   double loss_scale = 1;
-  int64_t loss_scale_good_steps = 0;  // since the last overflow or growth
-  int64_t loss_scale_hysteresis = 0;  // overflows still tolerated
-  Health health;                      // up to `iteration`
+  int64_t loss_scale_good_steps = 0;         // since the last overflow or growth
+  int64_t loss_scale_hysteresis = 0;         // overflows still tolerated
+  Health health;                             // up to `iteration`
+  int64_t epoch = 0;                         // passes over the training data that are complete; 0: or unknown
+  std::optional<ValidationLoss> validation;  // the newest; nothing where it was not finite
+  std::vector<std::string> data;  // what the samples come from (BlendedDataset::description); empty: unknown
+  std::vector<int64_t> data_changes;  // iterations behind which --allow-other-data took other data
   bool operator==(const TrainState&) const = default;
 
   nlohmann::json ToJson() const;
 
-  // Health may be missing: steps of other programs have none. So may training_samples, and
-  // scheduled_samples: Megatron's schedule
-  // says them (lr_schedule.num_steps), and Cairn's older steps, whose rate followed the samples consumed, do
-  // not. Errors: Corrupt naming the key that is missing, of the wrong type or negative.
+  // Health may be missing: steps of other programs have none. So may validation, epoch, data,
+  // training_samples, and scheduled_samples: Megatron's schedule says them (lr_schedule.num_steps), and
+  // Cairn's older steps, whose rate followed the samples consumed, do not. Errors: Corrupt naming the key
+  // that is missing, of the wrong type or negative.
   static Result<TrainState> FromJson(const nlohmann::json& json);
 
   // Of a step that another program's training was converted to: what is missing is as in a training that

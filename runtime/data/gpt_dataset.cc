@@ -25,20 +25,22 @@ Status CheckSizes(SequenceRange range, const EpochPlan& plan) {
 }  // namespace
 
 Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> indexed, SequenceRange range,
-                                      uint64_t num_samples, uint64_t seq_length, uint32_t seed) {
+                                      std::optional<uint64_t> num_samples, uint64_t seq_length, uint32_t seed,
+                                      double separate_final_below) {
   if (range.begin > range.end || range.end > indexed->sequence_count()) {
     return InvalidArgument("{}: sequences {} to {} were asked for, there are {}", indexed->prefix(),
                            range.begin, range.end, indexed->sequence_count());
   }
   const std::vector<int32_t> lengths = indexed->SequenceLengths(range);
   const uint64_t tokens = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
-  Result<EpochPlan> plan = PlanEpochs(tokens, num_samples, seq_length);
+  Result<EpochPlan> plan = PlanEpochs(tokens, num_samples, seq_length, separate_final_below);
   if (!plan.ok()) return plan.status().WithContext(indexed->prefix());
   CAIRN_RETURN_IF_ERROR(CheckSizes(range, *plan).WithContext(indexed->prefix()));
 
   GptDataset dataset;
   dataset.indexed_ = std::move(indexed);
   dataset.seq_length_ = seq_length;
+  dataset.separate_final_below_ = separate_final_below;
   dataset.plan_ = *plan;
   dataset.tokens_per_epoch_ = tokens;
   NumpyShuffler shuffler(seed);  // one stream: documents first, then samples
@@ -50,8 +52,9 @@ Result<GptDataset> GptDataset::Create(std::shared_ptr<const IndexedDataset> inde
 }
 
 // The order is drawn once for all epochs together, or for all but the last and then for that one.
-bool GptDataset::SameOrderFor(uint64_t num_samples) const {
-  const Result<EpochPlan> other = PlanEpochs(tokens_per_epoch_, num_samples, seq_length_);
+bool GptDataset::SameOrderFor(std::optional<uint64_t> num_samples) const {
+  const Result<EpochPlan> other =
+      PlanEpochs(tokens_per_epoch_, num_samples, seq_length_, separate_final_below_);
   return other.ok() && other->epochs == plan_.epochs && other->separate_final == plan_.separate_final;
 }
 

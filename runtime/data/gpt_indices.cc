@@ -6,7 +6,6 @@
 namespace cairn {
 namespace {
 
-constexpr double kSeparateFinalBelow = 0.80;        // Megatron's threshold
 constexpr uint64_t kMaxTokens = uint64_t{1} << 62;  // keeps every sum of token counts below 2^63
 
 // Appends `epochs` copies of the ids in `range`, shuffled as a whole.
@@ -21,16 +20,18 @@ void AppendShuffled(SequenceRange range, uint64_t epochs, NumpyShuffler& shuffle
 
 }  // namespace
 
-Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, uint64_t num_samples, uint64_t seq_length) {
+Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, std::optional<uint64_t> num_samples,
+                             uint64_t seq_length, double separate_final_below) {
   if (tokens_per_epoch == 0)
     return InvalidArgument("this part of the data has no tokens; give it a larger share with --split");
-  if (num_samples == 0 || seq_length == 0) {
-    return InvalidArgument("{} samples of {} tokens: both must be above 0", num_samples, seq_length);
+  const uint64_t samples = num_samples.value_or(1);
+  if (samples == 0 || seq_length == 0) {
+    return InvalidArgument("{} samples of {} tokens: both must be above 0", samples, seq_length);
   }
-  if (tokens_per_epoch > kMaxTokens || num_samples > (kMaxTokens - kExtraTokens) / seq_length) {
-    return InvalidArgument("{} samples of {} tokens are more than 2^62 tokens", num_samples, seq_length);
+  if (tokens_per_epoch > kMaxTokens || samples > (kMaxTokens - kExtraTokens) / seq_length) {
+    return InvalidArgument("{} samples of {} tokens are more than 2^62 tokens", samples, seq_length);
   }
-  const uint64_t wanted = num_samples * seq_length + kExtraTokens;
+  const uint64_t wanted = num_samples ? samples * seq_length + kExtraTokens : 1;
   EpochPlan plan;
   plan.epochs = std::max<uint64_t>(1, (wanted - 1) / tokens_per_epoch + 1);
   plan.samples = (plan.epochs * tokens_per_epoch - kExtraTokens) / seq_length;
@@ -38,8 +39,8 @@ Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, uint64_t num_samples, ui
   if (plan.epochs == 1) return plan;
   const uint64_t before_final = ((plan.epochs - 1) * tokens_per_epoch - kExtraTokens) / seq_length;
   const uint64_t per_epoch = (tokens_per_epoch - kExtraTokens) / seq_length;
-  plan.separate_final = num_samples - before_final <
-                        static_cast<uint64_t>(kSeparateFinalBelow * static_cast<double>(per_epoch));
+  plan.separate_final =
+      samples - before_final < static_cast<uint64_t>(separate_final_below * static_cast<double>(per_epoch));
   if (plan.separate_final) plan.samples_before_final = before_final;
   return plan;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,8 +20,12 @@ namespace cairn {
 
 inline constexpr uint64_t kExtraTokens = 1;  // Megatron's add_extra_token_to_sequence
 
-// How often the data is gone through, and whether the last time is shuffled apart: when less than 80 % of the
-// last epoch is wanted, mixing it with the others would drop documents that the earlier epochs owe.
+// Of the last epoch: where a smaller share is wanted, it is shuffled apart.
+inline constexpr double kMegatronSeparateFinal = 0.80;
+inline constexpr double kBigScienceSeparateFinal = 0.95;  // BigScience's Megatron-DeepSpeed
+
+// How often the data is gone through, and whether the last time is shuffled apart: when little of the last
+// epoch is wanted, mixing it with the others would drop documents that the earlier epochs owe.
 struct EpochPlan {
   uint64_t epochs = 1;
   uint64_t samples = 0;               // what all epochs give; at least the number asked for
@@ -28,8 +33,10 @@ struct EpochPlan {
   bool separate_final = false;
 };
 
-// Errors: InvalidArgument where there is no token, or a number is zero or beyond 2^62 tokens.
-Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, uint64_t num_samples, uint64_t seq_length);
+// Without `num_samples`: one epoch, however short. Errors: InvalidArgument where there is no token, or a
+// number is zero or beyond 2^62 tokens.
+Result<EpochPlan> PlanEpochs(uint64_t tokens_per_epoch, std::optional<uint64_t> num_samples,
+                             uint64_t seq_length, double separate_final_below = kMegatronSeparateFinal);
 
 // Sequence ids, range.size() * plan.epochs of them.
 std::vector<uint32_t> BuildDocumentIndex(SequenceRange range, const EpochPlan& plan, NumpyShuffler& shuffler);

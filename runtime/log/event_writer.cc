@@ -114,12 +114,14 @@ void EventWriter::AddScalar(std::string_view tag, int64_t step, float value, dou
     ++lost_;
   else
     pending_ += record;
+  ++pending_scalars_;
 }
 
 Status EventWriter::Flush() {
   CAIRN_RETURN_IF_ERROR(file_->WriteAt(written_bytes_, std::as_bytes(std::span(pending_))));
   written_bytes_ += pending_.size();
   pending_.clear();
+  pending_scalars_ = 0;
   return OkStatus();
 }
 

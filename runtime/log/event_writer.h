@@ -33,7 +33,8 @@ class EventWriter {
   // IoError; the records stay buffered and the next Flush writes them at the same place.
   Status Flush();
 
-  int64_t lost() const { return lost_; }  // scalars given up
+  int64_t pending() const { return pending_scalars_; }  // scalars that wait for Flush
+  int64_t lost() const { return lost_; }                // scalars given up
 
   const std::string& path() const { return file_->path(); }
 
@@ -43,6 +44,7 @@ class EventWriter {
   std::unique_ptr<File> file_;
   uint64_t written_bytes_ = 0;
   std::string pending_;
+  int64_t pending_scalars_ = 0;
   int64_t lost_ = 0;
 };
 

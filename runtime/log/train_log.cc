@@ -4,9 +4,13 @@
 
 #include "runtime/log/train_log.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "ckpt/model/placement.h"
 #include "runtime/config/arguments_block.h"
+#include "runtime/config/model_spec.h"
+#include "runtime/log/peak_tflops.h"
 
 namespace cairn {
 namespace {
@@ -16,26 +20,43 @@ std::string JsonNumber(double value, int digits) {
   return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
 }
 
+// With --recompute-method block the first ones of each run of layers.
+double RecomputedLayers(const TrainConfig& config, const Topology& topology) {
+  const Result<std::vector<int>> chunks = LayersPerChunk(config.num_layers, topology);
+  if (config.recompute_method != "block" || !chunks.ok()) return config.num_layers;
+  int layers = 0;
+  for (const int of_chunk : *chunks) layers += std::min(of_chunk, config.recompute_num_layers);
+  return layers;
+}
+
 }  // namespace
 
-Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch) {
-  const double hidden = config.hidden_size;
-  const TransformerSize size{.layers = static_cast<double>(config.num_layers),
-                             .hidden = hidden,
-                             .queries = hidden,
-                             .keys = hidden,
-                             .ffn = static_cast<double>(config.ffn()),
+Flops StepFlops(const TrainConfig& config, const Topology& topology, int64_t global_batch) {
+  const ModelSpec spec = SpecOf(config);
+  const ModelSizes& sizes = spec.sizes;
+  const TransformerSize size{.layers = static_cast<double>(sizes.layers),
+                             .hidden = static_cast<double>(sizes.hidden),
+                             .queries = static_cast<double>(sizes.heads * sizes.head),
+                             .keys = static_cast<double>(sizes.key_value_heads * sizes.head),
+                             .ffn = static_cast<double>(sizes.ffn),
+                             .gated = spec.has.gate,
                              .seq = static_cast<double>(config.seq_length),
-                             .vocab = static_cast<double>(padded_vocabulary)};
-  return StepFlops(size, static_cast<double>(global_batch),
-                   config.recompute() ? Recomputed::kLayers : Recomputed::kNothing, kCausalPairs);
+                             .vocab = static_cast<double>(PaddedVocabulary(config, topology.tp)),
+                             .recomputed_layers = RecomputedLayers(config, topology)};
+  const Recomputed recomputed = config.recompute()                            ? Recomputed::kLayers
+                                : config.recompute_granularity == "selective" ? Recomputed::kAttention
+                                                                              : Recomputed::kNothing;
+  return StepFlops(size, static_cast<double>(global_batch), recomputed, kCausalPairs);
 }
 
 TrainLog::TrainLog(const TrainConfig& config, const Topology& topology, int64_t total_iterations)
     : config_(config),
-      world_(topology.world()),
-      padded_vocabulary_(PaddedVocabulary(config, topology.tp)),
-      total_iterations_(total_iterations) {}
+      topology_(topology),
+      total_iterations_(total_iterations),
+      peak_tflops_(config.peak_tflops) {
+  if (peak_tflops_ == 0 && config.device == "cuda")
+    peak_tflops_ = PeakTflops(GpuModel(), config.dtype()).value_or(0);
+}
 
 // What waits for room may find some by now.
 TrainLog::~TrainLog() {
@@ -69,7 +90,7 @@ void TrainLog::Message(const std::string& line) {
 void TrainLog::Add(const StepReport& report) {
   const bool finite = std::isfinite(report.loss);
   const bool counts = finite && !report.skipped;
-  const Flops flops = StepFlops(config_, padded_vocabulary_, report.global_batch);
+  const Flops flops = StepFlops(config_, topology_, report.global_batch);
   ++interval_.steps;
   interval_.samples += report.global_batch;
   interval_.losses += counts;
@@ -96,12 +117,16 @@ void TrainLog::Step(const StepReport& report) {
 // gradient that overflowed, zeros that were not counted.
 std::string TrainLog::Line(const StepReport& report) const {
   const Interval& i = interval_;
+  const double model_tflops = Tflops(i.flops.model);
   std::string line = fmt::format(
       " iteration {:8d}/{:8d} | consumed samples: {:12d} | consumed tokens: {:12d} | elapsed time per "
-      "iteration "
-      "(ms): {:.1f} | learning rate: {:.6E} | global batch size: {:5d} |",
+      "iteration (ms): {:.1f} |",
       report.state.iteration, total_iterations_, report.state.consumed_samples, report.state.consumed_tokens,
-      i.seconds * 1e3 / static_cast<double>(i.steps), report.lr, report.global_batch);
+      i.seconds * 1e3 / static_cast<double>(i.steps));
+  if (config_.log_throughput)
+    line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", model_tflops);
+  if (peak_tflops_ > 0) line += fmt::format(" MFU (%): {:.2f} |", 100 * model_tflops / peak_tflops_);
+  line += fmt::format(" learning rate: {:.6E} | global batch size: {:5d} |", report.lr, report.global_batch);
   if (i.losses > 0) line += fmt::format(" lm loss: {:.6E} |", i.loss / static_cast<double>(i.losses));
   line += fmt::format(" loss scale: {:.1f} |", report.loss_scale);
   if (!report.skipped && std::isfinite(report.grad_norm))
@@ -112,9 +137,11 @@ std::string TrainLog::Line(const StepReport& report) const {
          fmt::format(
              " number of skipped iterations: {:3d} | number of nan iterations: {:3d} | samples per second: "
              "{:.3f} | model TFLOPs: {:.2f} | hardware TFLOPs: {:.2f} |",
-             i.skipped, i.nans, static_cast<double>(i.samples) / i.seconds,
-             i.flops.model / i.seconds / world_ / 1e12, i.flops.hardware / i.seconds / world_ / 1e12);
+             i.skipped, i.nans, static_cast<double>(i.samples) / i.seconds, model_tflops,
+             Tflops(i.flops.hardware));
 }
+
+double TrainLog::Tflops(double flops) const { return flops / interval_.seconds / topology_.world() / 1e12; }
 
 void TrainLog::WriteJson(const StepReport& report, bool interval_ends) {
   if (!json_) return;
@@ -141,31 +168,54 @@ void TrainLog::AddScalars(const StepReport& report, bool interval_ends) {
     events_->writer.AddScalar(tag + " vs samples", report.state.consumed_samples, static_cast<float>(value));
   };
   if (report.state.iteration % config_.tensorboard_log_interval == 0) {
-    add("learning-rate", report.lr);
+    if (!config_.no_log_learning_rate_to_tensorboard) add("learning-rate", report.lr);
     add("batch-size", static_cast<double>(report.global_batch));
     add("lm loss", report.loss);
-    add("loss-scale", report.loss_scale);
+    if (!config_.no_log_loss_scale_to_tensorboard) add("loss-scale", report.loss_scale);
     if (!report.skipped) add("grad-norm", report.grad_norm);
     if (!report.skipped && config_.log_num_zeros_in_grad) add("num-zeros", report.zeros);
   }
-  if (!interval_ends) return;
-  const double steps = static_cast<double>(interval_.steps);
-  add("iteration-time", interval_.seconds / steps);
-  add("throughput", interval_.flops.model / interval_.seconds / world_ / 1e12);
+  if (interval_ends) {
+    const double tflops = Tflops(interval_.flops.model);
+    add("iteration-time", interval_.seconds / static_cast<double>(interval_.steps));
+    add("throughput", tflops);
+    if (peak_tflops_ > 0) add("mfu", tflops / peak_tflops_);
+  }
+  if (interval_ends || events_->writer.pending() >= config_.tensorboard_queue_size) FlushEvents();
+}
+
+void TrainLog::Scalars(int64_t iteration, const std::vector<Scalar>& scalars) {
+  if (!events_) return;
+  for (const Scalar& scalar : scalars)
+    events_->writer.AddScalar(scalar.tag, iteration, static_cast<float>(scalar.value));
   FlushEvents();
 }
 
-void TrainLog::Evaluation(int64_t iteration, double loss) {
+// With all digits: equal weights have equal losses.
+void TrainLog::EvaluationBatch(int64_t batch, double loss) {
+  if (!json_) return;
+  json_->file.Add(fmt::format("{{\"batch\": {}, \"loss\": {}}}\n", batch, JsonNumber(loss, 17)));
+  FlushJson();
+}
+
+// A weighted split goes by its name, as in BigScience's Megatron-DeepSpeed.
+void TrainLog::Evaluation(const EvaluationReport& report) {
   if (!writes_) return;
+  const double loss = report.loss;
+  const std::string& name = report.name;
   const double perplexity = std::isnan(loss) ? loss : std::exp(std::min(20.0, loss));
   const std::string line =
-      fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
-                  iteration, loss, perplexity);
+      fmt::format(" {} loss at iteration {}{} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ",
+                  name.empty() ? "validation" : name, report.iteration, report.test ? " on test set" : "",
+                  loss, perplexity);
   const std::string dashes(line.size(), '-');
   Message(fmt::format("{}\n{}\n{}", dashes, line, dashes));
   if (!events_ || !std::isfinite(loss)) return;
-  events_->writer.AddScalar("lm loss validation", iteration, static_cast<float>(loss));
-  events_->writer.AddScalar("lm loss validation ppl", iteration, static_cast<float>(perplexity));
+  const std::string tag =
+      fmt::format("{}lm loss {}", name.empty() ? "" : fmt::format("lm-loss-validation/{}/", name),
+                  report.test ? "test" : "validation");
+  events_->writer.AddScalar(tag, report.iteration, static_cast<float>(loss));
+  events_->writer.AddScalar(tag + " ppl", report.iteration, static_cast<float>(perplexity));
   FlushEvents();
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "ckpt/model/training_flops.h"
 #include "runtime/config/train_config.h"
@@ -15,7 +17,7 @@
 namespace cairn {
 
 // Of one step, with the half of attention that the causal mask leaves, as Megatron-LM counts.
-Flops StepFlops(const TrainConfig& config, int64_t padded_vocabulary, int64_t global_batch);
+Flops StepFlops(const TrainConfig& config, const Topology& topology, int64_t global_batch);
 
 struct StepReport {
   TrainState state;  // after the step
@@ -29,6 +31,14 @@ struct StepReport {
   double seconds = 0;
 };
 
+// Of the weights after an iteration.
+struct EvaluationReport {
+  int64_t iteration = 0;
+  double loss = 0;
+  std::string name = {};  // of its weighted split; empty: that of --split
+  bool test = false;      // at the end of the training
+};
+
 class TrainLog {
  public:
   // Opens the files where this rank writes. Errors: IoError, NoSpace (a file).
@@ -39,8 +49,15 @@ class TrainLog {
   // No output of these fails the training: one that cannot be written is reported, once, and is tried again
   // each log interval (console.h).
   void Step(const StepReport& report);
-  void Evaluation(int64_t iteration, double loss);
-  void Message(const std::string& line);  // on stdout
+  void Evaluation(const EvaluationReport& report);
+  void EvaluationBatch(int64_t batch, double loss);  // from 1; JSON alone
+  void Message(const std::string& line);             // on stdout
+  // For TensorBoard alone.
+  struct Scalar {
+    std::string tag;
+    double value = 0;
+  };
+  void Scalars(int64_t iteration, const std::vector<Scalar>& scalars);
 
  private:
   // Sums over the steps since the last line.
@@ -68,13 +85,14 @@ class TrainLog {
   std::string Line(const StepReport& report) const;
   void WriteJson(const StepReport& report, bool interval_ends);
   void AddScalars(const StepReport& report, bool interval_ends);
+  double Tflops(double flops) const;  // a second and rank, over the interval
   void FlushJson();
   void FlushEvents();
 
   TrainConfig config_;
-  int world_;
-  int64_t padded_vocabulary_;
+  Topology topology_;
   int64_t total_iterations_;
+  double peak_tflops_ = 0;  // of a rank's device; 0: not known
   bool writes_ = false;
   Interval interval_;
   std::unique_ptr<JsonLog> json_;

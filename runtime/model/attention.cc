@@ -4,23 +4,50 @@
 
 #include <optional>
 
+#include "runtime/model/recompute.h"
+#include "runtime/model/tiled_attention.h"
+
 namespace cairn {
 
 using at::Tensor;
 
 Tensor Attention::forward(const Tensor& x, bool training) const {
-  const Tensor qkv =
-      qkv_.forward(x).view({x.size(0), x.size(1), 3, heads_, -1}).transpose(1, 3);  // [b, heads, 3, s, d]
-  const double dropout = training ? dropout_ : 0.0;
-  Tensor mixed;  // [b, heads, s, d]
-  {
-    std::optional<RandomStreams::ParallelRegion> own_stream;
-    if (dropout > 0) own_stream.emplace(*streams_);
-    mixed = at::scaled_dot_product_attention(qkv.select(2, 0), qkv.select(2, 1), qkv.select(2, 2),
-                                             std::nullopt, dropout,
-                                             /*is_causal=*/true);
-  }
-  return output_.forward(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), -1}));
+  const int64_t queries = shape_.heads * shape_.head, keys = shape_.key_value_heads * shape_.head;
+  const std::vector<Tensor> parts = qkv_.forward(x).split_with_sizes({queries, keys, keys}, -1);
+  const std::vector<Tensor> qkv = {Heads(parts[0], shape_.heads, query_norm_, true),
+                                   Heads(parts[1], shape_.key_value_heads, key_norm_, true),
+                                   Heads(parts[2], shape_.key_value_heads, std::nullopt, false)};
+  const BlockOfMany mix = [this, training](const std::vector<Tensor>& in) {
+    return Mix(in[0], in[1], in[2], training);
+  };
+  const Tensor mixed = shape_.recomputed && training ? Recompute(mix, qkv, *streams_) : mix(qkv);
+  return output_.forward(mixed.reshape({mixed.size(0), mixed.size(1), queries}));
+}
+
+// [b, s, heads * d] -> [b, s, heads, d]
+Tensor Attention::Heads(const Tensor& part, int64_t heads, const std::optional<Norm>& norm,
+                        bool rotates) const {
+  Tensor y = part.view({part.size(0), part.size(1), heads, shape_.head});
+  if (norm) y = norm->forward(y);
+  return rotates && rotary_ ? rotary_->forward(y) : y;
+}
+
+// Of [b, s, heads, d] each.
+Tensor Attention::Mix(const Tensor& q, const Tensor& k, const Tensor& v, bool training) const {
+  const double dropout = training ? shape_.dropout : 0.0;
+  const Tensor mask = mask_ ? mask_->Of(q.size(1), q.options().requires_grad(false)) : Tensor();
+  if (dropout == 0 && !mask.defined() && HasTiledAttention(q)) return CausalAttention(q, k, v, shape_.scale);
+  std::optional<RandomStreams::ParallelRegion> own_stream;
+  if (dropout > 0) own_stream.emplace(*streams_);
+  const auto by_heads = [&](const Tensor& x) {  // [b, query heads, s, d]
+    const int64_t group = shape_.heads / x.size(2);
+    const Tensor all = group > 1 ? x.unsqueeze(3).expand({-1, -1, -1, group, -1}).flatten(2, 3) : x;
+    return all.transpose(1, 2);
+  };
+  return at::scaled_dot_product_attention(by_heads(q), by_heads(k), by_heads(v),
+                                          mask.defined() ? std::optional(mask) : std::nullopt, dropout,
+                                          /*is_causal=*/!mask.defined(), shape_.scale)
+      .transpose(1, 2);
 }
 
 }  // namespace cairn

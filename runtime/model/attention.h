@@ -1,29 +1,57 @@
-// Causal multi-head self-attention.
+// Causal self-attention of many heads; groups of query heads may share a key and a value head.
 #pragma once
 
+#include <memory>
+#include <optional>
+
+#include "runtime/model/attention_mask.h"
+#include "runtime/model/norm.h"
 #include "runtime/model/random_streams.h"
+#include "runtime/model/rotary.h"
 #include "runtime/model/tensor_parallel.h"
 
 namespace cairn {
 
+// What this rank computes of it.
+struct AttentionShape {
+  int64_t heads = 0;
+  int64_t key_value_heads = 0;  // divides heads
+  int64_t head = 0;             // elements of one
+  double scale = 0;             // of query times key
+  double dropout = 0;
+  bool recomputed = false;  // what is between queries, keys, values and the output, in backward
+};
+
 class Attention {
  public:
-  // `heads`: those that this rank computes.
-  Attention(ColumnParallelLinear qkv, RowParallelLinear output, int heads, double dropout,
+  // `qkv`: queries, then keys, then values of all heads. The parts behind `output` may be missing; `mask` and
+  // `rotary` are shared by layers.
+  Attention(AttentionShape shape, ColumnParallelLinear qkv, RowParallelLinear output,
+            std::optional<Norm> query_norm, std::optional<Norm> key_norm,
+            std::shared_ptr<const Rotary> rotary, std::shared_ptr<const AttentionMask> mask,
             RandomStreams& streams)
-      : qkv_(std::move(qkv)),
+      : shape_(shape),
+        qkv_(std::move(qkv)),
         output_(std::move(output)),
-        heads_(heads),
-        dropout_(dropout),
+        query_norm_(std::move(query_norm)),
+        key_norm_(std::move(key_norm)),
+        rotary_(std::move(rotary)),
+        mask_(std::move(mask)),
         streams_(&streams) {}
 
   at::Tensor forward(const at::Tensor& x, bool training) const;  // [b, s, h] -> [b, s, h]
 
  private:
-  ColumnParallelLinear qkv_;  // queries, then keys, then values of all heads
+  at::Tensor Heads(const at::Tensor& part, int64_t heads, const std::optional<Norm>& norm,
+                   bool rotates) const;
+  at::Tensor Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool training) const;
+
+  AttentionShape shape_;
+  ColumnParallelLinear qkv_;
   RowParallelLinear output_;
-  int heads_;
-  double dropout_;
+  std::optional<Norm> query_norm_, key_norm_;  // of each head, before it rotates
+  std::shared_ptr<const Rotary> rotary_;
+  std::shared_ptr<const AttentionMask> mask_;
   RandomStreams* streams_;
 };
 

@@ -12,17 +12,17 @@ using torch::autograd::variable_list;
 
 class FunctionNode final : public torch::autograd::Node {
  public:
-  explicit FunctionNode(BackwardFunction backward) : backward_(std::move(backward)) {}
+  explicit FunctionNode(BackwardOfMany backward) : backward_(std::move(backward)) {}
 
   variable_list apply(variable_list&& grads) override {
     TORCH_CHECK(backward_, "backward ran twice through the same graph");
-    return backward_(grads[0]);
+    return backward_(grads);
   }
   // Called by the engine as soon as the node has run: frees the activations that the function holds.
   void release_variables() override { backward_ = nullptr; }
 
  private:
-  BackwardFunction backward_;
+  BackwardOfMany backward_;
 };
 
 bool AnyRequiresGrad(const std::vector<at::Tensor>& tensors) {
@@ -37,12 +37,22 @@ ByHand::ByHand(std::vector<at::Tensor> inputs)
       no_grad_(false) {}
 
 at::Tensor ByHand::Finish(const at::Tensor& output, BackwardFunction backward) const {
-  const at::Tensor result = output.variable_data();  // no view of anything, as autograd sees it
-  if (!wanted_) return result;
+  const auto of_one = [backward = std::move(backward)](const std::vector<at::Tensor>& grads) {
+    return backward(grads[0]);
+  };
+  return FinishMany({output}, of_one)[0];
+}
+
+std::vector<at::Tensor> ByHand::FinishMany(const std::vector<at::Tensor>& outputs,
+                                           BackwardOfMany backward) const {
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& output : outputs)
+    results.push_back(output.variable_data());  // no view of anything, as autograd sees it
+  if (!wanted_) return results;
   std::shared_ptr<FunctionNode> node(new FunctionNode(std::move(backward)), torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs_));
-  torch::autograd::set_history(result, node);
-  return result;
+  for (at::Tensor& result : results) torch::autograd::set_history(result, node);
+  return results;
 }
 
 }  // namespace cairn

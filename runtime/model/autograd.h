@@ -1,4 +1,5 @@
-// The one seam to libtorch's autograd: a forward result, and the function that carries its gradient backward.
+// The one seam to libtorch's autograd: forward results, and the function that carries their gradients
+// backward.
 //
 // Here parameters are not autograd's leaves. A layer's backward adds the gradients of its weights straight to
 // the fp32 buffer (Parameter::grad) and returns only those of its inputs, so that no gradient of a weight is
@@ -13,15 +14,10 @@
 
 namespace cairn {
 
-// A view of the flat buffers (flat_parameters.h): what the layers compute with, and where its gradient adds
-// up.
-struct Parameter {
-  at::Tensor value;
-  at::Tensor grad;  // fp32, the same shape
-};
-
 // Gets the gradient of the output; returns those of the inputs, in their order. Runs once, without recording.
 using BackwardFunction = std::function<std::vector<at::Tensor>(const at::Tensor& output_grad)>;
+// The same of several outputs; undefined: nothing came of that one.
+using BackwardOfMany = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& output_grads)>;
 
 // While one lives, autograd records nothing; Finish ties the result to a backward function written by hand.
 class ByHand {
@@ -32,6 +28,7 @@ class ByHand {
 
   // `backward` must not capture the result itself: that would be a cycle.
   at::Tensor Finish(const at::Tensor& output, BackwardFunction backward) const;
+  std::vector<at::Tensor> FinishMany(const std::vector<at::Tensor>& outputs, BackwardOfMany backward) const;
 
  private:
   std::vector<at::Tensor> inputs_;

@@ -2,8 +2,12 @@
 
 #include <torch/torch.h>
 
+#include "ckpt/base/flat_range.h"
+
 namespace cairn {
 namespace {
+
+using at::Tensor;
 
 std::vector<int64_t> ToSizes(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
@@ -24,10 +28,14 @@ at::ScalarType ToScalarType(Dtype dtype) {
 
 FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, int dp, Dtype dtype,
                                at::Device device)
-    : specs_(std::move(specs)), layout_(std::move(layout)), dtype_(dtype) {
-  const int64_t size = static_cast<int64_t>(dp * layout_.partition_size);
-  weights_ = at::zeros({size}, at::TensorOptions(device).dtype(ToScalarType(dtype)));
-  grads_ = at::zeros({size}, at::TensorOptions(device).dtype(at::kFloat));
+    : FlatParameters(std::move(specs), layout, dtype, device,
+                     {{0, dp * layout.partition_size}, {0, dp * layout.partition_size}}) {}
+
+FlatParameters::FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype,
+                               at::Device device, const Kept& kept)
+    : specs_(std::move(specs)), layout_(std::move(layout)), dtype_(dtype), device_(device), kept_(kept) {
+  weights_ = ZerosOn(kept.weights_side, device, kept.weights.size(), ToScalarType(dtype));
+  grads_ = ZerosOn(kept.grads_side, device, kept.grads.size(), at::kFloat);
 }
 
 const LocalParameter& FlatParameters::Local(const std::string& name) const {
@@ -36,7 +44,7 @@ const LocalParameter& FlatParameters::Local(const std::string& name) const {
   TORCH_CHECK(false, "parameter ", name, " is not on this rank");
 }
 
-Parameter FlatParameters::View(const std::vector<std::string>& names) const {
+Parameter FlatParameters::View(const std::vector<std::string>& names) {
   const LocalParameter& first = Local(names[0]);
   std::vector<int64_t> shape = ToSizes(first.local_shape);
   uint64_t end = first.flat_begin + first.local_shape.Volume();
@@ -46,9 +54,36 @@ Parameter FlatParameters::View(const std::vector<std::string>& names) const {
     shape[0] += static_cast<int64_t>(next.local_shape[0]);
     end += next.local_shape.Volume();
   }
-  const int64_t begin = static_cast<int64_t>(first.flat_begin);
-  const int64_t size = static_cast<int64_t>(end) - begin;
-  return {weights_.narrow(0, begin, size).view(shape), grads_.narrow(0, begin, size).view(shape)};
+  const FlatRange range{first.flat_begin, end};
+  Parameter parameter(
+      Contains(kept_.weights, range) && kept_.weights_side == Side::kDevice ? Weights(range).view(shape)
+                                                                            : Tensor(),
+      Contains(kept_.grads, range) && kept_.grads_side == Side::kDevice ? Grads(range).view(shape)
+                                                                        : Tensor());
+  views_.push_back({range, std::move(shape), parameter});
+  return parameter;
+}
+
+Tensor FlatParameters::Weights(FlatRange range) const {
+  return SliceOf(weights_, range, kept_.weights.begin);
+}
+
+Tensor FlatParameters::Grads(FlatRange range) const { return SliceOf(grads_, range, kept_.grads.begin); }
+
+void FlatParameters::SetWeights(const LocalParameter& local, const Tensor& values) {
+  const FlatRange there{local.flat_begin, local.flat_begin + local.local_shape.Volume()};
+  const FlatRange mine = Overlap(there, kept_.weights);
+  const Touches both = Touches::Both();
+  if (mine.size() > 0) Weights(mine).copy_(SliceOf(values, mine, there.begin));
+}
+
+void FlatParameters::ZeroGrads() {
+  const Touches side(kept_.grads_side);
+  grads_.zero_();
+}
+
+Tensor SliceOf(const Tensor& flat, FlatRange range, uint64_t origin) {
+  return flat.narrow(0, static_cast<int64_t>(range.begin - origin), static_cast<int64_t>(range.size()));
 }
 
 }  // namespace cairn

@@ -2,13 +2,16 @@
 // ckpt/model/placement.h.
 //
 // Layers hold views. The buffers are what is reduced, gathered, optimized and saved: no packing anywhere.
+// Where a rank keeps only a part of a buffer (ZeRO), its views are empty until someone places them
+// (runtime/train/zero.h).
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "ckpt/model/placement.h"
-#include "runtime/model/autograd.h"
+#include "runtime/model/memory_side.h"
+#include "runtime/model/parameter.h"
 
 namespace cairn {
 
@@ -16,13 +19,31 @@ at::ScalarType ToScalarType(Dtype dtype);  // of fp32, fp16, bf16
 
 class FlatParameters {
  public:
-  // Zeros. Both buffers have dp * layout.partition_size elements.
+  // The parts of the two buffers that this rank keeps from step to step, and where.
+  struct Kept {
+    FlatRange weights;
+    FlatRange grads;
+    Side weights_side = Side::kDevice;
+    Side grads_side = Side::kDevice;
+  };
+  // A handle that was given out: elements `range` of the buffer, as a tensor of `shape`.
+  struct PlacedView {
+    FlatRange range;
+    std::vector<int64_t> shape;
+    Parameter parameter;
+  };
+
+  // Zeros. Both buffers have dp * layout.partition_size elements, and all are kept.
   FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, int dp, Dtype dtype, at::Device device);
+  // Computes on `device`, whatever is kept elsewhere.
+  FlatParameters(std::vector<ParameterSpec> specs, RankLayout layout, Dtype dtype, at::Device device,
+                 const Kept& kept);
 
   // A parameter, or several that follow each other and differ in dimension 0 only: a fused one.
   // Errors: c10::Error when this rank does not hold it, or they do not follow each other.
-  Parameter View(const std::vector<std::string>& names) const;
-  Parameter View(const std::string& name) const { return View(std::vector<std::string>{name}); }
+  Parameter View(const std::vector<std::string>& names);
+  Parameter View(const std::string& name) { return View(std::vector<std::string>{name}); }
+  const std::vector<PlacedView>& views() const { return views_; }
 
   // The place of a parameter on this rank. Errors: c10::Error when it has none.
   const LocalParameter& Local(const std::string& name) const;
@@ -31,15 +52,29 @@ class FlatParameters {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const RankLayout& layout() const { return layout_; }
   Dtype dtype() const { return dtype_; }
-  const at::Tensor& weights() const { return weights_; }
-  const at::Tensor& grads() const { return grads_; }
+  at::Device device() const { return device_; }
+  const Kept& kept() const { return kept_; }
+  const at::Tensor& weights() const { return weights_; }  // those kept
+  const at::Tensor& grads() const { return grads_; }      // those kept
+  // Of those kept, by their place in the whole buffer.
+  at::Tensor Weights(FlatRange range) const;
+  at::Tensor Grads(FlatRange range) const;
+  // Sets those of a parameter's weights that are kept. `values`: its shape in memory, flattened.
+  void SetWeights(const LocalParameter& local, const at::Tensor& values);
+  void ZeroGrads();
 
  private:
   std::vector<ParameterSpec> specs_;
   RankLayout layout_;
   Dtype dtype_;
+  at::Device device_;
+  Kept kept_;
   at::Tensor weights_;
   at::Tensor grads_;
+  std::vector<PlacedView> views_;
 };
+
+// Elements [range) of `flat`, whose first element is number `origin`.
+at::Tensor SliceOf(const at::Tensor& flat, FlatRange range, uint64_t origin);
 
 }  // namespace cairn

@@ -2,6 +2,9 @@
 
 #include <torch/torch.h>
 
+#include "runtime/model/tiled_gemm.h"
+#include "runtime/model/tiles.h"
+
 namespace cairn {
 namespace {
 
@@ -48,16 +51,14 @@ Tensor LinearInputGrad(const Tensor& dy, const Tensor& weight) {
 }
 
 void AddLinearWeightGrad(const Tensor& grad, const Tensor& dy, const Tensor& x) {
-  const bool wide = x.scalar_type() == at::kFloat;
-  if (!wide && x.device().is_cuda()) {
-    Tensor(grad).add_(at::mm(dy.t(), x, at::kFloat));
-    return;
-  }
-  if (!wide) return AddLinearWeightGrad(grad, dy.to(at::kFloat), x.to(at::kFloat));
-  if (!UseOneDnn(x)) {
+  if (x.is_cpu() && HasTiles(x.scalar_type())) {
+    AddTransposedProduct(grad, dy, x);
+  } else if (x.scalar_type() == at::kFloat) {
     Tensor(grad).addmm_(dy.t(), x);
+  } else if (x.is_cuda()) {
+    Tensor(grad).add_(at::mm(dy.t(), x, at::kFloat));
   } else {
-    Tensor(grad).add_(Product(dy.t(), x.t(), std::nullopt));
+    AddLinearWeightGrad(grad, dy.to(at::kFloat), x.to(at::kFloat));
   }
 }
 

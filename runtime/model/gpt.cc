@@ -1,115 +1,279 @@
-// The modules own no weights: Parts builds them from views of the flat parameters, by canonical name. Query,
-// key and value lie one after another there, so that one view is the fused matrix. A stage has the layers
-// that the pipeline gives it; only the first has the embedding, only the last has the norm and the output
-// matrix.
+// The modules own no weights: ModelBuilder makes them from views of the flat parameters, by canonical name.
+// Query, key and value lie one after another there, and so do gate and up, so that one view is the fused
+// matrix. A stage has the layers that the pipeline gives it; only the first has the embedding, only the last
+// has the norm and the output matrix.
 
 #include "runtime/model/gpt.h"
 
 #include <torch/torch.h>
 
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
+
+#include "runtime/model/dropout.h"
 #include "runtime/model/recompute.h"
+#include "runtime/model/scattered_rows.h"
 
 namespace cairn {
 namespace {
 
 using at::Tensor;
 
-Tensor Dropout(const Tensor& x, double p, bool training) {
-  return training && p > 0 ? at::dropout(x, p, true) : x;
+TensorParallel TensorParallelOf(const TrainConfig& config, const ProcessGroup& tp) {
+  return {tp, config.sequence_parallel && tp.size() > 1 ? config.seq_length : 0};
 }
 
-// Builds the parts of a layer (or of what surrounds the layers) from the parameters under one prefix.
-struct Parts {
-  const TrainConfig& config;
-  const FlatParameters& parameters;
-  const ProcessGroup& tp;
-  std::string prefix;
-
-  Parameter View(const std::string& name) const { return parameters.View(prefix + name); }
-  LayerNorm Norm(const std::string& name) const {
-    return {View(name + ".weight"), View(name + ".bias"), config.layernorm_epsilon};
-  }
-  ColumnParallelLinear Column(const std::string& name) const {
-    return {prefix + name, View(name + ".weight"), View(name + ".bias"), tp};
-  }
-  RowParallelLinear Row(const std::string& name) const {
-    return {prefix + name, View(name + ".weight"), View(name + ".bias"), tp};
-  }
-  ColumnParallelLinear FusedQkv() const {
-    std::vector<std::string> weights;
-    std::vector<std::string> biases;
-    for (const char* part : {"query", "key", "value"}) {
-      weights.push_back(prefix + "attention." + part + ".weight");
-      biases.push_back(prefix + "attention." + part + ".bias");
-    }
-    return {prefix + "attention.qkv", parameters.View(weights), parameters.View(biases), tp};
-  }
-};
-
-VocabularyShard ShardOf(const FlatParameters& parameters, const std::string& name) {
+VocabularyShard ShardOf(FlatParameters& parameters, const std::string& name) {
   const LocalParameter& local = parameters.Local(name);
   return {static_cast<int64_t>(local.box.offset[0]), static_cast<int64_t>(local.box.extent[0])};
 }
 
-TransformerLayer MakeLayer(const Parts& parts, RandomStreams& streams) {
-  const int heads = parts.config.num_attention_heads / parts.tp.size();
-  return {.input_norm = parts.Norm("input_norm"),
-          .attention = Attention(parts.FusedQkv(), parts.Row("attention.output"), heads,
-                                 parts.config.attention_dropout, streams),
-          .post_attention_norm = parts.Norm("post_attention_norm"),
-          .mlp = Mlp(parts.Column("mlp.up"), parts.Row("mlp.down")),
-          .dropout = parts.config.hidden_dropout};
-}
+// Builds the layers, and what surrounds them, from the parameters.
+class ModelBuilder {
+ public:
+  ModelBuilder(const TrainConfig& config, const ModelSpec& spec, FlatParameters& parameters,
+               const TensorParallel& tp, RandomStreams& streams)
+      : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams) {
+    if (spec.position == Position::kRotary)
+      rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(),
+                                               static_cast<int64_t>(spec.sizes.positions));
+  }
+
+  // Of whole rows, or of this rank's: then ranks share the gradient.
+  Norm MakeNorm(const std::string& name) const {
+    return MakeNorm(name, tp_.cuts_rows() ? tp_.group : ProcessGroup());
+  }
+  // `shared_with`: see Norm.
+  Norm MakeNorm(const std::string& name, const ProcessGroup& shared_with) const {
+    const bool biased =
+        spec_.normalization == Normalization::kLayerNorm && spec_.has.norm_weight && spec_.has.norm_bias;
+    return {spec_.normalization, View({name}, "weight", spec_.has.norm_weight), View({name}, "bias", biased),
+            spec_.norm_epsilon, shared_with};
+  }
+
+  Parameter Weight(const std::string& name) const { return View({name}, "weight", true); }
+
+  TransformerLayer MakeLayer(int layer) {
+    const std::string prefix = fmt::format("layers.{}.", layer);
+    std::vector<std::string> up = {prefix + "mlp.up"};
+    if (spec_.has.gate) up.insert(up.begin(), prefix + "mlp.gate");
+    return {.input_norm = MakeNorm(prefix + "input_norm"),
+            .attention = MakeAttention(prefix + "attention.", layer),
+            .post_attention_norm = MakeNorm(prefix + "post_attention_norm"),
+            .mlp = Mlp(Column(prefix + "mlp.up", up, spec_.has.mlp_bias),
+                       Row(prefix + "mlp.down", spec_.has.mlp_bias), spec_.activation, spec_.has.gate),
+            .dropout = config_.hidden_dropout,
+            .own_stream = tp_.cuts_rows() ? &streams_ : nullptr,
+            .parallel_residual = spec_.parallel_residual,
+            .residual_behind_norm = spec_.residual_behind_norm};
+  }
+
+ private:
+  // Several parameters are fused. Undefined where the model has none.
+  Parameter View(std::vector<std::string> names, const char* kind, bool has) const {
+    if (!has) return {};
+    for (std::string& name : names) name += fmt::format(".{}", kind);
+    return parameters_.View(names);
+  }
+
+  ColumnParallelLinear Column(const std::string& name, const std::vector<std::string>& parts,
+                              bool bias) const {
+    return {name, View(parts, "weight", true), View(parts, "bias", bias), tp_};
+  }
+  RowParallelLinear Row(const std::string& name, bool bias) const {
+    return {name, View({name}, "weight", true), View({name}, "bias", bias), tp_};
+  }
+
+  Attention MakeAttention(const std::string& prefix, int layer) {
+    const ModelSizes& sizes = spec_.sizes;
+    AttentionShape shape{.heads = static_cast<int64_t>(sizes.heads) / tp_.group.size(),
+                         .key_value_heads = static_cast<int64_t>(sizes.key_value_heads) / tp_.group.size(),
+                         .head = static_cast<int64_t>(sizes.head),
+                         .scale = spec_.attention_scale,
+                         .dropout = config_.attention_dropout,
+                         .recomputed = config_.recompute_granularity == "selective"};
+    if (shape.scale == 0) shape.scale = 1 / std::sqrt(static_cast<double>(sizes.head));
+    if (spec_.attention_scale_by_layer) shape.scale /= layer + 1;
+    std::optional<Norm> query_norm, key_norm;
+    if (spec_.has.query_key_norm) query_norm = MakeNorm(prefix + "query_norm", tp_.group);
+    if (spec_.has.query_key_norm) key_norm = MakeNorm(prefix + "key_norm", tp_.group);
+    return {shape,
+            Column(prefix + "qkv", {prefix + "query", prefix + "key", prefix + "value"},
+                   spec_.has.query_key_value_bias),
+            Row(prefix + "output", spec_.has.attention_output_bias),
+            std::move(query_norm),
+            std::move(key_norm),
+            rotary_,
+            MaskOf(layer),
+            streams_};
+  }
+
+  // Layers of one window share their mask.
+  std::shared_ptr<const AttentionMask> MaskOf(int layer) {
+    std::shared_ptr<const AttentionMask>& mask = masks_[spec_.WindowOf(layer)];
+    if (mask) return mask;
+    std::vector<double> slopes;
+    if (spec_.position == Position::kAlibi) {
+      const std::vector<double> all = AlibiSlopes(static_cast<int>(spec_.sizes.heads));
+      const size_t share = all.size() / tp_.group.size();
+      slopes.assign(all.begin() + static_cast<int64_t>(share) * tp_.group.rank(),
+                    all.begin() + static_cast<int64_t>(share) * (tp_.group.rank() + 1));
+    }
+    return mask = std::make_shared<const AttentionMask>(std::move(slopes), spec_.WindowOf(layer));
+  }
+
+  const TrainConfig& config_;
+  const ModelSpec& spec_;
+  FlatParameters& parameters_;
+  const TensorParallel& tp_;
+  RandomStreams& streams_;
+  std::shared_ptr<const Rotary> rotary_;
+  std::map<int64_t, std::shared_ptr<const AttentionMask>> masks_;  // by window
+};
 
 }  // namespace
 
-Tensor TransformerLayer::forward(const Tensor& x, bool training) const {
-  const Tensor y = x + Dropout(attention.forward(input_norm.forward(x), training), dropout, training);
-  return y + Dropout(mlp.forward(post_attention_norm.forward(y)), dropout, training);
+Tensor TransformerLayer::Attend(const Tensor& x, bool training) const {
+  return attention.forward(input_norm.forward(x), training);
 }
 
-GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, const FlatParameters& parameters,
-                   RandomStreams& streams)
-    : tp_(dims.tp),
-      embedding_dropout_(config.hidden_dropout),
-      recompute_(config.recompute()),
-      streams_(&streams) {
-  const Parts model{config, parameters, tp_, ""};
-  const std::vector<int> stages = LayersPerStage(config.num_layers, dims.topology.pp);
-  if (dims.at.pp == 0) {
-    const VocabularyShard shard = ShardOf(parameters, "embedding.word.weight");
-    embedding_.emplace(model.View("embedding.word.weight"), model.View("embedding.position.weight"),
-                       shard.first_id, shard.ids, tp_);
+Tensor TransformerLayer::FeedForward(const Tensor& x, const Tensor& attended, bool training) const {
+  const Tensor residual = residual_behind_norm ? input_norm.forward(x) : x;  // again: few models need it
+  Tensor y, middle;
+  if (parallel_residual) {
+    y = residual + Dropout(attended, dropout, training, own_stream);
+    middle = post_attention_norm.forward(x);
+  } else {
+    const KeepMask mask = DrawKeepMask(attended, dropout, training, own_stream);
+    std::tie(y, middle) = post_attention_norm.forward(residual, attended, mask);
   }
-  for (int layer = 0; layer < config.num_layers; ++layer)
-    if (StageOf(layer, stages) == dims.at.pp)
-      layers_.push_back(MakeLayer({config, parameters, tp_, fmt::format("layers.{}.", layer)}, streams));
-  if (dims.at.pp == dims.topology.pp - 1) {
-    const std::string head =
-        config.untie_embeddings_and_output_weights ? "output.weight" : "embedding.word.weight";
-    final_norm_ = model.Norm("final_norm");
-    head_.emplace("logits", model.View(head), Parameter(), tp_);
-    head_shard_ = ShardOf(parameters, head);
+  return (residual_behind_norm ? middle : y) + Dropout(mlp.forward(middle), dropout, training, own_stream);
+}
+
+Tensor TransformerLayer::forward(const Tensor& x, bool training) const {
+  return FeedForward(x, Attend(x, training), training);
+}
+
+GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatParameters& parameters,
+                   RandomStreams& streams, UnitHooks* hooks, int chunk)
+    : tp_(TensorParallelOf(config, dims.tp)),
+      embedding_dropout_(config.hidden_dropout),
+      scatters_embedding_(config.scattered_embeddings && dims.tp.size() > 1),
+      leaves_out_labels_(config.eod_mask_loss),
+      recompute_(config, dims.tp),
+      streams_(&streams),
+      hooks_(hooks) {
+  const ModelSpec spec = SpecOf(config);
+  ModelBuilder model(config, spec, parameters, tp_, streams);
+  const Result<std::vector<int>> chunks = LayersPerChunk(config.num_layers, dims.topology);
+  TORCH_CHECK(chunks.ok(), chunks.status().message());
+  const int part = chunk * dims.topology.pp + dims.at.pp;
+  if (part == 0) {
+    const VocabularyShard shard = ShardOf(parameters, "embedding.word.weight");
+    embedding_.emplace(model.Weight("embedding.word"), shard.first_id, shard.ids, tp_);
+    if (spec.has.embedding_norm) embedding_norm_ = model.MakeNorm("embedding.norm");
+    if (spec.has.positions) positions_.emplace(model.Weight("embedding.position"), tp_);
+  }
+  first_layer_ = std::accumulate(chunks->begin(), chunks->begin() + part, 0);
+  for (int layer = first_layer_; layer < first_layer_ + chunks->at(part); ++layer)
+    layers_.push_back(model.MakeLayer(layer));
+  if (part == static_cast<int>(chunks->size()) - 1) {
+    const std::string head = spec.tied ? "embedding.word" : "output";
+    final_norm_ = model.MakeNorm("final_norm");
+    head_.emplace("logits", model.Weight(head), Parameter(), tp_);
+    head_shard_ = ShardOf(parameters, head + ".weight");
     head_shard_.counts_padding = config.softmax_over_padding;
   }
 }
 
+std::vector<GptStage> MakeChunks(const TrainConfig& config, const ParallelDims& dims,
+                                 FlatParameters& parameters, RandomStreams& streams, UnitHooks* hooks) {
+  std::vector<GptStage> chunks;
+  for (int chunk = 0; chunk < dims.topology.virtual_stages; ++chunk)
+    chunks.emplace_back(config, dims, parameters, streams, hooks, chunk);
+  return chunks;
+}
+
+Tensor GptStage::Embed(const Tensor& tokens, bool training) const {
+  Tensor x = embedding_->forward(tokens);
+  if (embedding_norm_) x = embedding_norm_->forward(x);
+  if (positions_) x = positions_->forward(x);
+  if (tp_.cuts_rows()) return Dropout(x, embedding_dropout_, training, streams_);
+  if (!scatters_embedding_) return Dropout(x, embedding_dropout_, training);
+  return OnScatteredRows(
+      [&](const Tensor& rows) { return Dropout(rows, embedding_dropout_, training, streams_); }, x,
+      tp_.group);
+}
+
 Tensor GptStage::forward(const Tensor& input, bool training) const {
-  Tensor x = is_first() ? Dropout(embedding_->forward(input), embedding_dropout_, training) : input;
-  for (const TransformerLayer& layer : layers_) {
-    const auto run = [&layer, training](const Tensor& in) { return layer.forward(in, training); };
-    x = recompute_ && training ? Recompute(run, x, *streams_) : run(x);
-  }
+  Tensor x = input;
+  if (is_first())
+    x = RunUnit(
+        hooks_, kBeforeLayers, [&](const Tensor& in) { return Embed(in, training); }, x);
+  for (const LayerGroup& group : recompute_.Groups(static_cast<int>(layers_.size())))
+    x = RunLayers(group, x, training);
   return x;
 }
 
-Tensor GptStage::Logits(const Tensor& hidden) const {
+// A layer that is recomputed alone, from an input that is kept as it is, is so inside its unit: its
+// parameters then come once for both. Around its unit nothing else holds on to the input.
+Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training) const {
+  const bool again = group.recomputed && training;
+  const bool alone = group.end - group.begin == 1 && recompute_.keeping().plain();
+  const bool inside = again && (alone || recompute_.split_layers());
+  const auto run = [this, group, training, inside](const Tensor& in) {
+    Tensor y = in;
+    for (int i = group.begin; i < group.end; ++i) {
+      const TransformerLayer* layer = &layers_[static_cast<size_t>(i)];
+      const auto unit = [&](const Tensor& t) {
+        return inside ? RecomputeLayer(*layer, t) : layer->forward(t, training);
+      };
+      y = RunUnit(hooks_, first_layer_ + i, unit, y);
+    }
+    return y;
+  };
+  return again && !inside ? Recompute(run, x, *streams_, recompute_.keeping()) : run(x);
+}
+
+Tensor GptStage::RecomputeLayer(const TransformerLayer& layer, const Tensor& x) const {
+  const Keeping& keeping = recompute_.keeping();
+  if (!recompute_.split_layers())
+    return Recompute([&layer](const Tensor& in) { return layer.forward(in, true); }, x, *streams_, keeping);
+  const Tensor attended =
+      Recompute([&layer](const Tensor& in) { return layer.Attend(in, true); }, x, *streams_, keeping);
+  const BlockOfMany rest = [&layer](const std::vector<Tensor>& in) {
+    return layer.FeedForward(in[0], in[1], true);
+  };
+  return Recompute(rest, {x, attended}, *streams_, keeping);
+}
+
+Tensor GptStage::LogitsOf(const Tensor& hidden) const {
   const Tensor logits = head_->forward(final_norm_->forward(hidden));
   return logits.view({-1, logits.size(-1)});
 }
 
+Tensor GptStage::Logits(const Tensor& hidden) const {
+  return RunUnit(
+      hooks_, kAfterLayers, [this](const Tensor& in) { return LogitsOf(in); }, hidden);
+}
+
 Tensor GptStage::Loss(const Tensor& hidden, const Tensor& labels) const {
-  return VocabularyParallelCrossEntropy(Logits(hidden), labels.view({-1}), head_shard_, tp_);
+  return RunUnit(
+      hooks_, kAfterLayers,
+      [&](const Tensor& in) {
+        Tensor logits = LogitsOf(in), targets = labels.view({-1});
+        if (leaves_out_labels_) {
+          const Tensor counted = targets.ne(kNoLabel).nonzero().view({-1});
+          if (counted.numel() == 0) return logits.sum(at::kFloat) * 0;
+          logits = logits.index_select(0, counted);
+          targets = targets.index_select(0, counted);
+        }
+        return VocabularyParallelCrossEntropy(logits, targets, head_shard_, tp_.group);
+      },
+      hidden);
 }
 
 }  // namespace cairn

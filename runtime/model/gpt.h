@@ -1,5 +1,5 @@
-// One pipeline stage of a GPT-2 style decoder: learned positions, layer norm before each block, GELU, output
-// layer tied to the embedding (or not).
+// One pipeline stage of a decoder: norm before each block, residuals around them; what else it is made of, a
+// ModelSpec says (runtime/config/model_spec.h).
 //
 // b samples of s tokens, hidden size h, vocabulary V. With one stage it is the whole model.
 #pragma once
@@ -7,53 +7,81 @@
 #include <optional>
 
 #include "runtime/comm/parallel_dims.h"
-#include "runtime/config/train_config.h"
+#include "runtime/config/model_spec.h"
 #include "runtime/model/attention.h"
 #include "runtime/model/cross_entropy.h"
 #include "runtime/model/flat_parameters.h"
-#include "runtime/model/layer_norm.h"
 #include "runtime/model/mlp.h"
+#include "runtime/model/norm.h"
+#include "runtime/model/parameter_unit.h"
+#include "runtime/model/recompute_plan.h"
 
 namespace cairn {
 
 struct TransformerLayer {
-  LayerNorm input_norm;
+  Norm input_norm;
   Attention attention;
-  LayerNorm post_attention_norm;
+  Norm post_attention_norm;
   Mlp mlp;
   double dropout;
+  RandomStreams* own_stream;  // of dropout, where this rank has rows of its own; or null
+  bool parallel_residual;     // attention and MLP read the same input
+  bool residual_behind_norm;  // a block's normed input is what its output is added to
 
   at::Tensor forward(const at::Tensor& x, bool training) const;  // [b, s, h] -> [b, s, h]
+  // Its two halves: what attention gives, and the layer's result from both.
+  at::Tensor Attend(const at::Tensor& x, bool training) const;
+  at::Tensor FeedForward(const at::Tensor& x, const at::Tensor& attended, bool training) const;
 };
+
+inline constexpr int64_t kNoLabel = -1;  // of a token whose prediction is not counted
 
 class GptStage {
  public:
-  // `parameters` and `streams` must outlive the stage.
-  GptStage(const TrainConfig& config, const ParallelDims& dims, const FlatParameters& parameters,
-           RandomStreams& streams);
+  // All must outlive the stage. `hooks`: what happens around the use of each unit of parameters; or null.
+  // `chunk`: which of this rank's virtual stages (topology.h).
+  GptStage(const TrainConfig& config, const ParallelDims& dims, FlatParameters& parameters,
+           RandomStreams& streams, UnitHooks* hooks = nullptr, int chunk = 0);
 
-  // `input`: int64 tokens [b, s] on the first stage, activations [b, s, h] of the stage before on the others.
-  // Gives activations [b, s, h].
+  // `input`: int64 tokens [b, s] on the first stage, activations of the stage before on the others. Gives
+  // activations [b, s, h], or this rank's rows of them [b * s / tp, h] (tensor_parallel.h).
   at::Tensor forward(const at::Tensor& input, bool training) const;
 
   // Last stage only. `hidden` is forward's result.
   at::Tensor Logits(const at::Tensor& hidden) const;  // [b * s, V / tp], padded
-  at::Tensor Loss(const at::Tensor& hidden,
-                  const at::Tensor& labels) const;  // mean over labels [b, s]; fp32 scalar
+  // Mean over labels [b, s]; fp32 scalar. With --eod-mask-loss over those that are not kNoLabel; 0 where
+  // there are none.
+  at::Tensor Loss(const at::Tensor& hidden, const at::Tensor& labels) const;
 
   bool is_first() const { return embedding_.has_value(); }
   bool is_last() const { return final_norm_.has_value(); }
 
  private:
+  at::Tensor Embed(const at::Tensor& tokens, bool training) const;
+  at::Tensor RunLayers(const LayerGroup& group, const at::Tensor& x, bool training) const;
+  at::Tensor RecomputeLayer(const TransformerLayer& layer, const at::Tensor& x) const;
+  at::Tensor LogitsOf(const at::Tensor& hidden) const;
+
   std::optional<VocabularyParallelEmbedding> embedding_;
+  std::optional<Norm> embedding_norm_;
+  std::optional<PositionEmbedding> positions_;
+  int first_layer_ = 0;
   std::vector<TransformerLayer> layers_;
-  std::optional<LayerNorm> final_norm_;
+  std::optional<Norm> final_norm_;
   std::optional<ColumnParallelLinear> head_;
   VocabularyShard head_shard_;
-  ProcessGroup tp_;
+  TensorParallel tp_;
   double embedding_dropout_;
-  bool recompute_;
+  bool scatters_embedding_;
+  bool leaves_out_labels_;
+  RecomputePlan recompute_;
   RandomStreams* streams_;
+  UnitHooks* hooks_;
 };
+
+// All virtual stages of this rank, in order.
+std::vector<GptStage> MakeChunks(const TrainConfig& config, const ParallelDims& dims,
+                                 FlatParameters& parameters, RandomStreams& streams,
+                                 UnitHooks* hooks = nullptr);
 
 }  // namespace cairn

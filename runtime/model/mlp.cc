@@ -2,8 +2,13 @@
 
 #include <torch/torch.h>
 
+#include "runtime/model/activation.h"
+
 namespace cairn {
 
-at::Tensor Mlp::forward(const at::Tensor& x) const { return down_.forward(at::gelu(up_.forward(x), "tanh")); }
+at::Tensor Mlp::forward(const at::Tensor& x) const {
+  const at::Tensor inner = up_.forward(x);
+  return down_.forward(gated_ ? ActivateGated(activation_, inner) : Activate(activation_, inner));
+}
 
 }  // namespace cairn

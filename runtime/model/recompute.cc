@@ -28,16 +28,28 @@ class StreamsAt {
 
 }  // namespace
 
-Tensor Recompute(const std::function<Tensor(const Tensor&)>& block, const Tensor& x, RandomStreams& streams) {
-  const ByHand by_hand({x});
+Tensor Recompute(const std::function<Tensor(const Tensor&)>& block, const Tensor& x, RandomStreams& streams,
+                 const Keeping& keeping) {
+  return Recompute([block](const std::vector<Tensor>& inputs) { return block(inputs[0]); },
+                   std::vector<Tensor>{x}, streams, keeping);
+}
+
+Tensor Recompute(const BlockOfMany& block, const std::vector<Tensor>& inputs, RandomStreams& streams,
+                 const Keeping& keeping) {
+  const ByHand by_hand(inputs);
   const std::string state = streams.SaveState();
-  const Tensor y = block(x);
-  return by_hand.Finish(y, [block, x, state, &streams](const Tensor& dy) -> std::vector<Tensor> {
+  const Tensor y = block(inputs);
+  std::vector<KeptActivation> kept;
+  for (const Tensor& input : inputs) kept.emplace_back(input, keeping);
+  return by_hand.Finish(y, [block, kept, state, &streams](const Tensor& dy) {
     const at::AutoGradMode grad(true);
     const StreamsAt then(streams, state);
-    const Tensor input = x.detach().requires_grad_();
-    torch::autograd::backward({block(input)}, {dy});
-    return {input.grad()};
+    std::vector<Tensor> again;
+    for (const KeptActivation& input : kept) again.push_back(input.Get().detach().requires_grad_());
+    torch::autograd::backward({block(again)}, {dy});
+    std::vector<Tensor> grads;
+    for (const Tensor& input : again) grads.push_back(input.grad());
+    return grads;
   });
 }
 

@@ -5,7 +5,9 @@
 #include <ATen/Tensor.h>
 
 #include <functional>
+#include <vector>
 
+#include "runtime/model/kept_activation.h"
 #include "runtime/model/random_streams.h"
 
 namespace cairn {
@@ -13,6 +15,11 @@ namespace cairn {
 // block(x), but with nothing kept but x. In backward the block runs again under the random streams of the
 // first time, so that dropout drops the same. `block` and `streams` must outlive backward.
 at::Tensor Recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& x,
-                     RandomStreams& streams);
+                     RandomStreams& streams, const Keeping& keeping = {});
+
+// The same of several inputs.
+using BlockOfMany = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+at::Tensor Recompute(const BlockOfMany& block, const std::vector<at::Tensor>& inputs, RandomStreams& streams,
+                     const Keeping& keeping = {});
 
 }  // namespace cairn

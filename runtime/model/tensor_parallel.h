@@ -5,17 +5,38 @@
 // Source: Shoeybi et al., "Megatron-LM" (2019), section 3: f is the identity forward and an all-reduce
 // backward, g the other way round. Replicated parameters get bit-identical gradients on all tensor parallel
 // ranks, since they are computed from all-reduced activations and gradients.
+//
+// With sequence parallelism (Korthikanti et al. 2022) a rank holds its part of the rows between the layers:
+// f gathers rows and g sums and scatters them, with the same bytes, and norms and dropout work on 1/TP of the
+// activations. Rows are cut as they lie, [b * s, h], so that each part is one stretch of memory.
 #pragma once
 
 #include "runtime/comm/process_group.h"
-#include "runtime/model/autograd.h"
+#include "runtime/model/parameter.h"
 
 namespace cairn {
 
-// y = x W^T + b, W [out / tp, in]. Activations are [..., features].
+// The ranks that layers are cut across, and what each holds of the activations between them.
+struct TensorParallel {
+  ProcessGroup group;
+  int64_t sequence = 0;  // tokens of a sample, where ranks hold parts of the rows; 0: they hold all
+
+  bool cuts_rows() const { return sequence > 0; }
+  // What the ranks hold together: [b * s, features].
+  at::Tensor AllRows(const at::Tensor& held, std::string_view what) const;
+  // Starts the sum of `partial` [b * s, features] over the ranks; the tensor is what this rank holds of it.
+  struct Sum {
+    at::Tensor held;
+    Work work;
+  };
+  Sum StartSum(at::Tensor partial, std::string_view what) const;
+  at::Tensor SumOf(at::Tensor partial, std::string_view what) const;
+};
+
+// y = x W^T + b, W [out / tp, in]. Activations are [..., features], or held rows.
 class ColumnParallelLinear {
  public:
-  ColumnParallelLinear(std::string name, Parameter weight, Parameter bias, ProcessGroup tp)
+  ColumnParallelLinear(std::string name, Parameter weight, Parameter bias, TensorParallel tp)
       : name_(std::move(name)), weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
 
   at::Tensor forward(const at::Tensor& x) const;  // [..., in] -> [..., out / tp]
@@ -24,13 +45,13 @@ class ColumnParallelLinear {
   std::string name_;  // for the watchdog
   Parameter weight_;
   Parameter bias_;  // [out / tp], or undefined
-  ProcessGroup tp_;
+  TensorParallel tp_;
 };
 
 // y = sum over ranks of x W^T, plus b: W [out, in / tp], b [out] replicated.
 class RowParallelLinear {
  public:
-  RowParallelLinear(std::string name, Parameter weight, Parameter bias, ProcessGroup tp)
+  RowParallelLinear(std::string name, Parameter weight, Parameter bias, TensorParallel tp)
       : name_(std::move(name)), weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
 
   at::Tensor forward(const at::Tensor& x) const;  // [..., in / tp] -> [..., out]
@@ -38,30 +59,36 @@ class RowParallelLinear {
  private:
   std::string name_;
   Parameter weight_;
-  Parameter bias_;
-  ProcessGroup tp_;
+  Parameter bias_;  // or undefined
+  TensorParallel tp_;
 };
 
-// Rows of a table that is cut along the vocabulary, plus those of a replicated table of positions.
+// Rows of a table that is cut along the vocabulary.
 class VocabularyParallelEmbedding {
  public:
   // `first_id`: the token of row 0 of this rank's `word`, which holds `ids` true rows and then padding.
-  VocabularyParallelEmbedding(Parameter word, Parameter position, int64_t first_id, int64_t ids,
-                              ProcessGroup tp)
-      : word_(std::move(word)),
-        position_(std::move(position)),
-        first_id_(first_id),
-        ids_(ids),
-        tp_(std::move(tp)) {}
+  VocabularyParallelEmbedding(Parameter word, int64_t first_id, int64_t ids, TensorParallel tp)
+      : word_(std::move(word)), first_id_(first_id), ids_(ids), tp_(std::move(tp)) {}
 
   at::Tensor forward(const at::Tensor& tokens) const;  // int64 [b, s] -> [b, s, h]
 
  private:
-  Parameter word_;      // [V / tp, h]
-  Parameter position_;  // [S, h], S >= s
+  Parameter word_;  // [V / tp, h]
   int64_t first_id_;
   int64_t ids_;
-  ProcessGroup tp_;
+  TensorParallel tp_;
+};
+
+// Adds the rows of a replicated table of positions.
+class PositionEmbedding {
+ public:
+  PositionEmbedding(Parameter table, TensorParallel tp) : table_(std::move(table)), tp_(std::move(tp)) {}
+
+  at::Tensor forward(const at::Tensor& x) const;  // [b, s, h] -> the same
+
+ private:
+  Parameter table_;  // [S, h], S >= s
+  TensorParallel tp_;
 };
 
 }  // namespace cairn

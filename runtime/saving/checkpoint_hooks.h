@@ -16,8 +16,8 @@ namespace cairn {
 
 // This rank's tensors, in the order of the rank's flat buffer (ckpt/model/placement.h).
 struct StateBuffers {
-  // One role's elements. Weights always cover the whole buffer; masters and moments cover the whole buffer
-  // under ZeRO 0 and this data parallel rank's partition under ZeRO 1.
+  // One role's elements: of the whole buffer, or of this data parallel rank's partition (masters and moments
+  // from ZeRO 1 on, weights under ZeRO 3).
   struct Part {
     Role role = Role::kWeight;
     Dtype dtype = Dtype::kF32;
@@ -28,8 +28,19 @@ struct StateBuffers {
 
   const std::vector<ParameterSpec>& specs;
   const RankLayout& layout;
-  std::vector<Part> parts;  // weight, then master (16-bit weights only), exp_avg, exp_avg_sq
+  std::vector<Part> parts;  // weight, then master (16-bit weights only), then the optimizer's states
   std::string rng_state;    // opaque, up to date in every AfterStep; see Resume
+};
+
+// How the saves of this process went so far.
+struct SaveStats {
+  int64_t failed = 0;
+  // The newest step in the run directory: the one resumed from, or saved since.
+  std::optional<int64_t> durable_iteration;
+  // Where this process saved it.
+  std::optional<double> durable_unix_seconds;
+  std::optional<double> seconds;        // from its beginning until it was durable
+  std::optional<double> stall_seconds;  // of these, those that the training waited
 };
 
 class CheckpointHooks {
@@ -65,6 +76,8 @@ class CheckpointHooks {
 
   // Called once after the last step: returns when everything is durable.
   virtual Status Finish() = 0;
+
+  virtual SaveStats Stats() const { return {}; }
 };
 
 }  // namespace cairn

@@ -16,6 +16,21 @@
 #include "runtime/saving/resume.h"
 
 namespace cairn {
+namespace {
+
+// Of a training that begins with the weights and the optimizer of another.
+TrainState BeforeProgress(const TrainState& other) {
+  return {.optimizer_steps = other.optimizer_steps,
+          .seed = kUnknownSeed,
+          .loss_scale = other.loss_scale,
+          .loss_scale_good_steps = other.loss_scale_good_steps,
+          .loss_scale_hysteresis = other.loss_scale_hysteresis,
+          .health = {},
+          .validation = {}};
+}
+
+}  // namespace
+
 Checkpointer::Checkpointer(CheckpointerOptions options, std::unique_ptr<ControlPlane> control)
     : options_(std::move(options)), control_(std::move(control)), interval_(options_.save_interval) {}
 
@@ -75,7 +90,9 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
     Say(fmt::format("steps are saved without a tokenizer: {}", read.status().message()));
     return {};
   }
-  return {};
+  std::vector<BesideFile> files;
+  for (const auto& [name, bytes] : options_.tokenizer_files) files.push_back({name, bytes});
+  return files;
 }
 
 // A missing local directory costs the local level, not the training.
@@ -121,6 +138,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
        .run = run_,
        .load = options_.load,
        .finetune = options_.finetune,
+       .no_optimizer = options_.no_load_optim,
        .load_unhealthy = options_.load_unhealthy,
        .start_anew = options_.start_anew,
        .local = local ? &*local : nullptr,
@@ -141,6 +159,10 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
              .own = resumed->continues};
   if (resumed->continues) newest_saved_ = resumed->state.iteration;
   if (!resumed->durable) undrained_ = resumed->state;
+  if (resumed->continues && resumed->durable) stats_.durable_iteration = resumed->state.iteration;
+  if (options_.no_load_optim && resumed->continues && control_->rank() == 0)
+    Say("--no-load-optim is about --load; the run's own step continues with its optimizer");
+  if (options_.reset_progress && !resumed->continues) return std::optional(BeforeProgress(resumed->state));
   return std::optional(resumed->state);
 }
 
@@ -272,7 +294,7 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .history = nlohmann::json::array()};
   save->info.state["health"] = ToJson(HealthAt(state));
   if (options_.save_interval < 0 && interval_ > 0) save->info.state["save_interval"] = interval_;
-  if (!options_.param_groups.empty()) save->info.state["param_groups"] = options_.param_groups;
+  if (options_.optimizer_facts) save->info.state.update(options_.optimizer_facts(state));
   save->nonce = fmt::format("{}{:x}", nonce_, saves_++);
   save->tensors = tensors_;
   save->snapshot = slot.snapshot.get();
@@ -367,23 +389,35 @@ Result<std::string> Checkpointer::ChooseInterval() {
   });
 }
 
+void Checkpointer::NoteDurable(const Save& save) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double ago = SecondsSince(save.started) - save.durable_seconds;  // it is collected later
+  stats_.durable_iteration = save.info.identity.step;
+  stats_.durable_unix_seconds = std::chrono::duration<double>(now).count() - ago;
+  stats_.seconds = save.durable_seconds;
+  stats_.stall_seconds = save.stall_seconds;
+}
+
 // Reports a save that is still being copied from a local step, and again when it is in save_dir. LocalSaver
 // reports its own failures.
 void Checkpointer::Report(const Save& save) {
   const int64_t step = save.info.identity.step;
-  if (save.durable && !save.drain && save.status.ok()) auto_.Saved(save.durable_seconds);
+  if (save.durable && !save.drain && save.status.ok()) {
+    auto_.Saved(save.durable_seconds);
+    NoteDurable(save);
+  }
   if (save.durable && !save.drain && step >= last_collected_) {
     last_collected_ = step;
     last_outcome_ = save.status;
   }
   if (!save.status.ok()) {
-    ++failed_saves_;
+    ++stats_.failed;
     newest_saved_ = -1;
     if (control_->rank() == 0 && save.durable)
       Say(
           fmt::format("checkpoint of iteration {} FAILED ({} so far): {}; training continues, the next "
                       "interval tries again",
-                      step, failed_saves_, save.status.message()));
+                      step, stats_.failed, save.status.message()));
   } else if (control_->rank() == 0) {
     const bool local = save.drain || !save.durable;
     Print(fmt::format(

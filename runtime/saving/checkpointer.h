@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,9 +35,12 @@ struct CheckpointerOptions {
   std::string save_dir;         // run directory; empty: never saves
   std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
   bool finetune = false;        // of `load` the weights alone count
+  bool no_load_optim = false;   // of `load` all but the optimizer
+  bool reset_progress = false;  // `load` gives weights and optimizer to a training that begins
   bool load_unhealthy = false;  // see ResumePlaces
   bool start_anew = false;
-  std::string tokenizer;      // directory of the data's; steps of `save_dir` and `load` come first
+  std::string tokenizer;  // directory of the data's; steps of `save_dir` and `load` come first
+  std::map<std::string, std::string> tokenizer_files = {};  // instead, by name
   int64_t save_interval = 0;  // steps; 0: only when forced; below 0: as AutoInterval finds
   double node_failure_seconds = kNodeMtbfHours * 3600;  // between failures of one node, for the latter
   LocalOptions local;                                   // node-local steps, which every save goes through
@@ -48,8 +52,10 @@ struct CheckpointerOptions {
   bool split_master = false;
   RetentionPolicy retention;
   Topology topology;
-  nlohmann::json model;                                   // for the manifest
-  nlohmann::json param_groups = nlohmann::json::array();  // the same, in its state: the optimizer's
+  nlohmann::json model;  // for the manifest
+  // What its state says of the optimizer besides, for the systems that a step may be converted to; may be
+  // empty.
+  std::function<nlohmann::json(const TrainState&)> optimizer_facts;
   Direct direct = Direct::kAuto;
   // Device memory to host and back; used for parts with on_gpu only.
   std::function<void(void* to, const void* from, size_t bytes, bool to_device)> device_copy;
@@ -73,7 +79,7 @@ class Checkpointer : public CheckpointHooks {
   Result<std::string> GiveUp(const TrainState& state) override;
   Status Finish() override;
 
-  int64_t failed_saves() const { return failed_saves_; }
+  SaveStats Stats() const override { return stats_; }
 
  private:
   // One snapshot's memory, and the random state that it takes over at once.
@@ -98,6 +104,7 @@ class Checkpointer : public CheckpointHooks {
   void Begin(Slot& slot, const TrainState& state, const StateBuffers& buffers, bool durable);
   void Collect(Slot& slot);  // waits for its save, reports how it went
   void Report(const Save& save);
+  void NoteDurable(const Save& save);
   void CollectDone();
   void CollectAll();
   Status FindInterval();
@@ -120,7 +127,7 @@ class Checkpointer : public CheckpointHooks {
   AutoInterval auto_;
   int64_t interval_ = 0;  // steps between saves; below 0: not found yet
   int64_t saves_ = 0;
-  int64_t failed_saves_ = 0;
+  SaveStats stats_;
   int64_t newest_saved_ = -1;            // iteration of the last save begun
   std::optional<TrainState> undrained_;  // resumed from a local step that save_dir has not
   int64_t last_collected_ = -1;          // the newest durable save of which this is known:

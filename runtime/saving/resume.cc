@@ -14,6 +14,7 @@
 #include <map>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/flat_range.h"
 #include "ckpt/codec/cast.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/model_function.h"
@@ -26,10 +27,7 @@ namespace {
 constexpr uint64_t kWindowElements = 1 << 20;
 constexpr uint64_t kGpuBatchBytes = 1 << 30;  // of host memory, or the largest box
 
-FlatRange Overlap(FlatRange a, FlatRange b) {
-  const uint64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
+bool IsMoment(Role role) { return role == Role::kExpAvg || role == Role::kExpAvgSq; }
 
 struct Stretch {
   Box box;            // of the tensor
@@ -60,6 +58,17 @@ bool IsOwn(const nlohmann::json& state) {
   return state.is_object() && state.contains("nan_iterations") && state.contains("optimizer_steps");
 }
 
+// Iteration and data stay. The schedule is the optimizer's, as in Megatron, and so is the loss scale.
+TrainState WithoutOptimizer(TrainState state) {
+  const TrainState begins;
+  state.optimizer_steps = begins.optimizer_steps;
+  state.scheduled_samples = begins.scheduled_samples;
+  state.loss_scale = begins.loss_scale;
+  state.loss_scale_good_steps = begins.loss_scale_good_steps;
+  state.loss_scale_hysteresis = begins.loss_scale_hysteresis;
+  return state;
+}
+
 std::string NameOf(int64_t local_step, const std::string& directory) {
   return local_step >= 0 ? fmt::format("local step {}", local_step) : directory;
 }
@@ -78,10 +87,8 @@ Status CheckFunction(const nlohmann::json& model, const nlohmann::json& trained)
     return NotSupported("it is a model of the family {}, this training computes {}", family, own);
   const Status same = SameFunction(model, trained, "this training");
   return same.ok() ? same
-                   : NotSupported(
-                         "{}; flags set the sizes, --layernorm-epsilon and "
-                         "--untie-embeddings-and-output-weights, the rest cannot be trained here",
-                         same.message());
+                   : NotSupported("{}; leave the flags of the model out, and it is trained as it is",
+                                  same.message());
 }
 
 // The step that `latest` names.
@@ -280,14 +287,16 @@ Status Resumer::LoadStep(FileSystem& fs, const std::string& directory, StateBuff
   Result<TrainState> loaded =
       IsOwn(state) ? TrainState::FromJson(state) : TrainState::FromOtherProgram(state, resumed.missing);
   if (!loaded.ok()) return loaded.status().WithContext(directory);
-  CAIRN_RETURN_IF_ERROR(LoadParts(*step, buffers).WithContext(directory));
-  LoadRng(*step, buffers);
-  resumed.state = *loaded;
-  resumed.step_run = step->manifest().run;
-  resumed.save_interval = IntField(state, "save_interval");
   resumed.continues =
       resumed.from_local ||
       (!places_.save_dir.empty() && directory == JoinPath(places_.save_dir, StepDirName(loaded->iteration)));
+  const bool no_optimizer = places_.no_optimizer && !resumed.continues;
+  CAIRN_RETURN_IF_ERROR(
+      (no_optimizer ? LoadWeights(*step, buffers) : LoadParts(*step, buffers)).WithContext(directory));
+  LoadRng(*step, buffers);
+  resumed.state = no_optimizer ? WithoutOptimizer(*std::move(loaded)) : *std::move(loaded);
+  resumed.step_run = step->manifest().run;
+  resumed.save_interval = IntField(state, "save_interval");
   return OkStatus();
 }
 
@@ -311,14 +320,16 @@ Status Resumer::LoadAs(StepReader& step, uint32_t tensor, const Box& box, Dtype 
   return OkStatus();
 }
 
-// Weights and masters; both from the masters of the step where it has them, else from its weights.
+// Weights and masters; both from the masters of the step where it has them and they are wanted, else from its
+// weights.
 Status Resumer::LoadWeights(StepReader& step, StateBuffers& buffers) {
   const TensorLookup lookup(step.catalog());
   for (const StateBuffers::Part& part : buffers.parts) {
     if (part.role != Role::kWeight && part.role != Role::kMaster) continue;
     for (const LocalParameter& local : buffers.layout.parameters) {
       const ParameterSpec& spec = buffers.specs[local.index];
-      Result<uint32_t> tensor = lookup.Find(spec.name, Role::kMaster);
+      const Role first = places_.weights_as_stored ? Role::kWeight : Role::kMaster;
+      Result<uint32_t> tensor = lookup.Find(spec.name, first);
       if (!tensor.ok()) tensor = lookup.Find(spec.name, Role::kWeight);
       if (!tensor.ok()) return InvalidArgument("{}; is it another architecture?", tensor.status().message());
       const TensorEntry& entry = step.catalog().tensors[*tensor];
@@ -347,27 +358,30 @@ Result<uint32_t> Resumer::TensorOf(const StepReader& step, const TensorLookup& l
         "training with --finetune",
         tensor.status().message());
   const TensorEntry& entry = step.catalog().tensors[*tensor];
-  const bool rounds = masters_alone && part.role == Role::kWeight && CanCast(entry.dtype, part.dtype);
+  const bool rounds = ((masters_alone && part.role == Role::kWeight) || IsMoment(part.role)) &&
+                      CanCast(entry.dtype, part.dtype);
   const bool same_shape = entry.spec.shape == spec.shape;
   if (!same_shape || (entry.dtype != part.dtype && !rounds))
     return DoesNotFit(entry, part, spec, same_shape ? ", or take its weights alone with --finetune" : "");
   return tensor;
 }
 
-// The trainer's AdamW has two moments, and one step for all parameters.
-Status Resumer::CheckStates(const StepReader& step) const {
-  constexpr Role kOwn[] = {Role::kWeight, Role::kMaster, Role::kExpAvg, Role::kExpAvgSq, Role::kRng};
-  for (const TensorEntry& tensor : step.catalog().tensors)
-    if (std::ranges::find(kOwn, tensor.role) == std::end(kOwn))
+// Every state of the step has a place in the trainer's optimizer, which has one step for all parameters.
+Status Resumer::CheckStates(const StepReader& step, const StateBuffers& buffers) const {
+  for (const TensorEntry& tensor : step.catalog().tensors) {
+    const Role role = tensor.role;
+    if (role == Role::kWeight || role == Role::kMaster || role == Role::kRng) continue;
+    if (std::ranges::find(buffers.parts, role, &StateBuffers::Part::role) == buffers.parts.end())
       return InvalidArgument(
-          "{}: its optimizer is not that of cairn train, which has no {}{}; take its weights alone with "
-          "--finetune",
-          DisplayName(tensor), Name(tensor.role), tensor.role == Role::kStep ? " of each parameter" : "");
+          "{}: this training's optimizer has no {}{}; choose the same --optimizer, or take the weights alone "
+          "with --finetune",
+          DisplayName(tensor), Name(role), role == Role::kStep ? " of each parameter" : "");
+  }
   return OkStatus();
 }
 
 Status Resumer::LoadParts(StepReader& step, StateBuffers& buffers) {
-  CAIRN_RETURN_IF_ERROR(CheckStates(step));
+  CAIRN_RETURN_IF_ERROR(CheckStates(step, buffers));
   const TensorLookup lookup(step.catalog());
   std::vector<ReadRequest> requests, for_gpu;
   for (const StateBuffers::Part& part : buffers.parts) {

@@ -15,14 +15,16 @@
 namespace cairn {
 
 struct ResumePlaces {
-  std::string save_dir;         // run directory of this training; empty: it saves nothing
-  std::string run;              // of the local steps
-  std::string load;             // CKPT to start from where save_dir has no step yet; may be empty
-  bool finetune = false;        // of `load` the weights alone
-  bool load_unhealthy = false;  // the newest step counts, healthy or not
-  bool start_anew = false;      // also where save_dir had steps and has none any more
-  LocalSteps* local = nullptr;  // of the same run, surveyed; null: none
-  nlohmann::json model = {};    // of this training, as its manifests have it; empty: any step is its model's
+  std::string save_dir;            // run directory of this training; empty: it saves nothing
+  std::string run;                 // of the local steps
+  std::string load;                // CKPT to start from where save_dir has no step yet; may be empty
+  bool finetune = false;           // of `load` the weights alone, from their masters where there are any, or
+  bool weights_as_stored = false;  // each as it is
+  bool no_optimizer = false;       // of `load` all but the optimizer's states and the schedule
+  bool load_unhealthy = false;     // the newest step counts, healthy or not
+  bool start_anew = false;         // also where save_dir had steps and has none any more
+  LocalSteps* local = nullptr;     // of the same run, surveyed; null: none
+  nlohmann::json model = {};  // of this training, as its manifests have it; empty: any step is its model's
 };
 
 struct Resumed {
@@ -70,7 +72,7 @@ class Resumer {
   Status LoadStep(FileSystem& fs, const std::string& directory, StateBuffers& buffers, Resumed& resumed);
   Result<uint32_t> TensorOf(const StepReader& step, const TensorLookup& lookup, const ParameterSpec& spec,
                             const StateBuffers::Part& part) const;
-  Status CheckStates(const StepReader& step) const;
+  Status CheckStates(const StepReader& step, const StateBuffers& buffers) const;
   Status LoadParts(StepReader& step, StateBuffers& buffers);
   Status LoadToGpu(StepReader& step, std::span<const ReadRequest> requests) const;
   Status LoadWeights(StepReader& step, StateBuffers& buffers);

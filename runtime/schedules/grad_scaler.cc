@@ -5,8 +5,10 @@
 namespace cairn {
 
 GradScaler::GradScaler(const TrainConfig& config)
-    : dynamic_(config.fp16),
-      initial_scale_(config.fp16 ? config.initial_loss_scale : 1.0),
+    : dynamic_(config.fp16 && config.loss_scale == 0),
+      initial_scale_(!config.fp16            ? 1.0
+                     : config.loss_scale > 0 ? config.loss_scale
+                                             : config.initial_loss_scale),
       min_scale_(config.min_loss_scale),
       window_(config.loss_scale_window),
       hysteresis_(config.hysteresis) {}

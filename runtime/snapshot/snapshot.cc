@@ -60,6 +60,7 @@ void Snapshot::Begin(const StepIdentity& identity, std::vector<Base> bases, bool
   next_ = copied_ = 0;
   begun_ = status_ = OkStatus();
   std::ranges::fill(is_copied_, 0);
+  on_host_ = std::ranges::count_if(chunks_, [this](const Chunk& chunk) { return !OnDevice(chunk.piece); });
 }
 
 // Whole pieces go past the cache: the trainer waits, and the writer reads them from memory anyway. A device's
@@ -135,20 +136,18 @@ void Snapshot::AwaitDevice() {
   changed_.notify_all();
 }
 
-// On the host both threads copy what is left. With a device, host memory is the checkpointer's own and stands
-// still, and the device's streams wait for each other.
+// Both threads copy what is left on the host; a device's streams wait for each other.
 void Snapshot::Complete() {
   if (!copier_.joinable()) return;
-  if (device_) {
-    if (begun_.ok()) (void)device_->FenceSources();
-    return;
-  }
+  if (device_ && begun_.ok()) (void)device_->FenceSources();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return bound_; });
   }
   CopyChunks();
-  copier_.join();
+  if (!device_) return copier_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return on_host_ == 0; });
 }
 
 void Snapshot::CopyChunks() {
@@ -193,6 +192,7 @@ void Snapshot::MarkCopied(size_t chunk) {
   {
     const std::lock_guard lock(mutex_);
     is_copied_[chunk] = 1;
+    --on_host_;
     while (copied_ < chunks_.size() && is_copied_[copied_]) ++copied_;
   }
   changed_.notify_all();

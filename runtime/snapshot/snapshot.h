@@ -6,7 +6,7 @@
 //   forward and backward, which leave weights and moments alone. Before the optimizer changes them the
 //   trainer calls Complete(), which helps with what is left.
 // What lies on a GPU is copied by a DeviceSnapshot (device_snapshot.h), which digests it there; behind, the
-// trainer then only fences its stream.
+// trainer then only fences its stream for it, and helps with what lies on the host (offloaded states).
 #pragma once
 
 #include <condition_variable>
@@ -94,6 +94,7 @@ class Snapshot {
   size_t next_ = 0;              // chunk to take
   size_t copied_ = 0;            // all chunks before this one are there
   std::vector<char> is_copied_;  // by chunk
+  int64_t on_host_ = 0;          // chunks on the host that are not copied yet
   Status begun_;                 // on the device
   Status status_;                // of the device's copy
 };

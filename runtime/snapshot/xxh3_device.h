@@ -10,11 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define CAIRN_HOST_DEVICE __host__ __device__
-#else
-#define CAIRN_HOST_DEVICE
-#endif
+#include "ckpt/base/host_device.h"
 
 namespace cairn::xxh3 {
 

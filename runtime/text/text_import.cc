@@ -14,19 +14,22 @@ Status Append(IndexedDatasetBuilder* builder, std::span<const int32_t> tokens) {
 Result<ImportCounts> ImportText(TextSource& source, const Tokenizer& tokenizer, bool append_eod,
                                 IndexedDatasetBuilder* builder, const ImportProgress& progress) {
   if (append_eod && !tokenizer.eod()) {
-    return InvalidArgument("--append-eod: this SentencePiece model has no </s> to end a document with");
+    return InvalidArgument("--append-eod: this tokenizer has no token that ends a document");
   }
   ImportCounts counts;
   DocumentEncoder encoder(tokenizer);
   TextChunk chunk;
   std::vector<int32_t> tokens;
   uint64_t document_tokens = 0;
+  const std::vector<int32_t> before = tokenizer.before(), behind = tokenizer.behind();
   for (;;) {
     CAIRN_ASSIGN_OR_RETURN(const bool more, source.Next(&chunk));
     if (!more) return counts;
     CAIRN_RETURN_IF_ERROR(encoder.Add(chunk.text, chunk.ends_document, &tokens));
+    if (document_tokens == 0 && !tokens.empty()) tokens.insert(tokens.begin(), before.begin(), before.end());
     document_tokens += tokens.size();
     const bool ends_document = chunk.ends_document && document_tokens > 0;
+    if (ends_document) tokens.insert(tokens.end(), behind.begin(), behind.end());
     if (ends_document && append_eod) tokens.push_back(*tokenizer.eod());
     CAIRN_RETURN_IF_ERROR(Append(builder, tokens));
     counts.tokens += tokens.size();

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "runtime/bpe/hf_tokenizer.h"
+
 namespace cairn {
 namespace {
 
@@ -99,21 +101,53 @@ Result<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(const std::string&
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 
-Result<std::string> ReadTokenizerModel(FileSystem& fs, std::string_view spec) {
-  if (spec == "bytes") return std::string();
-  if (!spec.starts_with(kSentencePiecePrefix)) {
-    return InvalidArgument("--tokenizer {}: expected bytes or sentencepiece:FILE", spec);
-  }
-  return ReadSmallFile(fs, std::string(spec.substr(kSentencePiecePrefix.size())), kMaxModelBytes);
+namespace {
+
+Result<LoadedTokenizer> LoadSentencePiece(FileSystem& fs, const std::string& path) {
+  LoadedTokenizer loaded;
+  CAIRN_ASSIGN_OR_RETURN(loaded.sentencepiece, ReadSmallFile(fs, path, kMaxModelBytes));
+  auto tokenizer = MakeSentencePieceTokenizer(loaded.sentencepiece);
+  if (!tokenizer.ok()) return tokenizer.status().WithContext(path);
+  loaded.tokenizer = std::move(tokenizer).value();
+  return loaded;
 }
 
-Result<std::unique_ptr<Tokenizer>> MakeTokenizer(FileSystem& fs, std::string_view spec) {
-  if (spec == "bytes") return MakeByteTokenizer();
-  CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadTokenizerModel(fs, spec));
-  auto tokenizer = MakeSentencePieceTokenizer(model);
+Result<LoadedTokenizer> LoadBpe(FileSystem& fs, const HfTokenizerPlace& place) {
+  LoadedTokenizer loaded;
+  CAIRN_ASSIGN_OR_RETURN(loaded.files, ReadHfTokenizerFiles(fs, place));
+  auto tokenizer = MakeHfTokenizer(loaded.files);
   if (!tokenizer.ok())
-    return tokenizer.status().WithContext(std::string(spec.substr(kSentencePiecePrefix.size())));
-  return tokenizer;
+    return tokenizer.status().WithContext(place.path.empty() ? place.vocab_file : place.path);
+  loaded.lost_bytes = (*tokenizer)->lost_bytes();
+  loaded.tokenizer = std::move(tokenizer).value();
+  return loaded;
+}
+
+}  // namespace
+
+Result<LoadedTokenizer> LoadTokenizer(FileSystem& fs, const std::string& spec) {
+  if (spec == "bytes") {
+    LoadedTokenizer loaded;
+    loaded.tokenizer = MakeByteTokenizer();
+    return loaded;
+  }
+  if (spec.starts_with(kSentencePiecePrefix))
+    return LoadSentencePiece(fs, spec.substr(kSentencePiecePrefix.size()));
+  if (spec.ends_with(".model")) return LoadSentencePiece(fs, spec);
+  const auto info = fs.Stat(spec);
+  if (!info.ok())
+    return InvalidArgument(
+        "--tokenizer {}: expected bytes, sentencepiece:FILE, a tokenizer.json or the directory of one ({})",
+        spec, info.status().message());
+  const std::string model = JoinPath(spec, "tokenizer.model");
+  if (info->is_directory() && !fs.Stat(JoinPath(spec, "tokenizer.json")).ok() && fs.Stat(model).ok())
+    return LoadSentencePiece(fs, model);
+  return LoadBpe(fs, {spec, "", ""});
+}
+
+Result<LoadedTokenizer> LoadGpt2Tokenizer(FileSystem& fs, const std::string& vocab_file,
+                                          const std::string& merge_file) {
+  return LoadBpe(fs, {"", vocab_file, merge_file});
 }
 
 }  // namespace cairn

@@ -1,7 +1,8 @@
-// Text to token ids: bytes, or a SentencePiece model.
+// Text to token ids: bytes, a SentencePiece model, or a byte-level BPE as Hugging Face publishes it.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,25 +11,9 @@
 
 #include "ckpt/base/status.h"
 #include "ckpt/io/file_system.h"
+#include "runtime/bpe/text_tokenizer.h"
 
 namespace cairn {
-
-struct Token {
-  int32_t id = 0;
-  uint64_t begin = 0, end = 0;  // the bytes of the text that it stands for; none for a dummy prefix, say
-};
-
-class Tokenizer {
- public:
-  virtual ~Tokenizer() = default;
-  virtual uint32_t vocab_size() const = 0;
-  // The token that ends a document; nothing where the model has none.
-  virtual std::optional<int32_t> eod() const = 0;
-  // Whether a text cut anywhere has the tokens of its parts.
-  virtual bool cuts_anywhere() const { return false; }
-  // Replaces `tokens` by those of `text`. Errors: Corrupt, from the model.
-  virtual Status Encode(std::string_view text, std::vector<Token>* tokens) const = 0;
-};
 
 // A token is a byte; 256 ends a document; 257 tokens in all.
 std::unique_ptr<Tokenizer> MakeByteTokenizer();
@@ -37,10 +22,20 @@ std::unique_ptr<Tokenizer> MakeByteTokenizer();
 // Megatron's GPTSentencePieceTokenizer. Errors: Corrupt.
 Result<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(const std::string& model);
 
-// The content of the model file that `spec` names; empty for bytes. Errors: as of MakeTokenizer.
-Result<std::string> ReadTokenizerModel(FileSystem& fs, std::string_view spec);
+// A tokenizer that exists, with its files.
+struct LoadedTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string sentencepiece;                 // content of the model file; empty: another kind
+  std::map<std::string, std::string> files;  // of a byte-level BPE, as transformers loads it
+  int lost_bytes = 0;                        // of 256, that a byte-level BPE has no token for
+};
 
-// `spec` is "bytes" or "sentencepiece:FILE". Errors: InvalidArgument, NotFound, Corrupt (naming the file).
-Result<std::unique_ptr<Tokenizer>> MakeTokenizer(FileSystem& fs, std::string_view spec);
+// `spec` is "bytes", "sentencepiece:FILE", or the path of a SentencePiece model (*.model), a tokenizer.json
+// or the directory of one. Errors: InvalidArgument, NotFound, NotSupported, Corrupt (naming the file).
+Result<LoadedTokenizer> LoadTokenizer(FileSystem& fs, const std::string& spec);
+
+// GPT-2's. Errors as above.
+Result<LoadedTokenizer> LoadGpt2Tokenizer(FileSystem& fs, const std::string& vocab_file,
+                                          const std::string& merge_file);
 
 }  // namespace cairn

@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/bpe/byte_characters.h"
+
 namespace cairn {
 namespace {
 
@@ -203,19 +205,6 @@ ordered_json BpeOf(const SpmModel& model, size_t unknown, bool bytes) {
           {"ignore_merges", false},
           {"vocab", vocabulary},
           {"merges", merges}};
-}
-
-// UTF-8 of the character that stands for a byte in GPT-2's vocabulary: printable ones for themselves, the
-// others from U+0100 on.
-std::string ByteCharacter(int byte) {
-  const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
-  int code = byte;
-  if (!printable(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += !printable(b);
-  }
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
 }  // namespace

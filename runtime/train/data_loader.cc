@@ -8,9 +8,8 @@
 
 #include <algorithm>
 
-#include "runtime/data/data_split.h"
-#include "runtime/data/gpt_dataset.h"
 #include "runtime/data/hash.h"
+#include "runtime/model/gpt.h"
 #include "runtime/train/mock_data.h"
 
 namespace cairn {
@@ -36,18 +35,29 @@ DataLoader::SampleFunction MockSource(const TrainConfig& config, const char* spl
   };
 }
 
-Result<std::unique_ptr<DataLoader>> OpenSplit(const TrainConfig& config, const ParallelDims& dims,
-                                              at::Device device,
-                                              const std::shared_ptr<const IndexedDataset>& indexed,
-                                              SequenceRange range, int64_t samples,
-                                              std::shared_ptr<const GptDataset>* set = nullptr) {
-  CAIRN_ASSIGN_OR_RETURN(GptDataset dataset, GptDataset::Create(indexed, range, samples, config.seq_length,
-                                                                static_cast<uint32_t>(config.seed)));
-  const uint64_t size = dataset.size();
-  auto shared = std::make_shared<const GptDataset>(std::move(dataset));
-  if (set != nullptr) *set = shared;
-  const auto source = [shared](uint64_t i, std::span<int64_t> out) { return shared->Sample(i, out); };
-  return std::make_unique<DataLoader>(config, dims, device, source, size);
+Result<DataRequest> RequestOf(const TrainConfig& config, const SampleCounts& counts) {
+  FileSystem& fs = FileSystem::Posix();
+  DataRequest request;
+  request.data_path = config.data_path;
+  request.split = config.split;
+  CAIRN_ASSIGN_OR_RETURN(request.train_groups, SplitGroupsOf(fs, config.train_weighted_split_paths,
+                                                             config.train_weighted_split_paths_path));
+  CAIRN_ASSIGN_OR_RETURN(request.valid_groups, SplitGroupsOf(fs, config.valid_weighted_split_paths,
+                                                             config.valid_weighted_split_paths_path));
+  CAIRN_ASSIGN_OR_RETURN(request.test_groups, SplitGroupsOf(fs, config.test_weighted_split_paths,
+                                                            config.test_weighted_split_paths_path));
+  request.train_samples = static_cast<uint64_t>(counts.train);
+  request.valid_samples = static_cast<uint64_t>(counts.validation);
+  request.test_samples = static_cast<uint64_t>(counts.test);
+  request.seq_length = static_cast<uint64_t>(config.seq_length);
+  request.seed = static_cast<uint32_t>(config.seed);
+  return request;
+}
+
+std::unique_ptr<DataLoader> LoaderOf(const TrainConfig& config, const ParallelDims& dims, at::Device device,
+                                     const std::shared_ptr<const BlendedDataset>& set) {
+  const auto source = [set](uint64_t i, std::span<int64_t> out) { return set->Sample(i, out); };
+  return std::make_unique<DataLoader>(config, dims, device, source, set->size());
 }
 
 }  // namespace
@@ -57,6 +67,7 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
     : micro_batch_size_(config.micro_batch_size),
       seq_length_(config.seq_length),
       vocab_size_(config.vocab_size),
+      eod_(config.eod_mask_loss ? config.eod : -1),
       device_(device),
       needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1),
       source_(std::move(source)),
@@ -83,34 +94,44 @@ MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) {
   if (!read.ok()) std::ranges::fill(all, 0);
   if (status_.ok()) status_ = read;
   const at::Tensor there = samples.to(device_, /*non_blocking=*/true);
-  return {there.narrow(1, 0, seq_length_).contiguous(), there.narrow(1, 1, seq_length_).contiguous()};
+  MicroBatch batch{there.narrow(1, 0, seq_length_).contiguous(),
+                   there.narrow(1, 1, seq_length_).contiguous()};
+  if (eod_ >= 0) batch.labels = batch.labels.masked_fill(batch.tokens.eq(eod_), kNoLabel);
+  return batch;
+}
+
+Status DataLoaders::status() const {
+  if (train && !train->status().ok()) return train->status();
+  for (const auto* sets : {&validation, &test})
+    for (const NamedLoader& set : *sets)
+      if (!set.loader->status().ok()) return set.loader->status();
+  return OkStatus();
 }
 
 Result<DataLoaders> OpenData(const TrainConfig& config, const ParallelDims& dims, at::Device device,
-                             int64_t train_samples, int64_t validation_samples) {
+                             const SampleCounts& counts) {
   DataLoaders loaders;
   if (config.mock_data) {
-    loaders.train =
-        std::make_unique<DataLoader>(config, dims, device, MockSource(config, "train"), train_samples);
-    if (validation_samples > 0)
-      loaders.validation = std::make_unique<DataLoader>(config, dims, device,
-                                                        MockSource(config, "validation"), validation_samples);
+    const auto mock = [&](const char* split, int64_t samples) {
+      return std::make_unique<DataLoader>(config, dims, device, MockSource(config, split), samples);
+    };
+    if (counts.train > 0) loaders.train = mock("train", counts.train);
+    loaders.train_data = {"made-up data"};
+    if (counts.validation > 0) loaders.validation.push_back({"", mock("validation", counts.validation)});
     return loaders;
   }
-  if (config.data_path.size() != 1)
-    return NotSupported("--data-path takes one prefix, {} were given; merge the datasets",
-                        config.data_path.size());
-  CAIRN_ASSIGN_OR_RETURN(IndexedDataset opened, IndexedDataset::Open(config.data_path[0]));
-  const auto indexed = std::make_shared<const IndexedDataset>(std::move(opened));
-  CAIRN_ASSIGN_OR_RETURN(const auto ranges, SplitSequences(config.split, indexed->sequence_count()));
-  CAIRN_ASSIGN_OR_RETURN(loaders.train,
-                         OpenSplit(config, dims, device, indexed, ranges[static_cast<int>(Split::kTrain)],
-                                   train_samples, &loaders.train_set));
-  if (validation_samples > 0) {
-    CAIRN_ASSIGN_OR_RETURN(loaders.validation,
-                           OpenSplit(config, dims, device, indexed, ranges[static_cast<int>(Split::kValid)],
-                                     validation_samples));
+  CAIRN_ASSIGN_OR_RETURN(const DataRequest request, RequestOf(config, counts));
+  CAIRN_ASSIGN_OR_RETURN(const DataSets sets, OpenDataSets(request));
+  if (sets.train) {
+    loaders.train = LoaderOf(config, dims, device, sets.train);
+    loaders.train_set = sets.train;
+    loaders.train_data = sets.train->description();
+    loaders.epoch_samples = sets.train->samples_per_epoch();
   }
+  for (const NamedDataset& set : sets.valid)
+    loaders.validation.push_back({set.name, LoaderOf(config, dims, device, set.samples)});
+  for (const NamedDataset& set : sets.test)
+    loaders.test.push_back({set.name, LoaderOf(config, dims, device, set.samples)});
   return loaders;
 }
 

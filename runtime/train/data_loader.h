@@ -10,17 +10,19 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/train_config.h"
-#include "runtime/data/gpt_dataset.h"
+#include "runtime/data/data_sets.h"
 #include "runtime/data/sampler.h"
 
 namespace cairn {
 
 struct MicroBatch {
   at::Tensor tokens;  // int64 [b, s]
-  at::Tensor labels;  // int64 [b, s]: the tokens that follow
+  at::Tensor labels;  // int64 [b, s]: the tokens that follow; kNoLabel (gpt.h) where they are not counted
 };
 
 class DataLoader {
@@ -46,6 +48,7 @@ class DataLoader {
   int64_t micro_batch_size_;
   int64_t seq_length_;
   int64_t vocab_size_;
+  int64_t eod_;  // what follows it is not counted; -1: all is
   at::Device device_;
   bool needs_data_;
   SampleFunction source_;
@@ -53,16 +56,32 @@ class DataLoader {
   Status status_;
 };
 
-// The loaders of a training. `validation` is null where nothing is evaluated.
-struct DataLoaders {
-  std::unique_ptr<DataLoader> train;
-  std::unique_ptr<DataLoader> validation;
-  std::shared_ptr<const GptDataset> train_set;  // null: made up data, whose order depends on nothing
+struct NamedLoader {
+  std::string name;  // of its weighted split; empty: that of --split
+  std::unique_ptr<DataLoader> loader;
 };
 
-// `train_samples`: of the whole training; the order of an indexed dataset depends on it. Errors: those of the
-// dataset.
+// The loaders of a training: none where nothing is trained, or evaluated.
+struct DataLoaders {
+  std::unique_ptr<DataLoader> train;
+  std::vector<NamedLoader> validation;
+  std::vector<NamedLoader> test;
+  std::shared_ptr<const BlendedDataset> train_set;  // null: made up data, whose order depends on nothing
+  std::vector<std::string> train_data;              // what it consists of (BlendedDataset::description)
+  double epoch_samples = 0;                         // of one pass over the training data; 0: not known
+
+  // The first failure of any.
+  Status status() const;
+};
+
+// How many samples each kind of data gives in all. The order of an indexed dataset depends on its number. 0:
+// no loader.
+struct SampleCounts {
+  int64_t train = 0, validation = 0, test = 0;
+};
+
+// Errors: those of the dataset.
 Result<DataLoaders> OpenData(const TrainConfig& config, const ParallelDims& dims, at::Device device,
-                             int64_t train_samples, int64_t validation_samples);
+                             const SampleCounts& counts);
 
 }  // namespace cairn

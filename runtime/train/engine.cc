@@ -6,8 +6,9 @@
 #include <cmath>
 
 #include "runtime/config/model_spec.h"
+#include "runtime/log/timers.h"
 #include "runtime/model/initialize.h"
-#include "runtime/train/data_parallel.h"
+#include "runtime/train/tied_embedding.h"
 
 namespace cairn {
 namespace {
@@ -16,13 +17,6 @@ using at::Tensor;
 
 constexpr double kClipEpsilon = 1e-6;  // as torch's clip_grad_norm_ and Megatron's
 
-FlatParameters MakeParameters(const TrainConfig& config, const ParallelDims& dims, at::Device device) {
-  std::vector<ParameterSpec> specs = GptSpecs(config);
-  auto layout = LayoutOf(specs, dims.topology, dims.at.tp, dims.at.pp);
-  TORCH_CHECK(layout.ok(), layout.status().message());
-  return FlatParameters(std::move(specs), std::move(*layout), dims.topology.dp, config.dtype(), device);
-}
-
 }  // namespace
 
 Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device device)
@@ -30,11 +24,13 @@ Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device d
       dims_(dims),
       parameters_(MakeParameters(config, dims, device)),
       streams_(device, config.seed, dims.at),
-      stage_(config, dims, parameters_, streams_),
-      pipeline_(config, dims, stage_, device),
+      zero_(config, dims, parameters_),
+      chunks_(MakeChunks(config, dims, parameters_, streams_, &zero_)),
+      pipeline_(config, dims, chunks_, device),
       optimizer_(config, parameters_, dims) {
+  zero_.Plan();
   InitialValues(config, parameters_, [&](const LocalParameter& local, const Tensor& values) {
-    parameters_.weights().narrow(0, local.flat_begin, values.numel()).copy_(values);
+    parameters_.SetWeights(local, values);
     optimizer_.SetMaster(local, values);
   });
 }
@@ -42,19 +38,21 @@ Engine::Engine(const TrainConfig& config, const ParallelDims& dims, at::Device d
 StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t micro_batches,
                                      double loss_scale, double vote,
                                      const std::function<bool()>& data_failed) {
-  Tensor(parameters_.grads()).zero_();
-  const double loss_sum = pipeline_.Train(batches, micro_batches, loss_scale);
+  parameters_.ZeroGrads();
+  zero_.BeginStep(micro_batches);
+  const double loss_sum =
+      Timed(Timer::kForwardBackward, [&] { return pipeline_.Train(batches, micro_batches, loss_scale); });
   ReduceTiedGradients(parameters_, dims_);
-  ReduceGradients(parameters_, dims_, config_.reduce_bucket_size);
+  zero_.EndStep();
 
   const double count = static_cast<double>(micro_batches) * dims_.topology.dp;
   grad_divisor_ = loss_scale * count;
-  const bool has_loss = stage_.is_last() && dims_.at.tp == 0;
+  const bool has_loss = stage().is_last() && dims_.at.tp == 0;
   Tensor sums = at::tensor({optimizer_.SquareSum(), has_loss ? loss_sum : 0.0,
                             config_.log_num_zeros_in_grad ? optimizer_.CountZeros() : 0.0, vote,
                             data_failed() ? 1.0 : 0.0},
                            at::kDouble)
-                    .to(parameters_.grads().device());
+                    .to(parameters_.device());
   dims_.world.AllReduceSum(sums, "gradient norm and loss");
   sums = sums.cpu();
   const double* sum = sums.const_data_ptr<double>();
@@ -67,19 +65,21 @@ StepOutcome Engine::ComputeGradients(const Pipeline::Batches& batches, int64_t m
 }
 
 void Engine::Update(const StepOutcome& outcome, double lr, int64_t step) {
+  const ScopedTimer timer(Timer::kOptimizer);
   const double limit = config_.clip_grad;
   const double clip = limit > 0 ? std::max(1.0, (outcome.grad_norm + kClipEpsilon) / limit) : 1.0;
-  optimizer_.Step(lr, grad_divisor_ * clip, step);
-  GatherWeights(parameters_, dims_);
+  optimizer_.Step({.lr = lr, .grad_divisor = grad_divisor_ * clip, .number = step});
+  zero_.ShareUpdate();
   CopyTiedWeights(parameters_, dims_);
 }
 
 double Engine::Evaluate(const Pipeline::Batches& batches, int64_t micro_batches) {
-  const double loss_sum = pipeline_.Evaluate(batches, micro_batches);
-  Tensor sum = at::full({1}, stage_.is_last() && dims_.at.tp == 0 ? loss_sum : 0.0,
-                        parameters_.grads().options().dtype(at::kDouble));
-  dims_.world.AllReduceSum(sum, "validation loss");
-  return sum.item<double>() / (static_cast<double>(micro_batches) * dims_.topology.dp);
+  return MeanLoss(pipeline_, dims_, parameters_.device(), batches, micro_batches);
+}
+
+void Engine::Resumed() {
+  optimizer_.TakeWeights();
+  zero_.WeightsChanged();
 }
 
 uint64_t Engine::CountParameters() const { return cairn::CountParameters(parameters_.specs()); }

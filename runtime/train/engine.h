@@ -9,6 +9,7 @@
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/pipeline.h"
+#include "runtime/train/zero.h"
 
 namespace cairn {
 
@@ -41,16 +42,19 @@ class Engine {
 
   // This rank's tensors for a checkpoint; rng_state is as of now.
   StateBuffers Buffers() const;
+  // To be called when Buffers() were filled from a checkpoint.
+  void Resumed();
   uint64_t CountParameters() const;  // of the whole model
   RandomStreams& streams() { return streams_; }
-  const GptStage& stage() const { return stage_; }
+  const GptStage& stage() const { return chunks_.back(); }  // with one chunk on this rank: all of it
 
  private:
   const TrainConfig config_;
   const ParallelDims& dims_;
   FlatParameters parameters_;
   RandomStreams streams_;
-  GptStage stage_;
+  ZeroUnits zero_;
+  std::vector<GptStage> chunks_;
   Pipeline pipeline_;
   Optimizer optimizer_;
   double grad_divisor_ = 1;  // of the sums in the gradient buffer: loss scale times samples averaged over

@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ckpt/base/flat_range.h"
+
 namespace cairn {
 namespace {
 
 using at::Tensor;
 
+constexpr uint64_t kWidenedElements = 1 << 20;
 constexpr int64_t kNormBlock = 1 << 16;  // elements of one task: the sum depends on no number of threads
 
 // In fp64: in fp32 a sum of 2^20 squares is 2e-5 too low. Eight sums at once, so that the adder is kept busy.
@@ -44,36 +47,42 @@ template <typename Predicate>
 std::vector<FlatRange> Where(const RankLayout& layout, FlatRange range, Predicate&& wanted) {
   std::vector<FlatRange> found;
   for (const LocalParameter& local : layout.parameters) {
-    const uint64_t begin = std::max(range.begin, local.flat_begin);
-    const uint64_t end = std::min(range.end, local.flat_begin + local.local_shape.Volume());
-    if (begin >= end || !wanted(local)) continue;
-    if (!found.empty() && found.back().end == begin) {
-      found.back().end = end;
+    const FlatRange part = Overlap(range, {local.flat_begin, local.flat_begin + local.local_shape.Volume()});
+    if (part.size() == 0 || !wanted(local)) continue;
+    if (!found.empty() && found.back().end == part.begin) {
+      found.back().end = part.end;
     } else {
-      found.push_back({begin, end});
+      found.push_back(part);
     }
   }
   return found;
 }
 
-Tensor Slice(const Tensor& flat, FlatRange range, uint64_t origin = 0) {
-  return flat.narrow(0, static_cast<int64_t>(range.begin - origin), static_cast<int64_t>(range.size()));
+Side StateSide(const TrainConfig& config) { return config.offload_optimizer ? Side::kHost : Side::kDevice; }
+
+Dtype StateDtype(const TrainConfig& config, Role role) {
+  const std::string& name = role == Role::kExpAvg     ? config.exp_avg_dtype
+                            : role == Role::kExpAvgSq ? config.exp_avg_sq_dtype
+                                                      : "fp32";
+  return name == "bf16" ? Dtype::kBF16 : Dtype::kF32;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(const TrainConfig& config, const FlatParameters& parameters, const ParallelDims& dims)
-    : parameters_(parameters), beta1_(config.adam_beta1), beta2_(config.adam_beta2), eps_(config.adam_eps) {
+    : parameters_(parameters), rule_(MakeUpdateRule(config)), offloads_(config.offload_optimizer) {
   const RankLayout& layout = parameters.layout();
-  const Topology& topology = dims.topology;
-  share_ =
-      topology.zero == 0 ? FlatRange{0, topology.dp * layout.partition_size} : layout.Partition(dims.at.dp);
-  const Tensor weights = Slice(parameters.weights(), share_);
-  const auto fp32 = weights.options().dtype(at::kFloat);
-  master_ = weights.to(at::kFloat);
-  exp_avg_ = at::zeros(weights.sizes(), fp32);
-  exp_avg_sq_ = at::zeros(weights.sizes(), fp32);
-  step_ = at::zeros({}, fp32);
+  const at::Device device = parameters.device();
+  share_ = dims.topology.zero == 0 ? parameters.kept().weights : layout.Partition(dims.at.dp);
+  const Side side = StateSide(config);
+  const auto apart = [&](Side other) { return side != other && SidesDiffer(device); };
+  const bool own_master = parameters.dtype() != Dtype::kF32 || apart(parameters.kept().weights_side);
+  master_ = own_master ? ZerosOn(side, device, share_.size(), at::kFloat) : parameters.Weights(share_);
+  if (apart(parameters.kept().grads_side)) staged_grads_ = ZerosOn(side, device, share_.size(), at::kFloat);
+  for (const Role role : rule_->roles()) {
+    const Dtype dtype = StateDtype(config, role);
+    states_.push_back({role, dtype, ZerosOn(side, device, share_.size(), ToScalarType(dtype))});
+  }
 
   const auto spec = [&](const LocalParameter& local) -> const ParameterSpec& {
     return parameters.SpecOf(local);
@@ -90,66 +99,102 @@ Optimizer::Optimizer(const TrainConfig& config, const FlatParameters& parameters
   const auto counts = [&](const LocalParameter& local) {
     return !is_copy(local) && (spec(local).tp_dim != kReplicated || dims.at.tp == 0);
   };
-  groups_.push_back(MakeGroup(Where(layout, share_, decays), config.weight_decay));
-  groups_.push_back(MakeGroup(Where(layout, share_, does_not), 0));
+  groups_.push_back({config.weight_decay, Where(layout, share_, decays)});
+  groups_.push_back({0, Where(layout, share_, does_not)});
   // Also under ZeRO 0 each data parallel rank counts its partition only: the sum over the world is then the
   // norm.
-  for (const FlatRange& range : Where(layout, layout.Partition(dims.at.dp), counts))
-    counted_grads_.push_back(Slice(parameters.grads(), range));
-}
-
-Optimizer::Group Optimizer::MakeGroup(const std::vector<FlatRange>& stretches, double weight_decay) const {
-  Group group{.weight_decay = weight_decay,
-              .masters = {},
-              .grads = {},
-              .exp_avgs = {},
-              .exp_avg_sqs = {},
-              .steps = {}};
-  for (const FlatRange& range : stretches) {
-    group.masters.push_back(Slice(master_, range, share_.begin));
-    group.grads.push_back(Slice(parameters_.grads(), range));
-    group.exp_avgs.push_back(Slice(exp_avg_, range, share_.begin));
-    group.exp_avg_sqs.push_back(Slice(exp_avg_sq_, range, share_.begin));
-    group.steps.push_back(step_);
-  }
-  return group;
+  counted_ = Where(layout, layout.Partition(dims.at.dp), counts);
 }
 
 void Optimizer::SetMaster(const LocalParameter& local, const Tensor& values) {
-  const uint64_t begin = std::max(share_.begin, local.flat_begin);
-  const uint64_t end = std::min(share_.end, local.flat_begin + local.local_shape.Volume());
-  if (begin < end)
-    Slice(master_, {begin, end}, share_.begin).copy_(Slice(values, {begin, end}, local.flat_begin));
+  const FlatRange there{local.flat_begin, local.flat_begin + local.local_shape.Volume()};
+  const FlatRange mine = Overlap(there, share_);
+  const Touches both = Touches::Both();
+  if (mine.size() > 0) SliceOf(master_, mine, share_.begin).copy_(SliceOf(values, mine, local.flat_begin));
+}
+
+void Optimizer::TakeWeights() {
+  if (parameters_.dtype() != Dtype::kF32) return;
+  const Touches both = Touches::Both();
+  const Tensor weights = parameters_.Weights(share_);
+  if (!weights.is_alias_of(master_)) master_.copy_(weights);
 }
 
 double Optimizer::SquareSum() const {
-  if (step_.is_cpu()) {
+  const Touches side(parameters_.kept().grads_side);
+  if (parameters_.grads().is_cpu()) {
     double sum = 0;
-    for (const Tensor& grad : counted_grads_) sum += SquareSumOnCpu(grad);
+    for (const FlatRange& range : counted_) sum += SquareSumOnCpu(parameters_.Grads(range));
     return sum;
   }
-  Tensor sum = at::zeros({}, step_.options().dtype(at::kDouble));
-  for (const Tensor& grad : counted_grads_)
-    sum += at::linalg_vector_norm(grad, 2, std::nullopt, false, at::kDouble).square_();
+  Tensor sum = at::zeros({}, parameters_.grads().options().dtype(at::kDouble));
+  for (const FlatRange& range : counted_)
+    sum += at::linalg_vector_norm(parameters_.Grads(range), 2, std::nullopt, false, at::kDouble).square_();
   return sum.item<double>();
 }
 
 double Optimizer::CountZeros() const {
+  const Touches side(parameters_.kept().grads_side);
   double zeros = 0;
-  for (const Tensor& grad : counted_grads_)
+  for (const FlatRange& range : counted_) {
+    const Tensor grad = parameters_.Grads(range);
     zeros += static_cast<double>(grad.numel() - at::count_nonzero(grad).item<int64_t>());
+  }
   return zeros;
 }
 
-void Optimizer::Step(double lr, double grad_divisor, int64_t step) {
-  step_.fill_(static_cast<double>(step));
-  const Tensor divisor = at::full({}, grad_divisor, step_.options());
-  for (const Group& group : groups_)
-    if (!group.masters.empty())
-      at::_fused_adamw_(group.masters, group.grads, group.exp_avgs, group.exp_avg_sqs, {}, group.steps, lr,
-                        beta1_, beta2_, group.weight_decay, eps_, /*amsgrad=*/false, /*maximize=*/false,
-                        divisor);
-  if (parameters_.dtype() != Dtype::kF32) Slice(parameters_.weights(), share_).copy_(master_);
+void Optimizer::Step(const UpdateStep& step) {
+  if (staged_grads_.defined()) {
+    const Touches both = Touches::Both();
+    staged_grads_.copy_(parameters_.Grads(share_));
+  }
+  {
+    const Touches side(offloads_ ? Side::kHost : Side::kDevice);
+    for (const Group& group : groups_)
+      if (!group.ranges.empty()) Update(group, step);
+  }
+  const Touches both = Touches::Both();
+  const Tensor weights = parameters_.Weights(share_);
+  if (!weights.is_alias_of(master_)) weights.copy_(master_);
+}
+
+void Optimizer::Update(const Group& group, const UpdateStep& step) {
+  std::vector<Tensor> states;
+  for (const State& state : states_) {
+    if (state.dtype != Dtype::kF32) return UpdateInBlocks(group, step);
+    states.push_back(state.values);
+  }
+  rule_->Update(StretchesOf(group, states, share_.begin), step);
+}
+
+// States of 16 bits are widened a block at a time.
+void Optimizer::UpdateInBlocks(const Group& group, const UpdateStep& step) {
+  for (const FlatRange& range : group.ranges) {
+    for (uint64_t begin = range.begin; begin < range.end; begin += kWidenedElements) {
+      const FlatRange block{begin, std::min(range.end, begin + kWidenedElements)};
+      std::vector<Tensor> wide;
+      for (const State& state : states_)
+        wide.push_back(SliceOf(state.values, block, share_.begin).to(at::kFloat));
+      rule_->Update(StretchesOf({group.weight_decay, {block}}, wide, block.begin), step);
+      for (size_t i = 0; i < states_.size(); ++i)
+        if (states_[i].dtype != Dtype::kF32) SliceOf(states_[i].values, block, share_.begin).copy_(wide[i]);
+    }
+  }
+}
+
+// `states`: by role, arrays whose first element is number `origin` of the buffer.
+Stretches Optimizer::StretchesOf(const Group& group, const std::vector<Tensor>& states,
+                                 uint64_t origin) const {
+  Stretches stretches{.weight_decay = group.weight_decay};
+  stretches.states.resize(states.size());
+  for (const FlatRange& range : group.ranges) {
+    stretches.weights.push_back(SliceOf(master_, range, share_.begin));
+    stretches.grads.push_back(staged_grads_.defined() ? SliceOf(staged_grads_, range, share_.begin)
+                                                      : parameters_.Grads(range));
+    for (size_t i = 0; i < states.size(); ++i)
+      stretches.states[i].push_back(SliceOf(states[i], range, origin));
+  }
+  return stretches;
 }
 
 std::vector<StateBuffers::Part> Optimizer::Parts() const {
@@ -157,11 +202,10 @@ std::vector<StateBuffers::Part> Optimizer::Parts() const {
     return StateBuffers::Part{role, dtype, static_cast<std::byte*>(data.mutable_data_ptr()), covers,
                               data.is_cuda()};
   };
-  const FlatRange all{0, static_cast<uint64_t>(parameters_.weights().numel())};
-  std::vector<StateBuffers::Part> parts{part(Role::kWeight, parameters_.dtype(), parameters_.weights(), all)};
+  std::vector<StateBuffers::Part> parts{
+      part(Role::kWeight, parameters_.dtype(), parameters_.weights(), parameters_.kept().weights)};
   if (parameters_.dtype() != Dtype::kF32) parts.push_back(part(Role::kMaster, Dtype::kF32, master_, share_));
-  parts.push_back(part(Role::kExpAvg, Dtype::kF32, exp_avg_, share_));
-  parts.push_back(part(Role::kExpAvgSq, Dtype::kF32, exp_avg_sq_, share_));
+  for (const State& state : states_) parts.push_back(part(state.role, state.dtype, state.values, share_));
   return parts;
 }
 

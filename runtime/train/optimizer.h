@@ -1,14 +1,15 @@
-// AdamW on this rank's share of the flat buffer: all of it, or under ZeRO-1 one partition.
+// The update of this rank's share of the flat buffer: all of it, or from ZeRO-1 on one partition.
 //
-// Moments are fp32. With 16-bit weights an fp32 master copy is updated and rounded to them. Vectors (biases,
-// norms) are not decayed. at::_fused_adamw_ reads and writes each array once; it also divides the gradient by
-// the loss scale and the clipping factor on its way.
+// States are fp32, or bf16 on request. With 16-bit weights an fp32 master copy is updated and rounded to
+// them. Vectors (biases, norms) are not decayed. With --offload-optimizer masters and states are in host
+// memory, and the host computes the update.
 #pragma once
 
 #include "runtime/comm/parallel_dims.h"
 #include "runtime/config/train_config.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/saving/checkpoint_hooks.h"
+#include "runtime/train/update_rule.h"
 
 namespace cairn {
 
@@ -20,36 +21,44 @@ class Optimizer {
   // Takes the initial fp32 values of a parameter where there is a master copy.
   void SetMaster(const LocalParameter& local, const at::Tensor& values);
 
+  // The weights are new: masters of the same type follow them.
+  void TakeWeights();
+
   // Sums over this rank's share of the global gradient: each element of the model counts on exactly one rank
   // of the world. Infinite or NaN where a gradient is.
   double SquareSum() const;
   double CountZeros() const;
 
-  // One update with gradients divided by `grad_divisor`; `step` counts updates from 1.
-  void Step(double lr, double grad_divisor, int64_t step);
+  // One update of the share's weights.
+  void Step(const UpdateStep& step);
 
-  // Weights, masters and moments as the checkpoint sees them.
+  // Weights, masters and states as the checkpoint sees them.
   std::vector<StateBuffers::Part> Parts() const;
 
  private:
-  // Views of one stretch of the share after another, in the order that at::_fused_adamw_ wants them.
+  // Parts of the share that are decayed alike.
   struct Group {
     double weight_decay = 0;
-    std::vector<at::Tensor> masters, grads, exp_avgs, exp_avg_sqs, steps;
+    std::vector<FlatRange> ranges;
   };
-  Group MakeGroup(const std::vector<FlatRange>& stretches, double weight_decay) const;
+  struct State {
+    Role role;
+    Dtype dtype;
+    at::Tensor values;  // of the share
+  };
+  void Update(const Group& group, const UpdateStep& step);
+  void UpdateInBlocks(const Group& group, const UpdateStep& step);
+  Stretches StretchesOf(const Group& group, const std::vector<at::Tensor>& states, uint64_t origin) const;
 
   const FlatParameters& parameters_;
-  double beta1_;
-  double beta2_;
-  double eps_;
-  FlatRange share_;     // of the flat buffer
-  at::Tensor master_;   // fp32, the share; for fp32 weights a view of them
-  at::Tensor exp_avg_;  // fp32, the share
-  at::Tensor exp_avg_sq_;
-  at::Tensor step_;  // fp32 scalar, as the kernel wants it
+  const std::unique_ptr<UpdateRule> rule_;
+  const bool offloads_;
+  FlatRange share_;    // of the flat buffer
+  at::Tensor master_;  // fp32, the share; the weights themselves where they are fp32 and on the same side
+  at::Tensor staged_grads_;  // fp32, the share: where gradients and masters are on different sides
+  std::vector<State> states_;
   std::vector<Group> groups_;
-  std::vector<at::Tensor> counted_grads_;  // those that this rank adds to the global norm
+  std::vector<FlatRange> counted_;  // gradients that this rank adds to the global norm
 };
 
 }  // namespace cairn

@@ -1,15 +1,19 @@
-// One step's micro-batches through the pipeline: 1F1B (Narayanan et al. 2021, "PipeDream-Flush").
+// One step's micro-batches through the pipeline, by any schedule (schedules/pipeline_schedule.h) over the
+// chunks of the model that this rank holds.
 //
-// A stage first runs as many forwards as there are stages behind it, then one forward and one backward in
-// turn, then the backwards that are left, so that it holds the activations of at most `stages` micro-batches.
-// Sends do not block, and one is waited for only when a later message of its receiver proves that it arrived:
-// no order of arrival can deadlock. With one stage this is plain gradient accumulation.
+// A stage waits only for what its next action receives. Sends do not block; on the CPU what the action after
+// it receives is awaited already, so that messages travel while both ends compute. Activations and
+// gradients go through groups of their own, because with two stages of several chunks both kinds travel
+// between the same ranks in both directions. With one stage this is plain gradient accumulation.
 #pragma once
 
 #include <deque>
 #include <functional>
+#include <vector>
 
+#include "runtime/log/timers.h"
 #include "runtime/model/gpt.h"
+#include "runtime/schedules/pipeline_schedule.h"
 #include "runtime/train/data_loader.h"
 
 namespace cairn {
@@ -18,8 +22,9 @@ class Pipeline {
  public:
   using Batches = std::function<MicroBatch(int64_t micro_batch)>;
 
-  // `stage` must outlive the pipeline.
-  Pipeline(const TrainConfig& config, const ParallelDims& dims, const GptStage& stage, at::Device device);
+  // `chunks` must outlive the pipeline.
+  Pipeline(const TrainConfig& config, const ParallelDims& dims, const std::vector<GptStage>& chunks,
+           at::Device device);
 
   // Forward and backward of `count` micro-batches. Adds to the gradients of this stage those of loss_scale
   // times the sum of the micro-batches' losses. Returns that sum, unscaled, on the last stage; 0 elsewhere.
@@ -31,22 +36,51 @@ class Pipeline {
  private:
   struct InFlight {
     at::Tensor input;
-    at::Tensor output;  // activations, or the loss on the last stage
+    at::Tensor output;  // activations, or the loss of the last chunk
   };
-  void Forward(const MicroBatch& batch, int64_t micro_batch);
-  void Backward(double loss_scale, int64_t micro_batch);
-  at::Tensor Receive(int from, const std::string& what);
-  void Drain();
+  struct Awaited {
+    at::Tensor tensor;
+    at::Tensor share;  // what of it this rank receives
+    Work work;
+    std::string what;
+  };
+  struct Channel {
+    const ProcessGroup& group;
+    int from, to;  // stages
+    std::string what;
+  };
 
-  GptStage const& stage_;
+  PipelineShape ShapeOf(int64_t micro_batches) const;
+  double Run(const StageSchedule& schedule, const Batches& batches, double loss_scale);
+  void Forward(const StageAction& action, const Batches& batches);
+  void Backward(const StageAction& action, double loss_scale);
+
+  Channel ChannelOf(const StageAction& action) const;
+  at::Tensor WhatTravels(const at::Tensor& t) const;
+  void Post(const StageAction& action);
+  at::Tensor TakeReceived(Timer timer);
+  void Send(const StageAction& action, const at::Tensor& t);
+  void DropSent(size_t keep);
+
+  const std::vector<GptStage>& chunks_;
+  bool gpipe_;
+  ProcessGroup tp_;
   ProcessGroup pp_;
+  ProcessGroup pp_gradients_;
   std::vector<int64_t> activation_shape_;
   at::TensorOptions activation_options_;
+  size_t receives_ahead_;
+  bool sends_shares_;
   bool training_ = false;
   at::Tensor loss_sum_;
-  std::deque<InFlight> in_flight_;  // forwards whose backward is to come
-  std::deque<Work> sent_forward_;
-  std::deque<Work> sent_backward_;
+  std::vector<std::deque<InFlight>> in_flight_;  // by chunk: forwards whose backward is to come
+  std::deque<Awaited> awaited_;                  // in the order of the actions
+  std::deque<Work> sent_;
 };
+
+// Mean loss of `micro_batches` on each data parallel rank, without dropout. Collective over the world; the
+// same on all ranks.
+double MeanLoss(Pipeline& pipeline, const ParallelDims& dims, at::Device device,
+                const Pipeline::Batches& batches, int64_t micro_batches);
 
 }  // namespace cairn

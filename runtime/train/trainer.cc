@@ -6,6 +6,7 @@
 
 #include "runtime/train/trainer.h"
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -15,7 +16,6 @@
 #include "runtime/control/stop_signal.h"
 #include "runtime/control/watchdog.h"
 #include "runtime/data/gpt_dataset.h"
-#include "runtime/train/memory_use.h"
 
 namespace cairn {
 namespace {
@@ -59,6 +59,7 @@ Trainer::Trainer(const TrainConfig& config, const ParallelDims& dims, at::Device
       hooks_(hooks),
       start_(start),
       save_now_file_(config.save_now_file),
+      kill_switch_(config.kill_switch_path),
       schedule_(config),
       lr_(config, schedule_.total_samples()),
       scaler_(config),
@@ -73,22 +74,26 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, cons
                                                  Clock::time_point start) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, dims, device, hooks, start));
   const BatchSchedule& schedule = trainer->schedule_;
-  CAIRN_ASSIGN_OR_RETURN(trainer->data_, OpenData(config, dims, device, schedule.total_samples(),
-                                                  ValidationSamples(config, schedule.total_iterations())));
-  CAIRN_ASSIGN_OR_RETURN(trainer->log_,
-                         TrainLog::Open(config, dims.topology, dims.world_rank, schedule.total_iterations()));
+  const bool evaluates = config.eval_interval > 0;
+  CAIRN_ASSIGN_OR_RETURN(trainer->data_,
+                         OpenData(config, dims, device,
+                                  {.train = schedule.total_samples(),
+                                   .validation = ValidationSamples(config, schedule.total_iterations()),
+                                   .test = evaluates ? config.eval_iters * config.global_batch_size : 0}));
+  trainer->state_.data = trainer->data_.train_data;
+  CAIRN_ASSIGN_OR_RETURN(trainer->watch_, StepWatch::Open(config, dims, device, schedule.total_iterations()));
   return trainer;
 }
 
 Status Trainer::Start() {
   DeferStopSignals();
   CAIRN_RETURN_IF_ERROR(Resume());
-  log_->Message(ArgumentsBlock(config_, dims_.topology));
-  log_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
-                            engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
-                            at::get_num_threads()));
+  watch_->Message(ArgumentsBlock(config_, dims_.topology));
+  watch_->Message(fmt::format(" training {} parameters in {} with {}, {} threads a rank",
+                              engine_.CountParameters(), Name(config_.dtype()), ToString(dims_.topology),
+                              at::get_num_threads()));
   if (Finished())
-    log_->Message(
+    watch_->Message(
         fmt::format(" the training is complete: {} of {} iterations are done; raise --train-iters (or "
                     "--train-samples) to continue it",
                     state_.iteration, schedule_.total_iterations()));
@@ -103,10 +108,13 @@ Result<TrainingEnd> Trainer::Run() {
       return TrainingEnd::kUnread;
     }
     if (config_.max_bad_iterations > 0 && bad_in_row_ >= config_.max_bad_iterations) return GiveUp();
-    if (data_.validation && state_.iteration % config_.eval_interval == 0) Evaluate();
+    if (!data_.validation.empty() && state_.iteration % config_.eval_interval == 0) Evaluate();
     CAIRN_RETURN_IF_ERROR(Save(Finished()));
   }
-  if (hooks_) CAIRN_RETURN_IF_ERROR(hooks_->Finish());
+  if (state_.iteration >= schedule_.total_iterations()) Test();
+  const Status saved = hooks_ ? hooks_->Finish() : OkStatus();
+  watch_->End(Saves());
+  CAIRN_RETURN_IF_ERROR(saved);
   CAIRN_RETURN_IF_ERROR(DataStatus());
   return TrainingEnd::kDone;
 }
@@ -139,10 +147,9 @@ void Trainer::NoteHealth(const StepOutcome& outcome, bool explained) {
 }
 
 Status Trainer::DataStatus() const {
-  for (const DataLoader* loader : {data_.train.get(), data_.validation.get()})
-    if (loader != nullptr && !loader->status().ok())
-      return loader->status().WithContext(fmt::format("stopped after iteration {}", state_.iteration));
-  return OkStatus();
+  const Status status = data_.status();
+  return status.ok() ? status
+                     : status.WithContext(fmt::format("stopped after iteration {}", state_.iteration));
 }
 
 // What was trained until now is saved; the step whose batch is not whole never happened.
@@ -156,25 +163,45 @@ Status Trainer::Resume() {
   StateBuffers buffers = engine_.Buffers();
   buffers.rng_state.clear();
   CAIRN_ASSIGN_OR_RETURN(const std::optional<TrainState> resumed, hooks_->Resume(buffers));
+  engine_.Resumed();  // also where only the weights were taken
   if (!resumed) return OkStatus();
   if (resumed->seed != config_.seed && resumed->seed != kUnknownSeed)
     return InvalidArgument("--seed {} differs from the checkpoint's {}; the data order would change",
                            config_.seed, resumed->seed);
   if (resumed->training_samples > 0 && data_.train_set &&
       !data_.train_set->SameOrderFor(resumed->training_samples))
-    log_->Message(fmt::format(
+    watch_->Message(fmt::format(
         " the training's length changed from {} to {} samples, which changes the order of its data, "
         "as in Megatron: some samples come twice, and some never",
         resumed->training_samples, schedule_.total_samples()));
+  const bool other_data = !resumed->data.empty() && resumed->data != data_.train_data;
+  if (other_data) CAIRN_RETURN_IF_ERROR(AcceptOtherData(*resumed));
   state_ = *resumed;
   state_.seed = config_.seed;
+  state_.data = data_.train_data;
+  if (other_data) state_.data_changes.push_back(state_.iteration);
   state_.training_samples = schedule_.total_samples();
   scaler_.Resume(state_);
-  if (buffers.rng_state.empty()) {
+  if (buffers.rng_state.empty() || config_.no_load_rng) {
     engine_.streams().Reseed(state_.iteration);
     return OkStatus();
   }
   return engine_.streams().LoadState(buffers.rng_state);
+}
+
+// Its order is of other samples: those that the checkpoint's training has had may come again.
+Status Trainer::AcceptOtherData(const TrainState& resumed) {
+  const std::string differs =
+      fmt::format("the training data are not the checkpoint's: it had [{}], this training has [{}]",
+                  fmt::join(resumed.data, "; "), fmt::join(data_.train_data, "; "));
+  if (!config_.allow_other_data)
+    return InvalidArgument(
+        "{}; give the same --data-path and --split, begin with the new ones by --reset-progress and another "
+        "--save, or continue at their sample {} by --allow-other-data",
+        differs, resumed.consumed_samples);
+  watch_->Message(
+      fmt::format(" {}; continues at sample {} (--allow-other-data)", differs, resumed.consumed_samples));
+  return OkStatus();
 }
 
 Status Trainer::Step() {
@@ -182,7 +209,10 @@ Status Trainer::Step() {
   Watchdog::SetStep(state_.iteration + 1);
   const int64_t batch = schedule_.BatchAt(state_.consumed_samples);
   const int64_t micro_batches = batch / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
-  const auto batches = [&](int64_t i) { return data_.train->Get(state_.consumed_samples, i); };
+  const auto batches = [&](int64_t i) {
+    const ScopedTimer timer(Timer::kBatchGenerator);
+    return data_.train->Get(state_.consumed_samples, i);
+  };
   const double loss_scale = state_.loss_scale;
   const std::string random = engine_.streams().SaveState();
   const StepOutcome outcome = engine_.ComputeGradients(batches, micro_batches, loss_scale, Vote(),
@@ -197,6 +227,8 @@ Status Trainer::Step() {
   ++state_.iteration;
   state_.consumed_samples += batch;
   state_.consumed_tokens += batch * config_.seq_length;
+  if (data_.epoch_samples > 0)
+    state_.epoch = static_cast<int64_t>(static_cast<double>(state_.consumed_samples) / data_.epoch_samples);
   state_.skipped_iterations += outcome.overflow;
   state_.nan_iterations += !std::isfinite(outcome.loss);
   NoteHealth(outcome, scaler_.Explains(state_));
@@ -207,19 +239,16 @@ Status Trainer::Step() {
   }
   scaler_.Update(outcome.overflow, state_);
   if (config_.exit_interval > 0 && state_.iteration % config_.exit_interval == 0) stop_ = true;
-  log_->Step({.state = state_,
-              .global_batch = batch,
-              .lr = lr_.At(state_.scheduled_samples),
-              .loss = outcome.loss,
-              .loss_scale = loss_scale,
-              .grad_norm = outcome.grad_norm,
-              .zeros = outcome.zeros,
-              .skipped = outcome.overflow,
-              .seconds = TimeSince(begin)});
-  if (!memory_told_ && dims_.at.dp == 0 && state_.iteration % config_.log_interval == 0) {
-    Print(MemoryLine(dims_.world_rank, state_.iteration, MemoryUseOf(device_)) + "\n");
-    memory_told_ = true;
-  }
+  watch_->Step({.state = state_,
+                .global_batch = batch,
+                .lr = lr_.At(state_.scheduled_samples),
+                .loss = outcome.loss,
+                .loss_scale = loss_scale,
+                .grad_norm = outcome.grad_norm,
+                .zeros = outcome.zeros,
+                .skipped = outcome.overflow,
+                .seconds = TimeSince(begin)},
+               Saves());
   return OkStatus();
 }
 
@@ -228,18 +257,39 @@ Status Trainer::Step() {
 double Trainer::Vote() {
   const bool out_of_time =
       config_.exit_duration_in_mins > 0 && TimeSince(start_) > config_.exit_duration_in_mins * 60;
-  const bool asked = dims_.world_rank == 0 && save_now_file_.Asks();
-  return Votes{.stop = StopRequested() || out_of_time, .save_now = asked, .busy = hooks_ && hooks_->Busy()}
+  const bool root = dims_.world_rank == 0;
+  return Votes{.stop = StopRequested() || out_of_time || (root && kill_switch_.Found()),
+               .save_now = root && save_now_file_.Asks(),
+               .busy = hooks_ && hooks_->Busy()}
       .Encode(dims_.topology.world());
 }
 
+// The first validation set is the one that the best steps are known by.
 void Trainer::Evaluate() {
-  const int64_t per_batch =
-      config_.global_batch_size / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
   const int64_t before =
       (state_.iteration / config_.eval_interval - 1) * config_.eval_iters * config_.global_batch_size;
-  const auto batches = [&](int64_t i) { return data_.validation->Get(before, i); };
-  log_->Evaluation(state_.iteration, engine_.Evaluate(batches, config_.eval_iters * per_batch));
+  state_.validation.reset();
+  for (const NamedLoader& set : data_.validation) {
+    const double loss = LossOn(*set.loader, before);
+    const bool first = &set == &data_.validation.front();
+    watch_->Evaluation({.iteration = state_.iteration, .loss = loss, .name = set.name}, first);
+    if (first && std::isfinite(loss)) state_.validation = {.iteration = state_.iteration, .loss = loss};
+  }
+}
+
+void Trainer::Test() {
+  for (const NamedLoader& set : data_.test)
+    watch_->Evaluation(
+        {.iteration = state_.iteration, .loss = LossOn(*set.loader, 0), .name = set.name, .test = true},
+        false);
+}
+
+double Trainer::LossOn(DataLoader& loader, int64_t consumed_samples) {
+  const int64_t per_batch =
+      config_.global_batch_size / (int64_t{config_.micro_batch_size} * dims_.topology.dp);
+  const auto batches = [&](int64_t i) { return loader.Get(consumed_samples, i); };
+  const TimersPaused paused;
+  return engine_.Evaluate(batches, config_.eval_iters * per_batch);
 }
 
 Status Trainer::Save(bool last) {

@@ -3,14 +3,15 @@
 
 #include <chrono>
 
+#include "runtime/control/kill_switch.h"
 #include "runtime/control/save_now_file.h"
-#include "runtime/log/train_log.h"
 #include "runtime/saving/checkpoint_hooks.h"
 #include "runtime/schedules/batch_schedule.h"
 #include "runtime/schedules/grad_scaler.h"
 #include "runtime/schedules/lr_schedule.h"
 #include "runtime/train/data_loader.h"
 #include "runtime/train/engine.h"
+#include "runtime/train/step_watch.h"
 
 namespace cairn {
 
@@ -43,11 +44,16 @@ class Trainer {
           std::chrono::steady_clock::time_point start);
 
   Status Resume();
+  Status AcceptOtherData(const TrainState& resumed);
   Status Step();
   Status StopUnread();
   void Evaluate();
+  void Test();
+  // Over --eval-iters global batches of it.
+  double LossOn(DataLoader& loader, int64_t consumed_samples);
   Status Save(bool last);
   double Vote();
+  SaveStats Saves() const { return hooks_ ? hooks_->Stats() : SaveStats(); }
   void NoteHealth(const StepOutcome& outcome, bool explained);
   Result<TrainingEnd> GiveUp();
   bool Finished() const { return stop_ || state_.iteration >= schedule_.total_iterations(); }
@@ -58,19 +64,19 @@ class Trainer {
   CheckpointHooks* hooks_;
   std::chrono::steady_clock::time_point start_;
   SaveNowFile save_now_file_;
+  KillSwitch kill_switch_;
   TrainState state_;
   BatchSchedule schedule_;
   LrSchedule lr_;
   GradScaler scaler_;
   Engine engine_;
   DataLoaders data_;
-  std::unique_ptr<TrainLog> log_;
-  bool memory_told_ = false;  // once a start, after the first log line
-  int64_t bad_in_row_ = 0;    // iterations, of this start alone
-  bool stop_ = false;         // agreed by all ranks
-  bool unread_ = false;       // likewise: some rank could not read its data
-  bool save_now_ = false;     // agreed by all ranks
-  bool saver_busy_ = false;   // agreed by all ranks
+  std::unique_ptr<StepWatch> watch_;
+  int64_t bad_in_row_ = 0;   // iterations, of this start alone
+  bool stop_ = false;        // agreed by all ranks
+  bool unread_ = false;      // likewise: some rank could not read its data
+  bool save_now_ = false;    // agreed by all ranks
+  bool saver_busy_ = false;  // agreed by all ranks
 };
 
 }  // namespace cairn

@@ -127,6 +127,12 @@ class PlanTest(CliTest):
                           '"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}')
         found = self.json("plan", "--model", self.dir, "--cluster", "h100", "--nodes", 2, "--global-batch-size", 256)
         self.assertEqual(found["model"]["layers"], 32)
+        self.cairn("plan", "--model", self.dir, "--cluster", "h100", "--nodes", 2, "--global-batch-size", 256, "--top", 1,
+                   "--train-iters", 100, "--sbatch", self.dir / "jobs")
+        script = next((self.dir / "jobs").iterdir()).read_text()
+        for line in ("num-query-groups 8", "swiglu", "normalization RMSNorm", "position-embedding-type rope", "hidden-dropout 0",
+                     "untie-embeddings-and-output-weights", "ffn-hidden-size 14336"):
+            self.assertIn(f"\n  --{line}\n", script)
         self.cairn("plan", "--model", self.dir / "none", "--global-batch-size", 2, code=2, says="none")
 
     def test_scripts_are_bash_and_are_not_overwritten(self):

@@ -7,7 +7,8 @@ JSON: {NAME: {"world": 4, "pp": 2, "tp": 1, "engine": "pipe" | "own" (a pipeline
 "states" name another optimizer of torch's and its states, "frozen" the start of names that are not trained, "buffers" some of
 several types, with "load": DIRECTORY instead of a training from the start only the latter. "more": N steps follow, their
 losses in DIR/NAME-losses-RANK.json, what is known then in DIR/NAME-after-RANK.pt. Engine "gpt" is a pipeline that computes
-what GPT-2 does, on "batches": FILE, token lists of each step. Known is {name: {"offset", "shape" (global), "weight", "fp32",
+what GPT-2 does, on "batches": FILE, token lists of each step, "done" of them before it was loaded; "schedule": facts of its
+learning rate, which the checkpoint must have too. Known is {name: {"offset", "shape" (global), "weight", "fp32",
 "exp_avg", "exp_avg_sq"}} in the names of Megatron's modules with global layer numbers. The model has the modules, names and cuts of
 Megatron's GPT; what the others compute is of no matter, only that every parameter gets a gradient of its own. Ranks are forked,
 so that the imports are paid for once.
@@ -15,6 +16,7 @@ so that the imports are paid for once.
 
 import argparse
 import json
+import math
 import os
 import socket
 import sys
@@ -320,6 +322,37 @@ def batches(rank, size):
             yield [(part[:, :-1], part[:, 1:]) for part in tokens.split(size)]
 
 
+class Annealing:
+    """The schedule of the learning rate that Megatron-DeepSpeed gives to its engine: the engine counts the samples of each step
+    on, and keeps it in checkpoints. The first update of a warm-up has rate 0."""
+
+    def __init__(self, optimizer, facts):
+        self.optimizer, self.facts, self.num_steps = optimizer, facts, 0
+        self.step(0)
+
+    def rate(self):
+        facts, warmup = self.facts, self.facts["lr_warmup_steps"]
+        if self.num_steps <= warmup:
+            return facts["max_lr"] * self.num_steps / warmup
+        if self.num_steps > facts["lr_decay_steps"]:
+            return facts["min_lr"]
+        share = (self.num_steps - warmup) / (facts["lr_decay_steps"] - warmup)
+        return facts["min_lr"] + 0.5 * (math.cos(math.pi * share) + 1.0) * (facts["max_lr"] - facts["min_lr"])
+
+    def step(self, increment):
+        self.num_steps += increment
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+
+    def state_dict(self):
+        return self.facts | {"num_steps": self.num_steps}
+
+    def load_state_dict(self, state):
+        assert {name: state[name] for name in self.facts} == self.facts, (state, self.facts)
+        self.num_steps = 0
+        self.step(state["num_steps"])
+
+
 def main():
     deepspeed.init_distributed("gloo", rank=RANK, world_size=WORLD)
     torch.manual_seed(1)
@@ -329,7 +362,8 @@ def main():
         p.requires_grad_(not name.startswith(SPEC.get("frozen", "none")))
     make = getattr(torch.optim, SPEC.get("optimizer", "AdamW"))
     optimizer = make(groups(p for p in model.parameters() if p.requires_grad), lr=SPEC.get("lr", 1e-2), **SPEC.get("optimizer_args", {}))
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"])
+    schedule = Annealing(optimizer, SPEC["schedule"]) if "schedule" in SPEC else None
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=SPEC["config"], lr_scheduler=schedule)
     batch = SPEC["config"]["train_micro_batch_size_per_gpu"]
 
     fed = batches(engine.grid.get_data_parallel_rank(), batch) if "batches" in SPEC else None
@@ -347,6 +381,8 @@ def main():
     if "load" in SPEC:
         loaded, _ = engine.load_checkpoint(SPEC["load"])
         assert loaded is not None
+        for _ in range(SPEC.get("done", 0)):
+            next(fed)
     else:
         for _ in range(SPEC.get("steps", 2)):
             step()

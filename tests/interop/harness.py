@@ -41,6 +41,16 @@ def fingerprint(path):
     return json.loads(cairn("fingerprint", path, "--json").stdout)["fingerprint"]
 
 
+def seal(path):
+    """Seals a step, or all of a run; the facts of the first. What was sealed is found whole, and nothing is left untold."""
+    facts = json.loads(cairn("seal", path, "--settle", 0, "--json").stdout)
+    for fact in facts:
+        if fact["state"] != "sealed" or fact["untold"]:
+            raise AssertionError(f"{path}: {fact}")
+    cairn("verify", path)
+    return facts[0]
+
+
 class Case(unittest.TestCase):
     """A test with a directory of its own: self.dir."""
 

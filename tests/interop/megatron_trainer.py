@@ -4,8 +4,9 @@
 
 JSON: {NAME: {"world": 2, "tp": 2, "pp": 1, "zero": 1, "load": DIRECTORY, ...}}; zero 1 is the distributed optimizer. Without
 "load" a state of random values is saved as Megatron-LM's training does, as torch_dist in DIR/NAME/iter_0000003 and in its older
-form in DIR/NAME-legacy. "batches": FILE has token lists of each iteration: the state is then that of 3 iterations on them, and
-DIR/NAME-losses.json has the losses of those that follow. With "load" every key of the checkpoint but those "beside", and no
+form in DIR/NAME-legacy. "batches": FILE has token lists of each iteration, "schedule" the facts of the learning rate: the state is
+then that of "done" iterations, or after them the one that is loaded, and DIR/NAME-losses.json has the losses of the others.
+Otherwise with "load" every key of the checkpoint but those "beside", and no
 other, is loaded into model and optimizer ("legacy": of the older form). DIR/NAME.ROLE-known-RANK.pt is what the rank then has,
 and DIR/NAME.ROLE+-known-RANK.pt what it has some updates later.
 """
@@ -157,16 +158,17 @@ def sharded(model, chosen, metadata, is_loading):
 
 
 def save(rank, model, chosen, spec, out, more=None):
-    directory = os.path.join(out, "iter_0000003")
+    iteration = spec.get("done", 3)
+    directory = os.path.join(out, f"iter_{iteration:07}")
     if rank == 0:
         os.makedirs(directory)
         with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
-            file.write("3")
+            file.write(str(iteration))
     torch.distributed.barrier()
-    common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": 3} | (more or {})
+    common = {"args": writer.arguments(spec), "checkpoint_version": 3.0, "iteration": iteration} | (more or {})
     dist_checkpointing.save(sharded(model, chosen, metadata_of(spec), False) | common, directory, ("torch_dist", 1),
                             content_metadata=metadata_of(spec))
-    legacy = os.path.join(out + "-legacy", "iter_0000003", f"mp_rank_{writer.rank_name(spec['pp'])}")
+    legacy = os.path.join(out + "-legacy", f"iter_{iteration:07}", f"mp_rank_{writer.rank_name(spec['pp'])}")
     if parallel_state.get_data_parallel_rank() == 0:
         os.makedirs(legacy)
         torch.save(common | {"model": model.state_dict_for_save_checkpoint(), "optimizer": chosen.state_dict()},
@@ -200,6 +202,7 @@ def load(model, chosen, spec):
     assert state["iteration"] == spec["iteration"] and state["checkpoint_version"] == 3.0
     model.load_state_dict(state["model"], strict=True)
     chosen.load_state_dict(state["optimizer"])
+    return state
 
 
 def check_steps(chosen, spec):
@@ -229,11 +232,8 @@ class Training:
         with open(spec["batches"]) as file:
             self.batches = torch.tensor(json.load(file))  # [iterations, samples, positions + 1]
         self.ddp, self.chosen, self.done = ddp, chosen, 0
-        samples = self.batches.shape[1]
         self.schedule = OptimizerParamScheduler(
-            chosen, init_lr=0.0, max_lr=spec["lr"], min_lr=spec["lr"] / 10, lr_warmup_steps=2 * samples,
-            lr_decay_steps=6 * samples, lr_decay_style="cosine", start_wd=0.1, end_wd=0.1, wd_incr_steps=0,
-            wd_incr_style="constant")
+            chosen, init_lr=0.0, use_checkpoint_opt_param_scheduler=False, **spec["schedule"])
 
     def iteration(self):
         """Returns its mean loss."""
@@ -257,17 +257,26 @@ class Training:
         torch.distributed.all_reduce(total, group=parallel_state.get_data_parallel_group())
         return total.item() / data[0]
 
+    def resume(self, state, done):
+        """Megatron's scheduler refuses facts that are not its own."""
+        self.schedule.load_state_dict(state["opt_param_scheduler"])
+        self.done = done
+
     def facts(self):
         return {"opt_param_scheduler": self.schedule.state_dict()}
 
 
 def train(rank, ddp, chosen, spec, out):
     training = Training(ddp, chosen, spec)
-    for _ in range(3):
-        training.iteration()
-    spec["consumed"] = 3 * training.batches.shape[1]
-    save(rank, ddp.module, chosen, spec, out, training.facts())
-    losses = [training.iteration() for _ in range(len(training.batches) - 3)]
+    if "load" in spec:
+        training.resume(load(ddp.module, chosen, spec), spec["done"])
+        check_steps(chosen, spec)
+    else:
+        for _ in range(spec["done"]):
+            training.iteration()
+        spec["consumed"] = spec["done"] * training.batches.shape[1]
+        save(rank, ddp.module, chosen, spec, out, training.facts())
+    losses = [training.iteration() for _ in range(len(training.batches) - spec["done"])]
     with open(f"{out}-losses.json", "w") as file:
         json.dump(losses, file)
 

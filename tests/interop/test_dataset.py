@@ -4,6 +4,7 @@ DATA_PROBE names the program of tests/runtime/data/data_probe.cc.
 """
 
 import json
+import math
 import os
 import struct
 import subprocess
@@ -44,7 +45,7 @@ def read_dataset(prefix):
     return [tokens[b : b + n] for b, n in zip(begins, lengths)]
 
 
-def megatron_samples(lengths, first, count, samples, seq_length, seed):
+def megatron_samples(lengths, first, count, samples, seq_length, seed, threshold=0.80):
     """Megatron's order in NumPy's words: for each sample the positions in the tokens of the whole dataset."""
     starts = numpy.concatenate([[0], numpy.cumsum(lengths)])
     ids = numpy.arange(first, first + count, dtype=numpy.int32)
@@ -54,7 +55,7 @@ def megatron_samples(lengths, first, count, samples, seq_length, seed):
         epochs += 1
     total = (epochs * per_epoch - 1) // seq_length
     before_final = ((epochs - 1) * per_epoch - 1) // seq_length
-    separate = epochs > 1 and samples - before_final < int(0.80 * ((per_epoch - 1) // seq_length))
+    separate = epochs > 1 and samples - before_final < int(threshold * ((per_epoch - 1) // seq_length))
     random = numpy.random.RandomState(seed)
 
     def shuffled(values):
@@ -66,7 +67,14 @@ def megatron_samples(lengths, first, count, samples, seq_length, seed):
     cuts = [0, before_final, total] if separate else [0, total]
     shuffle = numpy.concatenate([shuffled(numpy.arange(a, b, dtype=numpy.uint32)) for a, b in zip(cuts, cuts[1:])])
     text = numpy.concatenate([numpy.arange(starts[i], starts[i + 1]) for i in order])
-    return [text[k * seq_length : (k + 1) * seq_length + 1] for k in shuffle[:samples].astype(int)]
+    return [text[k * seq_length : (k + 1) * seq_length + 1] for k in shuffle.astype(int)]
+
+
+def probed_samples(part, samples, seq_length, seed, split, *words):
+    """What the library says that they are."""
+    probe = [os.environ["DATA_PROBE"], "samples", part, samples, seq_length, seed, split, *words]
+    printed = subprocess.run(list(map(str, probe)), capture_output=True, text=True, check=True).stdout
+    return [list(map(int, line.split())) for line in printed.splitlines()]
 
 
 class DatasetTest(Case):
@@ -208,7 +216,7 @@ class DatasetTest(Case):
             (self.dir, "--tokenizer", "bytes"): "is a directory",
             (empty, "--tokenizer", "bytes"): "no text in it",
             (text, bad_json, "--tokenizer", "bytes"): "bad.jsonl: line 2",
-            (text, "--tokenizer", "gpt2"): "expected bytes or sentencepiece:FILE",
+            (text, "--tokenizer", "gpt2"): "expected bytes, sentencepiece:FILE",
             (text, "--tokenizer", "sentencepiece:" + bad_model): "bad.model",
             (text,): "--train-sentencepiece",
             (text, "--train-sentencepiece"): "--vocab-size",
@@ -238,11 +246,9 @@ class DatasetTest(Case):
         tokens = numpy.concatenate(documents)
         for samples, seq_length, seed in ((10, 16, 1234), (200, 16, 1), (300, 13, 77), (500, 7, 2**32 - 1), (3, 1000, 0)):
             for part, (first, end) in enumerate(((0, 56), (56, 72), (72, 80))):  # --split 70,20,10
-                arguments = [self.path("p"), "70,20,10", part, samples, seq_length, seed]
-                probe = [os.environ["DATA_PROBE"], "samples", *map(str, arguments)]
-                printed = subprocess.run(probe, capture_output=True, text=True, check=True).stdout
-                got = [list(map(int, line.split())) for line in printed.splitlines()]
-                want = megatron_samples(lengths, first, end - first, samples, seq_length, seed)
+                arguments = [part, samples, seq_length, seed, "70,20,10", self.path("p")]
+                got = probed_samples(*arguments)
+                want = megatron_samples(lengths, first, end - first, samples, seq_length, seed)[:samples]
                 self.assertEqual(got, [tokens[positions].tolist() for positions in want], arguments)
 
     def test_samples_are_megatron_cores(self):
@@ -250,9 +256,11 @@ class DatasetTest(Case):
         import logging
         import shutil
 
+        from megatron.core.datasets import helpers
         from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
         from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+        from megatron.core.datasets.utils import get_blend_from_list
 
         class Tokenizer:
             eod, pad, eos, vocab_size, unique_identifiers = 0, -1, 0, 100, {"tokenizer": "none"}
@@ -260,31 +268,169 @@ class DatasetTest(Case):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         random = numpy.random.default_rng(11)
-        cases = [(dtype, split, part, samples, seq_length)
-                 for dtype, split, part in ((numpy.uint16, "969,30,1", 0), (numpy.int32, "70,20,10", 1), (numpy.uint8, "1,1,1", 0),
-                                            (numpy.int64, "0.9,0.1,0", 1), (numpy.int32, "98,2", 0))
-                 for samples, seq_length in ((3, 16), (200, 7), (700, 33))]
-        for dtype, split, part, samples, seq_length in cases:
-            prefix, cache = self.path("m"), self.path("cache")
-            for path in (cache, prefix):
-                shutil.rmtree(path, ignore_errors=True)
+
+        def write(prefix, dtype):
+            sizes, tokens = [], []
             builder = IndexedDatasetBuilder(prefix + ".bin", dtype=dtype)
             for _ in range(60):
                 lengths = [int(n) for n in random.integers(0, 120, size=random.integers(1, 3))]
                 numbers = random.integers(0, min(numpy.iinfo(dtype).max, 70_000), size=sum(lengths)).astype(dtype)
                 builder.add_document(numbers, lengths)
+                sizes += lengths
+                tokens.append(numbers)
             builder.finalize(prefix + ".idx")
-            seed = int(random.integers(2**31))
-            probe = [os.environ["DATA_PROBE"], "samples", prefix, split, part, samples, seq_length, seed]
-            printed = subprocess.run(list(map(str, probe)), capture_output=True, text=True, check=True).stdout
-            config = GPTDatasetConfig(random_seed=seed, sequence_length=seq_length, blend=([prefix], None), split=split,
-                                      path_to_cache=cache, tokenizer=Tokenizer(), reset_position_ids=False,
+            return numpy.array(sizes), numpy.concatenate(tokens)
+
+        def wanted_samples(part, samples, seq_length, seed, split, *words):
+            for place in words:  # where it keeps its indices
+                shutil.rmtree(place, ignore_errors=True)
+            blend = get_blend_from_list(list(words))
+            config = GPTDatasetConfig(random_seed=seed, sequence_length=seq_length, blend=blend, split=split,
+                                      path_to_cache=None, tokenizer=Tokenizer(), reset_position_ids=False,
                                       reset_attention_mask=False, eod_mask_loss=False, num_dataset_builder_threads=1)
-            wanted = [samples if i == part else None for i in range(3)]
+            wanted = [samples if i == part else None if blend[1] is None else 1 for i in range(3)]
             dataset = BlendedMegatronDatasetBuilder(GPTDataset, wanted, lambda: True, config).build()[part]
-            self.assertEqual([list(map(int, line.split())) for line in printed.splitlines()],
-                             [list(map(int, dataset._query_document_sample_shuffle_indices(i)[0])) for i in range(samples)],
-                             (dtype, split, part, samples, seq_length, seed))
+            rows = []
+            for i in range(samples):
+                if len(words) == 1:
+                    source, k = dataset, i
+                else:
+                    source, k = dataset.datasets[dataset.dataset_index[i]], int(dataset.dataset_sample_index[i])
+                rows.append(list(map(int, source._query_document_sample_shuffle_indices(k)[0])))
+            return rows
+
+        for dtype, split, part in ((numpy.uint16, "969,30,1", 0), (numpy.int32, "70,20,10", 1), (numpy.uint8, "1,1,1", 0),
+                                   (numpy.int64, "0.9,0.1,0", 1), (numpy.int32, "98,2", 0)):
+            write(self.path("m"), dtype)
+            for samples, seq_length in ((3, 16), (200, 7), (700, 33)):
+                case = (part, samples, seq_length, int(random.integers(2**31)), split, self.path("m"))
+                self.assertEqual(probed_samples(*case), wanted_samples(*case), (dtype, case))
+
+        paths = [self.path(f"b{i}") for i in range(13)]
+        contents = [write(path, dtype) for path, dtype in zip(paths, [numpy.uint16, numpy.int32] * 7)]
+        for part, samples, seq_length, split, words in (
+            (0, 1500, 16, "90,5,5", ["0.3", paths[0], "0.7", paths[1]]),
+            (1, 90, 9, "70,20,10", ["3", paths[0], "1", paths[1], "6", paths[2]]),
+            (2, 40, 16, "70,20,10", ["3", paths[0], "1", paths[1], "6", paths[2]]),
+            (0, 1100, 33, "98,2,0", [word for i, path in enumerate(paths) for word in (str(0.1 + 0.07 * i), path)]),
+            (0, 700, 16, "9,1", ["0.5", paths[3]]),  # one dataset: its weight orders it as a blend does
+            (0, 500, 16, "90,5,5", paths[:3]),  # none has a weight: each is read once, in proportion
+            (0, 470, 31, "1", paths[4:8]),
+        ):
+            case = (part, samples, seq_length, int(random.integers(2**31)), split, *words)
+            got, want = probed_samples(*case), wanted_samples(*case)
+            self.assertEqual(got, want, case)
+
+        # BigScience's weighted splits, by what build_dataset_group of its Megatron-DeepSpeed does.
+        for samples, seq_length, parts in (
+            (900, 16, [("0.25", "0:0.9", 0), ("0.5", "0.1:1", 1), ("0.125", "0.33:0.777", 2)]),
+            (600, 33, [(str(0.1 + 0.07 * i), "0:0.949", i) for i in range(13)]),
+            (430, 9, [("1", "0.2:0.5", 3)]),
+            (300, 9, [("1", "0:1", 3), ("0", "0:1", 4)]),
+        ):
+            seed = int(random.integers(2**31))
+            group = "NAME: " + ", ".join(f"{weight} {part} {paths[i]}" for weight, part, i in parts)
+            weights = [float(weight) for weight, _, _ in parts]
+            weights = [weight / sum(weights) for weight in weights]
+            sources = []
+            for weight, (_, part, i) in zip(weights, parts):
+                lengths, tokens = contents[i]
+                first, end = (round(float(share) * float(len(lengths))) for share in part.split(":"))
+                asked = samples if len(parts) == 1 else math.ceil(samples * weight * 1.005)
+                places = megatron_samples(lengths, first, end - first, asked, seq_length, seed, threshold=0.95)
+                sources.append([tokens[place].tolist() for place in places])
+            size = sum(map(len, sources))
+            which, what = numpy.zeros(size, numpy.int16), numpy.zeros(size, numpy.int64)
+            normalized = numpy.array(weights) / numpy.sum(weights)
+            helpers.build_blending_indices(which, what, normalized, len(parts), size, False)
+            want = [sources[k][i] for k, i in zip(which[:samples], what[:samples])] if len(parts) > 1 else sources[0][:samples]
+            self.assertEqual(probed_samples(0, samples, seq_length, seed, "-", group), want, group)
+
+    def test_byte_level_bpe_has_the_ids_of_tokenizers(self):
+        """In the styles of GPT-2, BLOOM, LLaMA-3 and Qwen, over many scripts, marks, numbers, spaces and what is not UTF-8."""
+        import random
+        import unicodedata
+
+        from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+        rng = random.Random(5)
+        scripts = [(0x61, 0x7A), (0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x24F), (0x300, 0x36F), (0x370, 0x4FF), (0x5D0, 0x5EA),
+                   (0x620, 0x669), (0x900, 0x97F), (0xE01, 0xE4E), (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x200B, 0x200F),
+                   (0x2150, 0x2189), (0x3041, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFB00, 0xFB4F), (0x1F300, 0x1F64F),
+                   (0x2F800, 0x2FA1D)]
+        marks = ["'s", "'T", "'LL", "\u2019s", "'\u017f", "don't", "e\u0301", "\u1100\u1161\u11a8", "\uac00\u11a7",
+                 "<|endoftext|>", "</s>", "\U0001f468\u200d\U0001f469", "\u2026", "\u3002", "\u060c", "\ufffd", "1234567",
+                 "\u0663\u0664", "a_b", "<fim>", "  <fim> "]
+        gaps = [" "] * 12 + ["", "\n", "\r\n", "\n\n", "\t", "   ", " \n  ", "\u00a0", "\u3000", "\u0085", "\u180e", "\u2028"]
+
+        def word():
+            if rng.random() < 0.2:
+                return rng.choice(marks)
+            if rng.random() < 0.1:
+                return "".join(rng.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") for _ in range(rng.randint(1, 4)))
+            first, last = rng.choice(scripts)
+            return "".join(chr(rng.randint(first, last)) for _ in range(rng.randint(1, 7)))
+
+        def known(text):
+            return "".join(c for c in text if unicodedata.category(c) not in ("Cn", "Cs"))
+
+        def text(words):
+            return known("".join(word() + rng.choice(gaps) for _ in range(words)))
+
+        def cut(expression, *more):
+            return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), *(more or ("isolated",))),
+                                            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+        llama = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+                 r"\s+(?!\S)|\s+")
+        styles = {
+            "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), "<|endoftext|>", {}, None),
+            "space": (pre_tokenizers.ByteLevel(add_prefix_space=True), "<|endoftext|>", {}, None),
+            "bloom": (cut(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "</s>", {}, None),
+            "llama3": (cut(llama), "<|end_of_text|>", {"ignore_merges": True}, None),
+            "qwen": (cut(llama.replace("{1,3}", "")), "<|endoftext|>", {}, normalizers.NFC()),
+            "removed": (cut(llama, "removed", True), "<|endoftext|>", {}, None),
+            "digits": (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                pre_tokenizers.ByteLevel(add_prefix_space=False)]), "<|endoftext|>", {}, None),
+        }
+        corpus = [text(1500), " the cat sat and the dog's hat wasn't 1999 2024" * 50]
+        body = text(4000) + known("".join(chr(rng.randint(1, 0x2FFFF)) for _ in range(3000)))
+        broken = b"ok \xff\xfe \xe2\x82 cut \xf0\x9f\x98 \xed\xa0\x80 \xc0\xaf end\xe2" + rng.randbytes(2000)
+        texts = [body.encode(), b"x<|endoftext|>y", b"   ", " \u0301a".encode(), b"a" * 2000 + b" b", b"'s", broken]
+        inputs = [self.write(f"{i}.txt", content) for i, content in enumerate(texts)]
+        for name, (splits, end, options, normalizer) in styles.items():
+            tokenizer = Tokenizer(models.BPE(**options))
+            tokenizer.pre_tokenizer = splits
+            if normalizer:
+                tokenizer.normalizer = normalizer
+            tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(
+                vocab_size=1200, special_tokens=["<unk>", end], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                show_progress=False))
+            tokenizer.add_tokens([AddedToken("<fim>", lstrip=name != "gpt2", rstrip=True, normalized=name == "qwen")])
+            if name == "llama3":
+                tokenizer.post_processor = processors.Sequence([
+                    processors.ByteLevel(trim_offsets=True), processors.TemplateProcessing(
+                        single="<unk> $A", pair="<unk> $A <unk> $B", special_tokens=[("<unk>", 0)])])
+            if name == "digits":
+                tokenizer.post_processor = processors.RobertaProcessing(("<fim>", tokenizer.token_to_id("<fim>")), ("<unk>", 0))
+            os.mkdir(self.path(name))
+            tokenizer.save(self.path(name + "/tokenizer.json"))
+            with open(self.path(name + "/tokenizer_config.json"), "w") as file:
+                json.dump({"eos_token": end}, file)
+            facts, documents = self.data(*inputs, "--tokenizer", self.path(name), prefix="ids-" + name)
+            want = [tokenizer.encode(content.decode(errors="replace")).ids for content in texts]
+            self.assertEqual([document.tolist() for document in documents], want, name)
+            self.assertEqual((facts["before_each_document"], facts["behind_each_document"]),
+                             {"llama3": ([0], []), "digits": ([0], [tokenizer.token_to_id("<fim>")])}.get(name, ([], [])))
+            self.assertEqual((facts["vocab_size"], facts["eod"]), (tokenizer.get_vocab_size(), tokenizer.token_to_id(end)))
+            self.assertTrue(os.path.exists(self.path(f"ids-{name}.tokenizer/tokenizer.json")))
+        tokenizer.model.save(self.path("."))  # vocab.json and merges.txt
+        files = [self.path("vocab.json"), self.path("merges.txt")]
+        _, documents = self.data(*inputs, "--vocab-file", files[0], "--merge-file", files[1], prefix="old")
+        bare = Tokenizer(models.BPE.from_file(*files))
+        bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        want = [bare.encode(content.decode(errors="replace")).ids for content in texts]
+        self.assertEqual([document.tolist() for document in documents], want)
 
     def test_tensorboard_reads_the_event_files(self):
         for _ in range(2):  # a second file in the same directory joins the first

@@ -6,23 +6,28 @@ import argparse
 import contextlib
 import json
 import os
+import pty
+import signal
+import subprocess
+import time
 import unittest
 
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", CUDA_DEVICE_MAX_CONNECTIONS="1")
 import numpy
 import torch
 import transformers
-from harness import Case, cairn
+from harness import CAIRN, Case, cairn, topology
 from planned_stages import PlannedStagesTest  # noqa: F401, its programs are imported here already
 from torch.overrides import TorchFunctionMode
+from trained_families import TrainedFamiliesTest  # noqa: F401, likewise
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
-    OPTConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
@@ -72,15 +77,7 @@ TO_MEGATRON = {
     "bloom, residual behind the norm": (BloomConfig(vocab_size=101, hidden_size=32, n_layer=2, n_head=4,
                                                     apply_residual_connection_post_layernorm=True), ALL - CORE, "position_embedding is"),
 }
-TO_TRAIN = {
-    "gpt2": (GPT2Config(**GPT2), ""),
-    "relu": (GPT2Config(**GPT2, activation_function="relu"), "activation is \"relu\""),
-    "epsilon": (GPT2Config(**GPT2, layer_norm_epsilon=0.3), "layernorm_epsilon is 0.3"),
-    "scaled by layer": (GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True), "attention_scale_by_layer is true"),
-    "heads": (GPT2Config(**GPT2 | {"n_head": 8}), "num_attention_heads is 8"),
-    "opt": (OPTConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=128,
-                      max_position_embeddings=64, word_embed_proj_dim=32), "family opt"),
-}
+MODEL = ["--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--vocab-size", 101, "--threads", 1]
 # name: TransformerConfig's, GPTModel's, the arguments; the largest difference of logits, or what is named
 FROM_CORE = {
     "none": ({}, {}, {}, "llama"),
@@ -123,8 +120,8 @@ class OnCpu(TorchFunctionMode):
 class FunctionTest(Case):
     ids = torch.arange(48).reshape(2, 24) * 7 % 101
 
-    def refused(self, says, *args):
-        done = cairn(*args, status=2)
+    def refused(self, says, *args, **kwargs):
+        done = cairn(*args, status=2, **kwargs)
         self.assertIn(says, done.stderr)
         self.assertEqual(done.stderr.strip().count("\n"), 0, done.stderr)
 
@@ -145,22 +142,87 @@ class FunctionTest(Case):
                     self.assertEqual(logits(back, self.ids)[0], family)
                     self.assertTrue(torch.equal(logits(back, self.ids)[1], wanted))
 
-    def test_trained_on(self):
-        model = ["--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--seq-length", 64, "--vocab-size", 101,
-                 "--mock-data", "--micro-batch-size", 2, "--lr", 0, "--weight-decay", 0, "--threads", 1, "--train-iters", 1]
-        for number, (name, (config, says)) in enumerate(TO_TRAIN.items()):
-            with self.subTest(name):
-                source, native, run, back = (self.path(f"{kind}{number}") for kind in ("train", "native", "run", "released"))
-                make(config).save_pretrained(source)
-                cairn("convert", source, native, "--to", "native")
-                done = cairn("train", *model, "--load", native, "--finetune", "--save", run, status=2 if says else 0)
-                if says:
-                    self.assertIn(says, done.stdout + done.stderr)
-                    continue
-                cairn("strip", run, back, "--dtype", "fp32")
-                wanted, got = logits(source, self.ids), logits(back, self.ids)
-                self.assertEqual(got[0], wanted[0])
-                self.assertTrue(torch.equal(got[1], wanted[1]))
+    def test_what_cannot_be_trained_is_named(self):
+        batches = ["--mock-data", "--seq-length", 64, "--threads", 1, "--train-iters", 1]
+        for number, (config, flags, says) in enumerate((
+                (GPT2Config(**GPT2), ["--num-attention-heads", 8], "num_attention_heads would be 8, and is 4 there"),
+                (LlamaConfig(**LLAMA), ["--openai-gelu"], 'activation would be "gelu_new", and is "silu" there'),
+                (LlamaConfig(**LLAMA, hidden_act="mish"), [], "activation is 'mish'"),
+                (Gemma2Config(**LLAMA, head_dim=8), [], "attn_logit_softcapping is 50"))):
+            source, native = self.path(f"train{number}"), self.path(f"native{number}")
+            make(config).save_pretrained(source)
+            cairn("convert", source, native, "--to", "native")
+            self.refused(says, "train", *batches, *flags, "--load", native, "--finetune")
+
+    def test_losses_of_two_checkpoints(self):
+        """verify --loss: the loss is transformers', equal for what is the same model, and another where a head is elsewhere."""
+        source, native, wide, ids, text = (self.path(name) for name in ("source", "native", "wide", "ids.txt", "text.txt"))
+        os.mkdir(self.path("scratch"))
+        model = make(GPT2Config(**GPT2))
+        model.save_pretrained(source)
+        numpy.savetxt(ids, self.ids[:1].numpy(), fmt="%d")
+        with torch.no_grad():
+            expected = float(model(self.ids[:1], labels=self.ids[:1]).loss)
+        cairn("convert", source, native, "--to", "native")
+        cairn("reshape", native, wide, "--tp", 2, "--pp", 2, "--dp", 1)
+        told = self.compare_losses(ids + ":1", source, wide, "--seq-length", self.ids.shape[1] - 1)
+        self.assertEqual((told["equal"], told["largest_difference"], told["seq_length"]), (True, 0, 23))
+        self.assertEqual(told["a"]["batches"], told["b"]["batches"])
+        self.assertLess(abs(told["a"]["loss"] / expected - 1), 1e-6)
+        log = self.path("losses")  # the same of several ranks, by the trainer itself
+        cairn("train", *topology(2, 2, 1), *MODEL, "--seq-length", 64, "--mock-data", "--skip-train", "--load", wide, "--eval-iters", 2,
+              "--log-json", log)
+        cairn("train", *MODEL, "--seq-length", 64, "--mock-data", "--skip-train", "--load", native, "--eval-iters", 2, "--log-json",
+              log)
+        with open(log) as lines:
+            rows = [json.loads(line) for line in lines]
+        self.assertEqual([row["batch"] for row in rows], [1, 2, 1, 2])
+        for ours, other in zip(rows, rows[2:]):
+            self.assertLess(abs(ours["loss"] / other["loss"] - 1), 1e-6)
+        cairn("strip", wide, self.path("rounded"), "--dtype", "bf16")
+        with torch.no_grad():
+            rows = model.transformer.h[1].attn.c_proj.weight  # [in, out]: the heads' outputs one after another
+            rows.copy_(rows.roll(8, 0))
+        model.save_pretrained(self.path("permuted"))
+        for other in ("rounded", "permuted"):
+            told = self.compare_losses("mock:3", wide, self.path(other), status=1)
+            self.assertFalse(told["equal"])
+            self.assertGreater(told["largest_difference"], 1e-5)
+            self.assertEqual((len(told["b"]["batches"]), told["seq_length"]), (3, 64))
+            self.compare_losses("mock:3", wide, self.path(other), "--loss-tolerance", 0.5)
+        with open(text, "w") as file:
+            file.write("1 2 3\nfour\n")
+        make(GPT2Config(**GPT2 | {"vocab_size": 50})).save_pretrained(self.path("small"))
+        two = native, wide
+        for says, *args in (("there is no", "--loss", self.path("data"), *two), ("compares two", "--loss", "mock", native),
+                            ("text.txt:2: 'four' is not a token id", "--loss", text, *two), ("verify checks one", *two),
+                            ("more than the 64", "--loss", "mock", *two, "--seq-length", 65),
+                            ("outside --vocab-size 50", "--loss", ids + ":1", source, self.path("small"))):
+            self.refused(says, "verify", *args, env=os.environ | {"TMPDIR": self.path("scratch")})
+        self.assertEqual(os.listdir(self.path("scratch")), [])
+
+        # Killed in the middle, on a terminal: it reports how far it is, and its copy of the weights goes away.
+        for kill in (signal.SIGTERM, signal.SIGKILL):
+            ours, terminal = pty.openpty()
+            verify = subprocess.Popen([CAIRN, "verify", "--loss", "mock:20000", source, native], stdout=subprocess.DEVNULL,
+                                      stderr=terminal, start_new_session=True, env=os.environ | {"TMPDIR": self.path("scratch")})
+            os.close(terminal)
+            said = b""
+            while b"batches/s" not in said:
+                said += os.read(ours, 1000)  # an OSError where it ended
+            self.assertRegex(said.decode(), r"evaluating \d+ batches of 20000 batches \(\d+ %\), [\d.]+ batches/s, .* left")
+            self.assertTrue(os.listdir(self.path("scratch")))
+            os.killpg(verify.pid, kill)
+            self.assertEqual(verify.wait(), -kill)
+            os.close(ours)
+            while os.listdir(self.path("scratch")):
+                time.sleep(0.05)
+
+    def compare_losses(self, batches, a, b, *flags, status=0):
+        told = json.loads(cairn("verify", "--loss", batches, a, b, "--json", *flags, status=status,
+                                env=os.environ | {"TMPDIR": self.path("scratch")}).stdout)
+        self.assertEqual(os.listdir(self.path("scratch")), [])
+        return told
 
     def test_stated_type_stays(self):
         source, back = self.path("source"), self.path("back")

@@ -124,6 +124,7 @@ class HuggingFaceTest(CliTest):
     def test_shards_both_ways(self):
         source = self.save("source", make(MODELS["llama"][0]), max_shard_size="9KB")
         self.assertGreater(len(list(source.glob("*.safetensors"))), 2)
+        self.check_seal(source)
         self.cairn("convert", source, "one", "--to", "hf")
         self.cairn("convert", self.dir / "one" / "model.safetensors", "many", "--to", "hf", "--max-shard-size", "5KB")
         for name in ("one", "many"):
@@ -135,6 +136,18 @@ class HuggingFaceTest(CliTest):
         self.cairn("convert", "many", "again", "--to", "hf", "--max-shard-size", "5KB")
         for path in (self.dir / "many").iterdir():
             self.assertEqual(path.read_bytes(), (self.dir / "again" / path.name).read_bytes(), path.name)
+
+    def check_seal(self, source):
+        """transformers loads a sealed model as before; a shard that is cut short is not sealed."""
+        self.cairn("seal", source, "--settle", 0, says="model.safetensors.index.json: ")
+        self.cairn("verify", source, says="every byte against the seal")
+        shard = sorted(source.glob("model-*.safetensors"))[0]
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-1])
+        self.cairn("verify", source, code=1, says=shard.name)
+        self.cairn("seal", source, "--again", "--settle", 0, code=1, says=[shard.name, "not sealed"])
+        shard.write_bytes(whole)
+        self.assertEqual(logits(source).dtype, torch.float32)
 
     def test_sixteen_bits_stay_and_casts_are_those_of_torch(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):

@@ -27,6 +27,10 @@ CASES = [
     dict(pp=2, gbs=16),
     dict(dp=2, zero=1, gbs=8, hidden=384, heads=6, layers=3),
     dict(tp=2, pp=2, gbs=16, precision="bf16"),
+    dict(dp=2, zero=2, gbs=8),
+    dict(dp=2, zero=3, gbs=8, precision="bf16"),
+    dict(llama=4, ffn=640, layers=6),
+    dict(llama=2, ffn=640, heads=8, tp=2, precision="bf16"),
 ]
 LONG_CASES = [
     dict(mbs=8, gbs=8, layers=8),
@@ -35,7 +39,15 @@ LONG_CASES = [
     dict(pp=2, dp=2, zero=1, precision="bf16", layers=6, hidden=320, heads=5, seq=192, vocab=5000, gbs=32, recompute="full"),
     dict(recompute="full", vocab=500, heads=8, precision="bf16"),
     dict(tp=2, dp=2, zero=1, gbs=8, precision="bf16", layers=8),
+    dict(dp=4, zero=3, gbs=4, mbs=1, hidden=512, heads=8),
+    dict(dp=4, zero=2, gbs=4, mbs=1, hidden=512, heads=8, recompute="full"),
+    dict(llama=4, ffn=640, recompute="full", layers=8, precision="bf16"),
+    dict(llama=2, ffn=1024, pp=2, gbs=16, layers=6),
+    dict(llama=4, ffn=640, dp=2, zero=3, gbs=8),
+    dict(llama=1, ffn=700, heads=8, vocab=2000, layers=8, mbs=2, gbs=2, hidden=512, precision="bf16"),
 ]
+LLAMA = ["--normalization", "RMSNorm", "--disable-bias-linear", "--use-rotary-position-embeddings", "--hidden-dropout", "0",
+         "--attention-dropout", "0", "--group-query-attention"]  # as plan's job scripts have them
 
 
 def flags(case, separate):
@@ -43,6 +55,9 @@ def flags(case, separate):
              "vocab-size": "vocab", "micro-batch-size": "mbs", "global-batch-size": "gbs",
              "tensor-model-parallel-size": "tp", "pipeline-model-parallel-size": "pp", "zero-stage": "zero"}
     line = [x for name, key in model.items() for x in (f"--{name}", str(case[key]))]
+    if "llama" in case:  # so many groups of heads
+        line += ["--swiglu", "--ffn-hidden-size", str(case["ffn"]), "--num-query-groups", str(case["llama"])]
+        line += LLAMA if separate else []
     if separate and case["recompute"] == "full":
         line += ["--recompute-granularity", "full"]
     if not separate:

@@ -5,7 +5,7 @@ import os
 import tempfile
 import unittest
 
-from harness import cairn, topology
+from harness import Case, cairn, fingerprint, steps, topology
 
 # 3 layers do not divide by 2 stages, 1001 tokens not by TP; 8 or 4 micro-batches a step.
 MODEL = ["--num-layers", "3", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "32",
@@ -57,6 +57,8 @@ class Topologies(unittest.TestCase):
         self.check(1, 1, 2, 1, flags=("--checkpoint-activations",))
         self.check(1, 1, 2, 1, flags=("--reduce-bucket-size", "1000"))
         self.check(1, 1, 2, 0, flags=("--reduce-bucket-size", "1000"))
+        self.check(1, 1, 2, 2)
+        self.check(1, 1, 2, 3, flags=("--checkpoint-activations",))
 
     def test_tensor_parallel_in_a_pipeline(self):
         self.check(2, 2, 1, 1)
@@ -67,6 +69,20 @@ class Topologies(unittest.TestCase):
             self.check(2, 2, 2, zero)
             self.check(2, 2, 2, zero, flags=("--checkpoint-activations",))
 
+    def test_a_training_changes_its_stage_of_zero_at_each_resume(self):
+        small = ("--stage3-param-persistence-threshold", "100", "--stage3-max-reuse-distance", "0",
+                 "--stage3-prefetch-bucket-size", "60000", "--reduce-bucket-size", "30000")
+        legs = [((1, 1, 2, 3), 5, small), ((1, 1, 1, 0), 8, ("--offload-optimizer",)), ((2, 1, 2, 2), 12, small),
+                ((1, 2, 2, 1), 15, ()), ((2, 1, 2, 3), STEPS, ("--checkpoint-activations", "--offload-optimizer",
+                                                               "--offload-param", *small))]
+        rows = []
+        with tempfile.TemporaryDirectory() as directory:
+            for mesh, until, flags in legs:
+                rows += train(mesh, "--train-iters", str(STEPS), "--exit-interval", str(until), "--save", directory,
+                              *flags)
+            cairn("verify", directory)
+        self.assert_equal_training(rows)
+
     def test_recomputation_alone_changes_no_bit(self):
         rows = train((1, 1, 1), "--train-iters", str(STEPS), "--checkpoint-activations")
         self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.reference])
@@ -76,6 +92,55 @@ class Topologies(unittest.TestCase):
         one, many = train((1, 1, 1), *flags), train((2, 2, 1), *flags)
         for row, expected in zip(many, one):
             self.assertAlmostEqual(row["loss"] / expected["loss"], 1, delta=TOLERANCE)
+
+
+class Schedules(Case):
+    """Of two stages with two layers each; 8 micro-batches a step."""
+
+    model = [*MODEL, "--num-layers", "4", "--train-iters", "6"]
+    dropout = ["--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
+    interleaved = ["--num-layers-per-virtual-pipeline-stage", "1"]
+
+    def losses(self, name, *flags, mesh=(1, 2, 1)):
+        return self.train(name, mesh, *flags, model=self.model)
+
+    def assert_close(self, found, wanted):
+        self.assertEqual(found.keys(), wanted.keys())
+        for step in wanted:
+            self.assertAlmostEqual(found[step] / wanted[step], 1, delta=1e-6, msg=f"step {step}")
+
+    def test_gpipe_changes_no_bit(self):
+        self.assertEqual(self.losses("gpipe", "--pipeline-schedule", "gpipe", *self.dropout),
+                         self.losses("1f1b", *self.dropout))
+
+    def test_uneven_runs_of_layers_change_no_loss(self):
+        self.assert_close(self.losses("uneven", "--num-layers", "5", "--num-virtual-stages-per-pipeline-rank", "2",
+                                      "--layers-per-stage", "1", "1", "1", "2"),
+                          self.losses("even", "--num-layers", "5"))
+
+    def test_messages_in_shares_change_no_bit(self):
+        flags = (*self.interleaved, *self.dropout)
+        self.assertEqual(self.losses("shares", "--scatter-gather-tensors-in-pipeline", *flags, mesh=(2, 2, 1)),
+                         self.losses("whole", *flags, mesh=(2, 2, 1)))
+
+    def test_an_interleaved_training_resumes_as_itself_and_as_a_plain_one(self):
+        wanted = self.losses("plain")
+        whole = self.losses("whole", *self.interleaved, "--save", self.path("run"), "--save-interval", "3")
+        self.assert_close(whole, wanted)
+        third = steps(self.path("run"))[0]
+        last = {step: loss for step, loss in whole.items() if step > 3}
+        self.assertEqual(self.losses("again", *self.interleaved, "--load", third), last)
+        self.assert_close(self.losses("resumed-plain", "--load", third), last)
+        cairn("reshape", third, self.path("plain-step"), "--virtual-stages", "1")
+        self.assertEqual(fingerprint(self.path("plain-step")), fingerprint(third))
+        cairn("reshape", self.path("plain-step"), self.path("back"), "--virtual-stages", "2")
+        self.assertEqual(self.losses("reshaped", *self.interleaved, "--load", self.path("back")), last)
+
+    def test_with_dropout_it_resumes_to_the_bit(self):
+        flags = (*self.interleaved, *self.dropout, "--checkpoint-activations", "--bf16")
+        whole = self.losses("whole", *flags, "--save", self.path("run"), "--save-interval", "3", mesh=(1, 2, 2, 1))
+        again = self.losses("again", *flags, "--load", steps(self.path("run"))[0], mesh=(1, 2, 2, 1))
+        self.assertEqual(again, {step: loss for step, loss in whole.items() if step > 3})
 
 
 class Precision(unittest.TestCase):

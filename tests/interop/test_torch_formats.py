@@ -18,7 +18,7 @@ import zlib
 
 import numpy as np
 import torch
-from harness import Case, cairn
+from harness import Case, cairn, seal
 from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -271,6 +271,7 @@ class DcpTest(Case):
                 fingerprints.add(json.loads(cairn("fingerprint", self.path(f"{kind}{world}"), "--json").stdout)["fingerprint"])
         self.assertEqual(Dump(self.path("nested4")).facts["state"]["iteration"], 7)
         self.assertEqual(len(fingerprints), 1)  # the same training in any world, saved either way
+        self.check_seals()
         self.check_others()
         self.check_entries(self.path("SGD"))
         self.check_sums(self.path("nested2"))
@@ -280,6 +281,16 @@ class DcpTest(Case):
         os.truncate(data, os.path.getsize(data) - 10)
         self.assertIn("__1_0.distcp", cairn("fingerprint", self.path("nested2"), status=2).stderr)
 
+
+    def check_seals(self):
+        """torch loads a sealed directory as before, and a rank's file that is missing is named before it is sealed."""
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+        for name in ("flat4", "SGD"):
+            self.assertEqual(seal(self.path(name))["system"], "dcp")
+            dcp_to_torch_save(self.path(name), self.path("sealed.pt"))
+        os.rename(self.path("flat2", "__1_0.distcp"), self.path("away"))
+        self.assertIn("__1_0.distcp: is missing", cairn("seal", self.path("flat2"), "--settle", 0, status=1).stderr)
+        os.rename(self.path("away"), self.path("flat2", "__1_0.distcp"))
 
     def check_others(self):
         """States of other optimizers are states, and no weights; what belongs to neither is kept by name or said."""
@@ -692,6 +703,7 @@ class MegatronTest(Case):
                 self.check_optimizer(name, spec, layout)
             for path in (name, name + "-legacy"):
                 with self.subTest(path=path):
+                    self.assertEqual(seal(self.path(path))["system"], "megatron")
                     dump = Dump(self.path(path))
                     self.assertEqual({key for key, _ in dump.tensors}, set(expected))
                     for key, value in expected.items():

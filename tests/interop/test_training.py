@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -115,17 +116,39 @@ class Resume(Case):
         for name in half:
             np.testing.assert_array_equal(half[name].astype("f4"), tuned[name.replace("weight/", "master/", 1)], err_msg=name)
         cairn("verify", self.path("tuned"), "--values")  # the weights are their masters rounded
+        self.train("aside", (1, 1, 2, 1), *still[:-1], self.path("aside"), "--load", self.path("half"), "--finetune",
+                   "--offload-optimizer")  # the masters lie elsewhere than the weights
+        aside = arrays(steps(self.path("aside"))[-1])
+        for name in half:
+            np.testing.assert_array_equal(half[name].astype("f4"), aside[name], err_msg=name)
+
+    def test_without_the_optimizer_weights_and_data_go_on(self):
+        """--no-load-optim: as in Megatron, moments and the schedule of the rate begin; iteration and samples do not."""
+        flags = ["--hidden-dropout", "0", "--attention-dropout", "0", "--lr-warmup-iters", "4", "--train-iters", "4"]
+        self.train("start", (1, 1, 1), *flags, "--exit-interval", "3", "--save", self.path("start"))
+        flags += ["--load", self.path("start")]
+        whole = self.train("whole", (1, 1, 1), *flags)
+        without = self.train("without", (2, 1, 1), *flags, "--no-load-optim", "--save", self.path("without"))
+        self.assertEqual(sorted(without), [4])
+        self.assertAlmostEqual(float(without[4]) / float(whole[4]), 1, delta=1e-5)  # before the update
+        with open(os.path.join(steps(self.path("without"))[-1], "manifest.json")) as manifest:
+            state = json.load(manifest)["state"]
+        self.assertEqual((state["iteration"], state["optimizer_steps"]), (4, 1))
+        self.assertEqual(state["scheduled_samples"] * 4, state["consumed_samples"])
+        self.train("again", (1, 1, 1), "--train-iters", "5", "--load", self.path("start"), "--save", self.path("without"),
+                   "--no-load-optim")
+        self.assertIn("--no-load-optim is about --load", self.output)
 
     def test_the_optimizer_s_hyper_parameters_go_where_the_step_goes(self):
         self.train("start", (1, 1, 2, 1), "--train-iters", "1", "--save", self.path("start"), "--weight-decay", "0.125",
-                   "--adam-beta2", "0.75")
+                   "--adam-beta2", "0.75", "--lr-decay-iters", "4")
         done = cairn("convert", self.path("start"), self.path("ds"), "--to", "megatron-deepspeed", "--dp", 1)
         self.assertNotIn("AdamW's defaults", done.stderr)
         cairn("convert", self.path("ds"), self.path("back"), "--to", "native")
         with open(os.path.join(steps(self.path("back"))[-1], "manifest.json")) as manifest:
             matrices, vectors = json.load(manifest)["state"]["param_groups"]
         self.assertEqual((matrices["lr"], matrices["betas"], matrices["weight_decay"], vectors["weight_decay"]),
-                         (1e-3, [0.9, 0.75], 0.125, 0))
+                         (0.75e-3, [0.9, 0.75], 0.125, 0))  # the rate of the next update
 
     def test_goes_on_from_every_format_as_from_its_own_step(self):
         flags = ["--bf16", "--attention-dropout", "0", "--hidden-dropout", "0", "--lr-decay-style", "constant"]
@@ -167,7 +190,7 @@ class Resume(Case):
         self.train("first", (1, 1, 1), "--train-iters", "1", "--save", self.path("run"), "--save-interval", "1")
         wider = [{"32": "64"}.get(flag, flag) for flag in TINY]
         self.train("second", (1, 1, 1), "--train-iters", "2", "--save", self.path("run"), status=2, model=wider)
-        self.assertIn("the model's head_dim is 8, not 16", self.output)
+        self.assertIn("hidden_size would be 64, and is 32 there", self.output)
 
     def test_a_user_s_mistake_is_one_line_once(self):
         with open(self.path("a.txt"), "w") as text:
@@ -177,7 +200,8 @@ class Resume(Case):
         for flags, says in ((["--mock-data", "--load", self.path("none")], "none: No such file"),
                             (["--data-path", self.path("none")], "none.idx"),
                             (["--data-path", self.path("p")], "is outside --vocab-size 61"),
-                            (["--mock-data", "--data-impl", "mmap", "--no-such"], "does not know --data-impl, --no-such;"),
+                            (["--mock-data", "--num-layer", "3", "--no-such"],
+                             "does not know --num-layer (did you mean --num-layers?), --no-such;"),
                             (["--mock-data", "--num-attention-heads", "5"], "--num-attention-heads 5")):
             done = cairn("train", *topology(1, 1, 2), *model, "--train-iters", "2", *flags, status=2)
             self.assertIn(says, done.stderr)
@@ -262,6 +286,50 @@ class Interruptions(Case):
         output, _ = process.communicate(timeout=60)
         self.assertEqual(len(steps(self.path("run"))), 1, output[-2000:])
         cairn("verify", self.path("run"))
+
+    def test_a_kill_switch_ends_a_training_that_is_watched_in_every_way(self):
+        metrics, switch = self.path("train.prom"), self.path("switch")
+        flags = ["--log-interval", "2", "--timing-log-level", "2",
+                 "--log-timers-to-tensorboard", "--tensorboard-dir", self.path("tb"), "--log-memory-interval", "4",
+                 "--log-throughput", "--peak-tflops", "0.001", "--prometheus-textfile", metrics,
+                 "--kill-switch-path", switch, "--log-json", self.path("log.json"), "--log-memory-to-tensorboard"]
+        training = self.start(*flags)
+        self.wait_for(training, lambda: os.path.exists(metrics))
+        open(switch, "w").close()
+        output = training.communicate(timeout=120)[0]
+        self.assertEqual(training.returncode, 0, output)
+        self.assertEqual(output.count(f"Detected kill switch at {switch}. Exiting"), 1)
+        last = int(steps(self.path("run"))[-1][-8:])
+
+        blocks = output.split("(min, max) time across ranks (ms):")[1:]
+        self.assertEqual(len(blocks), last // 2)
+        names = re.findall(r"\n    (\S+) \.+: \((\d+\.\d\d), (\d+\.\d\d)\)", blocks[0])
+        self.assertEqual([name for name, _, _ in names],
+                         ["forward-backward", "embedding-grads-all-reduce", "all-grads-sync", "params-all-gather",
+                          "optimizer", "batch-generator", "forward-compute", "backward-compute", "forward-recv",
+                          "backward-recv"])
+        times = {name: (float(least), float(most)) for name, least, most in names}
+        for name, (least, most) in times.items():
+            self.assertLessEqual(least, most, name)
+        self.assertLessEqual(times["forward-compute"][0] + times["backward-compute"][0],
+                             times["forward-backward"][1] + 0.02)
+        for rank in (0, 2):  # of both stages the first data parallel rank
+            self.assertEqual(len(re.findall(rf"\[Rank {rank}\] \(after \d+ iterations\) memory \(MB\)", output)),
+                             1 + last // 4)
+        self.assertRegex(output, r"throughput per GPU \(TFLOP/s/GPU\): \d+\.\d \| MFU \(%\): \d+\.\d\d \|")
+
+        with open(metrics) as f:
+            values = dict(re.findall(r'^(cairn_train_\w+)\{run="[^"]+"\} (\S+)$', f.read(), re.MULTILINE))
+        self.assertEqual(int(values["cairn_train_iteration"]), last)
+        self.assertEqual(int(values["cairn_train_durable_iteration"]), last)
+        self.assertEqual(int(values["cairn_train_failed_saves_total"]), 0)
+        self.assertGreater(float(values["cairn_train_tokens_per_second"]), 0)
+        self.assertLess(abs(time.time() - float(values["cairn_train_durable_timestamp_seconds"])), 3600)
+
+        again = self.start(*flags)
+        output = again.communicate(timeout=120)[0]
+        self.assertEqual((again.returncode, "iteration" in output), (0, False), output)
+        self.assertEqual(int(steps(self.path("run"))[-1][-8:]), last)
 
     def test_two_trainings_never_write_into_one_run(self):
         process = self.start("--save-interval", "5")
@@ -392,6 +460,30 @@ class Retention(Case):
         self.train("run", (1, 1, 2, 1), "--train-iters", "12", "--save", self.path("run"), "--save-interval", "2",
                    "--keep-last", "1", "--keep-every", "6")
         self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [6, 10, 12])  # 12 is not confirmed
+
+    def test_keeps_the_first_of_each_epoch(self):
+        write_dataset(self.path("data"), sequences=40)  # 1600 tokens: 100 samples
+        self.train("run", (1, 1, 1), "--train-iters", "26", "--save", self.path("run"), "--save-interval", "2",
+                   "--data-path", self.path("data"), "--split", "1,0,0", "--keep-epochs", "1",
+                   model=[flag for flag in TINY if flag != "--mock-data"])
+        self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [14, 24, 26])
+
+    def test_keeps_the_best_by_validation_loss(self):
+        # Under so high a rate the loss only rises.
+        self.train("run", (1, 1, 2, 1), "--train-iters", "12", "--save", self.path("run"), "--save-interval", "2",
+                   "--eval-interval", "2", "--eval-iters", "1", "--lr-decay-style", "constant", "--lr", "5",
+                   "--keep-best", "1")
+        losses = {int(step): float(loss) for step, loss in
+                  re.findall(r"validation loss at iteration (\d+) \| lm loss value: (\S+)", self.output)}
+        self.assertEqual(sorted(losses), [2, 4, 6, 8, 10, 12])
+        best = min(losses, key=lambda step: (losses[step], -step))
+        self.assertLess(best, 10)  # or the newest two would be all there is to see
+        self.assertEqual([int(step[-8:]) for step in steps(self.path("run"))], [best, 10, 12])
+        for step in steps(self.path("run")):
+            with open(os.path.join(step, "manifest.json")) as f:
+                state = json.load(f)["state"]
+            self.assertEqual(state["validation"]["iteration"], int(step[-8:]))
+            self.assertAlmostEqual(state["validation"]["loss"] / losses[int(step[-8:])], 1, 5)
 
 
 class FullDisk(Case):

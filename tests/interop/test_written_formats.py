@@ -16,7 +16,17 @@ import torch.distributed.checkpoint
 from harness import Case, cairn, fingerprint
 from safetensors.torch import load_file
 from test_torch_formats import FP32_GRADS, MEGATRON_MODELS, ZERO, Dump, canonical_of_megatron, known_to_ranks, same_bits
-from trained_on import AFTER, BEFORE, SAMPLES, check_losses, write_batches
+from trained_on import (
+    AFTER,
+    BEFORE,
+    SAMPLES,
+    check_losses,
+    compare,
+    schedule,
+    schedule_flags,
+    train_here,
+    write_batches,
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CANONICAL = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "master_param": "master"}
@@ -102,11 +112,13 @@ TRAINED = {
 
 # One that computes what GPT-2 does, in fp32 and with clipping, so that cairn train can go on with it.
 GPT_TRAINING = {"world": 2, "pp": 1, "engine": "gpt", "lr": 0.03, "steps": BEFORE, "more": AFTER, "consumed": BEFORE * SAMPLES,
+                "schedule": schedule(0.03),
                 "config": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": SAMPLES // 4,
                            "gradient_clipping": 1.0, "zero_optimization": {"stage": 1}}}
 GPT_FLAGS = ["--num-layers", 3, "--hidden-size", 12, "--num-attention-heads", 4, "--ffn-hidden-size", 20, "--seq-length", 7,
-             "--vocab-size", 29, "--make-vocab-size-divisible-by", 8, "--lr", 0.03, "--lr-decay-style", "constant",
-             "--weight-decay", 0.1, "--clip-grad", 1]
+             "--vocab-size", 29, "--make-vocab-size-divisible-by", 8, "--clip-grad", 1, *schedule_flags(0.03)]
+GPT_BF16 = GPT_TRAINING | {"config": GPT_TRAINING["config"] | {"bf16": {"enabled": True},
+                                                              "data_types": {"grad_accum_dtype": "fp32"}}}
 
 
 def stage(number, universal=False):
@@ -164,11 +176,17 @@ class DeepSpeedTest(Case):
     def test_it_goes_on_as_if_nothing_had_happened(self):
         if importlib.util.find_spec("deepspeed") is None:
             self.skipTest("deepspeed is not installed")
-        gpt = GPT_TRAINING | {"batches": write_batches(self.path("data"), 29, 7)}
-        run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED | {"gpt": gpt}))
+        batches = {"batches": write_batches(self.path("data"), 29, 7)}
+        run_writer(self, "deepspeed_writer.py", json.dumps(TRAINED | {"gpt": GPT_TRAINING | batches,
+                                                                      "gpt_bf16": GPT_BF16 | batches}))
+        data = ["--data-path", self.path("data")]
         for mesh in ((1, 1, 1), (2, 1, 2, 1)):
-            check_losses(self, self.path("gpt"), self.losses("gpt", 0), GPT_FLAGS, "--data-path", self.path("data"), mesh=mesh)
-        jobs = {}
+            check_losses(self, self.path("gpt"), self.losses("gpt", 0), GPT_FLAGS, *data, mesh=mesh)
+        check_losses(self, self.path("gpt_bf16"), self.losses("gpt_bf16", 0), GPT_FLAGS, "--bf16", *data, precision="bf16")
+        # And the other way round: its state, its schedule and what gradients are clipped to come from our step.
+        middle, expected = train_here(self.path("ours"), GPT_FLAGS, *data, mesh=(2, 1, 1))
+        cairn("convert", middle, self.path("ours-in"), "--to", "megatron-deepspeed", "--tp", 1, "--pp", 1, "--dp", 2, "--zero", 1)
+        jobs = {"ours": GPT_TRAINING | batches | {"load": self.path("ours-in"), "done": BEFORE}}
         cases = (("zero2", self.PLAIN), ("one", self.ONE), ("pipeline", self.PIPELINE), ("tied2", self.TIED),
                  ("tied3", self.TIED3), ("robin", self.ROBIN))
         for source, targets in cases:
@@ -179,6 +197,7 @@ class DeepSpeedTest(Case):
                 jobs[name] = spec | {"engine": TRAINED[source]["engine"], "load": self.path(name + "-in"), "more": MORE}
                 cairn("convert", self.path(source + "-native"), self.path(name + "-in"), *flags)
         run_writer(self, "deepspeed_writer.py", json.dumps(jobs))
+        compare(self, dict(enumerate(self.losses("ours", 0), BEFORE + 1)), expected, "fp32", "DeepSpeed goes on with ours")
         for source, targets in cases:
             for name in targets:
                 with self.subTest(name=name):
@@ -306,12 +325,14 @@ LOADED = {"pipeline": ("plain", ["--tp", "2", "--pp", "2", "--dp", "2", "--zero"
           "fp32_wide": ("fp32", ["--tp", "1", "--pp", "3", "--dp", "1", "--zero", "0"], {"world": 2, "tp": 2, "pp": 1, "zero": 0})}
 
 # In fp32, with clipping and a schedule: on real losses, so that cairn train can go on with them.
-FP32_TRAINING = {"ffn": 24, "vocab": 64, "fp32": True, "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1}
+FP32_TRAINING = {"ffn": 24, "vocab": 64, "fp32": True, "lr": 0.02, "clip": 1.0, "world": 2, "pp": 1, "schedule": schedule(0.02),
+                 "done": BEFORE}
 TRAINED_CORE = {"gpt_tensor": FP32_TRAINING | {"tp": 2, "zero": 0}, "gpt_data": FP32_TRAINING | {"tp": 1, "zero": 1}}
+# And one that goes on with what cairn train began. Of fp32 weights no distributed optimizer's state is written.
+GOES_ON = TRAINED_CORE["gpt_tensor"] | {"torch_adam": True}
 CORE_FLAGS = ["--num-layers", 4, "--hidden-size", 16, "--num-attention-heads", 4, "--ffn-hidden-size", 24, "--seq-length", 8,
-              "--vocab-size", 64, "--make-vocab-size-divisible-by", 8, "--lr", 0.02, "--min-lr", 0.002, "--lr-decay-style",
-              "cosine", "--lr-warmup-iters", 2, "--lr-decay-iters", 6, "--adam-beta2", 0.95, "--weight-decay", 0.1,
-              "--clip-grad", 1]
+              "--vocab-size", 64, "--make-vocab-size-divisible-by", 8, "--adam-beta2", 0.95, "--clip-grad", 1,
+              *schedule_flags(0.02)]
 
 # Megatron-Core's before 0.15, and the trainings of today's that load what cairn made of them.
 OLDER = {"model_space": LLAMA | {"world": 6, "tp": 2, "pp": 1, "zero": 1, "sharding": "fully_sharded_model_space"},
@@ -350,7 +371,13 @@ class MegatronOptimizerTest(Case):
             self.assertEqual(fingerprint(self.path(name + "-in")), fingerprint(self.path(source)))
         self.check_against_its_own_files()
         self.check_buckets_that_cannot_be()
+        middle, expected = train_here(self.path("ours"), CORE_FLAGS, "--data-path", self.path("data"), mesh=(1, 2, 1))
+        cairn("convert", middle, self.path("ours-in"), "--to", "torch-dist", "--transformer-impl", "local", "--tp", 2, "--pp", 1,
+              "--dp", 1, "--zero", 0)
+        jobs["ours"] = GOES_ON | batches | {"load": self.path("ours-in", f"iter_{BEFORE:07}"), "iteration": BEFORE, "steps": BEFORE}
         run_writer(self, "megatron_trainer.py", json.dumps(jobs))
+        with open(self.path("ours-losses.json")) as file:
+            compare(self, dict(enumerate(json.load(file), BEFORE + 1)), expected, "fp32", "Megatron-Core goes on with ours")
         for name, (source, _, _) in LOADED.items():
             with self.subTest(name=name):
                 for role in self.roles(SAVED[source]):
@@ -361,7 +388,7 @@ class MegatronOptimizerTest(Case):
         """cairn train's next losses are megatron-core's. fp32 without the distributed optimizer has no legacy form that says
         which moment is whose."""
         for source, step in (("gpt_tensor", "gpt_tensor"), ("gpt_data", "gpt_data"),
-                             ("gpt_data", "gpt_data-legacy/iter_0000003")):
+                             ("gpt_data", f"gpt_data-legacy/iter_{BEFORE:07}")):
             with self.subTest(step):
                 with open(self.path(source + "-losses.json")) as file:
                     expected = json.load(file)

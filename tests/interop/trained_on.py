@@ -1,4 +1,5 @@
-"""Trainings of other programs that `cairn train` goes on with, on the same tokens: the next losses are theirs.
+"""Trainings that change the program in the middle, on the same tokens: the losses are those of the training that stayed.
+Either another program's goes on in `cairn train`, or the other way round.
 
 DATA_PROBE (tests/runtime/data/data_probe.cc) says in which order a dataset's samples come.
 """
@@ -8,9 +9,23 @@ import os
 import struct
 import subprocess
 
-from harness import cairn, topology
+from harness import cairn, losses, topology
 
-SAMPLES, BEFORE, AFTER = 8, 3, 5  # of an iteration; iterations of the other program, and those compared
+SAMPLES, BEFORE, AFTER = 8, 25, 25  # of an iteration; iterations before and after the change
+CLOSE = {"fp32": 1e-5, "bf16": 1e-2}  # allowed differences of the losses, relative; of bf16's digits there are 8 bits
+# Of the learning rate, as Megatron's OptimizerParamScheduler has it in its checkpoints, without num_steps.
+WARMUP, DECAY, TO = 5, 40, 0.1  # iterations, iterations, share of the highest rate
+
+
+def schedule(lr):
+    return {"max_lr": lr, "min_lr": lr * TO, "lr_warmup_steps": WARMUP * SAMPLES, "lr_decay_steps": DECAY * SAMPLES,
+            "lr_decay_style": "cosine", "start_wd": 0.1, "end_wd": 0.1, "wd_incr_style": "constant",
+            "wd_incr_steps": (BEFORE + AFTER) * SAMPLES}
+
+
+def schedule_flags(lr):
+    return ["--lr", lr, "--min-lr", lr * TO, "--lr-decay-style", "cosine", "--lr-warmup-iters", WARMUP, "--lr-decay-iters", DECAY,
+            "--weight-decay", 0.1]
 
 
 def write_dataset(prefix, vocabulary):
@@ -33,7 +48,7 @@ def write_dataset(prefix, vocabulary):
 def write_batches(prefix, vocabulary, positions):
     """A dataset, and in PREFIX.json the tokens of each iteration on it, [iterations, samples, positions + 1]."""
     write_dataset(prefix, vocabulary)
-    probe = [os.environ["DATA_PROBE"], "samples", prefix, "1", "0", str(SAMPLES * (BEFORE + AFTER)), str(positions), "1234"]
+    probe = [os.environ["DATA_PROBE"], "samples", "0", str(SAMPLES * (BEFORE + AFTER)), str(positions), "1234", "1", prefix]
     printed = subprocess.run(probe, capture_output=True, text=True, check=True).stdout
     samples = [list(map(int, line.split())) for line in printed.splitlines()]
     with open(prefix + ".json", "w") as file:
@@ -41,16 +56,32 @@ def write_batches(prefix, vocabulary, positions):
     return prefix + ".json"
 
 
-def check_losses(case, checkpoint, expected, model, *flags, mesh=(1, 1, 1)):
+def train(log, model, *flags, mesh=(1, 1, 1)):
+    """Trains all iterations, or those that --load leaves; returns {iteration: loss}."""
+    cairn("train", *topology(*mesh), *model, "--micro-batch-size", 1, "--global-batch-size", SAMPLES, "--split", "1",
+          "--train-iters", BEFORE + AFTER, "--hidden-dropout", 0, "--attention-dropout", 0, "--threads", 1, "--log-json", log,
+          *flags)
+    return losses(log)
+
+
+def check_losses(case, checkpoint, expected, model, *flags, mesh=(1, 1, 1), precision="fp32"):
     """Converts the checkpoint to a native step, trains on with it, and compares the losses with the other program's."""
     native, log = (f"{checkpoint}.{kind}{'-'.join(map(str, mesh))}" for kind in ("native", "log"))
     cairn("convert", checkpoint, native, "--to", "native", "--tp", 1, "--pp", 1, "--dp", 1)
-    cairn("train", *topology(*mesh), *model, "--micro-batch-size", 1, "--global-batch-size", SAMPLES, "--split", "1",
-          "--train-iters", BEFORE + AFTER, "--hidden-dropout", 0, "--attention-dropout", 0, "--threads", 1, "--load", native,
-          "--log-json", log, *flags)
-    with open(log) as lines:
-        rows = [json.loads(line) for line in lines]
-    case.assertEqual([row["iteration"] for row in rows], list(range(BEFORE + 1, BEFORE + AFTER + 1)))
+    found = train(log, model, "--load", native, *flags, mesh=mesh)
+    compare(case, found, expected, precision, checkpoint)
+
+
+def train_here(prefix, model, *flags, mesh=(1, 1, 1)):
+    """Trains all iterations; returns the step in the middle, and the losses behind it."""
+    run = prefix + ".run"
+    found = train(prefix + ".log", model, "--save", run, "--save-interval", BEFORE, *flags, mesh=mesh)
+    return os.path.join(run, f"step-{BEFORE:08}"), [found[BEFORE + 1 + i] for i in range(AFTER)]
+
+
+def compare(case, found, expected, precision, name):
+    """{iteration: loss} of the iterations behind the change, with a list of them."""
+    case.assertEqual(sorted(found), list(range(BEFORE + 1, BEFORE + AFTER + 1)))
     case.assertEqual(len(expected), AFTER)
-    for row, loss in zip(rows, expected):
-        case.assertAlmostEqual(row["loss"] / loss, 1, delta=2e-6, msg=(checkpoint, row["iteration"]))
+    for iteration, loss in sorted(found.items()):
+        case.assertAlmostEqual(loss / expected[iteration - BEFORE - 1], 1, delta=CLOSE[precision], msg=(name, iteration))

@@ -9,6 +9,7 @@
 #include "runtime/comm/launch.h"
 #include "runtime/saving/checkpointer.h"
 #include "runtime/train/engine.h"
+#include "runtime/train/starting_model.h"
 
 namespace cairn {
 namespace {
@@ -21,12 +22,14 @@ std::vector<int64_t> ReadTokens() {
 
 Status Probe(int argc, char** argv) {
   CAIRN_ASSIGN_OR_RETURN(ParsedCommandLine parsed, ParseCommandLine(argc, argv));
-  CAIRN_ASSIGN_OR_RETURN(const Topology topology, Validate(parsed.config, 1));
   const auto transport = Launch({});
+  CAIRN_RETURN_IF_ERROR(TakeStartingModel(parsed, *transport->NewControlPlane("model")));
+  CAIRN_ASSIGN_OR_RETURN(const Topology topology, Validate(parsed.config, 1));
   const ParallelDims dims = MakeParallelDims(topology, *transport);
   Engine engine(parsed.config, dims, at::kCPU);
   CheckpointerOptions options;
   options.load = parsed.config.load;
+  options.finetune = parsed.config.finetune;
   options.topology = topology;
   CAIRN_ASSIGN_OR_RETURN(const auto checkpoints,
                          Checkpointer::Create(options, transport->NewControlPlane("checkpoints")));

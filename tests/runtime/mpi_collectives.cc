@@ -59,6 +59,33 @@ void CheckReductions(const ProcessGroup& group, int64_t n, at::ScalarType type) 
   CheckEqual(out, wanted, "reduce-scatter in place");
 }
 
+// All kinds in flight together, waited for in the opposite order. `bucket` is reduced to every rank in turn,
+// as ZeRO-2 does with its gradients.
+void CheckInFlight(const ProcessGroup& group, int64_t n, at::ScalarType type) {
+  const int ranks = group.size();
+  const Tensor total = SumOfTerms(ranks, n * ranks, type);
+  Tensor terms = Term(group.rank(), n * ranks, type), sum = terms.clone(), share = at::empty({n}, type);
+  Tensor gathered = at::empty({n * ranks}, type), bucket = terms.clone(), told = terms.clone();
+  std::vector<Work> works;
+  for (int root = 0; root < ranks; ++root) {
+    works.push_back(group.ReduceSumAsync(bucket.slice(0, root * n, (root + 1) * n), root, "bucket"));
+    works.push_back(group.BroadcastAsync(told.slice(0, root * n, (root + 1) * n), root, "weights"));
+  }
+  works.push_back(group.AllReduceSumAsync(sum, "sum"));
+  works.push_back(group.AllGatherAsync(gathered, terms.slice(0, 0, n), "parts"));
+  works.push_back(group.ReduceScatterSumAsync(share, terms.clone(), "share"));
+  for (; !works.empty(); works.pop_back()) works.back().Wait();
+  const auto mine = [&](const Tensor& t) { return t.slice(0, group.rank() * n, (group.rank() + 1) * n); };
+  CheckEqual(mine(bucket), mine(total), "reduce to a root");
+  CheckEqual(sum, total, "all-reduce among others");
+  CheckEqual(share, mine(total), "asynchronous reduce-scatter");
+  for (int root = 0; root < ranks; ++root) {
+    const auto part = [&](const Tensor& t) { return t.slice(0, root * n, (root + 1) * n); };
+    CheckEqual(part(told), part(Term(root, n * ranks, type)), "asynchronous broadcast");
+    CheckEqual(part(gathered), Term(root, n, type), "asynchronous all-gather");
+  }
+}
+
 void CheckMoves(const ProcessGroup& group, int64_t n, at::ScalarType type) {
   const int ranks = group.size();
   for (int root = 0; root < ranks; ++root) {
@@ -98,6 +125,7 @@ void CheckRounding(const ProcessGroup& group, at::ScalarType type) {
   };
   Tensor reference = at::zeros({n}, at::kDouble);
   for (int rank = 0; rank < group.size(); ++rank) reference += term(rank).to(at::kDouble);
+  const double unit = type == at::kBFloat16 ? 0x1p-8 : type == at::kHalf ? 0x1p-11 : 0;
   Tensor first = term(group.rank());
   group.AllReduceSum(first, "rounded sum");
   for (int repeat = 0; repeat < 3; ++repeat) {
@@ -105,13 +133,17 @@ void CheckRounding(const ProcessGroup& group, at::ScalarType type) {
     Tensor again = term(group.rank());
     group.AllReduceSum(again, "the same sum");
     TORCH_CHECK(at::equal(first, again), "a repeated sum has other bits");
+    Tensor to_root = term(group.rank());
+    group.ReduceSumAsync(to_root, 0, "the same sum to rank 0").Wait();
+    TORCH_CHECK(
+        group.rank() != 0 || at::allclose(first.to(at::kDouble), to_root.to(at::kDouble), unit, 0x1p-20),
+        "a sum to a root is another one");
   }
   Tensor from_root = first.clone();
   group.Broadcast(from_root, 0, "sum of rank 0");
   TORCH_CHECK(at::equal(first, from_root), "ranks hold different bits of one sum");
   // One rounding to the dtype, and the fp32 sum's own error: at most (ranks - 1) roundings of values up to
   // `ranks`.
-  const double unit = type == at::kBFloat16 ? 0x1p-8 : type == at::kHalf ? 0x1p-11 : 0;
   const double slack = group.size() * group.size() * 0x1p-24;
   const Tensor limit = reference.abs() * (unit * 1.001) + (slack + 0x1p-26);
   TORCH_CHECK((first.to(at::kDouble) - reference).abs().le(limit).all().item<bool>(), "a sum in ", type,
@@ -123,6 +155,7 @@ void CheckGroup(const ProcessGroup& group, bool quick) {
       quick ? std::vector<int64_t>{1, 1000} : std::vector<int64_t>{0, 1, 7, 20'011};
   for (int64_t n : sizes) {
     for (at::ScalarType type : kSummed) CheckReductions(group, n, type);
+    for (at::ScalarType type : kSummed) CheckInFlight(group, n, type);
     for (at::ScalarType type : kMoved) CheckMoves(group, n, type);
   }
   if (group.size() == 2) {  // several pieces of a message

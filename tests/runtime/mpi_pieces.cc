@@ -6,11 +6,26 @@
 
 #include "runtime/comm/mpi_backend.h"
 #include "runtime/comm/process_group.h"
+#include "runtime/model/kept_activation.h"
+#include "tests/support/live_bytes.h"
 
 namespace cairn {
 namespace {
 
 void Check(bool ok, const char* what) { TORCH_CHECK(ok, what, " in pieces is wrong"); }
+
+// Each rank keeps its part alone, where it is told to; what comes back is whole.
+void CheckKeptActivations(const ProcessGroup& group) {
+  const at::Tensor x = at::arange(17 * 59, at::kFloat).view({17, 59});
+  const int64_t part = (x.numel() + group.size() - 1) / group.size() * 4;
+  for (const bool in_host_memory : {false, true}) {
+    const LiveBytes live;
+    const KeptActivation kept(x, {.cut_across = group, .in_host_memory = in_host_memory});
+    TORCH_CHECK(live.now() == (in_host_memory ? 0 : part), "an activation's part takes ", live.now());
+    TORCH_CHECK(BytesKeptInHostMemory() == (in_host_memory ? part : 0));
+    Check(at::equal(kept.Get(), x), "a kept activation");
+  }
+}
 
 void Run() {
   auto comm = MpiComm::Duplicate(MpiSession::Start(), MPI_COMM_WORLD);
@@ -43,6 +58,7 @@ void Run() {
   const Work sent = group.SendAsync(term(rank), (rank + 1) % ranks, "t");
   group.RecvAsync(came, (rank + ranks - 1) % ranks, "t").Wait();
   Check(at::equal(came, term((rank + ranks - 1) % ranks)), "message");
+  CheckKeptActivations(group);
 }
 
 }  // namespace

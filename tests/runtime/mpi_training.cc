@@ -12,6 +12,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "ckpt/base/flat_range.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/data/hash.h"
 #include "runtime/model/initialize.h"
@@ -34,16 +35,90 @@ struct Precision {
 };
 constexpr Precision kPrecisions[] = {
     {"fp32", 1e-6, 1e-5, 1e-4}, {"bf16", 3e-3, 0.1, 0.3}, {"fp16", 1e-3, 0.03, 0.1}};
-constexpr Topology kMeshes[] = {{},
-                                {.tp = 2},
-                                {.pp = 2},
-                                {.dp = 2, .zero = 1},
-                                {.tp = 2, .dp = 2},
-                                {.pp = 2, .dp = 2, .zero = 1},
-                                {.tp = 2, .pp = 2}};
+// A mesh, and what its training does otherwise than the default.
+struct Case {
+  Topology mesh = {};
+  void (*change)(TrainConfig&) = nullptr;
+  bool always = false;  // in all three precisions; otherwise in fp32 alone
+  bool apart = false;   // host and device memory are two, and a touch from the wrong side ends the program
+};
+void NothingStays(TrainConfig& c) {
+  c.stage3_param_persistence_threshold = c.stage3_prefetch_bucket_size = c.stage3_max_reuse_distance = 0;
+  c.reduce_bucket_size = 1000;
+  c.micro_batch_size = 1;
+}
+void OffloadOptimizer(TrainConfig& c) { c.offload_optimizer = true; }
+void OffloadAll(TrainConfig& c) {
+  c.offload_optimizer = c.offload_param = true;
+  c.stage3_param_persistence_threshold = 100;  // norms and biases stay
+  c.stage3_prefetch_bucket_size = 5000;        // a layer is 12,000
+  c.stage3_max_reuse_distance = 0;
+}
+void Interleaved(TrainConfig& c) {
+  c.num_layers = 2 * c.pipeline_model_parallel_size;
+  c.num_layers_per_virtual_pipeline_stage = 1;
+  c.micro_batch_size = 1;
+}
+void RecomputeFromParts(TrainConfig& c) {
+  c.checkpoint_activations = c.partition_activations = c.checkpoint_in_cpu = c.scattered_embeddings = true;
+}
+void RecomputePairs(TrainConfig& c) {
+  c.checkpoint_activations = c.partition_activations = true;
+  c.recompute_num_layers = 2;
+}
+void CutRows(TrainConfig& c) {
+  c.sequence_parallel = true;
+  c.recompute_granularity = "selective";
+}
+const Case kCases[] = {{.always = true},
+                       {{.tp = 2}},
+                       {{.pp = 2}},
+                       {{.dp = 2, .zero = 1}},
+                       {{.tp = 2, .dp = 2}, nullptr, true},
+                       {{.pp = 2, .dp = 2, .zero = 1}, nullptr, true},
+                       {{.tp = 2, .pp = 2}},
+                       {{.pp = 2, .dp = 2, .zero = 1, .virtual_stages = 2}, Interleaved},
+                       {{.pp = 4, .virtual_stages = 2}, Interleaved},
+                       {{.dp = 2, .zero = 2}},
+                       {{.dp = 4, .zero = 3}, NothingStays, true},
+                       {{.tp = 2, .dp = 2, .zero = 3}},
+                       {{.tp = 2, .pp = 2}, CutRows},
+                       {{.tp = 2, .dp = 2, .zero = 3}, CutRows},
+                       {{.tp = 2}, RecomputePairs},
+                       {{.tp = 2, .dp = 2, .zero = 3}, RecomputeFromParts},
+                       {{}, OffloadOptimizer, false, true},
+                       {{.dp = 2, .zero = 2}, OffloadOptimizer, false, true},
+                       {{.dp = 2, .zero = 3}, OffloadAll, true, true}};
 
-TrainConfig Config(const Precision& precision, const Topology& mesh) {
+// Other models, in fp32.
+void LlamaLike(TrainConfig& c) {
+  c.sequence_parallel = true;
+  c.normalization = "RMSNorm";
+  c.position_embedding_type = "rope";
+  c.swiglu = c.disable_bias_linear = c.qk_layernorm = c.untie_embeddings_and_output_weights = true;
+  c.group_query_attention = true;
+  c.num_query_groups = 2;
+  c.kv_channels = 12;
+}
+void LlamaLikeInParts(TrainConfig& c) {
+  LlamaLike(c);
+  c.sequence_parallel = false;
+  NothingStays(c);
+}
+void BloomLike(TrainConfig& c) {
+  c.sequence_parallel = true;
+  c.position_embedding_type = "alibi";
+  c.embed_layernorm = true;
+  c.num_layers = 3;
+  c.layers_per_stage = {1, 2};
+}
+const Case kOtherFamilies[] = {{{.tp = 2, .pp = 2}, LlamaLike},
+                               {{.tp = 2, .dp = 2, .zero = 3}, LlamaLikeInParts},
+                               {{.tp = 2, .pp = 2, .layers_per_stage = {1, 2}}, BloomLike}};
+
+TrainConfig Config(const Precision& precision, const Case& with) {
   TrainConfig c;
+  const Topology& mesh = with.mesh;
   c.num_layers = 2;
   c.hidden_size = 32;
   c.num_attention_heads = 4;
@@ -72,6 +147,7 @@ TrainConfig Config(const Precision& precision, const Topology& mesh) {
   c.tensor_model_parallel_size = mesh.tp;
   c.pipeline_model_parallel_size = mesh.pp;
   c.zero_stage = mesh.zero;
+  if (with.change != nullptr) with.change(c);
   return c;
 }
 
@@ -87,13 +163,13 @@ double Rate(const TrainConfig& c, double samples) {
 
 Leaves InitialMasters(const TrainConfig& config) {
   const std::vector<ParameterSpec> specs = GptSpecs(config);
-  const FlatParameters whole(specs, *LayoutOf(specs, {}, 0, 0), 1, Dtype::kF32, at::kCPU);
+  FlatParameters whole(specs, *LayoutOf(specs, {}, 0, 0), 1, Dtype::kF32, at::kCPU);
   InitialValues(config, whole, [&](const LocalParameter& local, const Tensor& values) {
     whole.weights().narrow(0, static_cast<int64_t>(local.flat_begin), values.numel()).copy_(values);
   });
   Leaves masters;
   for (const ParameterSpec& spec : specs)
-    masters[spec.name] = whole.View(spec.name).value.detach().clone().requires_grad_();
+    masters[spec.name] = whole.View(spec.name).value().detach().clone().requires_grad_();
   return masters;
 }
 
@@ -172,16 +248,17 @@ class LastWeights : public CheckpointHooks {
   Status BeforeOptimizerStep() override { return OkStatus(); }
   Status AfterStep(const TrainState&, StateBuffers& buffers, bool force, bool) override {
     if (!force) return OkStatus();
+    const Touches both = Touches::Both();
     const StateBuffers::Part& part = buffers.parts.at(0);
     const Tensor all =
         at::from_blob(part.data, {static_cast<int64_t>(part.covers.size())}, ToScalarType(part.dtype));
     for (const LocalParameter& local : buffers.layout.parameters) {
-      const std::vector<int64_t> shape(local.box.extent.begin(), local.box.extent.begin() + local.box.rank());
-      kept_.push_back(
-          {buffers.specs[local.index].name, local.box,
-           all.narrow(0, static_cast<int64_t>(local.flat_begin), static_cast<int64_t>(local.box.Volume()))
-               .to(at::kFloat, false, true)
-               .view(shape)});
+      const FlatRange here = Overlap({local.flat_begin, local.flat_begin + local.box.Volume()}, part.covers);
+      if (here.size() > 0)
+        kept_.push_back({buffers.specs[local.index].name,
+                         local.box,
+                         {here.begin - local.flat_begin, here.end - local.flat_begin},
+                         SliceOf(all, here, part.covers.begin).to(at::kFloat, false, true)});
     }
     return OkStatus();
   }
@@ -198,7 +275,7 @@ class LastWeights : public CheckpointHooks {
         Tensor t = leaves.at(kept.name).detach();
         for (int d = 0; d < kept.box.rank(); ++d)
           t = t.narrow(d, static_cast<int64_t>(kept.box.offset[d]), static_cast<int64_t>(kept.box.extent[d]));
-        return t;
+        return SliceOf(t.reshape({-1}), kept.range, 0);
       };
       const Tensor wanted = part(masters);
       const double moved = (wanted - part(initial)).norm().item<double>();
@@ -213,6 +290,7 @@ class LastWeights : public CheckpointHooks {
   struct Kept {
     std::string name;
     Box box;
+    FlatRange range;  // of the box, that this rank keeps
     Tensor values;
   };
   std::vector<Kept> kept_;
@@ -248,8 +326,9 @@ void Check(const TrainConfig& config, const Precision& precision, const Rows& ro
              loss, norm, weights, skipped);
 }
 
-void Train(const ParallelDims& dims, const Precision& precision, const std::string& log) {
-  TrainConfig config = Config(precision, dims.topology);
+void Train(const ParallelDims& dims, const Precision& precision, const Case& with, const std::string& log) {
+  SeparateSides(with.apart);
+  TrainConfig config = Config(precision, with);
   config.log_json = log;
   const auto valid = Validate(config, dims.topology.world());
   TORCH_CHECK(valid.ok(), valid.status().message());
@@ -274,23 +353,27 @@ void Run(Transport& transport) {
   // mpirun's number is the same for all ranks
   const std::filesystem::path log =
       std::filesystem::temp_directory_path() / fmt::format("cairn-mpi-training-{}", getppid());
-  for (const Precision& precision : kPrecisions)
-    for (const Topology& mesh : kMeshes) {
-      const bool idle = transport.rank() >= mesh.world();
-      std::vector<int> ranks{transport.rank()};
-      if (!idle) {
-        ranks.resize(mesh.world());
-        std::iota(ranks.begin(), ranks.end(), 0);
-      }
-      const ParallelDims dims = MakeParallelDims(idle ? Topology{} : mesh, ranks, transport);
-      if (idle) continue;
-      try {
-        Train(dims, precision, log);
-      } catch (const std::exception& error) {
-        TORCH_CHECK(false, precision.name, ", ", ToString(mesh), ": ", ErrorText(error));
-      }
-      if (transport.rank() == 0) std::filesystem::remove(log);
+  const auto run = [&](const Precision& precision, const Case& with) {
+    const Topology& mesh = with.mesh;
+    const bool idle = transport.rank() >= mesh.world();
+    std::vector<int> ranks{transport.rank()};
+    if (!idle) {
+      ranks.resize(mesh.world());
+      std::iota(ranks.begin(), ranks.end(), 0);
     }
+    const ParallelDims dims = MakeParallelDims(idle ? Topology{} : mesh, ranks, transport);
+    if (idle) return;
+    try {
+      Train(dims, precision, with, log);
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, precision.name, ", ", ToString(mesh), ": ", ErrorText(error));
+    }
+    if (transport.rank() == 0) std::filesystem::remove(log);
+  };
+  for (const Precision& precision : kPrecisions)
+    for (const Case& with : kCases)
+      if (with.always || &precision == &kPrecisions[0]) run(precision, with);
+  for (const Case& with : kOtherFamilies) run(kPrecisions[0], with);
 }
 
 }  // namespace

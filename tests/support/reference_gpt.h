@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/config/train_config.h"
+#include "runtime/config/model_spec.h"
 
 namespace cairn {
 
@@ -16,43 +16,102 @@ namespace cairn {
 using Leaves = std::map<std::string, at::Tensor>;
 
 inline at::Tensor ReferenceLinear(const Leaves& p, const std::string& name, const at::Tensor& x) {
-  return at::linear(x, p.at(name + ".weight"), p.at(name + ".bias"));
+  const auto bias = p.find(name + ".bias");
+  return at::linear(x, p.at(name + ".weight"), bias == p.end() ? at::Tensor() : bias->second);
 }
 
-inline at::Tensor ReferenceNorm(const Leaves& p, const std::string& name, const at::Tensor& x) {
-  return at::layer_norm(x, {x.size(-1)}, p.at(name + ".weight"), p.at(name + ".bias"), 1e-5);
+inline at::Tensor ReferenceNorm(const ModelSpec& spec, const Leaves& p, const std::string& name,
+                                const at::Tensor& x) {
+  const at::Tensor weight = p.at(name + ".weight");
+  if (spec.normalization == Normalization::kRmsNorm)
+    return at::rms_norm(x, {x.size(-1)}, weight, spec.norm_epsilon);
+  return at::layer_norm(x, {x.size(-1)}, weight, p.at(name + ".bias"), spec.norm_epsilon);
 }
 
-inline at::Tensor ReferenceAttention(const Leaves& p, const std::string& name, const at::Tensor& x,
-                                     int heads) {
-  const int64_t b = x.size(0), s = x.size(1);
-  const auto part = [&](const char* which) {
-    return ReferenceLinear(p, name + "." + which, x).view({b, s, heads, -1}).transpose(1, 2);
+// Halves of the first elements of each head as one complex number a pair. x [b, heads, s, d].
+inline at::Tensor ReferenceRotation(const ModelSpec& spec, const at::Tensor& x) {
+  const int64_t pairs = spec.RotatedPairs(), s = x.size(2), d = x.size(3);
+  const at::Tensor power = at::arange(pairs, at::kDouble) / static_cast<double>(pairs);
+  const at::Tensor angle = at::outer(at::arange(s, at::kDouble), at::pow(spec.rotary.base, -power));
+  const at::Tensor turned =
+      at::complex(x.narrow(3, 0, pairs).to(at::kDouble), x.narrow(3, pairs, pairs).to(at::kDouble)) *
+      at::polar(at::ones_like(angle), angle);
+  return at::cat({at::real(turned).to(x.scalar_type()), at::imag(turned).to(x.scalar_type()),
+                  x.narrow(3, 2 * pairs, d - 2 * pairs)},
+                 3);
+}
+
+// What is added to the scores [heads, s, s].
+inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, int64_t s) {
+  const at::Tensor ahead = at::arange(s).unsqueeze(0) - at::arange(s).unsqueeze(1);
+  at::Tensor bias = at::zeros({1, s, s});
+  if (spec.position == Position::kAlibi) {  // of a power of two of heads
+    const auto heads = static_cast<int64_t>(spec.sizes.heads);
+    bias = at::pow(2.0, -8.0 * at::arange(1, heads + 1, at::kFloat) / heads).view({-1, 1, 1}) * ahead;
+  }
+  at::Tensor unseen = ahead.gt(0);
+  if (const int64_t window = spec.WindowOf(layer); window > 0)
+    unseen = at::logical_or(unseen, ahead.le(-window));
+  return bias.masked_fill(unseen, -INFINITY);
+}
+
+inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int layer, const at::Tensor& x) {
+  const std::string name = fmt::format("layers.{}.attention", layer);
+  const int64_t b = x.size(0), s = x.size(1), heads = static_cast<int64_t>(spec.sizes.heads);
+  const auto part = [&](const char* which, bool rotates) {
+    at::Tensor y =
+        ReferenceLinear(p, name + "." + which, x).view({b, s, -1, static_cast<int64_t>(spec.sizes.head)});
+    if (rotates && spec.has.query_key_norm)
+      y = ReferenceNorm(spec, p, fmt::format("{}.{}_norm", name, which), y);
+    y = y.transpose(1, 2);
+    if (rotates && spec.position == Position::kRotary) y = ReferenceRotation(spec, y);
+    return y.repeat_interleave(heads / y.size(1), 1);
   };
-  const at::Tensor q = part("query"), k = part("key"), v = part("value");
-  at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
-  scores = scores.masked_fill(at::ones({s, s}, at::kBool).triu(1), -INFINITY);
-  return ReferenceLinear(p, name + ".output",
-                         at::matmul(scores.softmax(-1), v).transpose(1, 2).reshape({b, s, -1}));
+  const at::Tensor q = part("query", true), k = part("key", true), v = part("value", false);
+  double scale = spec.attention_scale > 0 ? spec.attention_scale : 1 / std::sqrt(double(q.size(3)));
+  if (spec.attention_scale_by_layer) scale /= layer + 1;
+  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale + ReferenceBias(spec, layer, s);
+  return ReferenceLinear(
+      p, name + ".output",
+      at::matmul(scores.softmax(-1).to(v.scalar_type()), v).transpose(1, 2).reshape({b, s, -1}));
+}
+
+inline at::Tensor ReferenceActivation(Activation activation, const at::Tensor& x) {
+  if (activation == Activation::kGelu) return x * 0.5 * (1 + at::erf(x / std::sqrt(2.0)));
+  if (activation == Activation::kGeluTanh) return at::gelu(x, "tanh");
+  if (activation == Activation::kRelu) return x.clamp_min(0);
+  TORCH_CHECK(activation == Activation::kSilu, "not in the reference");
+  return x * x.sigmoid();
+}
+
+inline at::Tensor ReferenceMlp(const ModelSpec& spec, const Leaves& p, const std::string& name,
+                               const at::Tensor& x) {
+  const at::Tensor up = ReferenceLinear(p, name + ".up", x);
+  const at::Tensor inner =
+      spec.has.gate ? ReferenceActivation(spec.activation, ReferenceLinear(p, name + ".gate", x)) * up
+                    : ReferenceActivation(spec.activation, up);
+  return ReferenceLinear(p, name + ".down", inner);
 }
 
 inline at::Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, const at::Tensor& tokens,
                                 const at::Tensor& labels) {
-  at::Tensor x = at::embedding(p.at("embedding.word.weight"), tokens) +
-                 p.at("embedding.position.weight").narrow(0, 0, tokens.size(1));
+  const ModelSpec spec = SpecOf(config);
+  at::Tensor x = at::embedding(p.at("embedding.word.weight"), tokens);
+  if (spec.has.embedding_norm) x = ReferenceNorm(spec, p, "embedding.norm", x);
+  if (spec.has.positions) x = x + p.at("embedding.position.weight").narrow(0, 0, tokens.size(1));
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
-    x = x + ReferenceAttention(p, prefix + "attention", ReferenceNorm(p, prefix + "input_norm", x),
-                               config.num_attention_heads);
-    const at::Tensor up =
-        ReferenceLinear(p, prefix + "mlp.up", ReferenceNorm(p, prefix + "post_attention_norm", x));
-    x = x + ReferenceLinear(p, prefix + "mlp.down", at::gelu(up, "tanh"));
+    const at::Tensor normed = ReferenceNorm(spec, p, prefix + "input_norm", x);
+    const at::Tensor y =
+        (spec.residual_behind_norm ? normed : x) + ReferenceAttention(spec, p, layer, normed);
+    const at::Tensor middle =
+        ReferenceNorm(spec, p, prefix + "post_attention_norm", spec.parallel_residual ? x : y);
+    x = (spec.residual_behind_norm ? middle : y) + ReferenceMlp(spec, p, prefix + "mlp", middle);
   }
-  const std::string head =
-      config.untie_embeddings_and_output_weights ? "output.weight" : "embedding.word.weight";
-  at::Tensor logits = at::matmul(ReferenceNorm(p, "final_norm", x), p.at(head).t());
+  const std::string head = spec.tied ? "embedding.word.weight" : "output.weight";
+  at::Tensor logits = at::matmul(ReferenceNorm(spec, p, "final_norm", x), p.at(head).t());
   logits = logits.narrow(2, 0, config.vocab_size).reshape({-1, config.vocab_size}).to(at::kFloat);
-  return at::cross_entropy_loss(logits, labels.view({-1}));
+  return at::cross_entropy_loss(logits, labels.view({-1}), {}, at::Reduction::Mean, /*ignore_index=*/-1);
 }
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 
@@ -45,10 +46,11 @@ std::string HumanSeconds(double value) {
   return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
 }
 
-Progress::Progress(std::string what, uint64_t total_bytes, bool enabled)
+Progress::Progress(std::string what, uint64_t total, bool enabled, std::string unit)
     : what_(std::move(what)),
-      total_(total_bytes),
+      total_(total),
       enabled_(enabled),
+      unit_(std::move(unit)),
       terminal_(isatty(STDERR_FILENO) != 0),
       next_(start_ + (terminal_ ? Clock::duration(kQuietAtFirst) : Clock::duration(kLogInterval))) {}
 
@@ -64,13 +66,19 @@ void Progress::Update(uint64_t done) {
   Print(done, std::chrono::duration<double>(now - start_).count());
 }
 
+std::string Progress::Counted(double count) const {
+  return unit_.empty()
+             ? HumanBytes(count)
+             : fmt::format("{:.{}f} {}", count, count < 100 && count != std::floor(count) ? 1 : 0, unit_);
+}
+
 void Progress::Print(uint64_t done, double elapsed) {
   const double rate = static_cast<double>(done) / std::max(elapsed, 1e-9);
   const double left = total_ > done ? static_cast<double>(total_ - done) : 0;
   const std::string line =
-      fmt::format("{} {} of {} ({:.0f} %), {}/s, {} left", what_, HumanBytes(static_cast<double>(done)),
-                  HumanBytes(static_cast<double>(total_)), total_ == 0 ? 100.0 : 100.0 * done / total_,
-                  HumanBytes(rate), rate > 0 ? HumanSeconds(left / rate) : std::string("unknown time"));
+      fmt::format("{} {} of {} ({:.0f} %), {}/s, {} left", what_, Counted(static_cast<double>(done)),
+                  Counted(static_cast<double>(total_)), total_ == 0 ? 100.0 : 100.0 * done / total_,
+                  Counted(rate), rate > 0 ? HumanSeconds(left / rate) : std::string("unknown time"));
   std::fputs(terminal_ ? fmt::format("\r{}\033[K", line).c_str() : (line + "\n").c_str(), stderr);
   std::fflush(stderr);
   printed_ = true;

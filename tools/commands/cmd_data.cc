@@ -4,6 +4,8 @@
 // be there before the first token is. A dry run does all of that but the writing, since only the tokens say
 // how many there are.
 
+#include <fmt/ranges.h>
+
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,8 +34,10 @@ namespace {
 struct DataOptions {
   std::vector<std::string> inputs;   // text files and JSON lines
   std::string output_prefix;         // P of P.bin, P.idx and, when trained here, P.model
-  std::string tokenizer;             // "bytes", "sentencepiece:FILE"; empty: trained here
-  bool train_sentencepiece = false;  // excludes `tokenizer`
+  std::string tokenizer;             // LoadTokenizer's; empty: one of the next, or trained here
+  std::string vocab_file;            // GPT-2's vocab.json
+  std::string merge_file;            // and merges.txt
+  bool train_sentencepiece = false;  // excludes both
   uint32_t vocab_size = 0;           // of the model that is trained
   TextSourceOptions source;
   bool append_eod = false;
@@ -50,6 +54,8 @@ struct DataFacts {
   uint64_t model_bytes = 0;                      // 0: no model was trained
   std::map<std::string, std::string> published;  // the tokenizer as transformers loads it, by file
   std::string unpublished;                       // why there is none
+  int lost_bytes = 0;                            // of 256, that the tokenizer has no token for
+  std::vector<int32_t> before, behind;           // each document
   double seconds = 0;
 
   uint64_t bin_bytes() const { return counts.tokens * SizeOf(type); }
@@ -65,9 +71,12 @@ struct DataFacts {
 };
 
 Status CheckDataOptions(const DataOptions& options) {
-  if (options.train_sentencepiece == !options.tokenizer.empty()) {
+  if (options.vocab_file.empty() != options.merge_file.empty())
+    return InvalidArgument("--vocab-file and --merge-file belong together");
+  if (options.train_sentencepiece + !options.tokenizer.empty() + !options.vocab_file.empty() != 1) {
     return InvalidArgument(
-        "give either --tokenizer bytes|sentencepiece:FILE or --train-sentencepiece --vocab-size N");
+        "give one of --tokenizer TOKENIZER, --vocab-file with --merge-file, and --train-sentencepiece with "
+        "--vocab-size N");
   }
   if (options.train_sentencepiece && options.vocab_size == 0) {
     return InvalidArgument("--train-sentencepiece needs --vocab-size N, for example 8000");
@@ -106,9 +115,16 @@ Result<std::unique_ptr<Tokenizer>> PrepareTokenizer(FileSystem& fs, const DataOp
     if (!published.ok()) facts.unpublished = published.status().message();
   };
   if (!options.train_sentencepiece) {
-    CAIRN_ASSIGN_OR_RETURN(const std::string model, ReadTokenizerModel(fs, options.tokenizer));
-    model.empty() ? void(facts.published = PublishedBytes()) : publish(model);
-    return MakeTokenizer(fs, options.tokenizer);
+    CAIRN_ASSIGN_OR_RETURN(LoadedTokenizer loaded,
+                           options.vocab_file.empty()
+                               ? LoadTokenizer(fs, options.tokenizer)
+                               : LoadGpt2Tokenizer(fs, options.vocab_file, options.merge_file));
+    facts.lost_bytes = loaded.lost_bytes;
+    if (!loaded.sentencepiece.empty())
+      publish(loaded.sentencepiece);
+    else
+      facts.published = loaded.files.empty() ? PublishedBytes() : std::move(loaded.files);
+    return std::move(loaded.tokenizer);
   }
   CAIRN_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(fs, options.inputs, options.source));
   CAIRN_ASSIGN_OR_RETURN(trained, TrainSentencePiece(source, options.vocab_size));
@@ -143,6 +159,8 @@ Result<DataFacts> Import(FileSystem& fs, const DataOptions& options) {
                          PrepareTokenizer(fs, options, model, facts));
   facts.vocab_size = tokenizer->vocab_size();
   facts.eod = tokenizer->eod();
+  facts.before = tokenizer->before();
+  facts.behind = tokenizer->behind();
   facts.type = TokenTypeFor(facts.vocab_size);
   std::optional<IndexedDatasetBuilder> builder;
   if (!options.dry_run) {
@@ -180,6 +198,9 @@ nlohmann::ordered_json ToJson(const DataOptions& options, const DataFacts& facts
       {"seconds", facts.seconds},
       {"peak_memory_bytes", PeakMemoryBytes()},
       {"dry_run", options.dry_run},
+      {"bytes_without_token", facts.lost_bytes},
+      {"before_each_document", facts.before},
+      {"behind_each_document", facts.behind},
   };
 }
 
@@ -196,7 +217,15 @@ void PrintDataText(const DataOptions& options, const DataFacts& facts) {
     fmt::print(", {} for transformers ({})", TokenizerDir(options), human(facts.tokenizer_bytes()));
   if (!facts.unpublished.empty())
     fmt::print("\nno tokenizer for transformers: its tokenizer.json has no place for {}", facts.unpublished);
-  fmt::print("\n{}, peak memory {}\n", HumanSeconds(facts.seconds), human(PeakMemoryBytes()));
+  fmt::print("\n{}, {:.1f} MB/s, peak memory {}\n", HumanSeconds(facts.seconds),
+             static_cast<double>(facts.counts.bytes_read) / 1e6 / facts.seconds, human(PeakMemoryBytes()));
+  if (!facts.before.empty() || !facts.behind.empty())
+    fmt::print("each document has the tokens [{}] before it and [{}] behind it, as the post_processor says\n",
+               fmt::join(facts.before, ", "), fmt::join(facts.behind, ", "));
+  if (facts.lost_bytes > 0)
+    fmt::print(
+        "this tokenizer has no token for {} of the 256 bytes: text with them loses them, as in tokenizers\n",
+        facts.lost_bytes);
 }
 
 Result<int> RunData(const DataOptions& options) {
@@ -232,8 +261,14 @@ void AddDataCommand(CLI::App& app, Verb& verb) {
                    "prefix P of the files to write, P.bin and P.idx")
       ->required()
       ->type_name("PREFIX");
-  data->add_option("--tokenizer", options->tokenizer, "tokenizer: bytes (257 tokens) or sentencepiece:FILE")
+  data->add_option(
+          "--tokenizer", options->tokenizer,
+          "bytes (257 tokens), sentencepiece:FILE, or Hugging Face's: a directory or tokenizer.json of "
+          "byte-level BPE, as GPT-2, BLOOM, LLaMA-3 and Qwen have")
       ->type_name("TOKENIZER");
+  data->add_option("--vocab-file", options->vocab_file, "GPT-2's vocab.json, instead; with --merge-file")
+      ->type_name("FILE");
+  data->add_option("--merge-file", options->merge_file, "GPT-2's merges.txt")->type_name("FILE");
   data->add_flag("--train-sentencepiece", options->train_sentencepiece,
                  "first train a SentencePiece model on the inputs, as P.model");
   data->add_option("--vocab-size", options->vocab_size, "tokens of the model to train");

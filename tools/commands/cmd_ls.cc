@@ -127,7 +127,7 @@ class Lister {
       row.push_back(std::to_string(IntField(step.manifest->state, "consumed_tokens")));
       row.push_back(ToString(step.manifest->topology));
     } else {
-      row.insert(row.end(), 2, "-");
+      row.insert(row.end(), {"-", step.system.empty() ? "-" : step.system});
     }
     for (const Role role : kColumns) row.push_back(HumanBytesOrDash(BytesOf(step, role)));
     row.push_back(HumanBytesOrDash(step.bytes));
@@ -156,6 +156,7 @@ class Lister {
 
   ordered_json ToJson(const StepListing& step) const {
     ordered_json json = {{"directory", step.directory}, {"step", step.step}, {"state", step.state}};
+    if (!step.system.empty()) json["system"] = step.system;
     if (!step.trouble.empty()) json["trouble"] = step.trouble;
     if (step.manifest) {
       json["run_id"] = step.manifest->run;
@@ -213,7 +214,10 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "damaged (it does not open, or verify found damage and no check as strong has passed since);\n"
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
-      "skip it); superseded (saved again later); deleting (retired, its removal is unfinished).\n\n" +
+      "skip it); superseded (saved again later); deleting (retired, its removal is unfinished). Of another\n"
+      "system's: sealed (cairn seal committed it, and its files look as they did then); changed since "
+      "sealed;\n"
+      "not sealed; being written (the system's tracker does not name it yet).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
   ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
 }

@@ -13,12 +13,13 @@
 #include <optional>
 
 #include "runtime/config/mpirun_args.h"
-#include "runtime/config/train_config.h"
+#include "runtime/config/named_tokenizer.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/supervise.h"
 #include "tools/manual/command_tree.h"
+#include "tools/process/trainer.h"
 #include "tools/source/open_ckpt.h"
 
 namespace cairn {
@@ -71,24 +72,18 @@ Status CheckLoad(const std::vector<std::string>& arguments) {
   return OkStatus();
 }
 
-// cairn-train lies beside this program.
-Result<std::string> FindTrainer() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string trainer = (self.parent_path() / "cairn-train").string();
-  if (::access(trainer.c_str(), X_OK) == 0) return trainer;
-  return NotFound(
-      "{} is not there: this cairn was built without the trainer (CAIRN_RUNTIME=OFF); build cairn-train",
-      trainer);
-}
-
-// The trainer would find the same, once a rank, after all of them have started.
+// The trainer would find the same, after all ranks have started. It alone reads a checkpoint's model, which
+// fills in what no flag says.
 Status CheckArguments(const std::vector<std::string>& command, int ranks) {
   std::vector<const char*> argv;
   for (const std::string& word : command) argv.push_back(word.c_str());
   CAIRN_ASSIGN_OR_RETURN(ParsedCommandLine parsed,
                          ParseCommandLine(static_cast<int>(argv.size()), argv.data()));
-  return parsed.text.empty() ? Validate(parsed.config, ranks).status() : OkStatus();
+  if (!parsed.text.empty()) return OkStatus();
+  TrainConfig& config = parsed.config;
+  CAIRN_RETURN_IF_ERROR(TakeTokenizer(config).status());
+  if (!config.load.empty() || std::filesystem::exists(config.save)) return OkStatus();
+  return Validate(config, ranks).status();
 }
 
 std::string SignalLine(int signal) {

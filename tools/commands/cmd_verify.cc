@@ -1,7 +1,7 @@
-// What CKPT means decides the check: a member of a store, another system's checkpoint, or native steps one
-// after another. A problem is printed and sets the exit status; it does not end the verb. The look of a
-// native step's files is taken before they are read, so that a change meanwhile is noticed later. Of
-// another system's checkpoint the bytes are checked as far as its files bring checksums.
+// What CKPT means decides the check: a member of a store, another system's checkpoint with its seal or
+// without, or native steps one after another. A problem is printed and sets the exit status; it does not end
+// the verb. The look of a native step's files is taken before they are read, so that a change meanwhile is
+// noticed later. Of another system's checkpoint the bytes are checked as far as its files bring checksums.
 
 #include <algorithm>
 #include <ctime>
@@ -24,10 +24,14 @@
 #include "tools/check/value_check.h"
 #include "tools/check/verify_record.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/verify_loss.h"
+#include "tools/seal/foreign_run.h"
+#include "tools/seal/seal_check.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 
@@ -47,6 +51,7 @@ struct VerifyOptions {
   int jobs = 2;
   bool record = true;
   bool json = false;
+  LossOptions loss;  // of --loss, which is a check of its own
 
   Result<CheckOptions> Checks() const {
     CheckOptions checks{.structure = structure,
@@ -79,6 +84,22 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
+// The sealed steps that `path` means: itself, or of a run its newest step where that is sealed, or all that
+// are.
+std::vector<std::string> SealedSteps(FileSystem& fs, const std::string& path, bool all) {
+  if (HasSeal(fs, path)) return {path};
+  std::vector<ForeignStep> steps = ListRunSteps(fs, path);
+  if (!all && steps.size() > 1) steps.erase(steps.begin(), steps.end() - 1);
+  std::vector<std::string> sealed;
+  for (const ForeignStep& step : steps) {
+    if (HasSeal(fs, step.path))
+      sealed.push_back(step.path);
+    else if (all)
+      PrintProblem(fmt::format("note: {} has no seal", step.path));
+  }
+  return sealed;
+}
+
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, CheckOptions checks)
@@ -96,6 +117,34 @@ class Verifier {
     }
     Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "");
     if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
+  }
+
+  // Another system's, that has a seal: every byte is the one that was sealed.
+  Status CheckSealed(FileSystem& fs, const std::string& directory) {
+    if (checks_.sample)
+      return NotSupported("{}: --sample is for steps of Cairn; --hash checks all bytes", directory);
+    const Result<Seal> seal = ReadSeal(fs, directory);
+    if (!seal.ok() && seal.status().kind() != StatusKind::kCorrupt) return seal.status();
+    if (!seal.ok()) {
+      Tell(directory, {.problems = {{JoinPath(directory, kSealName), 0, "", seal.status().message()}}},
+           "the seal");
+      return OkStatus();
+    }
+    const SealDepth depth = checks_.hash ? SealDepth::kAll : SealDepth::kTouched;
+    SealReport report;
+    {
+      Progress progress("verifying", BytesToCheck(fs, directory, *seal, depth), !options_.json);
+      report = CheckSeal(fs, directory, *seal, depth, options_.jobs,
+                         [&](uint64_t done) { progress.Update(done); });
+    }
+    for (const std::string& path : report.touched)
+      PrintProblem(fmt::format("note: {} has another time than when it was sealed", path));
+    for (const std::string& problem : seal->problems)
+      PrintProblem(fmt::format("note: sealed in spite of this: {}", problem));
+    Tell(directory, report,
+         checks_.hash ? "every byte against the seal"
+                      : "names and sizes against the seal, bytes of files of another time");
+    return OkStatus();
   }
 
   // Another system's: that it opens is all there is to its structure. Bytes are checked against what
@@ -235,7 +284,24 @@ class Verifier {
   ordered_json list_ = ordered_json::array();
 };
 
+// --loss compares two checkpoints; everything else checks one.
+Result<int> RunLoss(const VerifyOptions& options) {
+  if (options.structure || options.hash || options.values || options.all || !options.sample.empty())
+    return InvalidArgument(
+        "--loss compares two checkpoints; --structure, --hash, --values, --sample and --all check one");
+  if (options.loss.b.empty()) return InvalidArgument("--loss compares two checkpoints: give A and B");
+  LossOptions loss = options.loss;
+  loss.a = options.checkpoint;
+  loss.open = options.open;
+  loss.json = options.json;
+  return RunVerifyLoss(loss);
+}
+
 Result<int> RunVerify(const VerifyOptions& options) {
+  if (!options.loss.batches.empty()) return RunLoss(options);
+  if (!options.loss.b.empty())
+    return InvalidArgument("{}: verify checks one checkpoint; --loss BATCHES compares two, and so does diff",
+                           options.loss.b);
   FileSystem& fs = FileSystem::Posix();
   CAIRN_ASSIGN_OR_RETURN(CheckOptions checks, options.Checks());
   Verifier verifier(options, std::move(checks));
@@ -245,12 +311,23 @@ Result<int> RunVerify(const VerifyOptions& options) {
     if (member.record)
       for (const std::string& path : FilesOf(name.store.Place(*member.record)))
         if (IsStub(path)) return NeedsRecall(path);
+    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
     if (member.form == Form::kFiles) {
-      CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
+      const bool sealed = HasSeal(*view, view->root());
+      if (sealed) CAIRN_RETURN_IF_ERROR(verifier.CheckSealed(*view, view->root()));
+      if (!sealed || options.values) CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
       return verifier.Finish();
     }
-    CAIRN_ASSIGN_OR_RETURN(const auto view, OpenMember({name.store, member.tar}));
     verifier.Check(*view, view->root());
+    return verifier.Finish();
+  }
+  const std::vector<std::string> sealed = SealedSteps(fs, options.checkpoint, options.all);
+  if (!sealed.empty()) {
+    for (const std::string& step : sealed) {
+      if (!options.values || options.structure || options.hash)
+        CAIRN_RETURN_IF_ERROR(verifier.CheckSealed(fs, step));
+      if (options.values) CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(step));
+    }
     return verifier.Finish();
   }
   if (IsForeign(options.checkpoint) || !options.open.format.empty()) {
@@ -272,6 +349,24 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       ->add_option("CKPT", options->checkpoint,
                    "a step, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
+  verify->add_option("B", options->loss.b, "with --loss: what CKPT is compared with");
+  verify
+      ->add_option(
+          "--loss", options->loss.batches,
+          "compare the losses of CKPT and B on the same batches of one sample, in fp32: PREFIX of an "
+          "indexed dataset, a .txt file of token ids (a document a line), or mock (random tokens); :N "
+          "for N batches, otherwise 8. Needs the model in memory, and room in TMPDIR for the weights "
+          "of what is not a step of Cairn")
+      ->option_text("BATCHES");
+  AddTolerance(*verify, "--loss-tolerance", options->loss.tolerance,
+               "largest difference of a batch's losses, as a share of the loss (default 1e-6: equal weights "
+               "give equal losses, and sums in another order differ by 1e-7)",
+               "REL");
+  verify
+      ->add_option("--seq-length", options->loss.seq_length,
+                   "tokens of a sample of --loss; default: the positions of the models, at most 1024")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->option_text("N");
   AddSourceFlags(*verify, options->open);
   verify->add_flag("--structure", options->structure,
                    "every element is covered once; sizes and shapes agree");
@@ -292,8 +387,9 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   verify->add_flag("--json", options->json, "print the list of problems as JSON");
   verify->footer(
       "Default: --structure --hash; for a foreign checkpoint all three, as far as its files have checksums\n"
-      "(SHA256SUMS of a release, the CRC-32 of torch.save's records). Each problem names its file, byte "
-      "offset and tensor.\n\n" +
+      "(SHA256SUMS of a release, the CRC-32 of torch.save's records). Of a sealed directory (cairn seal) "
+      "every\n"
+      "byte against the seal. Each problem names its file, byte offset and tensor.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
   verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }

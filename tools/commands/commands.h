@@ -24,6 +24,7 @@ void AddManualCommand(CLI::App& app, Verb& verb);
 void AddPlanCommand(CLI::App& app, Verb& verb);
 void AddReportCommand(CLI::App& app, Verb& verb);
 void AddReshapeCommand(CLI::App& app, Verb& verb);
+void AddSealCommand(CLI::App& app, Verb& verb);
 void AddStripCommand(CLI::App& app, Verb& verb);
 void AddTrainCommand(CLI::App& app, Verb& verb);
 void AddVerifyCommand(CLI::App& app, Verb& verb);

@@ -47,7 +47,8 @@ void DeclareModel(CLI::App& plan, PlanOptions& o) {
   size("--vocab-size", o.shape.vocab, "vocabulary, unpadded");
   size("--make-vocab-size-divisible-by", o.shape.vocab_multiple,
        "pad the vocabulary to a multiple of this times TP");
-  plan.add_flag("--swiglu", o.shape.gated, "gated MLP, no biases")->group("Model");
+  plan.add_flag("--swiglu", o.shape.gated, "gated MLP, no biases; cairn train also rotates positions")
+      ->group("Model");
   plan.add_flag("--untie-embeddings-and-output-weights", o.untied, "the output layer has a weight of its own")
       ->group("Model");
 }
@@ -278,10 +279,7 @@ Status CompletePlanOptions(CLI::App& plan, PlanOptions& options) {
         "a model is needed: --model config.json, or --num-layers, --hidden-size, --num-attention-heads and "
         "--vocab-size");
   if (request.global_batch == 0) return InvalidArgument("--global-batch-size is needed");
-  const bool grouped = request.shape.kv_heads > 0 && request.shape.kv_heads != request.shape.heads;
-  if (request.program == Program::kCairn && (request.shape.gated || grouped))
-    return InvalidArgument(
-        "cairn train has no gated MLP and no grouped queries; plan without --for-cairn and --sbatch");
+  if (request.program == Program::kCairn && request.shape.gated) request.shape.learned_positions = false;
   if (request.program == Program::kCairn &&
       (request.sequence_parallel || request.flash_attention || request.precision == Precision::kFp8))
     return InvalidArgument(

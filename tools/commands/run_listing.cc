@@ -8,8 +8,13 @@
 #include <algorithm>
 #include <map>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
+#include "tools/archive/tar/record.h"
+#include "tools/seal/foreign_run.h"
+#include "tools/seal/seal_check.h"
+#include "tools/seal/step_parts.h"
 
 namespace cairn {
 namespace {
@@ -99,6 +104,67 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   return run;
 }
 
+// Sealed, or of a format that is recognised.
+bool IsKnownForeign(FileSystem& fs, const std::string& path) {
+  return HasSeal(fs, path) || !SystemOf(fs, path).empty();
+}
+
+// A seal is compared with names, sizes and times; no file is read for it.
+void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector<StepFile>& files,
+                   StepListing& step) {
+  if (!HasSeal(fs, foreign.path)) {
+    step.trouble = WhyUnfinished(fs, foreign, files, /*strict=*/true, step.modified_unix_seconds, 0);
+    step.state = step.trouble.empty() ? "not sealed" : "being written";
+    return;
+  }
+  const auto seal = ReadSeal(fs, foreign.path);
+  const SealReport look = seal.ok() ? CheckSeal(fs, foreign.path, *seal, SealDepth::kLook) : SealReport{};
+  step.state = "sealed";
+  if (!seal.ok())
+    step.trouble = seal.status().message();
+  else if (!look.problems.empty())
+    step.trouble = fmt::format("{}: {}", look.problems[0].file, look.problems[0].what);
+  else if (!look.touched.empty())
+    step.trouble = fmt::format("{} has another time; cairn verify reads it", look.touched[0]);
+  if (!step.trouble.empty()) step.state = "changed since sealed";
+}
+
+StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {
+  StepListing step{.directory = foreign.path,
+                   .step = foreign.step.value_or(0),
+                   .state = {},
+                   .system = SystemOf(fs, foreign.path),
+                   .trouble = {},
+                   .unhealthy = {},
+                   .accessed_unix_seconds = INT64_MAX,
+                   .manifest = {}};
+  const auto files = ListStepFiles(fs, foreign.path);
+  for (const StepFile& file : files.ok() ? *files : std::vector<StepFile>{}) {
+    step.bytes += file.bytes;
+    step.modified_unix_seconds = std::max(step.modified_unix_seconds, file.modified_unix_seconds);
+    if (const auto info = fs.Stat(JoinPath(foreign.path, file.name)); info.ok())
+      step.accessed_unix_seconds = std::min(step.accessed_unix_seconds, info->accessed_unix_seconds);
+  }
+  if (step.accessed_unix_seconds == INT64_MAX) step.accessed_unix_seconds = 0;
+  if (files.ok()) {
+    ReadSealState(fs, foreign, *files, step);
+  } else {
+    step.state = "damaged";
+    step.trouble = files.status().message();
+  }
+  return step;
+}
+
+// A run of another system: one of its steps, at least, is sealed or recognised.
+std::optional<RunListing> ListForeignRun(FileSystem& fs, const std::string& directory) {
+  const std::vector<ForeignStep> steps = ListRunSteps(fs, directory);
+  if (std::ranges::none_of(steps, [&](const ForeignStep& step) { return IsKnownForeign(fs, step.path); }))
+    return std::nullopt;
+  RunListing run{.directory = directory, .steps = {}};
+  for (const ForeignStep& step : steps) run.steps.push_back(ListForeignStep(fs, step));
+  return run;
+}
+
 }  // namespace
 
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory) {
@@ -110,10 +176,20 @@ Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& dire
     return std::vector{std::move(alone)};
   }
   if (auto run = ListRun(fs, directory)) return std::vector{*std::move(run)};
+  if (HasSeal(fs, directory) || (IsForeignStep(fs, directory) && IsKnownForeign(fs, directory))) {
+    const ForeignStep step{directory, ForeignStepOf(NameOf(CanonicalPath(directory)))};
+    return std::vector{RunListing{directory, {ListForeignStep(fs, step)}}};
+  }
+  if (auto run = ListForeignRun(fs, directory)) return std::vector{*std::move(run)};
   std::vector<RunListing> runs;
-  for (const std::string& name : names)
-    if (auto run = ListRun(fs, JoinPath(directory, name))) runs.push_back(*std::move(run));
-  if (runs.empty()) return NotFound("{}: no run and no step of Cairn here", directory);
+  for (const std::string& name : names) {
+    const std::string below = JoinPath(directory, name);
+    if (auto run = ListRun(fs, below))
+      runs.push_back(*std::move(run));
+    else if (auto foreign = ListForeignRun(fs, below))
+      runs.push_back(*std::move(foreign));
+  }
+  if (runs.empty()) return NotFound("{}: no run and no step here", directory);
   return runs;
 }
 

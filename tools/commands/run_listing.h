@@ -15,7 +15,9 @@ struct StepListing {
   std::string directory;
   int64_t step = 0;
   std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
-                          // superseded, deleting
+                          // superseded, deleting; of another system's: sealed, changed since sealed, not
+                          // sealed, being written
+  std::string system;     // whose it is, where it is another's; empty: Cairn's, or nobody's that is known
   std::string trouble;    // why it is damaged, or what has changed
   std::string unhealthy;  // why (ckpt/run/health.h); empty where it is healthy or nothing is known
   uint64_t bytes = 0;     // of all files
@@ -33,8 +35,8 @@ struct RunListing {
   std::vector<StepListing> steps;  // by step, then by name
 };
 
-// The runs that `directory` means: itself, where it is a step or a run directory; else the run directories in
-// it. Errors: NotFound where there is none.
+// The runs that `directory` means: itself, where it is a step or a run directory, of Cairn or of another
+// system; else the run directories in it. Errors: NotFound where there is none.
 Result<std::vector<RunListing>> ListRuns(FileSystem& fs, const std::string& directory);
 
 }  // namespace cairn

@@ -1,7 +1,12 @@
 # `cmake --install`: the programs, their manual pages and completions. cairn itself writes the last two, then.
 include(GNUInstallDirs)
+if(SKBUILD)  # a wheel's places: they become the environment's bin and share
+  set(CMAKE_INSTALL_BINDIR ${SKBUILD_SCRIPTS_DIR})
+  set(CMAKE_INSTALL_DATADIR ${SKBUILD_DATA_DIR}/share)
+  set(CMAKE_INSTALL_MANDIR ${SKBUILD_DATA_DIR}/share/man)
+endif()
 install(TARGETS cairn COMPONENT programs)
-foreach(target cairn-train cairn_nccl cairn_cuda)  # the modules are looked for beside the program
+foreach(target cairn-train cairn_nccl cairn_cuda cairn_norm)  # the modules are looked for beside the program
   if(TARGET ${target})
     install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR}
             COMPONENT programs)

@@ -6,6 +6,8 @@
 
 #include "tools/plan/job_script.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <sstream>
 
@@ -20,6 +22,11 @@ std::string SizeName(double params) {
                        : fmt::format("{:.0f}M", std::max(1.0, params / 1e6));
 }
 
+constexpr std::string_view kLlamaFlags[] = {
+    "swiglu",           "disable-bias-linear", "normalization RMSNorm", "position-embedding-type rope",
+    "hidden-dropout 0", "attention-dropout 0",
+};
+
 // The flags of cairn train, one a line.
 std::string Flags(const PlanRequest& request, const RunSetup& setup, double samples) {
   const ModelShape& m = request.shape;
@@ -32,6 +39,13 @@ std::string Flags(const PlanRequest& request, const RunSetup& setup, double samp
   add("hidden-size", m.hidden);
   add("num-attention-heads", m.heads);
   if (m.ffn > 0) add("ffn-hidden-size", m.ffn);
+  if (m.KeyValueWidth() < m.QueryWidth()) {
+    set("group-query-attention");
+    add("num-query-groups", m.kv_heads);
+  }
+  if (m.QueryWidth() != m.hidden) add("kv-channels", m.HeadDim());
+  if (m.gated)  // as LLaMA
+    flags += fmt::format("  --{}\n", fmt::join(kLlamaFlags, "\n  --"));
   add("seq-length", m.seq);
   add("vocab-size", m.vocab);
   add("make-vocab-size-divisible-by", m.vocab_multiple);

@@ -69,12 +69,9 @@ void AddZero(const PlanRequest& request, std::vector<Rule>& rules) {
     rules.push_back({"zero <= 1", "Megatron-LM's distributed optimizer is zero 1",
                      [](const RunSetup& s) { return s.zero <= 1; }});
   if (request.program == Program::kCairn)
-    rules.push_back({"cairn train runs it",
-                     "zero 0 and 1; full or no recomputation; no virtual stages, no offloading",
-                     [](const RunSetup& s) {
-                       return s.zero <= 1 && s.virtual_stages == 1 && s.recompute != Recompute::kSelective &&
-                              !s.offload_optimizer;
-                     }});
+    rules.push_back(
+        {"cairn train runs it", "full or no recomputation; no virtual stages",
+         [](const RunSetup& s) { return s.virtual_stages == 1 && s.recompute != Recompute::kSelective; }});
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "ckpt/base/unique_fd.h"
 
@@ -17,6 +19,8 @@ extern char** environ;
 
 namespace cairn {
 namespace {
+
+constexpr auto kMeanwhile = std::chrono::milliseconds(50);
 
 class MemoryFile {
  public:
@@ -68,7 +72,8 @@ std::string Trimmed(std::string text) {
 
 }  // namespace
 
-Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input) {
+Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input,
+                              const std::function<void()>& meanwhile) {
   const MemoryFile in, out, error;
   if (in.fd() < 0 || out.fd() < 0 || error.fd() < 0 || !in.Write(input))
     return IoError("no memory for what {} reads and prints: {}", words[0], std::strerror(errno));
@@ -76,8 +81,13 @@ Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::
   if (process == -ENOENT) return NotFound("there is no program '{}' here", words[0]);
   if (process < 0) return IoError("{} does not start: {}", words[0], std::strerror(-process));
   int status = 0;
-  while (waitpid(process, &status, 0) < 0)
-    if (errno != EINTR) return IoError("{}: {}", words[0], std::strerror(errno));
+  for (pid_t ended = 0; ended != process;) {
+    ended = waitpid(process, &status, meanwhile ? WNOHANG : 0);
+    if (ended < 0 && errno != EINTR) return IoError("{}: {}", words[0], std::strerror(errno));
+    if (ended != 0) continue;
+    meanwhile();
+    std::this_thread::sleep_for(kMeanwhile);
+  }
   const int exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ChildOutcome{exit, out.Read(), error.Read()};
 }

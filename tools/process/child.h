@@ -1,6 +1,7 @@
 // Runs another program to its end: arguments in, what it printed out. No shell reads the arguments.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,10 @@ struct ChildOutcome {
 };
 
 // `words[0]` is looked up in PATH; `input` is the child's standard input.
-// Errors: NotFound (there is no such program), IoError (it could not be started).
-Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input = "");
+// `meanwhile` is called some times a second until it ends. Errors: NotFound (there is no such program),
+// IoError (it could not be started).
+Result<ChildOutcome> RunChild(const std::vector<std::string>& words, const std::string& input = "",
+                              const std::function<void()>& meanwhile = nullptr);
 
 // What it printed on stdout. Errors: those of RunChild; IoError with what it printed on stderr where its exit
 // status is not 0.

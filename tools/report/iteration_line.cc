@@ -103,6 +103,7 @@ constexpr FieldName kFieldNames[] = {
     {"throughput per GPU (TFLOP/s/GPU)", IterationField::kTflops},
     {"model TFLOPs", IterationField::kTflops},
     {"hardware TFLOPs", IterationField::kNone},
+    {"MFU (%)", IterationField::kNone},
 };
 
 IterationField FieldOf(std::string_view name) {

@@ -90,7 +90,7 @@ class Reader : public LineSink {
 
   void Evaluation(std::string_view text) {
     const size_t at = text.find("loss value:");
-    if (at == text.npos) return;
+    if (at == text.npos || text.find(" on test set") != text.npos) return;
     const auto value = NumberAt(Trim(text.substr(at + 11)));
     if (value) start().validation_loss = value->value;
   }

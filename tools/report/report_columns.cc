@@ -53,6 +53,12 @@ Number MemoryOf(const RunSummary& run) { return run.reserved_gib ? run.reserved_
 Number SizeOf(const RunSummary& run) { return run.parameters ? Number(*run.parameters / 1e9) : std::nullopt; }
 std::string SizeOfBillions(double billions) { return SizeText(billions * 1e9); }
 
+// Of all GPUs together.
+Number PflopsOf(const RunSummary& run) {
+  if (!run.tflops || !run.config.gpus) return std::nullopt;
+  return *run.tflops * static_cast<double>(*run.config.gpus) / 1e3;
+}
+
 std::string StatusOf(const RunSummary& run) { return std::string(Name(run.end)); }
 std::string CauseOf(const RunSummary& run) { return run.cause; }
 std::string FileOf(const RunSummary& run) { return run.file; }
@@ -118,6 +124,7 @@ constexpr ReportColumn kColumns[] = {
     {"tflops_megatron", "TFLOPs (Megatron)", Field<&RunSummary::tflops_megatron>, nullptr, TwoDigits},
     {"tflops_model", "TFLOPs (model)", Field<&RunSummary::tflops_model>, nullptr, TwoDigits},
     {"tflops_logged", "TFLOPs (logged)", Field<&RunSummary::tflops_logged>, nullptr, TwoDigits},
+    {"pflops", "PFLOPs", PflopsOf, nullptr, TwoDigits},
     {"samples_per_s", "Samples/s", Field<&RunSummary::samples_per_s>, nullptr, Rounded},
     {"tokens_per_s", "Tokens/s", Field<&RunSummary::tokens_per_s>, nullptr, Rounded},
     {"loss", "Loss", Field<&RunSummary::loss>, nullptr, FourFigures},

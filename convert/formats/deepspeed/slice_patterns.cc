@@ -6,6 +6,8 @@
 
 #include "convert/formats/deepspeed/slice_patterns.h"
 
+#include <dlfcn.h>
+
 #include <cctype>
 #include <optional>
 #include <utility>
@@ -31,6 +33,27 @@ constexpr PatternKind kPatternKinds[] = {
     {"parameter_with_row_parallelism_patterns", SliceRule::kColumns},
     {"vocabulary_parameter_patterns", SliceRule::kRows},
 };
+
+// libc's own functions. libonig, which cuts words for tokenizers, has some of the same names whose flags have
+// other values; where both are linked, a name alone may mean either.
+struct LibcRegex {
+  decltype(&::regcomp) compile = &::regcomp;
+  decltype(&::regexec) match = &::regexec;
+  decltype(&::regfree) release = &::regfree;
+
+  LibcRegex() {
+    void* const libc = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (libc == nullptr) return;  // linked into the program
+    compile = reinterpret_cast<decltype(compile)>(::dlsym(libc, "regcomp"));
+    match = reinterpret_cast<decltype(match)>(::dlsym(libc, "regexec"));
+    release = reinterpret_cast<decltype(release)>(::dlsym(libc, "regfree"));
+  }
+};
+
+const LibcRegex& Libc() {
+  static const LibcRegex libc;
+  return libc;
+}
 
 // A regular expression of Python's as a POSIX one, piece by piece. Three things differ that patterns of names
 // use: escapes, which POSIX does not have inside of brackets; groups without a number; lazy repetitions, of
@@ -122,11 +145,11 @@ Status SlicePatterns::Add(const std::string& key, const PyValue& pattern) {
   const auto posix = text && text->size() <= kMaxPatternBytes ? PosixPattern::Of(*text) : std::nullopt;
   auto regex = std::make_unique<regex_t>();
   if (!posix || patterns_.size() >= kMaxPatterns ||
-      ::regcomp(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
+      Libc().compile(regex.get(), posix->c_str(), REG_EXTENDED | REG_NOSUB) != 0)
     return NotSupported("universal_checkpoint_info: a pattern of {} is not understood: {:.200}", key,
                         text.value_or("it is not a string"));
   patterns_.push_back({key, {regex.release(), [](regex_t* made) {
-                               ::regfree(made);
+                               Libc().release(made);
                                delete made;
                              }}});
   return OkStatus();
@@ -155,7 +178,7 @@ Result<SlicePatterns> SlicePatterns::Read(const PyValue* info) {
 
 Result<SliceRule> SlicePatterns::RuleOf(const std::string& name, bool buffer) const {
   for (const Pattern& pattern : patterns_) {
-    if (::regexec(pattern.regex.get(), name.c_str(), 0, nullptr, 0) != 0) continue;
+    if (Libc().match(pattern.regex.get(), name.c_str(), 0, nullptr, 0) != 0) continue;
     for (const PatternKind& kind : kPatternKinds) {
       if (kind.key != pattern.key) continue;
       if (kind.rule) return *kind.rule;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "ckpt/model/layout.h"
@@ -22,6 +23,26 @@ TEST(RetentionTest, RulesAddUpAndTheNewestStays) {
             (std::vector<int64_t>{10, 20, 30, 40, 50, 60, 70, 80}));
   // Token milestones at 2500, 5000, 7500, 10000: the first steps at or after them are 30, 50, 80, 100.
   EXPECT_EQ(StepsToRetire(steps, {.keep_tokens = 2500}), (std::vector<int64_t>{10, 20, 40, 60, 70}));
+}
+
+TEST(RetentionTest, TheBestByValidationLossStay) {
+  std::vector<StepFacts> steps;
+  const std::vector<std::optional<double>> losses = {3.0, 2.0,          std::nullopt, 1.0,
+                                                     2.0, std::nan(""), 9.0,          9.0};
+  for (size_t i = 0; i < losses.size(); ++i)
+    steps.push_back({.step = static_cast<int64_t>(i + 1) * 10, .validation_loss = losses[i]});
+  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 50, 60}));
+  // Of the two with a loss of 2 the newer.
+  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 2}), (std::vector<int64_t>{10, 20, 30, 60}));
+  steps[3].unhealthy = "it diverged";
+  EXPECT_EQ(StepsToRetire(steps, {.keep_best = 1}), (std::vector<int64_t>{10, 20, 30, 40, 60}));
+}
+
+TEST(RetentionTest, TheFirstStepOfEachEpochIsAMilestone) {
+  std::vector<StepFacts> steps;
+  for (int64_t i = 1; i <= 9; ++i) steps.push_back({.step = i, .epoch = i / 2});  // 0 1 1 2 2 3 3 4 4
+  EXPECT_EQ(StepsToRetire(steps, {.keep_epochs = 1}), (std::vector<int64_t>{1, 3, 5, 7}));
+  EXPECT_EQ(StepsToRetire(steps, {.keep_epochs = 2}), (std::vector<int64_t>{1, 2, 3, 5, 6, 7}));
 }
 
 struct RetentionCase {

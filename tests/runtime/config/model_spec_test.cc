@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "ckpt/model/placement.h"
+#include "runtime/config/checkpoint_model.h"
 
 namespace cairn {
 namespace {
@@ -37,6 +40,18 @@ TEST(ModelSpecTest, TiedEmbeddingIsOnTheLastStageToo) {
   specs = GptSpecs(untied);
   EXPECT_FALSE(Find(specs, "embedding.word.weight").tied_to_last);
   EXPECT_EQ(Find(specs, "output.weight").layer, kAfterLayers);
+}
+
+// What a manifest leaves out follows from the rest: here the size of a head.
+TEST(ModelSpecTest, AStepSaysTheModelThatItIsOf) {
+  const TrainConfig config = SmallModel();
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : GptSpecs(config))
+    if (!spec.name.starts_with("layers.") || spec.name.starts_with("layers.0.")) names.push_back(spec.name);
+  const Result<CheckpointModel> read = ReadCheckpointModel("step", ModelFacts(config), names);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->spec.sizes.head, 16u);
+  EXPECT_EQ(read->spec.sizes.key_value_heads, 4u);
 }
 
 TEST(ModelSpecTest, QueryKeyAndValueAreAdjacentInEveryLayout) {

@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "ckpt/model/placement.h"
+
 namespace cairn {
 namespace {
 
@@ -121,7 +123,64 @@ TEST(ValidateTest, TrainingNeedsOneLengthAndOneSource) {
   EXPECT_EQ(ErrorOf(config, 1), "give one of --train-iters and --train-samples");
   config = Small();
   config.data_path = {"x"};
-  EXPECT_EQ(ErrorOf(config, 1), "give one of --data-path and --mock-data");
+  EXPECT_EQ(ErrorOf(config, 1), "give one of --data-path, --train-weighted-split-paths and --mock-data");
+}
+
+TEST(ValidateTest, ChoicesAreThoseOfTheHelp) {
+  TrainConfig config = Small();
+  config.lr_decay_style = "cosinus";
+  EXPECT_EQ(ErrorOf(config, 1), "--lr-decay-style is 'cosinus'; known are constant, linear, cosine");
+  config = Small();
+  config.device = "";
+  EXPECT_EQ(ErrorOf(config, 1), "--device is ''; known are cpu, cuda");
+  config = Small();
+  config.zero_stage = 4;
+  EXPECT_EQ(ErrorOf(config, 1), "--zero-stage is 4; known are 0 to 3");
+  config = Small();
+  config.loss_scale = -1;
+  EXPECT_EQ(ErrorOf(config, 1), "--loss-scale is -1; it must be at least 0");
+}
+
+TEST(ValidateTest, InterleavedStagesMustMeetLayersAndBatch) {
+  TrainConfig config = Small();
+  config.pipeline_model_parallel_size = 2;
+  config.num_layers_per_virtual_pipeline_stage = 1;
+  const auto topology = Validate(config, 2);
+  ASSERT_TRUE(topology.ok()) << topology.status().message();
+  EXPECT_EQ(topology->virtual_stages, 2);
+  config.global_batch_size = 6;
+  EXPECT_NE(ErrorOf(config, 2).find("multiples of micro-batch-size * DP * PP = 4; 6 is not"),
+            std::string::npos);
+  config.global_batch_size = 8;
+  config.rampup_batch_size = {2, 2, 100};
+  EXPECT_NE(ErrorOf(config, 2).find("DP * PP = 4; 2 is not"), std::string::npos);
+  config.rampup_batch_size = {};
+  config.pipeline_schedule = "gpipe";
+  EXPECT_NE(ErrorOf(config, 2).find("one run of layers per stage"), std::string::npos);
+  config.num_layers_per_virtual_pipeline_stage = 2;  // all of a stage's: one run
+  EXPECT_EQ(ErrorOf(config, 2), "");
+  config.num_layers_per_virtual_pipeline_stage = 3;
+  EXPECT_NE(ErrorOf(config, 2).find("4 layers do not divide into PP=2"), std::string::npos);
+  config.pipeline_model_parallel_size = 1;
+  EXPECT_NE(ErrorOf(config, 1).find("PP is 1"), std::string::npos);
+}
+
+TEST(ValidateTest, InterleavedStagesByTheirNumber) {
+  TrainConfig config = Small();
+  config.pipeline_model_parallel_size = 2;
+  config.num_virtual_stages_per_pipeline_rank = 2;
+  EXPECT_EQ(Validate(config, 2)->virtual_stages, 2);
+  config.num_layers = 5;  // as even as can be
+  EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{2, 1, 1, 1}));
+  config.layers_per_stage = {1, 1, 1, 2};
+  EXPECT_EQ(LayersPerChunk(5, *Validate(config, 2)).value(), (std::vector<int>{1, 1, 1, 2}));
+  config.layers_per_stage = {2, 3};
+  EXPECT_NE(ErrorOf(config, 2).find("2 numbers for 4 runs of layers"), std::string::npos);
+  config.layers_per_stage = {};
+  config.num_layers = 3;
+  EXPECT_NE(ErrorOf(config, 2).find("3 layers are fewer than the 4 runs"), std::string::npos);
+  config.num_layers_per_virtual_pipeline_stage = 1;
+  EXPECT_NE(ErrorOf(config, 2).find("exclude each other"), std::string::npos);
 }
 
 TEST(ValidateTest, RampupMustMeetTheBatch) {

@@ -1,16 +1,16 @@
 // A helper of tests/interop/test_dataset.py: shows to Python what the library does with data.
 //
 //   data_probe events DIR                              writes scalars "lm loss" and "learning rate" for 100
-//   steps data_probe samples PREFIX SPLIT PART N S SEED      prints the N samples, a line each, of part 0, 1
-//   or 2
+//   steps
+//   data_probe samples PART N S SEED SPLIT WORD...   prints the N samples, a line each, of part 0, 1 or 2 of
+//   --data-path WORD... and --split SPLIT; for SPLIT "-" of the weighted split WORD
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "runtime/data/data_split.h"
-#include "runtime/data/gpt_dataset.h"
+#include "runtime/data/data_sets.h"
 #include "runtime/log/event_writer.h"
 
 namespace cairn {
@@ -26,17 +26,25 @@ Status WriteEvents(const std::string& directory) {
   return OkStatus();
 }
 
-Status PrintSamples(char** arguments) {
-  CAIRN_ASSIGN_OR_RETURN(IndexedDataset indexed, IndexedDataset::Open(arguments[0]));
-  CAIRN_ASSIGN_OR_RETURN(const auto parts, SplitSequences(arguments[1], indexed.sequence_count()));
-  const auto number = [&](int i) { return std::strtoull(arguments[i], nullptr, 10); };
-  CAIRN_ASSIGN_OR_RETURN(
-      const GptDataset dataset,
-      GptDataset::Create(std::make_shared<IndexedDataset>(std::move(indexed)), parts[number(2)], number(3),
-                         number(4), static_cast<uint32_t>(number(5))));
-  std::vector<int64_t> tokens(dataset.seq_length() + 1);
-  for (uint64_t i = 0; i < number(3); ++i) {
-    CAIRN_RETURN_IF_ERROR(dataset.Sample(i, tokens));
+Status PrintSamples(const std::vector<std::string>& words) {
+  const auto number = [&](int i) { return std::strtoull(words[i].c_str(), nullptr, 10); };
+  const uint64_t part = number(0), count = number(1);
+  DataRequest request{.train_samples = part == 0 ? count : 1,
+                      .valid_samples = part == 1 ? count : 0,
+                      .test_samples = part == 2 ? count : 0,
+                      .seq_length = number(2),
+                      .seed = static_cast<uint32_t>(number(3))};
+  if (words[4] == "-") {
+    request.train_groups = {words[5]};
+  } else {
+    request.split = words[4];
+    request.data_path.assign(words.begin() + 5, words.end());
+  }
+  CAIRN_ASSIGN_OR_RETURN(const DataSets sets, OpenDataSets(request));
+  const auto& set = part == 0 ? sets.train : part == 1 ? sets.valid.at(0).samples : sets.test.at(0).samples;
+  std::vector<int64_t> tokens(request.seq_length + 1);
+  for (uint64_t i = 0; i < count; ++i) {
+    CAIRN_RETURN_IF_ERROR(set->Sample(i, tokens));
     for (const int64_t token : tokens) std::printf("%lld ", static_cast<long long>(token));
     std::printf("\n");
   }
@@ -46,8 +54,8 @@ Status PrintSamples(char** arguments) {
 Status Run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "events" && argc == 3) return WriteEvents(argv[2]);
-  if (mode == "samples" && argc == 8) return PrintSamples(argv + 2);
-  return InvalidArgument("usage: data_probe events DIR | samples PREFIX SPLIT PART N S SEED");
+  if (mode == "samples" && argc > 7) return PrintSamples({argv + 2, argv + argc});
+  return InvalidArgument("usage: data_probe events DIR | samples PART N S SEED SPLIT WORD...");
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST(TrainLogTest, AFullDiskIsReportedOnceAndNoRecordIsLost) {
   {
     const FileSizeLimit limit(100);
     Steps(*log, 1, 6);
-    log->Evaluation(6, 1.0);
+    log->Evaluation({.iteration = 6, .loss = 1.0});
   }
   Steps(*log, 7, 8);
   log.reset();
@@ -127,9 +127,9 @@ TEST(TrainLogTest, TheEvaluationOfALossThatIsNoNumberIsNone) {
   };
   const uint64_t before = event_bytes();
   testing::internal::CaptureStdout();
-  log->Evaluation(1, std::nan(""));
+  log->Evaluation({.iteration = 1, .loss = std::nan("")});
   EXPECT_EQ(event_bytes(), before) << "TensorBoard shows no NaN";
-  log->Evaluation(2, 2.0);
+  log->Evaluation({.iteration = 2, .loss = 2.0});
   EXPECT_GT(event_bytes(), before);
   log.reset();
   const std::string said = testing::internal::GetCapturedStdout();
@@ -182,6 +182,40 @@ TEST(TrainLogTest, TensorBoardHasMegatronsTagsEachStepAndNoNan) {
   for (const char* tag : {"lm loss", "grad-norm", "iteration-time", "throughput"})
     EXPECT_EQ(count(tag), 1) << tag;
   EXPECT_EQ(count("num-zeros"), 0);
+  EXPECT_EQ(count("mfu"), 0);
+}
+
+TEST(TrainLogTest, ThroughputAndMfuStandWhereTheyAreAskedFor) {
+  TrainConfig config;
+  config.log_interval = 2;
+  std::string line = LineOf(config, Report(1, 5, false), Report(2, 5, false));
+  EXPECT_EQ(line.find("throughput"), std::string::npos) << line;
+  EXPECT_EQ(line.find("MFU"), std::string::npos) << "no peak is known: " << line;
+  config.log_throughput = true;
+  const double tflops = StepFlops(config, Topology{}, 4).model / 0.25 / 1e12;
+  config.peak_tflops = 4 * tflops;
+  line = LineOf(config, Report(1, 5, false), Report(2, 5, false));
+  EXPECT_NE(line.find(fmt::format("(ms): 250.0 | throughput per GPU (TFLOP/s/GPU): {:.1f} | MFU (%): 25.00 | "
+                                  "learning rate: ",
+                                  tflops)),
+            std::string::npos)
+      << line;
+}
+
+// A training that is killed loses no more points than may wait.
+TEST(TrainLogTest, TensorBoardPointsWaitForALogLineOrAFullQueue) {
+  for (const auto& [queue, written] : {std::pair{1000, false}, std::pair{8, true}}) {
+    TempDir dir;
+    TrainConfig config;
+    config.tensorboard_dir = dir / "t";
+    config.tensorboard_queue_size = queue;
+    config.log_interval = 100;
+    const auto log = TrainLog::Open(config, Topology{}, 0, 10).value();
+    const auto bytes = [&] { return std::filesystem::directory_iterator(dir / "t")->file_size(); };
+    const uint64_t before = bytes();
+    log->Step(Report(1, 5, false));
+    EXPECT_EQ(bytes() > before, written) << queue;
+  }
 }
 
 // 72 B s l h^2 (1 + s / 12h + v / 12lh), Megatron-LM's.
@@ -189,19 +223,24 @@ TEST(StepFlopsTest, ModelFlopsAreMegatronsAndRecomputationIsNoWorkOfTheModel) {
   TrainConfig config;
   config.num_layers = 24;
   config.hidden_size = 1024;
+  config.num_attention_heads = 16;
   config.seq_length = 2048;
+  config.vocab_size = 50304;
   const double megatron =
       72.0 * 8 * 2048 * 24 * 1024 * 1024 * (1 + 2048 / 12288.0 + 50304 / (12.0 * 24 * 1024));
-  const Flops plain = StepFlops(config, 50304, 8);
+  const Flops plain = StepFlops(config, Topology{}, 8);
   EXPECT_NEAR(plain.model / megatron, 1, 1e-12);
   EXPECT_EQ(plain.hardware, plain.model);
   config.recompute_granularity = "full";
-  EXPECT_EQ(StepFlops(config, 50304, 8).model, plain.model);
+  EXPECT_EQ(StepFlops(config, Topology{}, 8).model, plain.model);
   const double layers = 24.0 * 8 * 2048 * 24 * 1024 * 1024 * (1 + 2048 / 12288.0);
-  EXPECT_NEAR(StepFlops(config, 50304, 8).hardware / (plain.model + layers), 1, 1e-12);
+  EXPECT_NEAR(StepFlops(config, Topology{}, 8).hardware / (plain.model + layers), 1, 1e-12);
+  config.recompute_method = "block";
+  config.recompute_num_layers = 5;  // of each of two stages
+  EXPECT_NEAR(StepFlops(config, Topology{.pp = 2}, 8).hardware / (plain.model + layers * 10 / 24), 1, 1e-12);
   config.ffn_hidden_size = 2048;  // saves 3 * 2 * 2 * 2h * h a token and layer
-  EXPECT_NEAR((plain.model - StepFlops(config, 50304, 8).model) / (24.0 * 8 * 2048 * 24 * 1024 * 1024), 1,
-              1e-12);
+  EXPECT_NEAR((plain.model - StepFlops(config, Topology{}, 8).model) / (24.0 * 8 * 2048 * 24 * 1024 * 1024),
+              1, 1e-12);
 }
 
 TEST(TrainLogTest, APlaceThatCannotBeOpenedIsRefused) {

@@ -132,7 +132,7 @@ class CheckpointerTest : public testing::Test {
       }
       const Status finished = checkpointer.Finish();
       EXPECT_TRUE(finished.ok()) << finished.message();
-      EXPECT_EQ(checkpointer.failed_saves(), 0);
+      EXPECT_EQ(checkpointer.Stats().failed, 0);
     });
   }
 

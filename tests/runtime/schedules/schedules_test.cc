@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "runtime/schedules/batch_schedule.h"
@@ -30,6 +31,20 @@ TEST(LrScheduleTest, WarmsUpThenDecaysToTheMinimum) {
   EXPECT_DOUBLE_EQ(schedule.At(2000), 0.1);
 }
 
+// DeepSpeed's WarmupLR: over 10 steps from 0.2 to 1, step k at log(k + 1) / log(10).
+TEST(LrScheduleTest, LogarithmicWarmupIsDeepSpeeds) {
+  TrainConfig config = Base();
+  config.lr_warmup_iters = 10;
+  config.lr_warmup_init = 0.2;
+  EXPECT_DOUBLE_EQ(LrSchedule(config, 1000).At(50), 0.6);
+  config.lr_warmup_style = "log";
+  const LrSchedule schedule(config, 1000);
+  EXPECT_DOUBLE_EQ(schedule.At(0), 0.2);
+  EXPECT_DOUBLE_EQ(schedule.At(10), 0.2 + 0.8 * std::log(2.0) / std::log(10.0));
+  EXPECT_DOUBLE_EQ(schedule.At(90), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.At(100), 1.0);
+}
+
 TEST(LrScheduleTest, LinearDecayIsAStraightLine) {
   const LrSchedule schedule(Base(), 1000);
   EXPECT_DOUBLE_EQ(schedule.At(500), 0.55);
@@ -39,6 +54,18 @@ TEST(LrScheduleTest, ConstantStaysAfterTheDecaysEnd) {
   TrainConfig config = Base();
   config.lr_decay_style = "constant";
   EXPECT_DOUBLE_EQ(LrSchedule(config, 1000).At(5000), 1.0);
+}
+
+// The keys of OptimizerParamScheduler.state_dict(), but for num_steps; it compares the values with its flags.
+TEST(LrScheduleTest, FactsAreThoseOfMegatronsScheduler) {
+  TrainConfig config = Base();
+  config.lr_warmup_fraction = 0.0005;
+  config.lr_decay_iters = 50;
+  config.weight_decay = 0.25;
+  EXPECT_EQ(LrSchedule(config, 1000).Facts(),
+            nlohmann::json::parse(R"({"max_lr": 1.0, "min_lr": 0.1, "lr_warmup_steps": 0.25,
+                                      "lr_decay_steps": 500, "lr_decay_style": "linear", "start_wd": 0.25,
+                                      "end_wd": 0.25, "wd_incr_style": "constant", "wd_incr_steps": 1000})"));
 }
 
 TEST(BatchScheduleTest, RampsUpInEqualSteps) {
@@ -95,6 +122,20 @@ TEST(GradScalerTest, ScaleIsOneWithoutFp16) {
   EXPECT_EQ(state.loss_scale, 1);
 }
 
+TEST(GradScalerTest, AFixedScaleStaysAndExplainsNoOverflow) {
+  TrainConfig config = Base();
+  config.fp16 = true;
+  config.loss_scale = 12;
+  TrainState state;
+  const GradScaler scaler(config);
+  scaler.Start(state);
+  EXPECT_EQ(state.loss_scale, 12);
+  for (int i = 0; i < 5; ++i) scaler.Update(/*overflow=*/true, state);
+  for (int i = 0; i < config.loss_scale_window; ++i) scaler.Update(/*overflow=*/false, state);
+  EXPECT_EQ(state.loss_scale, 12);
+  EXPECT_FALSE(scaler.Explains(state));
+}
+
 TEST(GradScalerTest, ResumeKeepsTheScaleOnlyBetweenFp16Runs) {
   TrainConfig fp16 = Base();
   fp16.fp16 = true;
@@ -129,6 +170,8 @@ TEST(TrainStateTest, JsonRoundTrip) {
                    .seed = -5,
                    .loss_scale = 65536,
                    .health = {.loss = 2.5, .bad_iterations = 2, .first_bad_iteration = 2, .accused = "a"}};
+  state.epoch = 2;
+  state.validation = {.iteration = 3, .loss = 2.5};
   auto back = TrainState::FromJson(state.ToJson());
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(*back, state);

@@ -114,10 +114,10 @@ TEST_F(TextImportTest, VocabularyThatTheTextCannotFillIsRefusedInWords) {
 
 TEST_F(TextImportTest, UnknownTokenizersAndDamagedModelsAreRefused) {
   FileSystem& fs = FileSystem::Posix();
-  EXPECT_EQ(MakeTokenizer(fs, "gpt2").status().kind(), StatusKind::kInvalidArgument);
-  EXPECT_EQ(MakeTokenizer(fs, "sentencepiece:" + (dir_ / "none")).status().kind(), StatusKind::kNotFound);
+  EXPECT_EQ(LoadTokenizer(fs, "gpt2").status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_EQ(LoadTokenizer(fs, "sentencepiece:" + (dir_ / "none")).status().kind(), StatusKind::kNotFound);
   WriteFile(dir_ / "bad.model", "this is text");
-  const auto bad = MakeTokenizer(fs, "sentencepiece:" + (dir_ / "bad.model"));
+  const auto bad = LoadTokenizer(fs, "sentencepiece:" + (dir_ / "bad.model"));
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.status().kind(), StatusKind::kCorrupt);
   EXPECT_NE(bad.status().message().find("bad.model"), std::string::npos);

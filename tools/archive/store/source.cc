@@ -39,15 +39,6 @@ bool LooksLikeRun(const std::vector<std::string>& names) {
   });
 }
 
-// The step's number in another system's directory name: "global_step2", "iter_0000100", "checkpoint-500".
-std::optional<int64_t> ForeignStepOf(std::string_view name) {
-  for (const std::string_view prefix : {"global_step", "iter_", "checkpoint-", "step_", "step-", "step"}) {
-    if (!name.starts_with(prefix)) continue;
-    if (const auto step = ParseStepNumber(name.substr(prefix.size()))) return step;
-  }
-  return std::nullopt;
-}
-
 Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSource>& sources) {
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
   if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);

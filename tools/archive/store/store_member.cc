@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <thread>
 
+#include "ckpt/base/digest.h"
 #include "ckpt/base/sha256.h"
 #include "ckpt/io/open_files.h"
 #include "ckpt/io/replace_file.h"
@@ -28,6 +30,7 @@
 #include "tools/archive/tar/tar_pieces.h"
 #include "tools/archive/tar/tar_writer.h"
 #include "tools/archive/tar/verified_copy.h"
+#include "tools/seal/seal_check.h"
 
 namespace cairn {
 namespace {
@@ -127,8 +130,14 @@ class StepFeed final : public Feed {
 
 class TreeFeed final : public Feed {
  public:
-  TreeFeed(FileSystem& fs, std::string directory, std::vector<TreeFile> files, Links links)
-      : fs_(fs), directory_(std::move(directory)), files_(std::move(files)), links_(links) {}
+  // `sealed`: the digests of a tree that has a seal; others have none.
+  TreeFeed(FileSystem& fs, std::string directory, std::vector<TreeFile> files, Links links,
+           std::map<std::string, Digest> sealed)
+      : fs_(fs),
+        directory_(std::move(directory)),
+        files_(std::move(files)),
+        links_(links),
+        sealed_(std::move(sealed)) {}
   std::string directory() const override { return directory_; }
   std::vector<Item> Items(bool pack) const override {
     std::vector<Item> items;
@@ -139,7 +148,16 @@ class TreeFeed final : public Feed {
     return items;
   }
   Status Copy(const Item& item, const ByteSink& sink) override {
-    return ReadThrough(fs_, JoinPath(directory_, item.name), item.bytes, sink);
+    const std::string path = JoinPath(directory_, item.name);
+    const auto sealed = sealed_.find(item.name);
+    if (sealed == sealed_.end()) return ReadThrough(fs_, path, item.bytes, sink);
+    Hasher hasher;
+    CAIRN_RETURN_IF_ERROR(ReadThrough(fs_, path, item.bytes, [&](std::span<const std::byte> bytes) {
+      hasher.Update(bytes);
+      return sink(bytes);
+    }));
+    if (hasher.Finish() == sealed->second) return OkStatus();
+    return Corrupt("{}: its bytes are not those that were sealed; nothing was stored", path);
   }
   Status Conclude(ArchiveRecord& record) override {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<TreeFile> now, ListTree(fs_, directory_, links_));
@@ -154,7 +172,22 @@ class TreeFeed final : public Feed {
   const std::string directory_;
   const std::vector<TreeFile> files_;
   const Links links_;
+  const std::map<std::string, Digest> sealed_;
 };
+
+// Of the files of a sealed tree; none of any other. Errors: Corrupt where the tree is not what was sealed, as
+// far as that is seen without reading it.
+Result<std::map<std::string, Digest>> SealedDigests(FileSystem& fs, const std::string& directory) {
+  std::map<std::string, Digest> digests;
+  if (!HasSeal(fs, directory)) return digests;
+  CAIRN_ASSIGN_OR_RETURN(const Seal seal, ReadSeal(fs, directory));
+  const SealReport look = CheckSeal(fs, directory, seal, SealDepth::kLook);
+  if (!look.problems.empty())
+    return Corrupt("{}: {}; nothing was stored. cairn seal --again seals the directory as it is now",
+                   look.problems[0].file, look.problems[0].what);
+  for (const SealedFile& file : seal.files) digests[file.name] = file.digest;
+  return digests;
+}
 
 constexpr uint64_t kRecordRoom = 160;           // for a file's SHA-256 and places
 constexpr uint64_t kMinPackedBytes = 64 << 10;  // of a file; smaller ones are left as they are
@@ -401,6 +434,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
                              const StoreOptions& options, Links links) {
   FileSystem& fs = store.fs();
   CAIRN_ASSIGN_OR_RETURN(std::vector<TreeFile> files, ListTree(fs, directory, links));
+  CAIRN_ASSIGN_OR_RETURN(auto sealed, SealedDigests(fs, directory));
   uint64_t bytes = 0, tar_bytes = 1 << 20;
   for (const TreeFile& file : files) {
     bytes += file.info.bytes;
@@ -415,7 +449,7 @@ Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, c
   if (EncodeRecord(record).size() + record.files.size() * kRecordRoom > kMaxRecordBytes)
     return NotSupported("{}: more files than the record of an archive holds; archive parts of it", directory);
   record.files.clear();  // each is entered once it is written
-  TreeFeed feed(fs, directory, std::move(files), links);
+  TreeFeed feed(fs, directory, std::move(files), links, std::move(sealed));
   return StoreFeed(store, feed, std::move(record), bytes, progress, options);
 }
 

@@ -50,9 +50,9 @@ Result<ProvenCopy> StoreStep(const Store& store, const StepReader& step, const B
 // The same with a record that differs from DescribeSource(): of weights that were taken from another step.
 Result<ProvenCopy> StoreStepAs(const Store& store, const StepReader& step, ArchiveRecord record,
                                const ByteProgress& progress, const StoreOptions& options);
-// The same for any tree of files. Nobody made digests of those when they were written: what is proven is that
-// the store holds what was read, and that nothing changed from before it was read to after. Errors: those of
-// ListTree too.
+// The same for any tree of files. Those of a sealed tree are compared with its seal (tools/seal) while they
+// are read. Of others nobody made digests when they were written: what is proven is that the store holds what
+// was read, and that nothing changed from before it was read to after. Errors: those of ListTree too.
 Result<ProvenCopy> StoreTree(const Store& store, const std::string& directory, const ByteProgress& progress,
                              const StoreOptions& options = {}, Links links = Links::kRefuse);
 

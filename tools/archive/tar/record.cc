@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "ckpt/base/sha256_sums.h"
+#include "ckpt/base/utf8.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/strict_json.h"
 #include "ckpt/model/layout.h"
@@ -233,20 +234,6 @@ Status CheckPieces(const ArchiveRecord& record) {
   return OkStatus();
 }
 
-// Bytes of the UTF-8 character that `text` begins with; 0: it begins with none. No overlong forms, no
-// surrogates, nothing beyond U+10FFFF: what JSON takes.
-size_t Utf8Bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  for (size_t i = 1; i < bytes; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  const bool bad = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-                   (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
-  return bad ? 0 : bytes;
-}
-
 // The first line of a tree's list.
 constexpr std::string_view kTreeComment = "# cairn tree, ";
 constexpr std::string_view kLinksKept = "links kept, from ";
@@ -322,10 +309,19 @@ std::optional<int64_t> ParseStepNumber(std::string_view digits) {
   return value;
 }
 
+std::optional<int64_t> ForeignStepOf(std::string_view name) {
+  for (const std::string_view prefix :
+       {"global_step", "iter_", "checkpoint-", "checkpoint_", "step_", "step-", "step"}) {
+    if (!name.starts_with(prefix)) continue;
+    if (const auto step = ParseStepNumber(name.substr(prefix.size()))) return step;
+  }
+  return std::nullopt;
+}
+
 std::string EscapeName(std::string_view name) {
   std::string text;
   while (!name.empty()) {
-    const size_t bytes = name[0] == '\\' ? 0 : Utf8Bytes(name);
+    const size_t bytes = name[0] == '\\' ? 0 : Utf8Length(name);
     if (bytes > 0)
       text += name.substr(0, bytes);
     else

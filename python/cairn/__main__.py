@@ -1,0 +1,13 @@
+"""``python -m cairn``: becomes the program, so that signals and exit statuses pass without help."""
+
+import os
+import sys
+
+from cairn._command import program
+
+if __name__ == "__main__":
+    try:
+        path = program()
+    except FileNotFoundError as error:
+        sys.exit(f"cairn: {error}")
+    os.execv(path, ["cairn", *sys.argv[1:]])

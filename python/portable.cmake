@@ -1,0 +1,62 @@
+# CAIRN_PORTABLE: the `cairn` program with its libraries inside, so that it needs nothing but libc, libm and libgcc_s, and runs on any
+# machine whose glibc is not older than this one's. The wheel brings it.
+#
+# Each library's target keeps its headers and gets archives for its shared objects. Compile commands stay as they are: what
+# ccache knows from another build serves this one. Archives are Debian's where it has them; it has none of ISA-L, fmt,
+# muParser, Oniguruma and SentencePiece: python/libraries makes those from Debian's sources.
+set(CAIRN_PORTABLE_LIBRARIES "" CACHE PATH "The directory that python/libraries printed")
+if(CAIRN_RUNTIME)
+  message(FATAL_ERROR "CAIRN_PORTABLE: the trainer needs libtorch, which cannot be inside; give -DCAIRN_RUNTIME=OFF")
+endif()
+if(NOT EXISTS "${CAIRN_PORTABLE_LIBRARIES}/ready")
+  message(FATAL_ERROR "CAIRN_PORTABLE: CAIRN_PORTABLE_LIBRARIES=${CAIRN_PORTABLE_LIBRARIES} is not a directory that python/libraries made; "
+    "run it, and give what it prints")
+endif()
+
+# cairn_inside(TARGET archive...): TARGET's libraries are these. A name without an archive (m, dl) stays with the C library.
+function(cairn_inside target)
+  set(archives)
+  foreach(name IN LISTS ARGN)
+    if(name MATCHES "^(m|dl|pthread)$")
+      list(APPEND archives ${name})
+      continue()
+    endif()
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${name}.a OUTPUT_VARIABLE of_compiler OUTPUT_STRIP_TRAILING_WHITESPACE)
+    get_filename_component(of_compiler "${of_compiler}" DIRECTORY)
+    find_library(archive NAMES lib${name}.a HINTS ${CMAKE_BINARY_DIR} ${CAIRN_PORTABLE_LIBRARIES}/lib ${HDF5_LIBRARY_DIRS} ${of_compiler} REQUIRED NO_CACHE)
+    list(APPEND archives ${archive})
+    unset(archive)
+  endforeach()
+  get_target_property(type ${target} TYPE)
+  if(NOT type STREQUAL INTERFACE_LIBRARY)  # fmt's: a file of its own
+    list(POP_FRONT archives own)
+    set_target_properties(${target} PROPERTIES IMPORTED_CONFIGURATIONS "" IMPORTED_LOCATION ${own} IMPORTED_LOCATION_NONE ${own})
+  endif()
+  set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}" INTERFACE_LINK_DIRECTORIES "")
+endfunction()
+
+# OpenSSL and ISA-L both have a gf_mul.
+find_library(crypto NAMES libcrypto.a REQUIRED NO_CACHE)
+execute_process(COMMAND ${CMAKE_OBJCOPY} --redefine-sym gf_mul=openssl_gf_mul ${crypto} ${CMAKE_BINARY_DIR}/libcrypto.a
+                COMMAND_ERROR_IS_FATAL ANY)
+
+cairn_inside(fmt::fmt fmt)
+cairn_inside(PkgConfig::HDF5 hdf5 sz aec z m dl)
+cairn_inside(PkgConfig::ZSTD zstd)
+cairn_inside(PkgConfig::XXHASH xxhash)
+cairn_inside(PkgConfig::URING uring)
+cairn_inside(PkgConfig::ISAL isal)
+cairn_inside(PkgConfig::CRYPTO crypto dl)
+cairn_inside(PkgConfig::SENTENCEPIECE sentencepiece_train sentencepiece)
+cairn_inside(PkgConfig::ONIGURUMA onig)
+cairn_inside(PkgConfig::UTF8PROC utf8proc)
+cairn_inside(PkgConfig::ARCHIVE archive)  # of it tar alone: no codec, no XML, no ACL
+cairn_inside(PkgConfig::SQLITE sqlite3 m dl)
+cairn_inside(PkgConfig::MUPARSER muparser)
+cairn_inside(PkgConfig::HS hs m)
+if(TARGET OpenMP::OpenMP_CXX)
+  cairn_inside(OpenMP::OpenMP_CXX gomp)
+endif()
+# libgcc stays outside: inside it asks for a function of glibc 2.35.
+add_link_options(-static-libstdc++ -Wl,--gc-sections -Wl,--as-needed)
+set(CMAKE_SKIP_RPATH ON)

@@ -1,0 +1,40 @@
+// Byte-level BPE tokenizers as GPT-2, BLOOM, LLaMA-3 and Qwen publish them, with the ids that the
+// `tokenizers` library gives.
+//
+// What is read: tokenizer.json with model BPE; pre_tokenizer ByteLevel, perhaps behind Split and Digits;
+// normalizer NFC or none; added tokens. Of GPT-2 also vocab.json with merges.txt, which know no added tokens:
+// <|endoftext|> in a text is then text, as in Megatron's GPT2BPETokenizer. What the post_processor puts
+// around a whole text is before() and behind(), apart from Encode's tokens.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "ckpt/base/status.h"
+#include "ckpt/io/file_system.h"
+#include "runtime/bpe/text_tokenizer.h"
+
+namespace cairn {
+
+// Where a tokenizer is: one of these.
+struct HfTokenizerPlace {
+  std::string path;                    // a directory, or a tokenizer.json
+  std::string vocab_file, merge_file;  // GPT-2's
+};
+
+// Its files by name, as a directory that transformers' AutoTokenizer loads: made up where the place has less.
+// Errors: NotFound and IoError; NotSupported (a directory without any form of BPE).
+Result<std::map<std::string, std::string>> ReadHfTokenizerFiles(FileSystem& fs,
+                                                                const HfTokenizerPlace& place);
+
+// From files of those names. Not to be used by several threads at once. Errors: Corrupt; NotSupported, naming
+// the part of tokenizer.json that is not known.
+class HfTokenizer : public Tokenizer {
+ public:
+  // Of 256 bytes, how many have no token: text loses them, as in `tokenizers`.
+  virtual int lost_bytes() const = 0;
+};
+Result<std::unique_ptr<HfTokenizer>> MakeHfTokenizer(const std::map<std::string, std::string>& files);
+
+}  // namespace cairn

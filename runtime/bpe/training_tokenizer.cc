@@ -1,0 +1,67 @@
+#include "runtime/bpe/training_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/bpe/hf_tokenizer.h"
+#include "runtime/bpe/sentencepiece_facts.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::array kHfTypes = {"PretrainedFromHF", "HuggingFaceTokenizer", "HFTokenizer"};
+constexpr std::array kSentencePieceTypes = {"SentencePieceTokenizer", "GPTSentencePieceTokenizer",
+                                            "Llama2Tokenizer"};
+constexpr uint64_t kMaxModelBytes = 256 << 20;
+
+Result<TrainingTokenizer> OpenBpe(FileSystem& fs, const HfTokenizerPlace& place) {
+  const std::string& name = place.path.empty() ? place.vocab_file : place.path;
+  TrainingTokenizer result;
+  CAIRN_ASSIGN_OR_RETURN(result.files, ReadHfTokenizerFiles(fs, place));
+  const auto tokenizer = MakeHfTokenizer(result.files);
+  if (!tokenizer.ok()) return tokenizer.status().WithContext(name);
+  result.vocab_size = (*tokenizer)->vocab_size();
+  result.eod = (*tokenizer)->eod();
+  return result;
+}
+
+Result<TrainingTokenizer> OpenSentencePiece(FileSystem& fs, const std::string& path) {
+  TrainingTokenizer result;
+  std::string& model = result.files["tokenizer.model"];
+  CAIRN_ASSIGN_OR_RETURN(model, ReadSmallFile(fs, path, kMaxModelBytes));
+  const Result<SentencePieceFacts> facts = ReadSentencePieceFacts(model);
+  if (!facts.ok()) return facts.status().WithContext(path);
+  result.vocab_size = facts->vocab_size;
+  result.eod = facts->eod;
+  return result;
+}
+
+}  // namespace
+
+Result<TrainingTokenizer> OpenTrainingTokenizer(FileSystem& fs, const TokenizerFlags& flags) {
+  const auto is_one_of = [&](const auto& types) {
+    return std::ranges::find(types, flags.type) != types.end();
+  };
+  const bool gpt2 = flags.type == "GPT2BPETokenizer", hf = is_one_of(kHfTypes);
+  const bool sentencepiece = is_one_of(kSentencePieceTypes);
+  if (!flags.type.empty() && !gpt2 && !hf && !sentencepiece && flags.type != "NullTokenizer")
+    return NotSupported(
+        "--tokenizer-type {}: known are GPT2BPETokenizer, PretrainedFromHF, HuggingFaceTokenizer, "
+        "SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer and NullTokenizer",
+        flags.type);
+  if (flags.vocab_file.empty() != flags.merge_file.empty())
+    return InvalidArgument("--vocab-file and --merge-file belong together");
+  if (gpt2 && flags.vocab_file.empty())
+    return InvalidArgument("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
+  const std::string path = flags.name_or_path.empty() ? flags.model : flags.name_or_path;
+  if ((hf || sentencepiece) && path.empty())
+    return InvalidArgument("--tokenizer-type {} needs {}", flags.type,
+                           sentencepiece ? "--tokenizer-model" : "--tokenizer-name-or-path");
+  if (!path.empty() && !gpt2 && (sentencepiece || (!hf && path.ends_with(".model"))))
+    return OpenSentencePiece(fs, path);
+  if (!path.empty() && !gpt2) return OpenBpe(fs, {path, "", ""});
+  if (!flags.vocab_file.empty() && !hf) return OpenBpe(fs, {"", flags.vocab_file, flags.merge_file});
+  return TrainingTokenizer{};
+}
+
+}  // namespace cairn

@@ -1,0 +1,316 @@
+// Reading: what the manifest says of the function (ckpt/model/model_function.h) becomes choices of a
+// ModelSpec; which parameters there are, biases among them, the step's own tensors show. At the end the spec
+// must say the same function again, so that a fact that was not understood is refused by its name.
+//
+// Taking: of all flags of the model the checkpoint's values are set first. What was given is then tried
+// alone, together with the flags that mean the same: where the model would be another, the two contradict
+// each other.
+
+#include "runtime/config/checkpoint_model.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ckpt/model/model_function.h"
+#include "runtime/config/model_names.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxModelSize = uint64_t{1} << 31;  // of any of its sizes; more is not believed
+
+// Reads facts; the first that is ill-typed becomes the status.
+class Facts {
+ public:
+  explicit Facts(const json& facts) : facts_(facts) {}
+
+  uint64_t Size(const char* name, uint64_t fallback = 0) {
+    const json value = facts_.value(name, json());
+    if (value.is_null() && fallback > 0) return fallback;
+    if (value.is_number_integer() && value > 0 && value <= kMaxModelSize) return value.get<uint64_t>();
+    Fail(name, value, fmt::format("an integer from 1 to {}", kMaxModelSize));
+    return 1;
+  }
+  double Number(const char* name, double fallback) {
+    const json value = facts_.value(name, json());
+    if (value.is_number() && value.get<double>() > 0) return value.get<double>();
+    if (!value.is_null()) Fail(name, value, "a number above 0");
+    return fallback;
+  }
+  bool Switch(const char* name) {
+    const json value = facts_.value(name, json());
+    if (!value.is_null() && !value.is_boolean()) Fail(name, value, "true or false");
+    return value.is_boolean() && value.get<bool>();
+  }
+  std::string Text(const char* name) {
+    const json value = facts_.value(name, json());
+    if (!value.is_string()) Fail(name, value, "a text");
+    return value.is_string() ? value.get<std::string>() : "";
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  void Fail(const char* name, const json& value, std::string_view wanted) {
+    if (status_.ok())
+      status_ = InvalidArgument("the model's {} is {}; it must be {}", name, value.dump(), wanted);
+  }
+  const json& facts_;
+  Status status_;
+};
+
+ModelSizes ReadSizes(Facts& of) {
+  ModelSizes sizes;
+  sizes.layers = of.Size("num_layers");
+  sizes.hidden = of.Size("hidden_size");
+  sizes.heads = of.Size("num_attention_heads");
+  sizes.key_value_heads = of.Size("num_key_value_heads", sizes.heads);
+  sizes.head = of.Size("head_dim", std::max<uint64_t>(1, sizes.hidden / sizes.heads));
+  sizes.ffn = of.Size("ffn_hidden_size", 4 * sizes.hidden);
+  sizes.vocab = of.Size("vocab_size");
+  sizes.positions = of.Size("max_position_embeddings", kMaxModelSize);
+  return sizes;
+}
+
+GptTensors ReadTensors(const std::vector<std::string>& of_layer) {
+  const std::set<std::string> names(of_layer.begin(), of_layer.end());
+  return {.positions = names.contains("embedding.position.weight"),
+          .position_offset = names.contains("embedding.position_offset.weight"),
+          .embedding_norm = names.contains("embedding.norm.weight"),
+          .norm_weight = names.contains("final_norm.weight"),
+          .norm_bias = names.contains("final_norm.bias"),
+          .query_key_value_bias = names.contains("layers.0.attention.query.bias"),
+          .query_key_norm = names.contains("layers.0.attention.query_norm.weight"),
+          .attention_output_bias = names.contains("layers.0.attention.output.bias"),
+          .gate = names.contains("layers.0.mlp.gate.weight"),
+          .mlp_bias = names.contains("layers.0.mlp.up.bias")};
+}
+
+Status ReadRotary(const json& function, Facts& of, ModelSpec& spec) {
+  spec.rotary = {.base = of.Number("rotary_base", 10000),
+                 .percent = of.Number("rotary_percent", 1),
+                 .interleaved = of.Switch("rotary_interleaved")};
+  const json scaling = function.value("rope_scaling", json());
+  if (!scaling.is_null()) spec.rotary.scaling_json = scaling.dump();
+  CAIRN_ASSIGN_OR_RETURN(
+      spec.rotary.scaling,
+      ReadRopeScaling(scaling, static_cast<double>(spec.sizes.positions), spec.RotatedPairs()));
+  return OkStatus();
+}
+
+void ReadWindow(const json& function, Facts& of, ModelSpec& spec) {
+  if (function.value("sliding_window", json()).is_null()) return;
+  spec.window = static_cast<int64_t>(of.Size("sliding_window"));
+  for (const json& type : function.value("layer_types", json()))
+    spec.windowed.push_back(type == "sliding_attention");
+  spec.windowed.resize(spec.windowed.empty() ? 0 : spec.sizes.layers);
+}
+
+// ---- Flags.
+
+// Flags that say one thing together.
+const std::vector<std::vector<std::string_view>>& FlagGroups() {
+  static const std::vector<std::vector<std::string_view>> kGroups = {
+      {"num-layers"},
+      {"hidden-size"},
+      {"num-attention-heads"},
+      {"ffn-hidden-size"},
+      {"max-position-embeddings"},
+      {"vocab-size"},
+      {"untie-embeddings-and-output-weights"},
+      {"layernorm-epsilon"},
+      {"normalization"},
+      {"position-embedding-type", "use-rotary-position-embeddings"},
+      {"rotary-base"},
+      {"rotary-percent"},
+      {"rotary-interleaved"},
+      {"rope-scaling", "use-rope-scaling", "rope-scaling-factor", "rotary-seq-len-interpolation-factor"},
+      {"activation", "swiglu", "glu-activation", "squared-relu", "openai-gelu", "no-bias-gelu-fusion"},
+      {"group-query-attention", "num-query-groups"},
+      {"kv-channels"},
+      {"disable-bias-linear", "add-qkv-bias"},
+      {"qk-layernorm"},
+      {"embed-layernorm"},
+      {"gpt-j-residual"},
+      {"apply-residual-connection-post-layernorm"},
+  };
+  return kGroups;
+}
+
+const Flag& FlagNamed(std::string_view name) {
+  const auto flags = TrainFlags();
+  return *std::ranges::find(flags, name, &Flag::name);
+}
+
+void CopyFlag(std::string_view name, const TrainConfig& from, TrainConfig& to) {
+  std::visit([&](auto field) { to.*field = from.*field; }, FlagNamed(name).field);
+}
+
+std::string AsGiven(std::string_view name, const TrainConfig& config) {
+  const auto text = [&](const auto& value) -> std::string {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, bool>)
+      return value ? "" : " false";
+    else
+      return fmt::format(" {}", value);
+  };
+  return fmt::format("--{}{}", name,
+                     std::visit([&](auto field) { return text(config.*field); }, FlagNamed(name).field));
+}
+
+// The flags' values that come nearest to the model; exactly those of all that flags can say.
+void SetFlags(const ModelSpec& spec, TrainConfig& c) {
+  const ModelSizes& sizes = spec.sizes;
+  c.num_layers = static_cast<int>(sizes.layers);
+  c.hidden_size = static_cast<int>(sizes.hidden);
+  c.num_attention_heads = static_cast<int>(sizes.heads);
+  c.ffn_hidden_size = static_cast<int>(sizes.ffn);
+  c.max_position_embeddings = static_cast<int>(std::min<uint64_t>(sizes.positions, INT32_MAX));
+  c.vocab_size = static_cast<int64_t>(sizes.vocab);
+  c.untie_embeddings_and_output_weights = !spec.tied;
+  c.layernorm_epsilon = spec.norm_epsilon;
+  c.normalization = NameOf(spec.normalization);
+  c.position_embedding_type =
+      spec.position == Position::kLearned ? "learned_absolute" : NameOf(spec.position);
+  c.rotary_base = spec.rotary.base;
+  c.rotary_percent = spec.rotary.percent;
+  c.rotary_interleaved = spec.rotary.interleaved;
+  c.rope_scaling = spec.rotary.scaling_json;
+  c.swiglu = spec.has.gate && spec.activation == Activation::kSilu;
+  c.glu_activation = spec.has.gate && !c.swiglu ? "geglu" : "";
+  c.activation = c.swiglu ? "" : NameOf(spec.activation);
+  c.group_query_attention = sizes.key_value_heads != sizes.heads;
+  c.num_query_groups = c.group_query_attention ? static_cast<int>(sizes.key_value_heads) : 1;
+  c.kv_channels = sizes.heads * sizes.head == sizes.hidden ? 0 : static_cast<int>(sizes.head);
+  c.disable_bias_linear = !spec.has.mlp_bias;
+  c.add_qkv_bias = spec.has.query_key_value_bias && !spec.has.mlp_bias;
+  c.qk_layernorm = spec.has.query_key_norm;
+  c.embed_layernorm = spec.has.embedding_norm;
+  c.gpt_j_residual = spec.parallel_residual;
+  c.apply_residual_connection_post_layernorm = spec.residual_behind_norm;
+}
+
+// For messages: the facts, and which parameters there are.
+json Describe(const ModelSpec& spec) {
+  json facts = FunctionOf(FactsOf(spec));
+  facts.update(FactsOf(spec));
+  facts.erase("architecture");
+  facts["embedding_norm"] = spec.has.embedding_norm;
+  facts["query_key_norm"] = spec.has.query_key_norm;
+  facts["query_key_value_bias"] = spec.has.query_key_value_bias;
+  facts["attention_output_bias"] = spec.has.attention_output_bias;
+  facts["mlp_bias"] = spec.has.mlp_bias;
+  return facts;
+}
+
+// The flags of a group that were given, tried alone.
+Status CheckGroup(const std::vector<std::string_view>& group, std::span<const std::string_view> given,
+                  const TrainConfig& asked, const TrainConfig& taken, const std::string& step) {
+  const TrainConfig defaults;
+  TrainConfig tried = taken;
+  std::vector<std::string> said;
+  for (const std::string_view name : group) CopyFlag(name, defaults, tried);
+  for (const std::string_view name : group) {
+    if (std::ranges::find(given, name) == given.end()) continue;
+    CopyFlag(name, asked, tried);
+    said.push_back(AsGiven(name, asked));
+  }
+  if (said.empty()) return OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(ModelSpec would, SpecOfFlags(tried));
+  CAIRN_ASSIGN_OR_RETURN(ModelSpec is, SpecOfFlags(taken));
+  would.rotary.scaling_json = is.rotary.scaling_json = "";  // one scaling has several spellings
+  if (would == is) return OkStatus();
+  const json there = Describe(is), wanted = Describe(would);
+  std::vector<std::string> differences;
+  for (const auto& [name, value] : wanted.items())
+    if (there.value(name, json()) != value)
+      differences.push_back(fmt::format("{} would be {}, and is {} there", name, value.dump(),
+                                        there.value(name, json()).dump()));
+  if (would.rotary.scaling != is.rotary.scaling) differences.push_back("rope_scaling would be another");
+  return InvalidArgument("{}: the model of {} is another: {}; leave the flag out", fmt::join(said, " "), step,
+                         fmt::join(differences, "; "));
+}
+
+}  // namespace
+
+bool DescribesModel(const json& model) {
+  if (!model.is_object()) return false;
+  for (const char* name : {"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})
+    if (!model.contains(name)) return false;
+  return true;
+}
+
+Result<CheckpointModel> ReadCheckpointModel(std::string step, json facts, std::vector<std::string> of_layer) {
+  if (facts.contains("hugging_face") && !facts.contains("function"))
+    return NotSupported(
+        "{}: it was imported by an earlier Cairn, which did not record everything that decides what a model "
+        "computes; import it again with cairn convert --to native",
+        step);
+  CheckpointModel read{std::move(step), std::move(facts), std::move(of_layer), {}};
+  ModelSpec& spec = read.spec;
+  json function = FunctionOf(read.facts);
+  for (const char* size : {"num_layers", "hidden_size", "ffn_hidden_size", "vocab_size",
+                           "max_position_embeddings", "num_key_value_heads", "head_dim"})
+    function[size] = read.facts.value(size, json());  // as stated: FunctionOf fills in what follows
+  Facts of(function);
+  const auto fill = [&]() -> Status {
+    spec.sizes = ReadSizes(of);
+    spec.has = ReadTensors(read.of_layer);
+    spec.tied = of.Switch("tied_embeddings");
+    CAIRN_ASSIGN_OR_RETURN(spec.normalization,
+                           NormalizationNamed(of.Text("normalization"), "the model's normalization"));
+    spec.norm_epsilon = of.Number("layernorm_epsilon", 1e-5);
+    CAIRN_ASSIGN_OR_RETURN(spec.position,
+                           PositionNamed(of.Text("position_embedding"), "the model's position_embedding"));
+    CAIRN_ASSIGN_OR_RETURN(spec.activation, ActivationNamed(of.Text("activation"), "the model's activation"));
+    if (spec.position == Position::kRotary) CAIRN_RETURN_IF_ERROR(ReadRotary(function, of, spec));
+    spec.parallel_residual = of.Switch("parallel_residual");
+    spec.residual_behind_norm = of.Switch("residual_post_layernorm");
+    spec.attention_scale = of.Number("attention_scale", 0);
+    spec.attention_scale_by_layer = of.Switch("attention_scale_by_layer");
+    ReadWindow(function, of, spec);
+    CAIRN_RETURN_IF_ERROR(of.status());
+    return SameFunction(read.facts, FactsOf(spec), "cairn train");
+  };
+  CAIRN_RETURN_IF_ERROR(fill().WithContext(read.step));
+  return read;
+}
+
+Status CheckParameters(const CheckpointModel& model, const std::vector<ParameterSpec>& of_step) {
+  std::map<std::string, Dims> wanted;
+  for (const ParameterSpec& spec : GptSpecs(model.spec.sizes, model.spec.tied, 0, model.spec.has))
+    wanted.emplace(spec.name, spec.shape);
+  for (const ParameterSpec& spec : of_step) {
+    const auto found = wanted.find(spec.name);
+    if (found == wanted.end())
+      return NotSupported("{}: cairn train has no place for tensor {} in a model like this", model.step,
+                          spec.name);
+    if (!(found->second == spec.shape))
+      return InvalidArgument("{}: tensor {} is {}; after what the manifest says of the model it would be {}",
+                             model.step, spec.name, ToString(spec.shape), ToString(found->second));
+    wanted.erase(found);
+  }
+  if (wanted.empty()) return OkStatus();
+  return InvalidArgument("{}: tensor {} is not there, which a model like this has", model.step,
+                         wanted.begin()->first);
+}
+
+Status TakeModel(CheckpointModel model, std::span<const std::string_view> given, TrainConfig& config) {
+  TrainConfig taken = config;
+  for (const auto& group : FlagGroups())
+    for (const std::string_view name : group) CopyFlag(name, TrainConfig(), taken);
+  SetFlags(model.spec, taken);
+  const bool has_length = std::ranges::find(given, "seq-length") != given.end();
+  if (!has_length) taken.seq_length = std::min(taken.seq_length, taken.positions());
+  for (const auto& group : FlagGroups())
+    CAIRN_RETURN_IF_ERROR(CheckGroup(group, given, config, taken, model.step));
+  taken.of_checkpoint = std::make_shared<const CheckpointModel>(std::move(model));
+  config = std::move(taken);
+  return OkStatus();
+}
+
+}  // namespace cairn

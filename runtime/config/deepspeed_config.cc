@@ -1,0 +1,442 @@
+// The file is flattened to paths such as zero_optimization.stage. A path fills a flag, or does nothing, or is
+// unknown. What stands for several flags or depends on others (fp16, offload, optimizer, scheduler) has a
+// function of its own. Keys and defaults: DeepSpeed's runtime/config.py, runtime/constants.py,
+// runtime/zero/config.py, runtime/precision_config.py and runtime/lr_schedules.py, versions 0.3 to 0.19; the
+// values behind "auto" are those of transformers' integrations/deepspeed.py.
+#include "runtime/config/deepspeed_config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "ckpt/base/nearest_name.h"
+#include "ckpt/io/strict_json.h"
+
+namespace cairn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxJsonBytes = 1 << 20;
+constexpr double kLargestExact = 9007199254740992.0;  // 2^53
+
+enum class IfBoth { kMustAgree, kFileCounts };
+
+struct JsonSetting {
+  std::string_view path;
+  std::string_view flag;
+  IfBoth if_both = IfBoth::kMustAgree;
+};
+
+constexpr JsonSetting kSettings[] = {
+    {"train_batch_size", "global-batch-size"},
+    {"train_micro_batch_size_per_gpu", "micro-batch-size"},
+    {"gradient_accumulation_steps", "gradient-accumulation-steps"},
+    {"gradient_clipping", "clip-grad"},
+    {"fp16.enabled", "fp16"},
+    {"bf16.enabled", "bf16"},
+    {"bfloat16.enabled", "bf16"},
+    {"zero_optimization.stage", "zero-stage"},
+    {"zero_optimization.reduce_bucket_size", "reduce-bucket-size", IfBoth::kFileCounts},
+    {"zero_optimization.stage3_prefetch_bucket_size", "stage3-prefetch-bucket-size"},
+    {"zero_optimization.stage3_param_persistence_threshold", "stage3-param-persistence-threshold"},
+    {"zero_optimization.stage3_param_persitence_threshold", "stage3-param-persistence-threshold"},
+    {"zero_optimization.stage3_max_live_parameters", "stage3-max-live-parameters"},
+    {"zero_optimization.stage3_max_reuse_distance", "stage3-max-reuse-distance"},
+    {"zero_optimization.cpu_offload", "offload-optimizer"},
+    {"zero_optimization.cpu_offload_param", "offload-param"},
+    {"zero_optimization.cpu_offload_params", "offload-param"},
+    {"activation_checkpointing.partition_activations", "partition-activations", IfBoth::kFileCounts},
+    {"activation_checkpointing.cpu_checkpointing", "checkpoint-in-cpu", IfBoth::kFileCounts},
+};
+
+// Under fp16 alone.
+constexpr JsonSetting kLossScale[] = {
+    {"fp16.loss_scale", "loss-scale", IfBoth::kFileCounts},
+    {"fp16.initial_scale_power", "initial-loss-scale", IfBoth::kFileCounts},
+    {"fp16.loss_scale_window", "loss-scale-window", IfBoth::kFileCounts},
+    {"fp16.hysteresis", "hysteresis", IfBoth::kFileCounts},
+    {"fp16.min_loss_scale", "min-loss-scale", IfBoth::kFileCounts},
+};
+
+// Paths that have functions of their own below.
+constexpr std::string_view kOwn[] = {
+    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+    "optimizer.type",
+    "optimizer.params.lr",
+    "optimizer.params.betas",
+    "optimizer.params.eps",
+    "optimizer.params.weight_decay",
+    "optimizer.params.momentum",
+    "scheduler.type",
+    "scheduler.params.warmup_min_lr",
+    "scheduler.params.warmup_max_lr",
+    "scheduler.params.warmup_num_steps",
+    "scheduler.params.warmup_type",
+    "scheduler.params.total_num_steps",
+};
+
+// What only tunes DeepSpeed's implementation or its log. A section stands for all below it.
+constexpr std::string_view kHarmless[] = {
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "dump_state",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "fp32_allreduce",
+    "disable_allgather",
+    "dataloader_drop_last",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "elastic_checkpoint",
+    "memory_breakdown",
+    "log_level",
+    "vocabulary_size",
+    "communication_data_type",
+    "data_types.grad_accum_dtype",
+    "fp16.auto_cast",
+    "fp16.consecutive_hysteresis",
+    "bf16.immediate_grad_update",
+    "bf16.check_grad_overflow",
+    "zero_optimization.contiguous_gradients",
+    "zero_optimization.allgather_bucket_size",
+    "zero_optimization.cpu_offload_use_pin_memory",
+    "zero_optimization.offload_optimizer.pin_memory",
+    "zero_optimization.offload_param.pin_memory",
+    "zero_optimization.overlap_comm",
+    "zero_optimization.reduce_scatter",
+    "zero_optimization.allgather_partitions",
+    "zero_optimization.sub_group_size",
+    "zero_optimization.round_robin_gradients",
+    "zero_optimization.load_from_fp32_weights",
+    "zero_optimization.elastic_checkpoint",
+    "zero_optimization.ignore_unused_parameters",
+    "zero_optimization.legacy_stage1",
+    "zero_optimization.memory_efficient_linear",
+    "zero_optimization.gather_16bit_weights_on_model_save",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    "zero_optimization.stage3_model_persistence_threshold",
+    "zero_optimization.stage3_module_granularity_threshold",
+    "zero_optimization.offload_optimizer.buffer_count",
+    "zero_optimization.offload_optimizer.buffer_size",
+    "zero_optimization.offload_optimizer.fast_init",
+    "zero_optimization.offload_optimizer.nvme_path",
+    "zero_optimization.offload_optimizer.pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write",
+    "zero_optimization.offload_optimizer.ratio",  // all of it is offloaded
+    "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.offload_param.buffer_size",
+    "zero_optimization.offload_param.max_in_cpu",
+    "zero_optimization.offload_param.nvme_path",
+    "optimizer.params.torch_adam",
+    "optimizer.legacy_fusion",
+    "activation_checkpointing.number_checkpoints",
+    "activation_checkpointing.contiguous_memory_optimization",
+    "activation_checkpointing.synchronize_checkpoint_boundary",
+    "activation_checkpointing.profile",
+    "aio",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "comms_logger",
+    "flops_profiler",
+    "checkpoint",
+    "cuda_visible_devices",
+};
+
+// What changes a training and is not done here: only the value that leaves it out is taken.
+struct OnlyValue {
+  std::string_view path;
+  std::string_view value;  // as JSON
+};
+constexpr OnlyValue kOnly[] = {
+    {"optimizer.params.adam_w_mode", "true"},
+    {"optimizer.params.bias_correction", "true"},
+    {"optimizer.params.amsgrad", "false"},
+    {"optimizer.params.nesterov", "false"},
+    {"optimizer.params.dampening", "0"},
+    {"sparse_gradients", "false"},
+    {"fp16.fp16_master_weights_and_grads", "false"},
+    {"bf16.bf16_master_weights_and_grads", "false"},
+    {"bf16.bf16_optimizer_states", "false"},
+    {"zero_optimization.zero_hpz_partition_size", "1"},
+    {"zero_optimization.zero_quantized_weights", "false"},
+    {"zero_optimization.zero_quantized_gradients", "false"},
+    {"zero_optimization.zero_quantized_nontrainable_weights", "false"},
+};
+
+// Sections that change a training, taken where they are switched off, with whatever they hold.
+constexpr std::string_view kSwitchedOff[] = {
+    "amp",
+    "autotuning",
+    "curriculum_learning",
+    "data_efficiency",
+    "elasticity",
+    "eigenvalue",
+    "progressive_layer_drop",
+    "compression_training",
+    "quantize_training",
+    "sparse_attention",
+    "torch_autocast",
+    "compile",
+};
+
+bool IsAuto(const Json& value) { return value.is_string() && value == "auto"; }
+
+bool IsBelow(std::string_view path, std::string_view section) {
+  return path.starts_with(section) && (path.size() == section.size() || path[section.size()] == '.');
+}
+
+// Whether some "enabled" in it is not false, or there is none to say so.
+bool IsOn(const Json& section) {
+  if (!section.is_object()) return section != false && !section.is_null();
+  if (section.contains("enabled")) return section["enabled"] != false;
+  return std::ranges::any_of(section, [](const Json& part) { return part.is_object() && IsOn(part); });
+}
+
+template <typename Value>
+requires std::is_integral_v<Value>
+bool ReadNumber(const Json& json, Value& out) {
+  if (!json.is_number()) return false;
+  const double number = json.get<double>();  // DeepSpeed's files have 5e8 for whole numbers
+  if (number != std::floor(number) || std::abs(number) > kLargestExact) return false;
+  if (number < double(std::numeric_limits<Value>::min()) ||
+      number > double(std::numeric_limits<Value>::max()))
+    return false;
+  out = static_cast<Value>(number);
+  return true;
+}
+
+bool ReadJson(const Json& json, bool& out) { return json.is_boolean() && (out = json.get<bool>(), true); }
+bool ReadJson(const Json& json, int& out) { return ReadNumber(json, out); }
+bool ReadJson(const Json& json, int64_t& out) { return ReadNumber(json, out); }
+bool ReadJson(const Json& json, double& out) { return json.is_number() && (out = json.get<double>(), true); }
+bool ReadJson(const Json& json, std::string& out) {
+  return json.is_string() && (out = json.get<std::string>(), true);
+}
+template <typename T>
+bool ReadJson(const Json&, std::vector<T>&) {
+  return false;
+}
+
+std::string TextOfValue(const auto& value) {
+  if constexpr (requires { value.empty(); })
+    return value.empty() ? "" : fmt::format(" {}", value);
+  else if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
+    return "";
+  else
+    return fmt::format(" {}", value);
+}
+
+class DeepSpeedFile {
+ public:
+  DeepSpeedFile(std::string path, const std::vector<std::string_view>& given, TrainConfig& config)
+      : path_(std::move(path)), given_(given.begin(), given.end()), config_(config) {}
+
+  Status Apply(const Json& file) {
+    Flatten("", file);
+    CAIRN_RETURN_IF_ERROR(CheckPaths());
+    CAIRN_RETURN_IF_ERROR(CheckSections(file));
+    for (const JsonSetting& setting : kSettings) CAIRN_RETURN_IF_ERROR(Take(setting));
+    CAIRN_RETURN_IF_ERROR(TakeLossScale());
+    CAIRN_RETURN_IF_ERROR(TakeOffload("zero_optimization.offload_optimizer", "offload-optimizer"));
+    CAIRN_RETURN_IF_ERROR(TakeOffload("zero_optimization.offload_param", "offload-param"));
+    CAIRN_RETURN_IF_ERROR(TakeOptimizer());
+    CAIRN_RETURN_IF_ERROR(TakeScheduler());
+    if (!harmless_.empty())
+      config_.notes.push_back(
+          fmt::format("{}: {} have no effect here: they tune DeepSpeed's own implementation", path_,
+                      fmt::join(harmless_, ", ")));
+    return OkStatus();
+  }
+
+ private:
+  void Flatten(const std::string& prefix, const Json& object) {
+    for (const auto& [key, value] : object.items()) {
+      const std::string path = prefix + key;
+      if (value.is_object() && std::ranges::find(kSwitchedOff, path) == std::end(kSwitchedOff))
+        Flatten(path + ".", value);
+      else
+        values_[path] = value;
+    }
+  }
+
+  const Json* Find(std::string_view path) const {
+    const auto found = values_.find(path);
+    return found == values_.end() || IsAuto(found->second) || found->second.is_null() ? nullptr
+                                                                                      : &found->second;
+  }
+
+  Status CheckPaths() {
+    std::vector<std::string> known;
+    for (const JsonSetting& setting : kSettings) known.emplace_back(setting.path);
+    for (const JsonSetting& setting : kLossScale) known.emplace_back(setting.path);
+    for (const OnlyValue& only : kOnly) known.emplace_back(only.path);
+    known.insert(known.end(), std::begin(kOwn), std::end(kOwn));
+    known.insert(known.end(), std::begin(kSwitchedOff), std::end(kSwitchedOff));
+    for (const auto& [path, value] : values_) {
+      if (std::ranges::find(known, path) != known.end()) continue;
+      const auto is_below = [&](std::string_view section) { return IsBelow(path, section); };
+      if (std::ranges::any_of(kHarmless, is_below)) {
+        harmless_.push_back(path);
+        continue;
+      }
+      known.insert(known.end(), std::begin(kHarmless), std::end(kHarmless));
+      const std::string nearest = NearestName(known, path);
+      return InvalidArgument("{}: unknown key '{}'{}", path_, path,
+                             nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+    }
+    return OkStatus();
+  }
+
+  Status CheckSections(const Json& file) const {
+    for (const std::string_view section : kSwitchedOff)
+      if (const auto found = file.find(section); found != file.end() && IsOn(*found))
+        return NotSupported("{}: {} is not supported", path_, section);
+    for (const OnlyValue& only : kOnly)
+      if (const Json* value = Find(only.path); value && *value != Json::parse(only.value))
+        return NotSupported("{}: {} is {}; only {} is supported", path_, only.path, value->dump(),
+                            only.value);
+    return OkStatus();
+  }
+
+  Status Take(const JsonSetting& setting) {
+    const Json* value = Find(setting.path);
+    if (value) return Fill(setting, *value);
+    const auto written = values_.find(setting.path);
+    return written != values_.end() && IsAuto(written->second) ? FillAuto(setting) : OkStatus();
+  }
+
+  // What transformers puts for "auto" where its own flags have nothing to say.
+  Status FillAuto(const JsonSetting& setting) {
+    const double width = config_.hidden_size;
+    const double value = setting.flag == "reduce-bucket-size"            ? width * width
+                         : setting.flag == "stage3-prefetch-bucket-size" ? std::floor(0.9 * width * width)
+                         : setting.flag == "stage3-param-persistence-threshold" ? 10 * width
+                                                                                : 0;
+    if (value == 0 || IsGiven(setting.flag)) return OkStatus();
+    return Fill(setting, value);
+  }
+
+  bool IsGiven(std::string_view flag) const { return std::ranges::find(given_, flag) != given_.end(); }
+
+  Status Fill(const JsonSetting& setting, const Json& value) {
+    const auto flags = TrainFlags();
+    const auto flag = std::ranges::find(flags, setting.flag, &Flag::name);
+    return std::visit([&](auto field) { return FillField(setting, value, config_.*field); }, flag->field);
+  }
+
+  template <typename T>
+  Status FillField(const JsonSetting& setting, const Json& value, T& field) {
+    T read{};
+    if (!ReadJson(value, read))
+      return InvalidArgument("{}: {} is {}, which does not fit --{}", path_, setting.path, value.dump(),
+                             setting.flag);
+    if (IsGiven(setting.flag) && read != field) {
+      if (setting.if_both == IfBoth::kMustAgree)
+        return InvalidArgument("{}: {} is {}, but --{}{} is given; they must agree", path_, setting.path,
+                               value.dump(), setting.flag, TextOfValue(field));
+      config_.notes.push_back(
+          fmt::format("--{}{} has no effect here: as in DeepSpeed, {} counts, where {} is {}", setting.flag,
+                      TextOfValue(field), path_, setting.path, value.dump()));
+    }
+    field = read;
+    given_.emplace_back(setting.flag);
+    return OkStatus();
+  }
+
+  // DeepSpeed's loss scale starts lower than Megatron's where nobody says otherwise.
+  Status TakeLossScale() {
+    if (!config_.fp16) return OkStatus();
+    constexpr int kDefaultPower = 16;
+    for (const JsonSetting& setting : kLossScale) {
+      const Json* value = Find(setting.path);
+      if (setting.path != "fp16.initial_scale_power") {
+        if (value) CAIRN_RETURN_IF_ERROR(Fill(setting, *value));
+        continue;
+      }
+      if (!value && (IsGiven(setting.flag) || !Find("fp16.enabled"))) continue;
+      int power = kDefaultPower;
+      if (value && !ReadJson(*value, power))
+        return InvalidArgument("{}: {} is {}; it must be a whole number", path_, setting.path, value->dump());
+      CAIRN_RETURN_IF_ERROR(Fill(setting, std::exp2(power)));
+    }
+    return OkStatus();
+  }
+
+  Status TakeOffload(const std::string& section, std::string_view flag) {
+    const Json* device = Find(section + ".device");
+    if (!device) return OkStatus();
+    if (*device == "nvme")
+      return NotSupported("{}: {}.device is nvme; only none and cpu are supported", path_, section);
+    if (*device != "none" && *device != "cpu")
+      return InvalidArgument("{}: {}.device is {}; known are none, cpu", path_, section, device->dump());
+    const std::string path = section + ".device";
+    CAIRN_RETURN_IF_ERROR(Fill({path, flag}, *device == "cpu"));
+    return OkStatus();
+  }
+
+  Status TakeOptimizer() {
+    const Json* type = Find("optimizer.type");
+    if (!type) return OkStatus();
+    std::string name = type->is_string() ? type->get<std::string>() : "";
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (name != "adam" && name != "adamw" && name != "sgd")
+      return NotSupported("{}: optimizer.type is {}; only Adam, AdamW and SGD are supported", path_,
+                          type->dump());
+    CAIRN_RETURN_IF_ERROR(Fill({"optimizer.type", "optimizer"}, name == "sgd" ? "sgd" : "adam"));
+    const JsonSetting rows[] = {{"optimizer.params.lr", "lr"},
+                                {"optimizer.params.eps", "adam-eps"},
+                                {"optimizer.params.weight_decay", "weight-decay"},
+                                {"optimizer.params.momentum", "sgd-momentum"}};
+    for (const JsonSetting& row : rows) CAIRN_RETURN_IF_ERROR(Take(row));
+    const Json* betas = Find("optimizer.params.betas");
+    if (!betas) return OkStatus();
+    if (!betas->is_array() || betas->size() != 2)
+      return InvalidArgument("{}: optimizer.params.betas is {}; it must be two numbers", path_,
+                             betas->dump());
+    CAIRN_RETURN_IF_ERROR(Fill({"optimizer.params.betas", "adam-beta1"}, (*betas)[0]));
+    return Fill({"optimizer.params.betas", "adam-beta2"}, (*betas)[1]);
+  }
+
+  // WarmupLR stays at its highest rate, WarmupDecayLR falls to 0. Both rise by the logarithm of the step
+  // unless warmup_type is linear.
+  Status TakeScheduler() {
+    const Json* type = Find("scheduler.type");
+    if (!type) return OkStatus();
+    const bool decays = *type == "WarmupDecayLR";
+    if (!decays && *type != "WarmupLR")
+      return NotSupported("{}: scheduler.type is {}; only WarmupLR and WarmupDecayLR are supported", path_,
+                          type->dump());
+    CAIRN_RETURN_IF_ERROR(Fill({"scheduler.type", "lr-decay-style"}, decays ? "linear" : "constant"));
+    const JsonSetting rows[] = {{"scheduler.params.warmup_min_lr", "lr-warmup-init"},
+                                {"scheduler.params.warmup_max_lr", "lr"},
+                                {"scheduler.params.warmup_num_steps", "lr-warmup-iters"},
+                                {"scheduler.params.warmup_type", "lr-warmup-style"},
+                                {"scheduler.params.total_num_steps", "lr-decay-iters"}};
+    for (const JsonSetting& row : rows) CAIRN_RETURN_IF_ERROR(Take(row));
+    if (!Find("scheduler.params.warmup_type") && !IsGiven("lr-warmup-style")) config_.lr_warmup_style = "log";
+    return OkStatus();
+  }
+
+  const std::string path_;
+  std::vector<std::string> given_;
+  TrainConfig& config_;
+  std::map<std::string, Json, std::less<>> values_;
+  std::vector<std::string> harmless_;
+};
+
+}  // namespace
+
+Status ApplyDeepSpeedFile(const std::string& path, const std::vector<std::string_view>& given,
+                          TrainConfig& config) {
+  CAIRN_ASSIGN_OR_RETURN(const Json file, ReadJsonObject(FileSystem::Posix(), path, kMaxJsonBytes));
+  return DeepSpeedFile(path, given, config).Apply(file);
+}
+
+}  // namespace cairn

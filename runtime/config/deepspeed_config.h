@@ -1,0 +1,22 @@
+// DeepSpeed's JSON (--deepspeed_config FILE), read as DeepSpeed reads it, into the settings of a training.
+//
+// What the file has fills what neither the command line nor the file of --config gave; "auto" leaves a value
+// to them. Where both have a value they must agree, except for what DeepSpeed took from its file alone,
+// whatever Megatron's flags said: the loss scale and the sizes of buckets. There the file counts, and the log
+// says so. Keys that only tune DeepSpeed's own implementation do nothing, and the log names them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/config/train_config.h"
+
+namespace cairn {
+
+// `given`: names of the flags that have a value already. Errors: InvalidArgument and NotSupported that name
+// the file and the key; those of reading the file.
+Status ApplyDeepSpeedFile(const std::string& path, const std::vector<std::string_view>& given,
+                          TrainConfig& config);
+
+}  // namespace cairn

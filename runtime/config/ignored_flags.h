@@ -1,0 +1,38 @@
+// Flags of Megatron-LM and Megatron-DeepSpeed that only chose between implementations of the same training,
+// or that ask for what is always so here. A command line may have them; the log says once why they do
+// nothing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace cairn {
+
+struct IgnoredFlag {
+  std::string_view name;
+  std::string_view values;  // "": a switch; "*": any value; "*...": any number of them; else those with which
+                            // it does nothing, as "a|b"
+  std::string_view reason;
+};
+std::span<const IgnoredFlag> IgnoredFlags();
+
+// Lets `app` take the ignored flags, without a word in its help.
+void DeclareIgnoredFlags(CLI::App& app);
+
+// What `flag` says where it has these values: "--data-impl has no effect here: why". Errors: InvalidArgument
+// for a value that would have had an effect.
+Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values);
+
+// After parsing: the note on each that was given. Errors: those of NoteOn; NotSupported for a flag of another
+// training, with the reason.
+Result<std::vector<std::string>> NotesOnIgnoredFlags(const CLI::App& app);
+
+}  // namespace cairn

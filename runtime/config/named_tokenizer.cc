@@ -1,0 +1,47 @@
+#include "runtime/config/named_tokenizer.h"
+
+namespace cairn {
+namespace {
+
+// `cairn data` leaves it there.
+Result<std::optional<int32_t>> EodOfData(const TrainConfig& config) {
+  if (config.data_path.empty()) return std::optional<int32_t>();
+  const std::string place = config.data_path.back() + ".tokenizer";
+  if (!FileSystem::Posix().Stat(place).ok()) return std::optional<int32_t>();
+  TokenizerFlags flags;
+  flags.name_or_path = place;
+  CAIRN_ASSIGN_OR_RETURN(const TrainingTokenizer tokenizer,
+                         OpenTrainingTokenizer(FileSystem::Posix(), flags));
+  return tokenizer.eod;
+}
+
+}  // namespace
+
+Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config) {
+  CAIRN_ASSIGN_OR_RETURN(
+      TrainingTokenizer tokenizer,
+      OpenTrainingTokenizer(FileSystem::Posix(), {.type = config.tokenizer_type,
+                                                  .vocab_file = config.vocab_file,
+                                                  .merge_file = config.merge_file,
+                                                  .model = config.tokenizer_model,
+                                                  .name_or_path = config.tokenizer_name_or_path}));
+  const auto size = static_cast<int64_t>(tokenizer.vocab_size);
+  if (config.vocab_size == 0) config.vocab_size = size;
+  if (config.vocab_size < size)
+    return InvalidArgument("--vocab-size {} is less than the {} tokens of the tokenizer", config.vocab_size,
+                           size);
+  if (!config.eod_mask_loss) return tokenizer;
+  std::optional<int32_t> eod = tokenizer.eod;
+  if (!eod && tokenizer.files.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(eod, EodOfData(config));
+  }
+  if (!eod)
+    return InvalidArgument(
+        "--eod-mask-loss needs the token that ends a document, and {}; name the tokenizer by "
+        "--tokenizer-type and its files",
+        tokenizer.files.empty() ? "no tokenizer is named" : "this tokenizer has none");
+  config.eod = *eod;
+  return tokenizer;
+}
+
+}  // namespace cairn

@@ -1,0 +1,14 @@
+// The tokenizer that a training's flags name, and what of it the flags leave open.
+#pragma once
+
+#include "runtime/bpe/training_tokenizer.h"
+#include "runtime/config/train_config.h"
+
+namespace cairn {
+
+// Opens it, and fills in --vocab-size where it is not given; with --eod-mask-loss also the token that ends a
+// document, of the tokenizer beside the data where no flag names one. Errors: those of OpenTrainingTokenizer;
+// InvalidArgument (a vocabulary that is too small; no token that ends a document).
+Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config);
+
+}  // namespace cairn

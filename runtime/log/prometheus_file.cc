@@ -1,0 +1,99 @@
+#include "runtime/log/prometheus_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+
+#include "ckpt/base/posix_error.h"
+#include "ckpt/base/unique_fd.h"
+#include "ckpt/io/replace_file.h"
+
+namespace cairn {
+namespace {
+
+// As the format spells what is no number.
+std::string MetricValue(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{:.17g}", value);
+}
+std::string MetricValue(int64_t value) { return std::to_string(value); }
+
+std::string RunLabel(const std::string& run) {
+  if (run.empty()) return "";
+  std::string value;
+  for (const char c : run) {
+    if (c == '\\' || c == '"') value += '\\';
+    value += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return fmt::format("{{run=\"{}\"}}", value);
+}
+
+struct MetricText {
+  std::string label;
+  std::string text = {};
+
+  template <typename Value>
+  void Add(std::string_view name, std::string_view type, std::string_view help, Value value) {
+    text += fmt::format("# HELP cairn_train_{0} {1}\n# TYPE cairn_train_{0} {2}\ncairn_train_{0}{3} {4}\n",
+                        name, help, type, label, MetricValue(value));
+  }
+  template <typename Value>
+  void Add(std::string_view name, std::string_view type, std::string_view help, std::optional<Value> value) {
+    if (value) Add(name, type, help, *value);
+  }
+};
+
+Status ReplaceUnsynced(const std::string& path, std::string_view bytes) {
+  const std::string partial = path + std::string(kPartialSuffix);
+  const UniqueFd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.ok()) return PosixError("open", partial, errno);
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) return PosixError("write", partial, errno);
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  if (::rename(partial.c_str(), path.c_str()) != 0) return PosixError("rename", path, errno);
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string PrometheusText(const TrainMetrics& m) {
+  MetricText out{RunLabel(m.run)};
+  out.Add("iteration", "gauge", "Iterations done.", m.iteration);
+  out.Add("consumed_samples", "gauge", "Samples trained on.", m.consumed_samples);
+  out.Add("consumed_tokens", "gauge", "Tokens trained on.", m.consumed_tokens);
+  out.Add("loss", "gauge", "Loss of the last iteration.", m.loss);
+  out.Add("validation_loss", "gauge", "Loss of the last evaluation.", m.validation_loss);
+  out.Add("learning_rate", "gauge", "Learning rate of the next update.", m.learning_rate);
+  out.Add("tokens_per_second", "gauge", "Tokens a second of all ranks.", m.tokens_per_second);
+  out.Add("model_flops_per_second", "gauge", "Model FLOPs a second of all ranks.", m.model_flops_per_second);
+  out.Add("skipped_iterations", "gauge", "Iterations whose update was skipped.", m.skipped_iterations);
+  out.Add("nan_iterations", "gauge", "Iterations whose loss was not finite.", m.nan_iterations);
+  out.Add("failed_saves_total", "counter", "Checkpoints that were not saved since the start.",
+          m.failed_saves);
+  out.Add("durable_iteration", "gauge", "Iteration of the newest durable checkpoint.", m.durable_iteration);
+  out.Add("durable_timestamp_seconds", "gauge", "When that checkpoint became durable, in Unix time.",
+          m.durable_unix_seconds);
+  out.Add("save_seconds", "gauge", "How long that checkpoint took to become durable.", m.save_seconds);
+  out.Add("save_stall_seconds", "gauge", "How long that checkpoint stopped the training.",
+          m.save_stall_seconds);
+  if (m.durable_iteration)
+    out.Add("save_lag_iterations", "gauge", "Iterations that would be lost now.",
+            m.iteration - *m.durable_iteration);
+  return out.text;
+}
+
+PrometheusFile::PrometheusFile(std::string path)
+    : path_(std::move(path)), health_("--prometheus-textfile " + path_) {}
+
+void PrometheusFile::Write(const TrainMetrics& metrics) {
+  health_.Note(ReplaceUnsynced(path_, PrometheusText(metrics)));
+}
+
+}  // namespace cairn

@@ -1,0 +1,33 @@
+// What is added to attention's scores where causality alone does not say it: ALiBi's distances, a sliding
+// window.
+//
+// Source of ALiBi: Press et al., "Train Short, Test Long" (2021); of slopes for numbers of heads that are no
+// power of two, its authors' code, which BLOOM follows.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include <vector>
+
+namespace cairn {
+
+// Of each of the model's heads.
+std::vector<double> AlibiSlopes(int heads);
+
+class AttentionMask {
+ public:
+  // `slopes`: of the heads that this rank computes; empty: no ALiBi. `window`: keys that a query sees, its
+  // own among them; 0: all.
+  AttentionMask(std::vector<double> slopes, int64_t window) : slopes_(std::move(slopes)), window_(window) {}
+
+  // [1, heads or 1, s, s], -inf where a query sees no key; undefined where the causal mask says it all. Made
+  // once for each s.
+  at::Tensor Of(int64_t s, const at::TensorOptions& options) const;
+
+ private:
+  std::vector<double> slopes_;
+  int64_t window_;
+  mutable at::Tensor made_;
+};
+
+}  // namespace cairn

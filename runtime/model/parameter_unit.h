@@ -1,0 +1,31 @@
+// A unit of the model: parameters that are used together, as those of one transformer layer, and what happens
+// around their use.
+//
+// The model names its units by their place: kBeforeLayers (embedding), 0, 1, ... (layers), kAfterLayers (norm
+// and output layer). Who keeps parameters elsewhere (ZeRO-3), or wants gradients as soon as they are complete
+// (ZeRO-2), watches them; the layers know nothing of it.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include <functional>
+
+namespace cairn {
+
+class UnitHooks {
+ public:
+  virtual ~UnitHooks() = default;
+  // The unit's parameters must have values, and in backward gradients too, until the call that is its pair.
+  // In one backward of a unit, forward may run again (recomputation); calls nest.
+  virtual void BeforeForward(int unit) = 0;
+  virtual void AfterForward(int unit) = 0;
+  virtual void BeforeBackward(int unit) = 0;
+  virtual void AfterBackward(int unit) = 0;  // its gradients of this micro-batch are complete
+};
+
+// block(x), between the hooks of `unit`; the same for its backward. No hooks: block(x) alone. `hooks` must
+// outlive backward.
+at::Tensor RunUnit(UnitHooks* hooks, int unit, const std::function<at::Tensor(const at::Tensor&)>& block,
+                   const at::Tensor& x);
+
+}  // namespace cairn

@@ -1,0 +1,45 @@
+// Rotary position embeddings: pairs of elements of each head are turned by an angle that grows with the
+// position.
+//
+// Sources: Su et al., "RoFormer" (2021); of the scaled kinds transformers' modeling_rope_utils.py (5.23),
+// whose names runtime/config/rope_scaling.h has.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include "runtime/config/model_spec.h"
+
+namespace cairn {
+
+// Angle of a step of one position, of each pair. `positions`: the model's max_position_embeddings; `length`:
+// tokens of the samples, which dynamic and longrope look at.
+std::vector<double> RotaryFrequencies(const RotarySpec& rotary, int64_t pairs, double positions,
+                                      double length);
+
+// What cosines and sines are multiplied by.
+double RotaryFactor(const RopeScaling& scaling);
+
+class Rotary {
+ public:
+  Rotary(RotarySpec spec, int64_t pairs, int64_t positions)
+      : spec_(std::move(spec)), pairs_(pairs), positions_(positions) {}
+
+  at::Tensor forward(const at::Tensor& x) const;  // [b, s, heads, d] -> the same; d >= 2 * pairs
+
+ private:
+  struct Angles {
+    at::Tensor cos, sin;  // fp32 [s, 1, pairs]
+  };
+  const Angles& AnglesOf(const at::Tensor& x) const;
+  // By the angles, or (sign -1) back.
+  at::Tensor Turn(const at::Tensor& x, const Angles& angles, int sign) const;
+  at::Tensor TurnInOnePass(const at::Tensor& x, const Angles& angles, int sign) const;  // on a CPU
+  at::Tensor Half(const at::Tensor& x, int which) const;  // [..., pairs], a view
+
+  RotarySpec spec_;
+  int64_t pairs_;
+  int64_t positions_;
+  mutable Angles angles_;  // of the last length
+};
+
+}  // namespace cairn

@@ -1,0 +1,15 @@
+// The model of a training that starts from a checkpoint is the checkpoint's, as far as flags leave it open.
+#pragma once
+
+#include "runtime/config/train_config.h"
+#include "runtime/control/control_plane.h"
+
+namespace cairn {
+
+// Collective, before the configuration is validated: rank 0 looks at what --save and --load have, and all
+// ranks take its model (checkpoint_model.h). Where there is no step, or one that does not describe its model,
+// the flags stay as they are.
+// Errors: those of checkpoint_model.h, the same on all ranks.
+Status TakeStartingModel(ParsedCommandLine& command_line, ControlPlane& control);
+
+}  // namespace cairn

@@ -1,0 +1,55 @@
+// What one watches of a training beside its checkpoints: the log (train_log.h), lines on memory, timers over
+// all ranks, the file for Prometheus.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "runtime/comm/parallel_dims.h"
+#include "runtime/log/prometheus_file.h"
+#include "runtime/log/timers.h"
+#include "runtime/log/train_log.h"
+#include "runtime/saving/checkpoint_hooks.h"
+
+namespace cairn {
+
+class StepWatch {
+ public:
+  // Starts the timers. `dims` must outlive this. Errors: those of TrainLog::Open.
+  static Result<std::unique_ptr<StepWatch>> Open(const TrainConfig& config, const ParallelDims& dims,
+                                                 at::Device device, int64_t total_iterations);
+
+  void Message(const std::string& line) { log_->Message(line); }
+  // Collective over the world at the end of a log interval where timers are on. Else no rank waits for
+  // another, and no output that fails stops the training.
+  void Step(const StepReport& report, const SaveStats& saves);
+  // `leads`: it is the validation loss that stands for all.
+  void Evaluation(const EvaluationReport& report, bool leads);
+  // After the last save.
+  void End(const SaveStats& saves);
+
+ private:
+  StepWatch(const TrainConfig& config, const ParallelDims& dims, at::Device device);
+  void TellMemory(int64_t iteration);
+  void TellTimes(int64_t iteration);
+  void NoteMetrics(const StepReport& report);
+  void WriteMetrics(const SaveStats& saves);
+
+  const TrainConfig config_;
+  const ParallelDims& dims_;
+  const at::Device device_;
+  std::unique_ptr<TrainLog> log_;
+  std::unique_ptr<PrometheusFile> prometheus_;  // of rank 0, where it is asked for
+  TrainMetrics metrics_;
+  // Since the last log line.
+  struct Interval {
+    int64_t steps = 0;
+    int64_t samples = 0;
+    double seconds = 0;
+    double model_flops = 0;
+  } interval_;
+  bool memory_told_ = false;
+};
+
+}  // namespace cairn

@@ -1,0 +1,143 @@
+"""cairn seal as a user and a job script call it: runs that the program exported, as another system's trainer would leave them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from cairn_cli import CAIRN, CliTest, flip
+
+SEAL = ".cairn-seal.json"
+
+
+class SealTest(CliTest):
+    def make_run(self, name="run", steps=(100, 200)):
+        """A run of Megatron-DeepSpeed with these steps."""
+        self.make_step("--tp", 2)
+        self.cairn("convert", self.run_dir, name, "--to", "megatron-deepspeed", "--tp", 2, "--dp", 2, "--zero", 1)
+        run = self.dir / name
+        for step in steps[1:]:
+            shutil.copytree(run / f"global_step{steps[0]}", run / f"global_step{step}")
+        (run / "latest").write_text(f"global_step{steps[-1]}")
+        return run
+
+    def seal(self, *args, **kwargs):
+        return self.cairn("seal", *args, "--settle", 0, **kwargs)
+
+    def newest(self, run, *flags, code=0, says=()):
+        return self.cairn("seal", "--newest", run, *flags, code=code, says=says).stdout.strip()
+
+    def test_a_run_is_sealed_checked_and_archived(self):
+        run = self.make_run()
+        first, second = run / "global_step100", run / "global_step200"
+        self.assertEqual(self.newest(run, code=1, says=["it has no seal", "no sealed step that is whole"]), "")
+        self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["not sealed"] * 2)
+        self.seal(run, "--dry-run", says="would be sealed")
+        self.assertFalse((second / SEAL).exists())
+        facts = self.json("seal", run, "--settle", 0)
+        self.assertEqual([(fact["checkpoint"], fact["state"], fact["system"], fact["step"]) for fact in facts],
+                         [(str(second), "sealed", "deepspeed", 200), (str(first), "sealed", "deepspeed", 100)])
+        self.assertEqual(facts[0]["untold"], [])
+        self.seal(run, says="sealed already")
+        self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed"] * 2)
+        self.cairn("ls", self.dir, says="sealed")
+        self.assertEqual(self.newest(run), str(second))
+        self.cairn("verify", run, says=["global_step200: good", "every byte against the seal"])
+        self.cairn("fingerprint", second)  # the seal is in nobody's way
+        self.check_damage(run, first, second)
+
+    def check_damage(self, run, first, second):
+        victim = max(second.iterdir(), key=lambda path: path.stat().st_size)
+        times = (victim.stat().st_atime_ns, victim.stat().st_mtime_ns)
+        flip(victim, victim.stat().st_size // 2)
+        os.utime(victim, ns=times)
+        self.assertEqual(self.newest(run), str(second))  # a look does not see it
+        self.assertEqual(self.newest(run, "--hash", says=[victim.name, "not those that were sealed"]), str(first))
+        report = self.json("verify", run, code=1)[0]
+        self.assertEqual([problem["file"] for problem in report["problems"]], [str(victim)])
+        self.archive("run", second, "--store", self.store, code=1, says=["not those that were sealed", victim.name])
+        later = (times[0] // 10**9 + 60, times[1] // 10**9 + 60)
+        os.utime(victim, later)
+        self.assertEqual(self.newest(run, says="passed over"), str(first))  # of another time, so that it is read
+        self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed", "changed since sealed"])
+        self.seal(second, code=1, says="changed since it was sealed")
+        flip(victim, victim.stat().st_size // 2)
+        os.utime(victim, later)
+        self.cairn("verify", second, says=["another time", "good"])
+        (second / "notes.txt").write_text("by hand")
+        self.assertEqual(self.newest(run, says="note: "), str(second))
+        self.cairn("verify", second, code=1, says="notes.txt")
+        self.seal(second, "--again", says="sealed")
+        self.cairn("verify", second, "--structure", says="names and sizes against the seal")
+        self.archive("run", run, "--store", self.store)
+        self.cairn("verify", f"{self.store}:run@200", says=["good", "against the seal"])
+        self.archive("restore", f"{self.store}:run@200", self.dir / "back")
+        self.cairn("verify", self.dir / "back", says="good")
+        (second / SEAL).write_text((second / SEAL).read_text().replace("deepspeed", "deepspeeD"))
+        self.cairn("verify", second, code=1, says=[SEAL, "digest"])
+        self.assertEqual(self.newest(run, says="passed over"), str(first))
+
+    def test_a_watcher_seals_each_step_once_it_is_done(self):
+        run = self.make_run(steps=(100,))
+        step, late = run / "global_step100", run / "global_step110"
+        (run / "latest").unlink()
+        watcher = subprocess.Popen([CAIRN, "seal", "--watch", run, "--interval", "1", "--settle", "1"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(watcher.kill)
+        time.sleep(2.5)
+        self.assertFalse((step / SEAL).exists())  # nobody said that it is done
+        (run / "latest").write_text("global_step100")
+        self.wait_for(step / SEAL)
+        shutil.copytree(step, late, ignore=shutil.ignore_patterns(SEAL, "*optim_states.pt"))
+        (run / "latest").write_text("global_step110")  # as rank 0 does before the others have ended
+        time.sleep(2.5)
+        self.assertFalse((late / SEAL).exists())
+        for path in step.glob("*optim_states.pt"):
+            shutil.copy(path, late)
+        self.wait_for(late / SEAL)
+        watcher.send_signal(signal.SIGTERM)
+        out, err = watcher.communicate(timeout=30)
+        self.assertEqual(watcher.returncode, 0, err)
+        self.assertEqual(out.count(": sealed, "), 2)
+        self.assertEqual(self.newest(run), str(late))
+
+    def wait_for(self, path):
+        for _ in range(600):
+            if path.exists():
+                return
+            time.sleep(0.1)
+        self.fail(f"{path} did not come")
+
+    def test_what_stands_in_the_way_leaves_nothing(self):
+        run = self.make_run(steps=(100,))
+        step = run / "global_step100"
+        self.seal(run / "nothing", code=2)
+        self.seal(self.run_dir, code=2, says="without seals")
+        self.cairn("seal", "--newest", "--watch", run, code=2)
+        self.cairn("seal", step, "--hash", code=2)
+        big = step / "big.bin"
+        with open(big, "wb") as file:
+            file.truncate(1 << 42)  # without blocks it is read at more than 30 GB/s
+        working = subprocess.Popen([CAIRN, "seal", step, "--settle", "0"], stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        working.send_signal(signal.SIGINT)
+        _, err = working.communicate(timeout=60)
+        self.assertEqual(working.returncode, 2, err)
+        self.assertIn("stopped", err)
+        big.unlink()
+        self.assertEqual([path.name for path in step.iterdir() if "seal" in path.name], [])
+        full = self.mount("-o", "size=4m")
+        shutil.copytree(step, full / "global_step100")
+        with self.assertRaises(OSError), open(full / "fill", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        self.seal(full / "global_step100", code=2, says="no space left")
+        self.assertEqual([path.name for path in (full / "global_step100").iterdir() if "seal" in path.name], [])
+        subprocess.run(["mount", "-o", "remount,ro", full], check=True)
+        self.seal(full / "global_step100", code=2, says="no permission to write")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,43 @@
+#include "runtime/train/data_loader.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <span>
+
+#include "runtime/model/gpt.h"
+
+namespace cairn {
+namespace {
+
+// Megatron's get_ltor_masks_and_position_ids: loss_mask[data == eod_token] = 0, where data are the inputs.
+TEST(DataLoaderTest, WhatFollowsAnEndOfDocumentIsNotCounted) {
+  TrainConfig config;
+  config.micro_batch_size = 2;
+  config.seq_length = 4;
+  config.vocab_size = 10;
+  config.eod = 7;
+  const auto batch_of = [&] {
+    const auto source = [](uint64_t sample, std::span<int64_t> out) {
+      const int64_t tokens[2][5] = {{1, 7, 2, 3, 7}, {7, 7, 4, 7, 5}};
+      std::ranges::copy(tokens[sample], out.begin());
+      return OkStatus();
+    };
+    return DataLoader(config, ParallelDims(), at::kCPU, source, 2).Get(0, 0);
+  };
+  const at::Tensor all = at::tensor({7, 2, 3, 7, 7, 4, 7, 5}, at::kLong).view({2, 4});
+  EXPECT_TRUE(batch_of().labels.equal(all));
+  config.eod_mask_loss = true;
+  config.micro_batch_size = 1;  // tokens and labels share memory
+  EXPECT_TRUE(batch_of().tokens.equal(at::tensor({1, 7, 2, 3}, at::kLong).view({1, 4})));
+  EXPECT_TRUE(batch_of().labels.equal(at::tensor({7, -1, 3, 7}, at::kLong).view({1, 4})));
+  config.micro_batch_size = 2;
+  const MicroBatch batch = batch_of();
+  EXPECT_TRUE(batch.tokens.equal(at::tensor({1, 7, 2, 3, 7, 7, 4, 7}, at::kLong).view({2, 4})));
+  EXPECT_EQ(kNoLabel, -1);
+  EXPECT_TRUE(batch.labels.equal(at::tensor({7, -1, 3, 7, -1, -1, 7, -1}, at::kLong).view({2, 4})));
+}
+
+}  // namespace
+}  // namespace cairn

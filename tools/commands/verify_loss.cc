@@ -1,0 +1,326 @@
+// The tokens become an indexed dataset, if they are none; cairn-train, which takes the model from the step,
+// evaluates each checkpoint on it and writes each batch's loss to a file. What is no step that cairn-train
+// can open (another system's files, a member of an archive) becomes a temporary one of weights alone first;
+// one such step is there at a time.
+
+#include "tools/commands/verify_loss.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/verbs/strip.h"
+#include "runtime/data/hash.h"
+#include "runtime/data/indexed_dataset_builder.h"
+#include "tools/cli/exit_code.h"
+#include "tools/cli/output.h"
+#include "tools/cli/printable.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/text_table.h"
+#include "tools/process/child.h"
+#include "tools/process/scratch_dir.h"
+#include "tools/process/trainer.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kMock = "mock";
+
+// What a batch is here: one sample of seq_length tokens.
+struct LossBatches {
+  std::string source;  // PREFIX, FILE.txt or "mock"
+  int64_t count = kDefaultBatches;
+  int64_t seq_length = 0;
+  int64_t vocabulary = 0;  // made-up tokens are below
+};
+
+struct Losses {
+  std::string name;
+  std::vector<double> batches;
+
+  double mean() const {
+    double sum = 0;
+    for (const double loss : batches) sum += loss;
+    return sum / static_cast<double>(batches.size());
+  }
+};
+
+struct LossComparison {
+  double largest = 0;  // difference, as a share of A's loss
+  size_t worst = 0;    // batch
+  bool equal = true;   // within the tolerance
+};
+
+// "SOURCE" or "SOURCE:COUNT"
+Result<LossBatches> ParseBatches(const std::string& text) {
+  LossBatches batches{.source = text};
+  const size_t colon = text.rfind(':');
+  if (colon != std::string::npos) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, batches.count);
+    if (error == std::errc() && stop == end) batches.source = text.substr(0, colon);
+    if (batches.source != text && batches.count < 1)
+      return InvalidArgument("--loss {}: the number of batches must be at least 1", text);
+    if (batches.source == text) batches.count = kDefaultBatches;  // a colon of the name
+  }
+  if (batches.source.empty())
+    return InvalidArgument("--loss {}: write PREFIX, FILE.txt or mock, with :N for N batches", text);
+  return batches;
+}
+
+int64_t FactOf(const nlohmann::json& model, const char* name) {
+  const auto fact = model.find(name);
+  return fact != model.end() && fact->is_number_integer() ? fact->get<int64_t>() : 0;
+}
+
+// The length and the vocabulary that both models have.
+Status FitModels(const nlohmann::json& a, const nlohmann::json& b, int64_t asked, LossBatches& batches) {
+  batches.seq_length = asked > 0 ? asked : kDefaultSeqLength;
+  batches.vocabulary = std::min(FactOf(a, "vocab_size"), FactOf(b, "vocab_size"));
+  for (const nlohmann::json* model : {&a, &b}) {
+    const int64_t positions = FactOf(*model, "max_position_embeddings");
+    if (asked > 0 && positions > 0 && asked > positions)
+      return InvalidArgument("--seq-length {} is more than the {} positions of a model", asked, positions);
+    if (positions > 0) batches.seq_length = std::min(batches.seq_length, positions);
+  }
+  return OkStatus();
+}
+
+Status AddDocument(const std::vector<int32_t>& tokens, IndexedDatasetBuilder& dataset) {
+  CAIRN_RETURN_IF_ERROR(dataset.Add(tokens));
+  return dataset.EndDocument();
+}
+
+// Made-up tokens, the same each time: a document for each batch.
+Status AddMadeUp(const LossBatches& batches, IndexedDatasetBuilder& dataset) {
+  uint64_t position = 0;
+  std::vector<int32_t> tokens(batches.seq_length + 1);
+  for (int64_t batch = 0; batch < batches.count; ++batch) {
+    for (int32_t& token : tokens)
+      token =
+          static_cast<int32_t>(Mix(kSplitMixStep * position++) % static_cast<uint64_t>(batches.vocabulary));
+    CAIRN_RETURN_IF_ERROR(AddDocument(tokens, dataset));
+  }
+  return OkStatus();
+}
+
+Result<std::vector<int32_t>> TokensOfLine(const std::string& line, const std::string& place) {
+  std::vector<int32_t> tokens;
+  const char* at = line.data();
+  const char* const end = at + line.size();
+  const auto skip = [&] {
+    while (at != end && (*at == ' ' || *at == ',' || *at == '\t' || *at == '\r')) ++at;
+  };
+  for (skip(); at != end; skip()) {
+    int32_t token = 0;
+    const auto [stop, error] = std::from_chars(at, end, token);
+    if (error != std::errc() || token < 0)
+      return InvalidArgument("{}: '{}' is not a token id; `cairn data` makes a dataset of text", place,
+                             std::string(at, std::min(end, at + 20)));
+    tokens.push_back(token);
+    at = stop;
+  }
+  return tokens;
+}
+
+// A document a line.
+Status AddFile(const std::string& path, IndexedDatasetBuilder& dataset) {
+  std::ifstream file(path);
+  if (!file) return NotFound("--loss {}: there is no such file", path);
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    CAIRN_ASSIGN_OR_RETURN(const auto tokens, TokensOfLine(line, fmt::format("{}:{}", path, number)));
+    if (!tokens.empty()) CAIRN_RETURN_IF_ERROR(AddDocument(tokens, dataset));
+  }
+  if (dataset.document_count() == 0) return InvalidArgument("--loss {}: there are no tokens in it", path);
+  return OkStatus();
+}
+
+// The prefix of an indexed dataset with the tokens.
+Result<std::string> DatasetOf(const LossBatches& batches, const std::string& scratch) {
+  FileSystem& fs = FileSystem::Posix();
+  const bool made_up = batches.source == kMock;
+  if (!made_up && fs.Stat(batches.source + ".idx").ok()) return batches.source;
+  if (!made_up && !batches.source.ends_with(".txt"))
+    return NotFound(
+        "--loss {0}: there is no {0}.idx; give the PREFIX of an indexed dataset, a .txt file of "
+        "token ids, or mock:N",
+        batches.source);
+  const std::string prefix = scratch + "/tokens";
+  CAIRN_ASSIGN_OR_RETURN(auto dataset, IndexedDatasetBuilder::Create(fs, prefix, TokenType::kI32));
+  CAIRN_RETURN_IF_ERROR(made_up ? AddMadeUp(batches, dataset) : AddFile(batches.source, dataset));
+  CAIRN_RETURN_IF_ERROR(dataset.Finish());
+  return prefix;
+}
+
+Result<std::vector<double>> ReadLosses(const std::string& path) {
+  std::vector<double> losses;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!row.is_object() || !row.contains("loss")) return Corrupt("cairn-train wrote '{}' to {}", line, path);
+    losses.push_back(row["loss"].is_number() ? row["loss"].get<double>() : std::nan(""));
+  }
+  return losses;
+}
+
+// How many batches are done: cairn-train writes a line for each.
+uint64_t LinesOf(const std::string& path) {
+  std::ifstream file(path);
+  return static_cast<uint64_t>(
+      std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n'));
+}
+
+// Its last line, without the program's name.
+std::string ReasonOf(std::string said) {
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  said.erase(0, said.rfind('\n') + 1);
+  const size_t colon = said.find(": ");
+  return said.starts_with("cairn") && colon != std::string::npos ? said.substr(colon + 2) : said;
+}
+
+class LossRun {
+ public:
+  LossRun(const LossOptions& options, LossBatches batches, std::string trainer, const ScratchDir& scratch)
+      : options_(options),
+        batches_(std::move(batches)),
+        trainer_(std::move(trainer)),
+        scratch_(scratch.path()) {}
+
+  Result<Losses> Evaluate(const OpenedSource& opened, const std::string& prefix) {
+    const CheckpointSource& source = opened.source();
+    std::optional<ScratchDir> made;
+    std::string step = source.directory();
+    if (opened.foreign || opened.step.view) {
+      CAIRN_ASSIGN_OR_RETURN(ScratchDir directory, ScratchDir::Make());
+      CAIRN_ASSIGN_OR_RETURN(step, MakeStep(opened, directory.path()));
+      made.emplace(std::move(directory));
+    }
+    Result<std::vector<double>> losses = Run(step, prefix);
+    if (!losses.ok()) return losses.status().WithContext(source.name());
+    return Losses{source.name(), *std::move(losses)};
+  }
+
+ private:
+  // Weights alone, each as it is stored.
+  Result<std::string> MakeStep(const OpenedSource& opened, const std::string& run_dir) const {
+    StripOptions strip{.dtype = std::nullopt,
+                       .format = StripFormat::kNative,
+                       .topology = Topology{.tp = 1, .pp = 1, .dp = 1},
+                       .command = "cairn verify --loss"};
+    CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(opened.source(), strip));
+    CAIRN_RETURN_IF_ERROR(CheckFreeSpace(FileSystem::Posix(), run_dir, cost.file_bytes)
+                              .WithContext("the temporary copy (TMPDIR says where)"));
+    Progress progress("reading weights", cost.moved_bytes, !options_.json);
+    strip.progress = [&](uint64_t done) { progress.Update(done); };
+    CAIRN_ASSIGN_OR_RETURN(const StripResult result,
+                           Strip(FileSystem::Posix(), opened.source(), run_dir, strip));
+    return result.path;
+  }
+
+  Result<std::vector<double>> Run(const std::string& step, const std::string& prefix) {
+    const std::string log = fmt::format("{}/losses-{}", scratch_, runs_++);
+    std::vector<std::string> command = {trainer_, "--skip-train", "--load", step, "--load-unhealthy"};
+    for (const std::string& word :
+         {std::string("--seq-length"), std::to_string(batches_.seq_length), std::string("--data-path"),
+          prefix, std::string("--split"), std::string("0,1,0"), std::string("--eval-iters"),
+          std::to_string(batches_.count), std::string("--log-json"), log})
+      command.push_back(word);
+    Progress progress("evaluating", static_cast<uint64_t>(batches_.count), !options_.json, "batches");
+    CAIRN_ASSIGN_OR_RETURN(const ChildOutcome child,
+                           RunChild(command, "", [&] { progress.Update(LinesOf(log)); }));
+    if (child.exit != 0) return Aborted("cairn-train (status {}): {}", child.exit, ReasonOf(child.err));
+    CAIRN_ASSIGN_OR_RETURN(std::vector<double> losses, ReadLosses(log));
+    if (losses.size() != static_cast<size_t>(batches_.count))
+      return Corrupt("cairn-train evaluated {} of {} batches", losses.size(), batches_.count);
+    return losses;
+  }
+
+  const LossOptions& options_;
+  const LossBatches batches_;
+  const std::string trainer_;
+  const std::string scratch_;
+  int runs_ = 0;
+};
+
+// A loss that is not finite says nothing of the weights, so that it equals no other.
+LossComparison Compare(const Losses& a, const Losses& b, double tolerance) {
+  LossComparison comparison;
+  for (size_t i = 0; i < a.batches.size(); ++i) {
+    const double x = a.batches[i], y = b.batches[i];
+    const double difference = x == y ? 0 : std::abs(x - y) / std::max(std::abs(x), std::abs(y));
+    const bool within = std::isfinite(x) && std::isfinite(y) && difference <= tolerance;
+    comparison.equal &= within;
+    if (std::isfinite(comparison.largest) && !(difference <= comparison.largest))
+      comparison.largest = difference, comparison.worst = i;
+  }
+  return comparison;
+}
+
+ordered_json ToJson(const Losses& losses) {
+  const auto number = [](double loss) { return std::isfinite(loss) ? ordered_json(loss) : ordered_json(); };
+  ordered_json batches = ordered_json::array();
+  for (const double loss : losses.batches) batches.push_back(number(loss));
+  return {{"checkpoint", losses.name}, {"loss", number(losses.mean())}, {"batches", std::move(batches)}};
+}
+
+void PrintAsText(const Losses& a, const Losses& b, const LossBatches& batches, const LossComparison& found,
+                 double tolerance) {
+  PrintLine("A: {}: loss {:.9g}", a.name, a.mean());
+  PrintLine("B: {}: loss {:.9g}", b.name, b.mean());
+  TextTable table({"batch", "A", "B", "|A-B|/|A|"});
+  for (size_t i = 0; !found.equal && i < a.batches.size(); ++i)
+    table.Add({std::to_string(i + 1), fmt::format("{:.9g}", a.batches[i]),
+               fmt::format("{:.9g}", b.batches[i]),
+               fmt::format("{:.3g}", std::abs(a.batches[i] - b.batches[i]) / std::abs(a.batches[i]))});
+  if (!found.equal) table.Print();
+  const std::string what = fmt::format("{} batch{} of {} tokens", batches.count,
+                                       batches.count == 1 ? "" : "es", batches.seq_length);
+  if (found.equal && found.largest == 0)
+    PrintLine("{}: the losses are equal bit for bit", what);
+  else
+    PrintLine("{}: the losses {}, by up to {:.3g} of the loss (tolerance {:g})", what,
+              found.equal ? "are equal" : "differ", found.largest, tolerance);
+}
+
+}  // namespace
+
+Result<int> RunVerifyLoss(const LossOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(LossBatches batches, ParseBatches(options.batches));
+  CAIRN_ASSIGN_OR_RETURN(const std::string trainer, FindTrainer());
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(options.a, options.open));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(options.b, options.open));
+  for (const OpenedSource* opened : {&a, &b})
+    if (FactOf(opened->source().manifest().model, "vocab_size") < 1)
+      return NotSupported("{}: it does not say of which model its weights are", opened->source().name());
+  CAIRN_RETURN_IF_ERROR(
+      FitModels(a.source().manifest().model, b.source().manifest().model, options.seq_length, batches));
+  CAIRN_ASSIGN_OR_RETURN(const ScratchDir scratch, ScratchDir::Make());
+  CAIRN_ASSIGN_OR_RETURN(const std::string prefix, DatasetOf(batches, scratch.path()));
+  LossRun run(options, batches, trainer, scratch);
+  CAIRN_ASSIGN_OR_RETURN(const Losses of_a, run.Evaluate(a, prefix));
+  CAIRN_ASSIGN_OR_RETURN(const Losses of_b, run.Evaluate(b, prefix));
+  const LossComparison found = Compare(of_a, of_b, options.tolerance);
+  if (options.json)
+    PrintJson(
+        {{"a", ToJson(of_a)},
+         {"b", ToJson(of_b)},
+         {"seq_length", batches.seq_length},
+         {"tolerance", options.tolerance},
+         {"equal", found.equal},
+         {"largest_difference", std::isfinite(found.largest) ? ordered_json(found.largest) : ordered_json()},
+         {"worst_batch", found.worst + 1}});
+  else
+    PrintAsText(of_a, of_b, batches, found, options.tolerance);
+  return found.equal ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace cairn

@@ -1,0 +1,20 @@
+#include "tools/process/trainer.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace cairn {
+
+Result<std::string> FindTrainer() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string trainer = (self.parent_path() / "cairn-train").string();
+  if (::access(trainer.c_str(), X_OK) == 0) return trainer;
+  return NotFound(
+      "{} is not there: this cairn was built without the trainer, which needs libtorch and MPI (as in a "
+      "wheel); build Cairn from its sources (scripts/build) and use the cairn that lies beside cairn-train",
+      trainer);
+}
+
+}  // namespace cairn

@@ -1,0 +1,41 @@
+// The steps of a run that another system's trainer writes, and whether their writer is done.
+//
+// A step is a directory whose name has its number (ForeignStepOf): global_step40, iter_0000040,
+// checkpoint-40, step-40. Its writer says that it is done in a file that it writes last: `latest` and
+// latest_checkpointed_iteration.txt beside the steps, .metadata of torch.distributed.checkpoint and
+// trainer_state.json in them. DeepSpeed's `latest` comes before the other ranks have ended (engine.py,
+// save_checkpoint: rank 0 writes it, then all meet), so that files must also have been quiet for a while.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/seal/step_files.h"
+
+namespace cairn {
+
+struct ForeignStep {
+  std::string path;
+  std::optional<int64_t> step;  // nothing where the directory was given by itself and its name has no number
+};
+
+// Whether `directory` is a step by itself: it is sealed, its name has a number, or none of its directories
+// is a step.
+bool IsForeignStep(FileSystem& fs, const std::string& directory);
+
+// The directories in `directory` that are steps, by number; none where it cannot be listed.
+std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
+
+// The steps that `directory` means: itself, or those in it by number. Errors: NotSupported for a step or a
+// run of Cairn; NotFound.
+Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
+
+// Why the writer of a step is not done; empty where nothing says so. `strict`: a run's tracker must name the
+// step or a later one (of a step that was copied alone there is none). Files that are younger than
+// `quiet_seconds` at `now` count as being written; 0: none does.
+std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
+                          bool strict, int64_t now, int64_t quiet_seconds);
+
+}  // namespace cairn

@@ -1,0 +1,55 @@
+// The seal of a directory that another system wrote: DIR/.cairn-seal.json, written last.
+//
+// It says which files the directory has, how large they are, when they were written, and the digest of the
+// bytes of each; what was found whole, and what could not be told. So a directory with a seal is committed as
+// a step of Cairn is: what was sealed can be checked later. The name begins with a dot, and no loader of
+// another system looks at it (docs/seal-format.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/digest.h"
+#include "ckpt/io/file_system.h"
+
+namespace cairn {
+
+inline constexpr std::string_view kSealName = ".cairn-seal.json";
+
+struct SealedFile {
+  std::string name;  // a path below the directory
+  uint64_t bytes = 0;
+  int64_t modified_unix_seconds = 0;
+  Digest digest{};
+  bool operator==(const SealedFile&) const = default;
+};
+
+struct Seal {
+  std::string system;           // a name of Formats(); empty: none that is known
+  std::optional<int64_t> step;  // that the directory's name says
+  int64_t sealed_unix_seconds = 0;
+  std::vector<SealedFile> files;      // by name
+  std::vector<std::string> whole;     // what the format says must be there, and is; one line each
+  std::vector<std::string> untold;    // what could not be told, and why
+  std::vector<std::string> problems;  // that it was sealed in spite of
+  bool operator==(const Seal&) const = default;
+
+  uint64_t bytes() const;  // of all files
+};
+
+std::string EncodeSeal(const Seal& seal);
+// Errors: Corrupt (a byte was changed, a name leads elsewhere), NotSupported (version). The caller adds the
+// path.
+Result<Seal> DecodeSeal(std::string_view text);
+
+// That of `directory`. Errors: NotFound where it has none; those of DecodeSeal, naming the file.
+Result<Seal> ReadSeal(FileSystem& fs, const std::string& directory);
+// Whether there is a seal, sound or not.
+bool HasSeal(FileSystem& fs, const std::string& directory);
+// Puts the seal in place as a whole, and durably.
+Status WriteSeal(FileSystem& fs, const std::string& directory, const Seal& seal);
+
+}  // namespace cairn

@@ -1,0 +1,131 @@
+// Two lists of the files, one before and one after they were read, must be equal to the nanosecond: else
+// somebody still writes. The files are given to the disk before they are read, and the seal after that, so
+// that a seal that is there after a power loss has its files.
+
+#include "tools/seal/sealer.h"
+
+#include <unistd.h>
+
+#include <ctime>
+#include <set>
+
+#include "ckpt/io/replace_file.h"
+#include "tools/seal/read_files.h"
+
+namespace cairn {
+namespace {
+
+// An empty text where the lists are equal.
+std::string FirstDifference(const std::string& directory, const std::vector<StepFile>& before,
+                            const std::vector<StepFile>& after) {
+  for (size_t i = 0; i < before.size() && i < after.size(); ++i)
+    if (before[i] != after[i])
+      return JoinPath(directory, std::min(before[i].name, after[i].name)) + " changed while it was sealed";
+  if (before.size() == after.size()) return {};
+  const auto& longer = before.size() > after.size() ? before : after;
+  return JoinPath(directory, longer[std::min(before.size(), after.size())].name) +
+         " appeared or went away while it was sealed";
+}
+
+// Before hours of reading, what would stop the seal in the end.
+Status CheckMayWrite(FileSystem& fs, const std::string& directory, size_t files) {
+  if (&fs == &FileSystem::Posix() && ::access(directory.c_str(), W_OK | X_OK) != 0)
+    return IoError("{}: no permission to write; the seal would lie in it", directory);
+  constexpr uint64_t kSealBytesPerFile = 512;
+  const auto free = fs.FreeBytes(directory);
+  if (free.ok() && *free < (files + 16) * kSealBytesPerFile)
+    return NoSpace("{}: no space left for the seal", directory);
+  return OkStatus();
+}
+
+Status SyncFolders(FileSystem& fs, const std::string& directory, const std::vector<StepFile>& files) {
+  std::set<std::string> folders = {""};
+  for (const StepFile& file : files) folders.insert(FolderOf(file.name));
+  for (const std::string& folder : folders)
+    CAIRN_RETURN_IF_ERROR(fs.SyncDir(folder.empty() ? directory : JoinPath(directory, folder)));
+  return OkStatus();
+}
+
+class StepSealer {
+ public:
+  StepSealer(FileSystem& fs, const ForeignStep& step, const SealOptions& options)
+      : fs_(fs), step_(step), options_(options) {}
+
+  Result<SealResult> Run() {
+    CAIRN_ASSIGN_OR_RETURN(files_, ListStepFiles(fs_, step_.path));
+    result_.unfinished =
+        WhyUnfinished(fs_, step_, files_, options_.strict, std::time(nullptr), options_.quiet_seconds);
+    if (!result_.unfinished.empty()) return Ended(SealOutcome::kUnfinished);
+    if (!options_.dry_run) CAIRN_RETURN_IF_ERROR(CheckMayWrite(fs_, step_.path, files_.size()));
+    StepParts parts = CheckStepParts(fs_, step_.path, files_, options_.open);
+    result_.problems = parts.problems;
+    if (!result_.problems.empty() && !options_.anyway) return Ended(SealOutcome::kProblems);
+    Describe(parts);
+    if (options_.dry_run) return Ended(SealOutcome::kSealed);
+    CAIRN_RETURN_IF_ERROR(Read(std::move(parts.records)));
+    if (!result_.problems.empty() && !options_.anyway) return Ended(SealOutcome::kProblems);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFile> after, ListStepFiles(fs_, step_.path));
+    result_.unfinished = FirstDifference(step_.path, files_, after);
+    if (!result_.unfinished.empty()) return Ended(SealOutcome::kUnfinished);
+    CAIRN_RETURN_IF_ERROR(SyncFolders(fs_, step_.path, files_));
+    for (const Problem& problem : result_.problems) result_.seal.problems.push_back(ToString(problem));
+    CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, step_.path, result_.seal));
+    return Ended(SealOutcome::kSealed);
+  }
+
+ private:
+  SealResult Ended(SealOutcome outcome) {
+    result_.outcome = outcome;
+    return std::move(result_);
+  }
+
+  void Describe(const StepParts& parts) {
+    Seal& seal = result_.seal;
+    seal.system = parts.system;
+    seal.step = step_.step;
+    seal.sealed_unix_seconds = std::time(nullptr);
+    seal.whole = parts.whole;
+    seal.untold = parts.untold;
+    for (const StepFile& file : files_)
+      seal.files.push_back(
+          {.name = file.name, .bytes = file.bytes, .modified_unix_seconds = file.modified_unix_seconds});
+  }
+
+  Status Read(std::map<std::string, std::vector<ZipRecord>> records) {
+    std::vector<FileToRead> to_read;
+    for (const SealedFile& file : result_.seal.files)
+      to_read.push_back({file.name, file.bytes, std::move(records[file.name])});
+    const uint64_t bytes = result_.seal.bytes();
+    const std::vector<FileRead> read = ReadFiles(fs_, step_.path, to_read,
+                                                 {.jobs = options_.jobs,
+                                                  .sync = true,
+                                                  .progress =
+                                                      [&](uint64_t done) {
+                                                        if (options_.progress) options_.progress(done, bytes);
+                                                      },
+                                                  .stop = options_.stop});
+    for (size_t i = 0; i < read.size(); ++i) {
+      result_.seal.files[i].digest = read[i].digest;
+      const Status& status = read[i].status;
+      if (status.kind() == StatusKind::kCorrupt)
+        result_.problems.push_back({JoinPath(step_.path, to_read[i].name), 0, "", status.message()});
+      else if (!status.ok())
+        return status;
+    }
+    return OkStatus();
+  }
+
+  FileSystem& fs_;
+  const ForeignStep& step_;
+  const SealOptions& options_;
+  std::vector<StepFile> files_;
+  SealResult result_;
+};
+
+}  // namespace
+
+Result<SealResult> SealForeignStep(FileSystem& fs, const ForeignStep& step, const SealOptions& options) {
+  return StepSealer(fs, step, options).Run();
+}
+
+}  // namespace cairn

@@ -1,0 +1,54 @@
+#include "tools/seal/step_files.h"
+
+#include <algorithm>
+
+#include "ckpt/io/replace_file.h"
+#include "tools/archive/tar/file_facts.h"
+#include "tools/seal/seal_record.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kMaxStepDepth = 40;  // no checkpoint is nested so deeply; links that form a circle are
+constexpr size_t kMaxStepFiles = 1 << 22;
+
+Status AddBelow(FileSystem& fs, const std::string& root, const std::string& folder, int depth,
+                std::vector<StepFile>& files) {
+  if (depth > kMaxStepDepth)
+    return NotSupported("{}: lies within itself, by way of a link", JoinPath(root, folder));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         fs.List(folder.empty() ? root : JoinPath(root, folder)));
+  for (const std::string& name : names) {
+    if (folder.empty() && (name == kSealName || name == std::string(kSealName) + std::string(kPartialSuffix)))
+      continue;
+    const std::string below = folder + name;
+    const std::string path = JoinPath(root, below);
+    CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(path));
+    if (info.is_directory()) {
+      CAIRN_RETURN_IF_ERROR(AddBelow(fs, root, below + "/", depth + 1, files));
+      continue;
+    }
+    if (info.kind != FileKind::kFile || files.size() == kMaxStepFiles)
+      return NotSupported("{}: neither a file nor a directory; move it away first", path);
+    const FileFacts facts = FactsOf(path);
+    files.push_back({below, info.bytes, info.modified_unix_seconds, facts.modified_unix_nanoseconds,
+                     facts.changed_unix_nanoseconds, facts.inode});
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<StepFile>> ListStepFiles(FileSystem& fs, const std::string& directory) {
+  std::vector<StepFile> files;
+  CAIRN_RETURN_IF_ERROR(AddBelow(fs, directory, "", 0, files));
+  std::ranges::sort(files, {}, &StepFile::name);
+  return files;
+}
+
+std::string FolderOf(const std::string& name) {
+  const size_t slash = name.rfind('/');
+  return slash == name.npos ? "" : name.substr(0, slash + 1);
+}
+
+}  // namespace cairn
