@@ -130,7 +130,7 @@ std::vector<ParameterSpec> TensorTable::Parameters() const {
   std::unordered_set<std::string_view> seen;
   std::string_view last;  // the roles of a parameter follow each other as a rule
   for (const TensorEntry& tensor : tensors) {
-    if (tensor.role == Role::kRng || tensor.spec.name == last) continue;
+    if (IsOpaque(tensor.role) || tensor.spec.name == last) continue;
     last = tensor.spec.name;
     if (seen.insert(last).second) specs.push_back(tensor.spec);
   }

@@ -26,7 +26,7 @@ struct TensorTable {
   bool operator==(const TensorTable&) const = default;
 
   uint64_t bytes() const;  // of all tensors, each once
-  // The distinct parameters in order of first appearance: what placement.h takes. RNG states are left out.
+  // The distinct parameters in order of first appearance: what placement.h takes. What is opaque is left out.
   std::vector<ParameterSpec> Parameters() const;
 };
 

@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::string_view kCatalogMagic = "CAIRNCAT";
 constexpr uint32_t kPlainVersion = 1;  // no piece has a codec: what readers before version 2 take
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kCodecVersion = 2;  // a role has no name of its own
+constexpr uint32_t kVersion = 3;
+constexpr uint8_t kNamedRole = 255;  // the role's name follows
 constexpr uint32_t kEncodedBit = uint32_t{1} << 31;
 constexpr uint64_t kHeaderBytes = 8 + 4 + 4 + 4 + 8;
 constexpr uint64_t kMinTensorBytes = 2 + 1 + 1 + 1 + 1 + 1 + 8 + 8 + 4;
@@ -21,14 +23,22 @@ constexpr uint64_t kExceptionBytes = 4 + 2;
 static_assert(kChunkBytes < kEncodedBit);
 
 uint32_t VersionFor(const Catalog& catalog) {
+  const auto is_named = [](const TensorEntry& tensor) { return tensor.role >= Role::kFirstNamed; };
+  if (std::ranges::any_of(catalog.tensors, is_named)) return kVersion;
   const bool plain = std::ranges::all_of(
       catalog.pieces, [](Codec c) { return c == Codec::kNone; }, &Piece::codec);
-  return plain ? kPlainVersion : kVersion;
+  return plain ? kPlainVersion : kCodecVersion;
+}
+
+void PutRole(ByteWriter& out, Role role) {
+  const bool named = role >= Role::kFirstNamed;
+  out.Put(named ? kNamedRole : static_cast<uint8_t>(role));
+  if (named) out.PutText(Name(role));
 }
 
 void PutTensor(ByteWriter& out, const TensorEntry& tensor) {
   out.PutText(tensor.spec.name);
-  out.Put(static_cast<uint8_t>(tensor.role));
+  PutRole(out, tensor.role);
   out.Put(static_cast<uint8_t>(tensor.dtype));
   out.Put(static_cast<uint8_t>(tensor.spec.shape.rank()));
   out.PutDims(tensor.spec.shape);
@@ -119,8 +129,9 @@ class Decoder {
     if (in_.GetRaw(kCatalogMagic.size()) != kCatalogMagic) return Bad("not a Cairn catalog");
     const auto version = in_.Get<uint32_t>();
     if (!in_.ok()) return Bad("truncated header");
-    if (version != kPlainVersion && version != kVersion)
+    if (version < kPlainVersion || version > kVersion)
       return NotSupported("catalog version {}, this program reads {}; use a newer cairn", version, kVersion);
+    version_ = version;
     tensor_count_ = in_.Get<uint32_t>();
     file_count_ = in_.Get<uint32_t>();
     piece_count_ = in_.Get<uint64_t>();
@@ -134,10 +145,22 @@ class Decoder {
     return OkStatus();
   }
 
+  // Errors: those of a name that is none; an unknown number is left to the caller, as is the end of the
+  // table.
+  Result<Role> ReadRole() {
+    const auto number = in_.Get<uint8_t>();
+    if (number != kNamedRole || version_ < kVersion)
+      return number < static_cast<uint8_t>(Role::kFirstNamed) ? static_cast<Role>(number) : Role{};
+    const std::string name(in_.GetText());
+    Result<Role> role = RoleNamed(name);
+    if (!role.ok()) return Bad(role.status().message());
+    return *role >= Role::kFirstNamed ? role : Bad("role " + name + " has a number");
+  }
+
   Status Tensor() {
     TensorEntry tensor;
     tensor.spec.name = in_.GetText();
-    tensor.role = static_cast<Role>(in_.Get<uint8_t>());
+    CAIRN_ASSIGN_OR_RETURN(tensor.role, ReadRole());
     tensor.dtype = static_cast<Dtype>(in_.Get<uint8_t>());
     const int rank = in_.Get<uint8_t>();
     if (rank > kMaxRank) return Bad("tensor of more dimensions than any checkpoint has");
@@ -279,6 +302,7 @@ class Decoder {
   AnyCatalog catalog_;
   TensorIndex index_;
   Piece piece_;  // the last one
+  uint32_t version_ = 0;
   uint32_t tensor_count_ = 0;
   uint32_t file_count_ = 0;
   uint64_t piece_count_ = 0;
@@ -316,7 +340,8 @@ std::string EncodeCatalog(const Catalog& catalog) {
 uint64_t EncodedCatalogBytes(const Catalog& catalog) {
   uint64_t bytes = kHeaderBytes;
   for (const TensorEntry& t : catalog.tensors)
-    bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank();
+    bytes += kMinTensorBytes + t.spec.name.size() + 8 * t.spec.shape.rank() +
+             (t.role >= Role::kFirstNamed ? 2 + Name(t.role).size() : 0);
   for (const std::string& file : catalog.files) bytes += 2 + file.size();
   for (const Piece& p : catalog.pieces) {
     bytes += kMinPieceBytes + 16 * p.box.rank() + sizeof(Digest) * p.chunks.size();

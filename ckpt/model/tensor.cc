@@ -1,4 +1,10 @@
+// Named roles are kept in a table of the process, which only grows, so that a Role stays one byte and its
+// name one look.
 #include "ckpt/model/tensor.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
 
 namespace cairn {
 namespace {
@@ -27,13 +33,66 @@ constexpr std::string_view kRoleNames[] = {"?",
                                            "exp_avg_sq_col",
                                            "row_var",
                                            "col_var",
-                                           "variance"};
+                                           "variance",
+                                           "json",
+                                           "pickle"};
+constexpr size_t kFirstNamed = static_cast<size_t>(Role::kFirstNamed);
+constexpr size_t kMaxNameBytes = 64;
+
+// Names of roles from kFirstNamed on. A name that is there stays there.
+class NamedRoles {
+ public:
+  static NamedRoles& Get() {
+    static NamedRoles* const roles = new NamedRoles;  // never destroyed: names outlive all who print them
+    return *roles;
+  }
+
+  size_t size() const { return count_.load(std::memory_order_acquire); }
+  std::string_view operator[](size_t index) const { return names_[index]; }
+
+  // Its index; nothing where the table is full.
+  std::optional<size_t> Add(std::string_view name) {
+    const std::scoped_lock lock(mutex_);
+    const size_t count = size();
+    for (size_t i = 0; i < count; ++i)
+      if (names_[i] == name) return i;
+    if (count == names_.size()) return std::nullopt;
+    names_[count] = name;
+    count_.store(count + 1, std::memory_order_release);
+    return count;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<size_t> count_ = 0;
+  std::array<std::string, 256 - kFirstNamed> names_;
+};
+
+bool IsRoleName(std::string_view name) {
+  constexpr std::string_view kCharacters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:";
+  if (name.empty() || name.size() > kMaxNameBytes || name.find_first_not_of(kCharacters) != name.npos)
+    return false;
+  for (const std::string_view group : {".", "..", "cairn", "model", "state", "master_low"})
+    if (name == group) return false;
+  return true;
+}
 
 }  // namespace
 
 std::string_view Name(Role role) {
   const auto index = static_cast<size_t>(role);
-  return index < std::size(kRoleNames) ? kRoleNames[index] : kRoleNames[0];
+  if (index < std::size(kRoleNames)) return kRoleNames[index];
+  const NamedRoles& named = NamedRoles::Get();
+  return index >= kFirstNamed && index - kFirstNamed < named.size() ? named[index - kFirstNamed]
+                                                                    : kRoleNames[0];
+}
+
+std::vector<Role> KnownRoles() {
+  std::vector<Role> roles;
+  for (size_t i = 1; i < std::size(kRoleNames); ++i) roles.push_back(static_cast<Role>(i));
+  for (size_t i = 0; i < NamedRoles::Get().size(); ++i) roles.push_back(static_cast<Role>(kFirstNamed + i));
+  return roles;
 }
 
 std::optional<Role> ParseRole(std::string_view name) {
@@ -42,7 +101,16 @@ std::optional<Role> ParseRole(std::string_view name) {
   return std::nullopt;
 }
 
-bool IsOptimizerState(Role role) { return role != Role::kWeight && role != Role::kRng; }
+Result<Role> RoleNamed(std::string_view name) {
+  if (const auto known = ParseRole(name)) return *known;
+  if (!IsRoleName(name)) return InvalidArgument("\"{}\" cannot be the name of a role", name);
+  const auto index = NamedRoles::Get().Add(name);
+  if (!index) return InvalidArgument("role {}: there are too many roles", name);
+  return static_cast<Role>(kFirstNamed + *index);
+}
+
+bool IsOpaque(Role role) { return role == Role::kRng || role == Role::kJson || role == Role::kPickle; }
+bool IsOptimizerState(Role role) { return role != Role::kWeight && !IsOpaque(role); }
 
 std::string DisplayName(const TensorEntry& entry) {
   return entry.role == Role::kWeight ? entry.spec.name

@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ckpt/base/box.h"
 #include "ckpt/base/dtype.h"
+#include "ckpt/base/status.h"
 
 namespace cairn {
 
@@ -44,13 +46,27 @@ enum class Role : uint8_t {
   kRowVariance = 22,    // Adafactor of torch.optim
   kColVariance = 23,    // Adafactor of torch.optim
   kVariance = 24,       // Adafactor of torch.optim
+  // What a training's state has beside tensors, as uint8 vectors of no parameter.
+  kJson = 25,    // UTF-8 text of one JSON value
+  kPickle = 26,  // bytes of torch.save of what JSON cannot say; nothing here unpickles them
+  // From here on: roles that only their names tell (RoleNamed), numbered as this process met them.
+  kFirstNamed = 64,
 };
 
 // "weight", "master", "exp_avg", "momentum_buffer", ...: the key of the state as its optimizer spells it; "?"
 // for no Role.
 std::string_view Name(Role role);
+// A role that has a number: what other systems' states are held to.
 std::optional<Role> ParseRole(std::string_view name);
-// Whether an optimizer holds it beside the weights: all but weights and random states.
+// The role of any name: that of a known one, else one of its own. Errors: InvalidArgument where the name has
+// other characters than letters, digits and "_-.:", more than 64 of them, or means something else in
+// index.h5; or where there are more than 192 such roles.
+Result<Role> RoleNamed(std::string_view name);
+// All that this process knows, those of names last.
+std::vector<Role> KnownRoles();
+// Whether it is no state of a parameter, but one that is carried along whole: random states, JSON, pickles.
+bool IsOpaque(Role role);
+// Whether an optimizer holds it beside the weights: all but weights and what is opaque.
 bool IsOptimizerState(Role role);
 
 inline constexpr int kReplicated = -1;
