@@ -1,6 +1,5 @@
 // Our own item "cairn" is read first, since it says how parameters are cut. Then all tensors get their
-// places at once: optimizers are found by their param_groups, states by their paths, and weights by the last
-// part of theirs unless two share it. The steps are read before the tensors, since one number that all
+// places at once (dcp_places.h). The steps are read before the tensors, since one number that all
 // parameters share is state, not a tensor. Tensors, items and hyper-parameters follow. In the end every item
 // that was not opened is listed too, so that its bytes need a fate.
 
@@ -12,111 +11,25 @@
 #include "ckpt/io/strict_json.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/dcp/dcp_param_groups.h"
+#include "convert/formats/dcp/dcp_places.h"
 #include "convert/formats/hugging_face/safetensors.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
 namespace {
 
-// What a tensor is to a model.
-struct Place {
-  std::string parameter;
-  std::optional<Role> role = Role::kWeight;
-  bool training = false;  // how far a training was: no tensor of model or optimizer
-};
-
-constexpr std::string_view kModuleWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
-                                                "_checkpoint_wrapped_module."};
-
-std::string WithoutWrappers(std::string name) {
-  for (const std::string_view wrapper : kModuleWrappers)
-    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
-  return name;
+std::vector<DcpName> NamesOf(const DcpIndex& index) {
+  std::vector<DcpName> names;
+  for (const DcpTensor& tensor : index.tensors)
+    names.push_back({tensor.name, tensor.path, tensor.shape.rank()});
+  return names;
 }
 
-// Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in their names.
 std::set<std::string> OptimizersOf(const DcpIndex& index) {
-  std::set<std::string> found;
-  const auto look = [&](const std::string& name) {
-    constexpr std::string_view kGroups = "param_groups.";
-    const size_t at = name.find(kGroups);
-    if (at == 0 || (at != std::string::npos && name[at - 1] == '.')) found.insert(name.substr(0, at));
-  };
-  for (const DcpTensor& tensor : index.tensors) look(tensor.name);
-  for (const DcpBytes& bytes : index.bytes) look(bytes.name);
-  return found;
-}
-
-std::optional<Role> StateRole(std::string_view kind) {
-  if (kind == "master_param") return Role::kMaster;
-  const auto role = ParseRole(kind);
-  return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
-}
-
-// "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
-// module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
-// A place without a role is an unknown state of an optimizer.
-std::optional<Place> OptimizerPlace(const std::string& name, const std::set<std::string>& optimizers) {
-  constexpr std::string_view kState = "state.";
-  const size_t end = name.rfind('.');
-  if (end == std::string::npos) return std::nullopt;
-  const std::optional<Role> role = StateRole(std::string_view(name).substr(end + 1));
-  for (const std::string& optimizer : optimizers) {
-    const size_t begin = optimizer.size() + kState.size();
-    if (name.starts_with(optimizer + std::string(kState)) && begin < end)
-      return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
-  }
-  if (!role) return std::nullopt;
-  size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
-  if (begin == std::string::npos) return std::nullopt;
-  begin += begin == 0 && name.starts_with(kState) ? kState.size() : kState.size() + 1;
-  if (begin >= end) return std::nullopt;
-  return Place{WithoutWrappers(name.substr(begin, end - begin)), role};
-}
-
-std::string_view FirstName(std::string_view name) { return name.substr(0, name.find('.')); }
-
-// Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
-// trainers call so.
-std::set<std::string, std::less<>> TrainingGroups(const DcpIndex& index) {
-  static constexpr std::string_view kKnown[] = {"train_state", "lr_scheduler", "scheduler", "lr_schedulers",
-                                                "schedulers",  "dataloader",   "sampler",   "rng_state",
-                                                "rng_states",  "rng",          "trainer",   "progress"};
-  std::map<std::string_view, int> ranks;  // the largest of each group
-  for (const DcpTensor& tensor : index.tensors) {
-    int& rank = ranks.try_emplace(FirstName(tensor.name), 0).first->second;
-    rank = std::max(rank, tensor.shape.rank());
-  }
-  std::set<std::string, std::less<>> groups;
-  for (const auto& [group, rank] : ranks)
-    if ((rank == 0 && ranks.size() > 1) || std::ranges::find(kKnown, group) != std::end(kKnown))
-      groups.emplace(group);
-  return groups;
-}
-
-// Weights go by the last part of their path, which is the key of the model's state dict, unless two models
-// are in the checkpoint that share names.
-std::vector<Place> PlaceAll(const DcpIndex& index, const std::set<std::string>& optimizers) {
-  const auto training = TrainingGroups(index);
-  std::vector<Place> places;
-  std::set<std::string> names;
-  bool unique = true;
-  for (const DcpTensor& tensor : index.tensors) {
-    auto place = OptimizerPlace(tensor.name, optimizers);
-    const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
-      return tensor.name.starts_with(optimizer + "param_groups.");
-    });
-    if (!place && (hyper || training.contains(FirstName(tensor.name)))) {
-      place = Place{tensor.name, std::nullopt, true};
-    } else if (!place) {
-      place = Place{WithoutWrappers(tensor.path.empty() ? tensor.name : tensor.path.back())};
-      unique = names.insert(place->parameter).second && unique;
-    }
-    places.push_back(*std::move(place));
-  }
-  for (size_t i = 0; !unique && i < places.size(); ++i)
-    if (places[i].role == Role::kWeight) places[i].parameter = WithoutWrappers(index.tensors[i].name);
-  return places;
+  std::vector<std::string_view> names;
+  for (const DcpTensor& tensor : index.tensors) names.push_back(tensor.name);
+  for (const DcpBytes& bytes : index.bytes) names.push_back(bytes.name);
+  return DcpOptimizers(names);
 }
 
 class DcpReader {
@@ -131,7 +44,7 @@ class DcpReader {
 
   Result<std::unique_ptr<ForeignSource>> Open() {
     CAIRN_RETURN_IF_ERROR(ReadOwn());
-    const std::vector<Place> places = PlaceAll(index_, optimizers_);
+    const std::vector<DcpPlace> places = PlaceDcpTensors(NamesOf(index_), optimizers_);
     leave_optimizer_ = IsAllowed(options_, "optimizer") && std::ranges::any_of(places, IsUnknownState);
     if (leave_optimizer_)
       manifest_.history.push_back("the optimizer's state was left out (--allow optimizer)");
@@ -151,13 +64,13 @@ class DcpReader {
     return text;
   }
 
-  static bool IsUnknownState(const Place& place) { return !place.role && !place.training; }
+  static bool IsUnknownState(const DcpPlace& place) { return !place.role && !place.training; }
   static bool IsNumber(const DcpTensor& tensor) {
     return tensor.shape.Volume() == 1 && tensor.chunks.size() == 1;
   }
 
   // One number where all parameters agree, else a tensor for each of them.
-  Status ReadSteps(const std::vector<Place>& places) {
+  Status ReadSteps(const std::vector<DcpPlace>& places) {
     std::set<double> steps;
     for (size_t i = 0; i < places.size(); ++i) {
       const DcpTensor& tensor = index_.tensors[i];
@@ -193,7 +106,7 @@ class DcpReader {
     return Leave(Fate::kTrainingState, tensor);
   }
 
-  Status Add(const DcpTensor& tensor, const Place& place) {
+  Status Add(const DcpTensor& tensor, const DcpPlace& place) {
     if (leave_optimizer_ && !place.training && place.role != Role::kWeight)
       return Leave(Fate::kAllowed, tensor);
     if (IsAllowed(options_, tensor.name)) {
@@ -225,7 +138,7 @@ class DcpReader {
     return OkStatus();
   }
 
-  ParameterSpec SpecOf(const DcpTensor& tensor, const Place& place) const {
+  ParameterSpec SpecOf(const DcpTensor& tensor, const DcpPlace& place) const {
     ParameterSpec spec{.name = place.parameter, .shape = tensor.shape};
     const auto known = specs_.find(spec.name);
     if (known == specs_.end()) return spec;
@@ -293,21 +206,21 @@ class DcpReader {
   }
   Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
     const auto plain = PlainJson(file.root());
-    const auto place = OptimizerPlace(bytes.name, optimizers_);
+    const auto place = DcpStatePlace(bytes.name, optimizers_);
     if (DcpParamGroups::IsOne(bytes)) {
-      groups_.Add(bytes, file.root(), WithoutWrappers);
+      groups_.Add(bytes, file.root(), WithoutModuleWrappers);
     } else if (place) {
       return ReadPlainState(bytes, *place, plain);
     } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {
       TakeNumber(bytes.name, bytes.path, plain->get<double>());
     } else if (!plain || !(plain->is_null() || plain->empty())) {
-      left_.emplace(FirstName(bytes.name));
+      left_.emplace(FirstDcpName(bytes.name));
     }
     builder_.account.LeaveBelow(Fate::kTrainingState, bytes.item.file, file, file.root(), bytes.name);
     return OkStatus();
   }
   // Nothing (momentum_buffer of SGD without momentum), or a step that is a plain number.
-  Status ReadPlainState(const DcpBytes& bytes, const Place& place,
+  Status ReadPlainState(const DcpBytes& bytes, const DcpPlace& place,
                         const std::optional<nlohmann::json>& plain) {
     if (plain && plain->is_null()) return OkStatus();
     if (IsAllowed(options_, bytes.name) || IsAllowed(options_, "optimizer")) {

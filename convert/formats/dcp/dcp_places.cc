@@ -1,0 +1,117 @@
+// Optimizers are found by their param_groups, states by their paths, and weights by the last part of theirs
+// unless two share it.
+#include "convert/formats/dcp/dcp_places.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kModuleWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                                "_checkpoint_wrapped_module."};
+
+std::optional<Role> StateRole(std::string_view kind) {
+  if (kind == "master_param") return Role::kMaster;
+  const auto role = ParseRole(kind);
+  return role && IsOptimizerState(*role) && *role != Role::kMaster ? role : std::nullopt;
+}
+
+// Parts of a checkpoint beside model and optimizer: those that have single numbers alone, and those that
+// trainers call so.
+std::set<std::string, std::less<>> TrainingGroups(std::span<const DcpName> tensors) {
+  static constexpr std::string_view kKnown[] = {"train_state", "lr_scheduler", "scheduler", "lr_schedulers",
+                                                "schedulers",  "dataloader",   "sampler",   "rng_state",
+                                                "rng_states",  "rng",          "trainer",   "progress"};
+  std::map<std::string_view, int> ranks;  // the largest of each group
+  for (const DcpName& tensor : tensors) {
+    int& rank = ranks.try_emplace(FirstDcpName(tensor.name), 0).first->second;
+    rank = std::max(rank, tensor.rank);
+  }
+  std::set<std::string, std::less<>> groups;
+  for (const auto& [group, rank] : ranks)
+    if ((rank == 0 && ranks.size() > 1) || std::ranges::find(kKnown, group) != std::end(kKnown))
+      groups.emplace(group);
+  return groups;
+}
+
+std::string ModelName(const DcpName& tensor) {
+  return WithoutModuleWrappers(tensor.path.empty() ? tensor.name : tensor.path.back());
+}
+
+}  // namespace
+
+std::string WithoutModuleWrappers(std::string name) {
+  for (const std::string_view wrapper : kModuleWrappers)
+    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
+  return name;
+}
+
+std::string_view FirstDcpName(std::string_view name) { return name.substr(0, name.find('.')); }
+
+std::set<std::string> DcpOptimizers(std::span<const std::string_view> names) {
+  constexpr std::string_view kGroups = "param_groups.";
+  std::set<std::string> found;
+  for (const std::string_view name : names) {
+    const size_t at = name.find(kGroups);
+    if (at == 0 || (at != name.npos && name[at - 1] == '.')) found.emplace(name.substr(0, at));
+  }
+  return found;
+}
+
+// "...state.PARAMETER.exp_avg", whose parts are a path of the planner's or one text of it. A model may have a
+// module called "state", so where no param_groups say where the optimizer is, the ending must be a known one.
+std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers) {
+  constexpr std::string_view kState = "state.";
+  const size_t end = name.rfind('.');
+  if (end == std::string::npos) return std::nullopt;
+  const std::optional<Role> role = StateRole(std::string_view(name).substr(end + 1));
+  for (const std::string& optimizer : optimizers) {
+    const size_t begin = optimizer.size() + kState.size();
+    if (name.starts_with(optimizer + std::string(kState)) && begin < end)
+      return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role};
+  }
+  if (!role) return std::nullopt;
+  size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
+  if (begin == std::string::npos) return std::nullopt;
+  begin += begin == 0 && name.starts_with(kState) ? kState.size() : kState.size() + 1;
+  if (begin >= end) return std::nullopt;
+  return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role};
+}
+
+// A number that an optimizer keeps states of is a parameter, whatever its name looks like.
+std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
+                                      const std::set<std::string>& optimizers) {
+  const auto training = TrainingGroups(tensors);
+  std::vector<std::optional<DcpPlace>> states;
+  std::set<std::string> trained;
+  for (const DcpName& tensor : tensors) {
+    states.push_back(DcpStatePlace(tensor.name, optimizers));
+    if (states.back()) trained.insert(states.back()->parameter);
+  }
+  std::vector<DcpPlace> places;
+  std::set<std::string> names;
+  bool unique = true;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const DcpName& tensor = tensors[i];
+    const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
+      return tensor.name.starts_with(optimizer + "param_groups.");
+    });
+    const bool progress =
+        training.contains(FirstDcpName(tensor.name)) && !trained.contains(ModelName(tensor));
+    if (states[i]) {
+      places.push_back(*std::move(states[i]));
+    } else if (hyper || progress) {
+      places.push_back({tensor.name, std::nullopt, true});
+    } else {
+      places.push_back({ModelName(tensor)});
+      unique = names.insert(places.back().parameter).second && unique;
+    }
+  }
+  for (size_t i = 0; !unique && i < places.size(); ++i)
+    if (places[i].role == Role::kWeight) places[i].parameter = WithoutModuleWrappers(tensors[i].name);
+  return places;
+}
+
+}  // namespace cairn

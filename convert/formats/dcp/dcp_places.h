@@ -1,0 +1,49 @@
+// What each tensor of a state dict is to a model, by its name: a parameter, a state that an optimizer keeps
+// of one, or how far a training was.
+//
+// Names are torch.distributed.checkpoint's: the parts of the path in the state dict, joined by dots.
+// Source: torch 2.11, torch/distributed/checkpoint/state_dict.py and _nested_dict.py.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/model/tensor.h"
+
+namespace cairn {
+
+struct DcpName {
+  std::string name;
+  std::vector<std::string> path;  // as the planner unflattens it; empty where it did not flatten
+  int rank = 0;                   // dimensions of the tensor
+};
+
+struct DcpPlace {
+  std::string parameter;
+  std::optional<Role> role = Role::kWeight;  // nothing: a state of no known optimizer, or of the training
+  bool training = false;                     // how far a training was: no tensor of model or optimizer
+};
+
+// Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in the names of
+// its tensors and items.
+std::set<std::string> DcpOptimizers(std::span<const std::string_view> names);
+
+// Of a name below "state." of an optimizer; nothing for any other.
+std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers);
+
+// Of each tensor. Weights go by the last part of their path, which is the key of the model's state dict,
+// unless two models are in the checkpoint that share names.
+std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
+                                      const std::set<std::string>& optimizers);
+
+// Without what torch.compile, FSDP1 and activation checkpointing put into the names of modules.
+std::string WithoutModuleWrappers(std::string name);
+
+// "model" of "model.layers.0.weight".
+std::string_view FirstDcpName(std::string_view name);
+
+}  // namespace cairn
