@@ -21,11 +21,12 @@ constexpr std::string_view kRoomName = "team-room";
 constexpr std::string_view kFailedName = "team-failed";
 constexpr uint64_t kMaxTextBytes = 64 << 10;
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr auto kStartDeadline = std::chrono::minutes(2);
-constexpr auto kProgressDeadline = std::chrono::minutes(30);  // a unit is at most a GiB or one tensor
 constexpr auto kDismissDeadline = std::chrono::seconds(30);
 
-std::string EndedName(int rank) { return fmt::format("team-ended-{:05}", rank); }
+constexpr size_t kMaxNamedRanks = 8;
+constexpr std::string_view kEndedPrefix = "team-ended-";
+
+std::string EndedName(int rank) { return fmt::format("{}{:05}", kEndedPrefix, rank); }
 
 int Number(const char* text) {
   int value = -1;
@@ -43,8 +44,19 @@ struct Progress {
 Result<Progress> ProgressOf(FileSystem& fs, const std::string& directory) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   Progress progress{.files = names.size()};
-  for (const std::string& name : names) progress.ended += name.starts_with("team-ended-") ? 1 : 0;
+  for (const std::string& name : names) progress.ended += name.starts_with(kEndedPrefix) ? 1 : 0;
   return progress;
+}
+
+// "3, 17 and 2 more", of the ranks but 0 that are not through.
+std::string MissingRanks(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+  std::vector<int> missing;
+  for (int rank = 1; rank < team.size; ++rank)
+    if (!fs.Stat(JoinPath(directory, EndedName(rank))).ok()) missing.push_back(rank);
+  const size_t named = std::min(missing.size(), kMaxNamedRanks);
+  std::string text =
+      fmt::format("{}", fmt::join(missing.begin(), missing.begin() + static_cast<int64_t>(named), ", "));
+  return named == missing.size() ? text : fmt::format("{} and {} more", text, missing.size() - named);
 }
 
 // By the other ranks, once all of them have said it.
@@ -106,14 +118,14 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
 
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
-  const auto deadline = Clock::now() + kStartDeadline;
+  const auto deadline = Clock::now() + team.start_patience;
   while (Clock::now() < deadline) {
     const auto text = ReadSmallFile(fs, JoinPath(directory, kRoomName), kMaxTextBytes);
     if (text.ok() && *text == team.launch + "\n") return OkStatus();
     std::this_thread::sleep_for(kPoll);
   }
   return Aborted("{}: rank 0 did not begin within {} s; see its message", directory,
-                 std::chrono::seconds(kStartDeadline).count());
+                 team.start_patience.count());
 }
 
 Status CheckTeam(FileSystem& fs, const std::string& directory) {
@@ -134,7 +146,7 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
 
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   Progress last;
-  for (auto since = Clock::now(); Clock::now() - since < kProgressDeadline;) {
+  for (auto since = Clock::now(); Clock::now() - since < team.patience;) {
     CAIRN_RETURN_IF_ERROR(CheckTeam(fs, directory));
     CAIRN_ASSIGN_OR_RETURN(const Progress now, ProgressOf(fs, directory));
     if (const std::optional<uint64_t> bytes = BytesReadBy(fs, directory, team)) {
@@ -145,8 +157,8 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
     last = now;
     std::this_thread::sleep_for(kPoll);
   }
-  return Aborted("{}: {} of {} other ranks are through and no rank made progress for {} s", directory,
-                 last.ended, team.size - 1, std::chrono::seconds(kProgressDeadline).count());
+  return Aborted("{}: no rank made progress for {} s; not through: rank {}", directory, team.patience.count(),
+                 MissingRanks(fs, directory, team));
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
@@ -158,12 +170,13 @@ void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& t
   }
 }
 
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const std::string& final_path) {
-  const auto deadline = Clock::now() + kProgressDeadline;
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                      const std::string& final_path) {
+  const auto deadline = Clock::now() + team.patience;
   while (Clock::now() < deadline) {
     if (fs.Stat(final_path).ok()) return OkStatus();
-    if (const Status team = CheckTeam(fs, directory); !team.ok())
-      return fs.Stat(final_path).ok() ? OkStatus() : team;  // it was renamed in between
+    if (const Status failed = CheckTeam(fs, directory); !failed.ok())
+      return fs.Stat(final_path).ok() ? OkStatus() : failed;  // it was renamed in between
     std::this_thread::sleep_for(kPoll);
   }
   return Aborted("{}: rank 0 did not finish; see its message", directory);

@@ -1,11 +1,13 @@
-// The processes of one parallel launch that share a reshape, and how they meet: by small files in the
-// target's partial directory, which all of them must see anyway.
+// The processes of one parallel launch that make one step together (a reshape, a save of another program's
+// state), and how they meet: by small files in the step's partial directory, which all of them must see
+// anyway.
 //
 // mpirun, srun and other PMI launchers tell each process its rank by environment variables; no MPI library is
 // loaded. Rank 0 makes the directory and publishes the step. Every rank leaves a file when it is through; the
 // first failure leaves one that ends all others. Waiting has a deadline that any progress of a peer renews.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -17,6 +19,9 @@ struct RankTeam {
   int rank = 0;
   int size = 1;
   std::string launch;  // names this launch; another run of the same command has another; empty: nothing does
+  std::chrono::seconds start_patience{120};  // until rank 0 begins
+  std::chrono::seconds patience{
+      30 * 60};  // with ranks that make no progress: a unit is at most a GiB or one tensor
 
   // Of OMPI_COMM_WORLD_*, PMI_* or a Slurm step's variables; alone where none of them is set.
   // `get_env` as std::getenv.
@@ -37,12 +42,13 @@ Status CheckTeam(FileSystem& fs, const std::string& directory);
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read);
 // Rank 0 waits until every other rank is through, and gets the bytes that they read in all.
-// Errors: Aborted: a failure, or no progress for long.
+// Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // After a failure rank 0 waits, for a while, until nobody writes into the directory any more.
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The others wait until `directory` has become `final_path`. Errors: Aborted where it is gone instead.
-Status AwaitPublished(FileSystem& fs, const std::string& directory, const std::string& final_path);
+Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
+                      const std::string& final_path);
 
 // True for the names that a team leaves in the directory.
 bool IsTeamFileName(std::string_view name);

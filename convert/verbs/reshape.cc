@@ -115,7 +115,8 @@ class ReshapeRun {
     if (status.ok()) status = source_.CheckRead();
     if (!team_.alone()) LeaveTeam(fs_, directory_, team_, status, source_.bytes_read());
     ReshapeResult result{.directory = final_path_, .bytes_resumed = bytes_resumed_};
-    if (status.ok()) status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, final_path_);
+    if (status.ok())
+      status = team_.leads() ? Publish(result) : AwaitPublished(fs_, directory_, team_, final_path_);
     if (status.ok() && partial_) Keep();
     if (status.ok()) return result;
     if (team_.leads() && !team_.alone()) {
