@@ -1,7 +1,7 @@
 // Make() puts the tensors of a parameter's roles together and tries every position once, so that a topology
 // that does not fit fails before the first byte is written. Stage() then plans one stage at a time. It asks
-// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. Random
-// states are dealt to the shards whole, by their number.
+// placement.h once per tensor parallel rank, and gives each placed box to all roles of the parameter. What
+// is opaque is dealt to the shards whole, by their number.
 
 #include "convert/stream/step_plan.h"
 
@@ -56,8 +56,8 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
   std::unordered_map<std::string, uint32_t> index_of;
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     const ParameterSpec& spec = tensors[i].spec;
-    if (tensors[i].role == Role::kRng) {
-      plan.random_states_.push_back(i);
+    if (IsOpaque(tensors[i].role)) {
+      plan.opaque_.push_back(i);
       continue;
     }
     // A state of another shape than its parameter's (a number, a row) is a piece of its own that no rank
@@ -99,12 +99,12 @@ std::vector<PlannedShard> StepPlan::Stage(int pp_rank) const {
           shard.pieces.push_back({.tensor = tensor, .box = placed.box, .range = placed.range});
     }
   }
-  for (size_t i = 0; i < random_states_.size(); ++i) {
+  for (size_t i = 0; i < opaque_.size(); ++i) {
     const int at = static_cast<int>(i % topology_.world()) - first;
     if (at < 0 || at >= static_cast<int>(shards.size())) continue;
-    const Dims& shape = tensors_[random_states_[i]].spec.shape;
+    const Dims& shape = tensors_[opaque_[i]].spec.shape;
     shards[at].pieces.push_back(
-        {.tensor = random_states_[i], .box = Box::Whole(shape), .range = {0, shape.Volume()}});
+        {.tensor = opaque_[i], .box = Box::Whole(shape), .range = {0, shape.Volume()}});
   }
   return shards;
 }

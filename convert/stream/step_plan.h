@@ -46,7 +46,7 @@ class StepPlan {
   Topology topology_;
   std::vector<ParameterSpec> specs_;
   std::vector<std::vector<uint32_t>> roles_;  // of each spec: the tensors of its roles
-  std::vector<uint32_t> random_states_;
+  std::vector<uint32_t> opaque_;
 };
 
 // What it takes to make the step of the source's tensors: planned stage by stage, no byte is read. Errors:

@@ -64,8 +64,7 @@ class Chooser {
   // Adam's are the two moments together; one alone is another optimizer's.
   Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
     const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
-    for (int number = 1; ParseRole(Name(static_cast<Role>(number))); ++number) {
-      const Role role = static_cast<Role>(number);
+    for (const Role role : KnownRoles()) {
       if (!IsOptimizerState(role) || role == Role::kMaster) continue;
       const auto found = Find(spec, role);
       if (!found) continue;
