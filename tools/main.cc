@@ -24,10 +24,10 @@ using AddCommand = void (*)(CLI::App& app, Verb& verb);
 
 // In the order of --help. Each adds its subcommand to `app`, and sets `verb` when that one was given.
 constexpr AddCommand kCommands[] = {
-    AddTrainCommand,   AddDataCommand,        AddLsCommand,   AddInspectCommand, AddVerifyCommand,
-    AddSealCommand,    AddFingerprintCommand, AddDiffCommand, AddReshapeCommand, AddStripCommand,
-    AddConvertCommand, AddArchiveCommand,     AddPlanCommand, AddReportCommand,  AddBenchCommand,
-    AddManualCommand,  AddCompletionCommand};
+    AddTrainCommand,   AddDataCommand,        AddLsCommand,        AddInspectCommand, AddVerifyCommand,
+    AddSealCommand,    AddFingerprintCommand, AddDiffCommand,      AddReshapeCommand, AddStripCommand,
+    AddConvertCommand, AddArchiveCommand,     AddPlanCommand,      AddReportCommand,  AddBenchCommand,
+    AddServeCommand,   AddManualCommand,      AddCompletionCommand};
 
 // "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
 std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {

@@ -25,6 +25,7 @@ void AddPlanCommand(CLI::App& app, Verb& verb);
 void AddReportCommand(CLI::App& app, Verb& verb);
 void AddReshapeCommand(CLI::App& app, Verb& verb);
 void AddSealCommand(CLI::App& app, Verb& verb);
+void AddServeCommand(CLI::App& app, Verb& verb);
 void AddStripCommand(CLI::App& app, Verb& verb);
 void AddTrainCommand(CLI::App& app, Verb& verb);
 void AddVerifyCommand(CLI::App& app, Verb& verb);

@@ -1,0 +1,40 @@
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tools/cli/exit_code.h"
+#include "tools/commands/commands.h"
+#include "tools/serve/server.h"
+
+namespace cairn {
+namespace {
+
+// What ends the training must not end the save that it handed over; a closed socket does, once that is done.
+void IgnoreSignalsOfTheJob() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) (void)std::signal(number, SIG_IGN);
+}
+
+Result<int> RunServe() {
+  struct stat info {};
+  if (::fstat(STDIN_FILENO, &info) != 0 || !S_ISSOCK(info.st_mode))
+    return InvalidArgument("serve: stdin is not a socket; cairn.torch starts this helper, a user does not");
+  IgnoreSignalsOfTheJob();
+  CAIRN_RETURN_IF_ERROR(ServeTrainer(UniqueFd(STDIN_FILENO)));
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App& app, Verb& verb) {
+  CLI::App* serve =
+      app.add_subcommand("serve", "save and load for a training in Python, as its helper process");
+  serve->footer(
+      "cairn.torch starts one for each rank, with a socket as stdin: docs/serve-protocol.md. It finishes the "
+      "save that it was given also where the training dies.\n\n" +
+      HelpFooter("python -c 'import cairn.torch' # starts it at the first save"));
+  serve->callback([&verb] { verb = [] { return RunServe(); }; });
+}
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// A JSON object and bytes behind it that its fields point into: what `cairn serve` and its trainer tell each
+// other, and what ranks leave for the one that commits.
+//
+// u32 bytes of the JSON, u64 bytes of the tail, the JSON, the tail; little-endian.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "ckpt/base/status.h"
+
+namespace cairn {
+
+struct Packet {
+  nlohmann::json head = nlohmann::json::object();
+  std::string tail;
+};
+
+inline constexpr size_t kPacketHeaderBytes = 4 + 8;
+inline constexpr uint64_t kMaxPacketTail = uint64_t{1} << 32;
+
+std::string EncodePacket(const Packet& packet);
+
+// What a packet's first kPacketHeaderBytes say of the rest. Errors: Corrupt where the tail is larger than
+// kMaxPacketTail.
+struct PacketSize {
+  uint32_t head = 0;
+  uint64_t tail = 0;
+};
+Result<PacketSize> SizeOfPacket(std::string_view header);
+// Errors: Corrupt where the bytes are not one packet, whole.
+Result<Packet> DecodePacket(std::string_view bytes);
+
+// The bytes of `tail` that [at, n] names. Errors: Corrupt.
+Result<std::string_view> TailPart(std::string_view tail, const nlohmann::json& where);
+
+}  // namespace cairn

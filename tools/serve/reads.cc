@@ -1,0 +1,137 @@
+#include "tools/serve/reads.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "tools/serve/save_plan.h"
+#include "tools/serve/state_dict.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMaxStateDictBytes = uint64_t{1} << 30;
+
+// Several ranks of a node load at once.
+int LoadThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8); }
+
+Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor) {
+  const TensorEntry& entry = source.catalog().tensors[tensor];
+  if (entry.bytes() > kMaxStateDictBytes)
+    return NotSupported("{}: {} holds {} bytes of no tensor", source.name(), DisplayName(entry),
+                        entry.bytes());
+  std::string bytes(entry.bytes(), '\0');
+  if (bytes.empty()) return bytes;
+  CAIRN_RETURN_IF_ERROR(
+      source.ReadBox(tensor, Box::Whole(entry.spec.shape), std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+// What a save of a state dict left beside its tensors; empty for other checkpoints.
+Result<ReadStateDict> StateDictOf(CheckpointSource& source) {
+  const auto found = TensorLookup(source.catalog()).Find(kStateDictName, Role::kJson);
+  if (!found.ok()) return ReadStateDict();
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadWhole(source, *found));
+  Result<ReadStateDict> read = ParseStateDict(text);
+  return read.ok() ? read : read.status().WithContext(source.name());
+}
+
+// FQN by name and role.
+std::map<std::pair<std::string, std::string>, std::string> FqnsOf(const ReadStateDict& read) {
+  std::map<std::pair<std::string, std::string>, std::string> fqns;
+  for (const auto& [fqn, where] : read.tensors.items())
+    fqns[{where.value("name", ""), where.value("role", "")}] = fqn;
+  return fqns;
+}
+
+nlohmann::json DescribeTensors(const TensorTable& table, const ReadStateDict& read) {
+  const auto fqns = FqnsOf(read);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const TensorEntry& tensor : table.tensors) {
+    const std::string role(Name(tensor.role));
+    const auto found = fqns.find({tensor.spec.name, role});
+    const bool own = !fqns.empty() && IsOpaque(tensor.role);
+    const Dims& shape = tensor.spec.shape;
+    nlohmann::json fqn = found != fqns.end() ? found->second : DisplayName(tensor);
+    rows.push_back({{"fqn", own ? nlohmann::json() : std::move(fqn)},
+                    {"name", tensor.spec.name},
+                    {"role", role},
+                    {"dtype", Name(tensor.dtype)},
+                    {"shape", std::vector<uint64_t>(shape.begin(), shape.end())}});
+  }
+  return rows;
+}
+
+nlohmann::json PathsOf(const ReadStateDict& read) {
+  nlohmann::json paths = nlohmann::json::object();
+  for (const auto& [fqn, where] : read.tensors.items())
+    if (where.contains("path")) paths[fqn] = where["path"];
+  return paths;
+}
+
+}  // namespace
+
+Result<Packet> Reads::Open(const nlohmann::json& request) {
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>()));
+  CheckpointSource& source = opened.source();
+  CAIRN_ASSIGN_OR_RETURN(const ReadStateDict read, StateDictOf(source));
+  const Manifest& manifest = source.manifest();
+  Packet reply;
+  nlohmann::json objects = read.values;
+  for (const auto& [fqn, where] : read.pickles.items()) {
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t tensor, TensorLookup(source.catalog()).Find(fqn, Role::kPickle));
+    CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(source, tensor));
+    objects[fqn] = where;
+    objects[fqn]["pickle"] = {reply.tail.size(), bytes.size()};
+    reply.tail += bytes;
+  }
+  reply.head = {{"handle", next_handle_},
+                {"dir", source.name()},
+                {"step", manifest.step},
+                {"format", opened.foreign ? "foreign" : "cairn"},
+                {"tensors", DescribeTensors(source.catalog(), read)},
+                {"objects", std::move(objects)},
+                {"paths", PathsOf(read)},
+                {"state", manifest.state},
+                {"model", manifest.model}};
+  opened_.emplace(next_handle_++, std::move(opened));
+  return reply;
+}
+
+Status Reads::AddWindow(const nlohmann::json& request, UniqueFd descriptor) {
+  CAIRN_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(std::move(descriptor)));
+  windows_.insert_or_assign(request.at("window").get<int64_t>(), std::move(memory));
+  return OkStatus();
+}
+
+Status Reads::Read(const nlohmann::json& request) {
+  const auto opened = opened_.find(request.at("handle").get<int64_t>());
+  const auto window = windows_.find(request.at("window").get<int64_t>());
+  if (opened == opened_.end() || window == windows_.end())
+    return Corrupt("a handle or a window that is not there");
+  CheckpointSource& source = opened->second.source();
+  const std::span<std::byte> memory = window->second.bytes();
+  std::vector<ReadRequest> boxes;
+  for (const nlohmann::json& said : request.at("boxes")) {
+    const auto tensor = said.at("tensor").get<uint64_t>(), at = said.at("at").get<uint64_t>();
+    if (tensor >= source.catalog().tensors.size()) return Corrupt("a tensor that is not there");
+    const TensorEntry& entry = source.catalog().tensors[tensor];
+    CAIRN_ASSIGN_OR_RETURN(const Box box, BoxIn(entry.spec.shape, said));
+    const uint64_t bytes = box.Volume() * SizeOf(entry.dtype);
+    if (at > memory.size() || bytes > memory.size() - at) return Corrupt("a place outside of the window");
+    boxes.push_back({static_cast<uint32_t>(tensor), box, memory.subspan(at, bytes)});
+  }
+  if (opened->second.step.reader) return opened->second.step.reader->Load(boxes, {.threads = LoadThreads()});
+  for (const ReadRequest& box : boxes) CAIRN_RETURN_IF_ERROR(source.ReadBox(box.tensor, box.box, box.out));
+  return OkStatus();
+}
+
+Status Reads::Close(const nlohmann::json& request) {
+  windows_.erase(request.value("window", int64_t{-1}));
+  const auto opened = opened_.find(request.value("handle", int64_t{-1}));
+  if (opened == opened_.end()) return OkStatus();
+  const Status whole = opened->second.source().CheckRead();
+  opened_.erase(opened);
+  return whole;
+}
+
+}  // namespace cairn

@@ -1,0 +1,34 @@
+// Checkpoints that a trainer reads: what is in them, and boxes of their tensors into its memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tools/serve/packet.h"
+#include "tools/serve/shared_memory.h"
+#include "tools/source/open_ckpt.h"
+
+namespace cairn {
+
+class Reads {
+ public:
+  // {"path"}: a step, a run (its newest step that opens), or any format of another system. What is in it, for
+  // the reply; pickles in the tail. Errors: those of OpenAnyCkpt.
+  Result<Packet> Open(const nlohmann::json& request);
+  // {"window"}: memory that the trainer made.
+  Status AddWindow(const nlohmann::json& request, UniqueFd descriptor);
+  // {"handle", "window", "boxes": [{"tensor", "offset", "extent", "at"}]}: all of them, verified. Errors:
+  // Corrupt where a box or a place is none; those of reading.
+  Status Read(const nlohmann::json& request);
+  // {"handle"?, "window"?}. Errors: Corrupt where sums over more than was asked for do not hold of what was
+  // read.
+  Status Close(const nlohmann::json& request);
+
+ private:
+  std::map<int64_t, OpenedSource> opened_;  // by handle
+  std::map<int64_t, SharedMemory> windows_;
+  int64_t next_handle_ = 1;
+};
+
+}  // namespace cairn

@@ -1,0 +1,66 @@
+#include "tools/serve/save_plan.h"
+
+#include "ckpt/model/layout.h"
+
+namespace cairn {
+namespace {
+
+Result<Dims> DimsOf(const nlohmann::json& said) {
+  if (!said.is_array() || said.size() > kMaxRank) return Corrupt("not a list of extents");
+  Dims dims;
+  for (const nlohmann::json& number : said) {
+    if (!number.is_number_unsigned()) return Corrupt("not a list of extents");
+    dims.push_back(number.get<uint64_t>());
+  }
+  return dims;
+}
+
+}  // namespace
+
+Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
+  Box box;
+  CAIRN_ASSIGN_OR_RETURN(box.offset, DimsOf(said.value("offset", nlohmann::json())));
+  CAIRN_ASSIGN_OR_RETURN(box.extent, DimsOf(said.value("extent", nlohmann::json())));
+  if (box.offset.rank() != shape.rank() || box.extent.rank() != shape.rank())
+    return Corrupt("a box of another number of dimensions than its tensor");
+  for (int i = 0; i < shape.rank(); ++i)
+    if (box.extent[i] == 0 || box.extent[i] > shape[i] || box.offset[i] > shape[i] - box.extent[i])
+      return Corrupt("a box outside of its tensor");
+  return box;
+}
+
+Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) {
+  CAIRN_ASSIGN_OR_RETURN(SharedMemory none, SharedMemory::Make(0));
+  auto plan = std::make_unique<SavePlan>(SavePlan{.memory = std::move(none)});
+  plan->rank = request.at("rank").get<int>();
+  plan->world = request.at("world").get<int>();
+  if (plan->rank < 0 || plan->rank >= plan->world || plan->world > kMaxWorld)
+    return InvalidArgument("rank {} of {}", plan->rank, plan->world);
+  std::vector<TensorEntry> entries;
+  std::vector<Piece> pieces;
+  for (const nlohmann::json& said : request.at("tensors")) {
+    CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(said));
+    const Dims& shape = tensor.entry.spec.shape;
+    plan->offsets.emplace_back();
+    for (const nlohmann::json& where : said.at("pieces")) {
+      const Result<Box> box = BoxIn(shape, where);
+      if (!box.ok()) return box.status().WithContext(tensor.fqn);
+      plan->offsets.back().push_back(pieces.size());
+      pieces.push_back(
+          {.tensor = static_cast<uint32_t>(plan->tensors.size()), .box = *box, .range = {0, box->Volume()}});
+    }
+    plan->tensors.push_back(std::move(tensor));
+  }
+  PlaceTensors(plan->tensors, request.value("names", std::vector<std::string>()));
+  if (pieces.empty()) return plan;
+  for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);
+  CAIRN_ASSIGN_OR_RETURN(ShardPlan shard,
+                         ShardPlan::Make(ShardName(plan->rank), StepIdentity{}, entries, std::move(pieces)));
+  for (auto& places : plan->offsets)
+    for (uint64_t& place : places) place = shard.OffsetOf(place);
+  CAIRN_ASSIGN_OR_RETURN(plan->memory, SharedMemory::Make(shard.file_bytes()));
+  plan->shard.emplace(std::move(shard));
+  return plan;
+}
+
+}  // namespace cairn

@@ -1,0 +1,259 @@
+// One thread hears the trainer. Saves go through one thread, reads through another, each in the order in
+// which they were asked for, so that a save never waits for a load. Every request gets one reply; a save says
+// "written" before, from when on its memory may be filled again.
+
+#include "tools/serve/server.h"
+
+#include <map>
+#include <memory>
+
+#include "ckpt/base/worker_pool.h"
+#include "tools/serve/message_socket.h"
+#include "tools/serve/reads.h"
+#include "tools/serve/save_plan.h"
+#include "tools/serve/step_save.h"
+
+namespace cairn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The Python side has an exception for each.
+std::string_view KindName(StatusKind kind) {
+  switch (kind) {
+    case StatusKind::kOk:
+      return "ok";
+    case StatusKind::kNotFound:
+      return "not_found";
+    case StatusKind::kCorrupt:
+      return "corrupt";
+    case StatusKind::kInvalidArgument:
+      return "invalid_argument";
+    case StatusKind::kNotSupported:
+      return "not_supported";
+    case StatusKind::kAlreadyExists:
+      return "already_exists";
+    case StatusKind::kNoSpace:
+      return "no_space";
+    case StatusKind::kIoError:
+      return "io_error";
+    case StatusKind::kAborted:
+      return "aborted";
+  }
+  return "io_error";
+}
+
+// A save from its begin to its end.
+struct RunningSave {
+  RunningSave(FileSystem& fs, HeldRuns& runs, SaveRequest request) : save(fs, runs, std::move(request)) {}
+
+  StepSave save;
+  Clock::time_point started = Clock::now();
+  Status begun;  // of rank 0
+};
+
+struct Given {  // to save
+  std::shared_ptr<SavePlan> plan;
+  std::vector<Packet> groups;
+  SaveOptions options;
+};
+
+// The groups of a request, each with its own part of the tail.
+Result<std::vector<Packet>> GroupsOf(const Packet& request) {
+  const nlohmann::json objects = request.head.value("objects", nlohmann::json::object());
+  std::vector<Packet> groups;
+  for (const auto& [name, group] : objects.items()) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string_view tail, TailPart(request.tail, group.at("tail")));
+    groups.push_back({{{"values", group.at("values")}}, std::string(tail)});
+  }
+  return groups;
+}
+
+SaveOptions OptionsOf(const nlohmann::json& request) {
+  const nlohmann::json said = request.value("options", nlohmann::json::object());
+  return {.compress = said.value("compress", false),
+          .model = said.value("model", nlohmann::json::object()),
+          .state = said.value("state", nlohmann::json::object())};
+}
+
+class Server {
+ public:
+  explicit Server(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  Status Run() {
+    Status heard = Hear();
+    for (auto& [nonce, save] : begun_) Abandon(save, "its training ended before its state was copied");
+    (void)reads_.Finish();
+    (void)saves_.Finish();
+    return heard;
+  }
+
+ private:
+  Status Hear() {
+    while (true) {
+      CAIRN_ASSIGN_OR_RETURN(std::optional<Message> message, socket_.Receive());
+      if (!message) return OkStatus();
+      const int64_t id = message->packet.head.value("id", int64_t{0});
+      const Status taken = Guarded([&] { return Take(id, *message); });
+      if (!taken.ok()) Fail(id, taken);
+    }
+  }
+
+  // What is not of the kind that it should be is the other side's error.
+  template <typename Work>
+  static Status Guarded(const Work& work) {
+    try {
+      return work();
+    } catch (const nlohmann::json::exception& error) {
+      return Corrupt("{}", error.what());
+    }
+  }
+  template <typename Work>
+  static void Push(WorkerPool& pool, Work work) {
+    (void)pool.Push([work](size_t) {
+      (void)Guarded(work);
+      return OkStatus();
+    });
+  }
+
+  void Reply(int64_t id, Packet ok = {}, int descriptor = -1) {
+    socket_.Send({{{"id", id}, {"ok", std::move(ok.head)}}, std::move(ok.tail)}, descriptor);
+  }
+  void Fail(int64_t id, const Status& status) {
+    socket_.Send({{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}});
+  }
+  void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
+
+  // Errors: what keeps the request from being begun; else it is answered, now or later.
+  Status Take(int64_t id, Message& message) {
+    const nlohmann::json& head = message.packet.head;
+    const std::string what = head.value("do", "");
+    if (what == "plan") return Plan(id, head);
+    if (what == "forget") return Forget(id, head);
+    if (what == "begin") return Begin(id, head);
+    if (what == "save") return Save(id, message.packet);
+    if (what == "abort") return Abort(id, head);
+    if (what == "window") return AddWindow(id, message);
+    if (what == "open" || what == "read" || what == "close") return Read(id, what, head);
+    return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
+  }
+
+  Status Plan(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<SavePlan> plan, SavePlan::Make(head));
+    Reply(id, {{{"bytes", plan->memory.bytes().size()}, {"offsets", plan->offsets}}, {}},
+          plan->memory.descriptor());
+    plans_[head.at("plan").get<int64_t>()] = std::move(plan);
+    return OkStatus();
+  }
+  Status Forget(int64_t id, const nlohmann::json& head) {
+    plans_.erase(head.at("plan").get<int64_t>());
+    Reply(id);
+    return OkStatus();
+  }
+
+  Status Begin(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(SaveRequest request, SaveRequest::Parse(head));
+    const std::string nonce = request.nonce;
+    auto save = std::make_shared<RunningSave>(fs_, runs_, std::move(request));
+    begun_[nonce] = save;
+    Push(saves_, [this, id, save] {
+      save->begun = save->save.Begin();
+      Answer(id, save->begun);
+      return OkStatus();
+    });
+    return OkStatus();
+  }
+
+  Status Save(int64_t id, const Packet& request) {
+    const auto begun = begun_.find(request.head.at("nonce").get<std::string>());
+    if (begun == begun_.end()) return Corrupt("a save that was not begun");
+    const std::shared_ptr<RunningSave> save = begun->second;
+    const auto given = std::make_shared<Given>();
+    const auto plan = plans_.find(request.head.at("plan").get<int64_t>());
+    if (plan == plans_.end()) return Corrupt("a save of a plan that is not there");
+    given->plan = plan->second;
+    given->options = OptionsOf(request.head);
+    CAIRN_ASSIGN_OR_RETURN(given->groups, GroupsOf(request));
+    begun_.erase(begun);
+    Push(saves_, [this, id, save, given] {
+      const Status saved = Guarded([&] { return Flush(id, *save, *given); });
+      if (!saved.ok()) {
+        Fail(id, saved);
+        save->save.Abandon(saved);
+      }
+      return OkStatus();
+    });
+    return OkStatus();
+  }
+
+  Status Abort(int64_t id, const nlohmann::json& head) {
+    const auto begun = begun_.find(head.at("nonce").get<std::string>());
+    if (begun != begun_.end()) {
+      Abandon(begun->second, head.value("error", "its training gave the save up"));
+      begun_.erase(begun);
+    }
+    Reply(id);
+    return OkStatus();
+  }
+  void Abandon(const std::shared_ptr<RunningSave>& save, const std::string& why) {
+    Push(saves_, [save, why] {
+      if (save->begun.ok()) save->save.Abandon(Aborted("{}", why));
+      return OkStatus();
+    });
+  }
+
+  Status Flush(int64_t id, RunningSave& running, const Given& given) {
+    CAIRN_RETURN_IF_ERROR(running.begun);
+    CAIRN_RETURN_IF_ERROR(running.save.WriteShard(*given.plan, given.options));
+    const double written = SecondsSince(running.started);
+    socket_.Send({{{"id", id}, {"event", "written"}}, {}});
+    CAIRN_RETURN_IF_ERROR(running.save.Finish(*given.plan, given.groups, given.options));
+    Reply(id, {{{"step_dir", running.save.step_dir()},
+                {"written_s", written},
+                {"durable_s", SecondsSince(running.started)}},
+               {}});
+    return OkStatus();
+  }
+  static double SecondsSince(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  Status AddWindow(int64_t id, Message& message) {
+    const auto descriptor = std::make_shared<UniqueFd>(std::move(message.descriptor));
+    Push(reads_, [this, id, head = message.packet.head, descriptor] {
+      Answer(id, Guarded([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
+      return OkStatus();
+    });
+    return OkStatus();
+  }
+
+  Status Read(int64_t id, const std::string& what, const nlohmann::json& head) {
+    Push(reads_, [this, id, what, head] {
+      const Status status = Guarded([&]() -> Status {
+        if (what == "read") return served_.Read(head);
+        if (what == "close") return served_.Close(head);
+        CAIRN_ASSIGN_OR_RETURN(Packet opened, served_.Open(head));
+        Reply(id, std::move(opened));
+        return OkStatus();
+      });
+      if (!status.ok() || what != "open") Answer(id, status);
+      return OkStatus();
+    });
+    return OkStatus();
+  }
+
+  FileSystem& fs_ = FileSystem::Posix();
+  MessageSocket socket_;
+  std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
+  std::map<std::string, std::shared_ptr<RunningSave>> begun_;  // by nonce; not handed over yet
+  HeldRuns runs_;                                              // of the saving thread
+  Reads served_;                                               // of the reading thread
+  WorkerPool saves_{1};
+  WorkerPool reads_{1};  // last: threads end before what they use
+};
+
+}  // namespace
+
+Status ServeTrainer(UniqueFd socket) { return Server(std::move(socket)).Run(); }
+
+}  // namespace cairn

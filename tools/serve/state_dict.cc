@@ -1,0 +1,159 @@
+#include "tools/serve/state_dict.h"
+
+#include "ckpt/io/strict_json.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kVersion = 1;
+
+TensorEntry BytesEntry(const std::string& name, Role role, size_t bytes) {
+  TensorEntry entry{.role = role, .dtype = Dtype::kU8};
+  entry.spec.name = name;
+  entry.spec.shape.push_back(bytes);
+  return entry;
+}
+
+// The path alone, where there is one.
+nlohmann::json WithPath(nlohmann::json row, const nlohmann::json& path) {
+  if (!path.is_null()) row["path"] = path;
+  return row;
+}
+
+// Where in a group's tail the bytes of a value are; null for JSON.
+nlohmann::json PlaceOf(const nlohmann::json& value) {
+  if (value.contains("pickle")) return value["pickle"];
+  return value.contains("tensor") ? value["tensor"].value("data", nlohmann::json()) : nlohmann::json();
+}
+
+Result<StateValue> ValueOf(const std::string& fqn, const nlohmann::json& value, std::string_view tail) {
+  const int kinds = (value.contains("json") ? 1 : 0) + (value.contains("pickle") ? 1 : 0) +
+                    (value.contains("tensor") ? 1 : 0);
+  const bool is_text = !value.contains("json") || value["json"].is_string();
+  if (kinds != 1 || !is_text) return Corrupt("{}: neither JSON nor bytes nor a tensor", fqn);
+  StateValue read{value, {}};
+  const nlohmann::json place = PlaceOf(value);
+  if (place.is_null()) return read;
+  CAIRN_ASSIGN_OR_RETURN(const std::string_view bytes, TailPart(tail, place));
+  read.bytes = bytes;
+  if (value.contains("pickle"))
+    read.value["pickle"] = nullptr;
+  else
+    read.value["tensor"]["data"] = nullptr;
+  return read;
+}
+
+}  // namespace
+
+Status StateDict::Add(int rank, const Packet& group) {
+  const auto values = group.head.find("values");
+  if (values == group.head.end() || !values->is_object()) return Corrupt("a group without values");
+  for (const auto& [fqn, value] : values->items()) {
+    CAIRN_ASSIGN_OR_RETURN(StateValue read, ValueOf(fqn, value, group.tail));
+    const auto [at, added] = values_.try_emplace(fqn, rank, std::move(read));
+    if (added || at->second.second == read || !differ_.insert(fqn).second) continue;
+    differences_.push_back(
+        fmt::format("rank {} had another {}; rank {}'s was kept", rank, fqn, at->second.first));
+  }
+  return OkStatus();
+}
+
+Status StateDict::Add(int rank, const std::vector<StateTensor>& table) {
+  for (const StateTensor& tensor : table) {
+    const auto [at, added] = tensors_.try_emplace(tensor.fqn, tensor);
+    if (!added && !(at->second.entry == tensor.entry))
+      return InvalidArgument("rank {} holds {} as {} {}, another rank as {} {}", rank, tensor.fqn,
+                             DisplayName(tensor.entry), Name(tensor.entry.dtype),
+                             DisplayName(at->second.entry), Name(at->second.entry.dtype));
+  }
+  return OkStatus();
+}
+
+Status StateDict::AddSmallTensors() {
+  std::vector<StateTensor> all;
+  for (const auto& [fqn, tensor] : tensors_) all.push_back(tensor);
+  std::vector<std::string> others;
+  for (const auto& [fqn, value] : values_) {
+    if (!value.second.value.contains("tensor")) {
+      others.push_back(fqn);
+      continue;
+    }
+    nlohmann::json described = value.second.value["tensor"];
+    described["fqn"] = fqn;
+    described["path"] = value.second.value.value("path", nlohmann::json());
+    CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(described));
+    if (tensor.entry.bytes() != value.second.bytes.size())
+      return Corrupt("{}: {} bytes, its shape has {}", fqn, value.second.bytes.size(), tensor.entry.bytes());
+    if (tensors_.contains(fqn)) return InvalidArgument("{} is large on one rank and small on another", fqn);
+    all.push_back(std::move(tensor));
+  }
+  PlaceTensors(all, others);
+  for (size_t i = tensors_.size(); i < all.size(); ++i) {
+    contents_.push_back({all[i].entry, values_[all[i].fqn].second.bytes});
+    small_.emplace(all[i].fqn, std::move(all[i]));
+  }
+  return OkStatus();
+}
+
+Status StateDict::CheckNames() const {
+  std::map<std::pair<std::string, Role>, std::string> taken;
+  for (const auto* tensors : {&tensors_, &small_})
+    for (const auto& [fqn, tensor] : *tensors) {
+      const auto [at, added] = taken.try_emplace({tensor.entry.spec.name, tensor.entry.role}, fqn);
+      if (!added)
+        return InvalidArgument("{} and {} would both be {} of the step", at->second, fqn,
+                               DisplayName(tensor.entry));
+    }
+  return OkStatus();
+}
+
+std::string StateDict::Json() const {
+  nlohmann::json tensors = nlohmann::json::object(), values = nlohmann::json::object();
+  nlohmann::json pickles = nlohmann::json::object();
+  for (const auto* all : {&tensors_, &small_})
+    for (const auto& [fqn, tensor] : *all)
+      tensors[fqn] =
+          WithPath({{"name", tensor.entry.spec.name}, {"role", Name(tensor.entry.role)}}, tensor.path);
+  for (const auto& [fqn, value] : values_) {
+    const nlohmann::json& said = value.second.value;
+    const nlohmann::json path = said.value("path", nlohmann::json());
+    if (said.contains("json")) values[fqn] = WithPath({{"json", said["json"]}}, path);
+    if (said.contains("pickle")) pickles[fqn] = WithPath(nlohmann::json::object(), path);
+  }
+  return nlohmann::json{{"version", kVersion}, {"tensors", tensors}, {"values", values}, {"pickles", pickles}}
+      .dump();
+}
+
+Status StateDict::Close() {
+  CAIRN_RETURN_IF_ERROR(AddSmallTensors());
+  CAIRN_RETURN_IF_ERROR(CheckNames());
+  for (const auto& [fqn, value] : values_)
+    if (value.second.value.contains("pickle"))
+      contents_.push_back({BytesEntry(fqn, Role::kPickle, value.second.bytes.size()), value.second.bytes});
+  std::string json = Json();
+  contents_.push_back({BytesEntry(kStateDictName, Role::kJson, json.size()), std::move(json)});
+  return OkStatus();
+}
+
+std::vector<TensorEntry> StateDict::Tensors() const {
+  std::vector<TensorEntry> entries;
+  for (const auto& [fqn, tensor] : tensors_) entries.push_back(tensor.entry);
+  for (const Content& content : contents_) entries.push_back(content.entry);
+  return entries;
+}
+
+Result<ReadStateDict> ParseStateDict(std::string_view text) {
+  CAIRN_ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(text));
+  if (!json.is_object() || json.value("version", 0) != kVersion)
+    return NotSupported("a state dict of another version; use a newer cairn");
+  ReadStateDict read;
+  for (const auto& [key, into] : {std::pair("tensors", &read.tensors), std::pair("values", &read.values),
+                                  std::pair("pickles", &read.pickles)}) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_object()) return Corrupt("a state dict without {}", key);
+    *into = *found;
+  }
+  return read;
+}
+
+}  // namespace cairn

@@ -1,0 +1,74 @@
+// What a state dict has beside big tensors: numbers, texts, lists, small tensors, objects of Python. Every
+// rank leaves all that it holds; the one that commits makes one of them.
+//
+// A group is what lies below one key at the top, as a packet: {"values": {FQN: {"json": text} |
+// {"pickle": [at, n]} | {"tensor": {"dtype", "shape", "data": [at, n]}}, each with a "path" where it has
+// one}}, and the bytes that it points into. Ranks whose group is the same leave one file. JSON stays text, so
+// that values come back as Python wrote them. In the step: FORMAT.md, "State dicts".
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/serve/packet.h"
+#include "tools/serve/state_table.h"
+
+namespace cairn {
+
+// The tensor (role json) that holds the names of all tensors and the values that JSON can say.
+inline constexpr const char* kStateDictName = "state_dict";
+
+// A value with the bytes that it points to.
+struct StateValue {
+  nlohmann::json value;
+  std::string bytes;
+  bool operator==(const StateValue&) const = default;
+};
+
+class StateDict {
+ public:
+  // Adds what rank `rank` holds; ranks come in order. Of values that differ the first stays. Errors: Corrupt
+  // where it is no group.
+  Status Add(int rank, const Packet& group);
+  // The tensors that ranks hold in shards. Errors: InvalidArgument naming one that ranks disagree on, or two
+  // that have one name in the step.
+  Status Add(int rank, const std::vector<StateTensor>& table);
+
+  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add.
+  Status Close();
+
+  // Of all: those in shards, then the small ones, the JSON and the pickles.
+  std::vector<TensorEntry> Tensors() const;
+  // What the committer writes into a shard of its own.
+  struct Content {
+    TensorEntry entry;
+    std::string bytes;
+  };
+  const std::vector<Content>& contents() const { return contents_; }
+  // "rank 3 had another rng_state; rank 0's was kept", at most one line for each value.
+  const std::vector<std::string>& differences() const { return differences_; }
+
+ private:
+  Status AddSmallTensors();
+  Status CheckNames() const;
+  std::string Json() const;
+
+  std::map<std::string, StateTensor> tensors_;  // by FQN, in shards
+  std::map<std::string, StateTensor> small_;
+  std::map<std::string, std::pair<int, StateValue>> values_;  // and the rank that it is of
+  std::set<std::string> differ_;
+  std::vector<std::string> differences_;
+  std::vector<Content> contents_;
+};
+
+// What Json() says, read back from a step. Errors: Corrupt.
+struct ReadStateDict {
+  nlohmann::json tensors = nlohmann::json::object();  // FQN: {"name", "role", "path"?}
+  nlohmann::json values = nlohmann::json::object();   // FQN: {"json", "path"?}
+  nlohmann::json pickles = nlohmann::json::object();  // FQN: {"path"?}
+};
+Result<ReadStateDict> ParseStateDict(std::string_view text);
+
+}  // namespace cairn

@@ -1,0 +1,220 @@
+// Files of a team beside rank_team's own: "team-table-DIGEST" and "team-group-DIGEST" hold what ranks have in
+// common, once each; "team-receipt-R" names them for rank R, with the receipt of its shard. A rank is through
+// (LeaveTeam) after its receipt is durable, so that rank 0 reads whole files alone.
+
+#include "tools/serve/step_save.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/model/manifest_file.h"
+#include "ckpt/run/run_identity.h"
+#include "ckpt/step/commit.h"
+#include "ckpt/step/packed_shard_writer.h"
+#include "ckpt/step/partial_dir.h"
+#include "ckpt/step/shard_image.h"
+#include "tools/serve/state_dict.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
+
+std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
+
+// A shard of what no rank has in one: small tensors, JSON, pickles.
+Result<ShardReceipt> WriteContents(FileSystem& fs, const std::string& directory, int writer,
+                                   const StepIdentity& identity,
+                                   const std::vector<StateDict::Content>& contents) {
+  std::vector<TensorEntry> entries;
+  std::vector<Piece> pieces;
+  std::vector<const std::string*> bytes;
+  for (const StateDict::Content& content : contents) {
+    entries.push_back(content.entry);
+    if (content.bytes.empty()) continue;
+    const Dims& shape = content.entry.spec.shape;
+    pieces.push_back({.tensor = static_cast<uint32_t>(entries.size() - 1),
+                      .box = Box::Whole(shape),
+                      .range = {0, shape.Volume()}});
+    bytes.push_back(&content.bytes);
+  }
+  WriteRing ring(fs);
+  CAIRN_ASSIGN_OR_RETURN(const auto shard, ShardWriter::Create(fs, ring, directory, ShardName(writer),
+                                                               identity, entries, std::move(pieces)));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    CAIRN_RETURN_IF_ERROR(shard->Append(i, std::as_bytes(std::span(*bytes[i]))));
+  return shard->Finish();
+}
+
+}  // namespace
+
+Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
+  SaveRequest request{.run_dir = said.at("run").get<std::string>(),
+                      .step = said.at("step").get<int64_t>(),
+                      .nonce = said.at("nonce").get<std::string>(),
+                      .rank = said.at("rank").get<int>(),
+                      .world = said.at("world").get<int>()};
+  request.patience = std::chrono::seconds(static_cast<int64_t>(said.value("deadline", 600.0)));
+  if (request.run_dir.empty() || request.step < 0 ||
+      !ParseMarkedDirName(PartialDirName(request.step, request.nonce)) || request.rank < 0 ||
+      request.rank >= request.world || request.world > kMaxWorld)
+    return Corrupt("a save of step {} by rank {} of {} in \"{}\"", request.step, request.rank, request.world,
+                   request.run_dir);
+  return request;
+}
+
+Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
+  if (const auto held = locks_.find(run_dir); held != locks_.end()) return held->second.CheckPlace();
+  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, run_dir));
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  Result<RunLock> lock = RunLock::Take(run_dir);
+  while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPoll);
+    lock = RunLock::Take(run_dir);
+  }
+  CAIRN_RETURN_IF_ERROR(lock.status());
+  CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
+  locks_.emplace(run_dir, std::move(lock).value());
+  return OkStatus();
+}
+
+StepSave::StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request)
+    : fs_(fs),
+      runs_(runs),
+      request_(std::move(request)),
+      team_{.rank = request_.rank,
+            .size = request_.world,
+            .launch = request_.nonce,
+            .start_patience = request_.patience,
+            .patience = request_.patience},
+      directory_(JoinPath(request_.run_dir, PartialDirName(request_.step, request_.nonce))) {}
+
+std::string StepSave::step_dir() const { return JoinPath(request_.run_dir, StepDirName(request_.step)); }
+
+Status StepSave::Begin() {
+  if (!team_.leads()) return OkStatus();
+  CAIRN_RETURN_IF_ERROR(runs_.Hold(fs_, request_.run_dir, request_.patience));
+  CAIRN_RETURN_IF_ERROR(fs_.MakeDir(directory_));
+  return OpenTeamRoom(fs_, directory_, team_);
+}
+
+Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
+  CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, directory_, team_));
+  CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
+  identity_ = {run.run, request_.step};
+  if (!plan.shard) return OkStatus();
+  plan.shard->Bind(identity_);
+  Result<ShardReceipt> receipt = options.compress
+                                     ? WritePackedImage(fs_, directory_, *plan.shard, plan.memory.bytes())
+                                     : WriteShardImage(fs_, directory_, *plan.shard, plan.memory.bytes());
+  CAIRN_RETURN_IF_ERROR(receipt.status());
+  receipt_ = std::move(receipt).value();
+  return OkStatus();
+}
+
+// Ranks that have the same bytes leave them once; who comes second finds them there, or being written.
+Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_view bytes) {
+  const std::string name = fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
+  const std::string path = JoinPath(directory_, name);
+  if (fs_.Stat(path).ok()) return name;
+  const std::string temporary = fmt::format("{}.{:05}", path, team_.rank);
+  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs_, temporary, bytes));
+  CAIRN_RETURN_IF_ERROR(fs_.Rename(temporary, path));
+  return name;
+}
+
+Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups) {
+  Packet receipt;
+  CAIRN_ASSIGN_OR_RETURN(receipt.head["table"], LeaveContent("table", EncodeTable(plan.tensors)));
+  receipt.head["groups"] = nlohmann::json::array();
+  for (const Packet& group : groups) {
+    CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
+    receipt.head["groups"].push_back(std::move(name));
+  }
+  if (receipt_) receipt.tail = receipt_->Encode();
+  return WriteSmallFile(fs_, JoinPath(directory_, ReceiptName(team_.rank)), EncodePacket(receipt));
+}
+
+Status StepSave::Finish(const SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
+  CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
+  LeaveTeam(fs_, directory_, team_, OkStatus(), 0);
+  return team_.leads() ? Commit(options) : AwaitCommit();
+}
+
+Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
+  if (!IsPlainFileName(name) || !IsTeamFileName(name)) return Corrupt("{}: not a file of a team", name);
+  return ReadSmallFile(fs_, JoinPath(directory_, name), kMaxTeamFileBytes);
+}
+
+Status StepSave::Commit(const SaveOptions& options) {
+  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
+  StateDict state_dict;
+  std::vector<ShardReceipt> receipts;
+  std::set<std::string> seen;
+  for (int rank = 0; rank < team_.size; ++rank) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadTeamFile(ReceiptName(rank)));
+    CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(bytes));
+    const auto table = left.head.at("table").get<std::string>();
+    if (seen.insert(table).second) {
+      CAIRN_ASSIGN_OR_RETURN(const std::string rows, ReadTeamFile(table));
+      CAIRN_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, DecodeTable(rows));
+      CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, tensors));
+    }
+    for (const auto& name : left.head.at("groups").get<std::vector<std::string>>()) {
+      if (!seen.insert(name).second) continue;
+      CAIRN_ASSIGN_OR_RETURN(const std::string packed, ReadTeamFile(name));
+      CAIRN_ASSIGN_OR_RETURN(const Packet group, DecodePacket(packed));
+      CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, group));
+    }
+    if (left.tail.empty()) continue;
+    CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(left.tail));
+    receipts.push_back(std::move(receipt));
+  }
+  CAIRN_RETURN_IF_ERROR(state_dict.Close());
+  CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
+                         WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
+  receipts.push_back(std::move(own));
+  StepInfo info{
+      .identity = identity_, .topology = {.dp = team_.size}, .model = options.model, .state = options.state};
+  info.state["iteration"] = request_.step;
+  for (const std::string& difference : state_dict.differences()) info.history.push_back(difference);
+  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, state_dict.Tensors(), receipts));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
+  for (const std::string& name : names)
+    if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, name)));
+  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, seal));
+  CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
+  return PublishStep(fs_, request_.run_dir, request_.step, request_.nonce);
+}
+
+// The step under the final name is this save's if it lists this rank's shard, byte for byte.
+bool StepSave::IsCommitted() const {
+  const Result<Manifest> manifest = ReadManifest(fs_, step_dir());
+  if (!manifest.ok()) return false;
+  return !receipt_ || std::ranges::find(manifest->files, receipt_->file) != manifest->files.end();
+}
+
+// Rank 0 has the same patience for the slowest rank, and commits after that.
+Status StepSave::AwaitCommit() const {
+  const auto deadline = std::chrono::steady_clock::now() + 2 * request_.patience;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const Status team = CheckTeam(fs_, directory_);
+    if (!team.ok()) return IsCommitted() ? OkStatus() : team;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return Aborted("{}: rank 0 did not commit within {} s", directory_, 2 * request_.patience.count());
+}
+
+void StepSave::Abandon(const Status& why) {
+  if (!team_.leads() && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
+  LeaveTeam(fs_, directory_, team_, why, 0);
+  if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
+  DismissTeam(fs_, directory_, team_);
+  AbandonPartial(fs_, directory_);
+}
+
+}  // namespace cairn

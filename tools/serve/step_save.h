@@ -1,0 +1,84 @@
+// One save of one rank: its shard, what it leaves for the rank that commits, and the commit.
+//
+// Ranks meet in the partial directory (convert/stream/rank_team.h), which all of them must see anyway; the
+// trainer's process groups have no part in it. Rank 0 opens the room once it holds the run. Each rank then
+// writes its shard, leaves what it holds as files of the team, and is through. Rank 0 joins them, writes what
+// is in no shard into one of its own, and publishes. A rank that fails, or whose trainer ends before its
+// state was copied, ends the save for all, by name; a rank that says nothing ends it at the deadline.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ckpt/run/run_dir.h"
+#include "convert/stream/rank_team.h"
+#include "tools/serve/packet.h"
+#include "tools/serve/save_plan.h"
+
+namespace cairn {
+
+struct SaveRequest {
+  std::string run_dir;
+  int64_t step = 0;
+  std::string nonce;  // hex digits, the same on all ranks, another for each save
+  int rank = 0;
+  int world = 1;
+  std::chrono::seconds patience{600};  // with ranks that make no progress
+
+  // {"run", "step", "nonce", "rank", "world", "deadline"?}. Errors: Corrupt.
+  static Result<SaveRequest> Parse(const nlohmann::json& said);
+};
+
+// The runs that this process holds as the one that writes there: rank 0's alone.
+class HeldRuns {
+ public:
+  // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
+  // removes what killed saves left, and owns the run. Errors: AlreadyExists at the deadline.
+  Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
+  Status CheckPlace(const std::string& run_dir) const { return locks_.at(run_dir).CheckPlace(); }
+
+ private:
+  std::map<std::string, RunLock> locks_;
+};
+
+struct SaveOptions {
+  bool compress = false;
+  nlohmann::json model = nlohmann::json::object();
+  nlohmann::json state = nlohmann::json::object();  // beside the iteration
+};
+
+class StepSave {
+ public:
+  StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request);
+
+  // Rank 0: holds the run and opens the room. The others: nothing.
+  Status Begin();
+  // Writes the shard out of the plan's memory, which may change when this returns.
+  Status WriteShard(SavePlan& plan, const SaveOptions& options);
+  // `groups`: packets of state_dict.h. Returns when the step is committed.
+  Status Finish(const SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
+  // The save is given up: all ranks hear why.
+  void Abandon(const Status& why);
+
+  std::string step_dir() const;
+
+ private:
+  Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
+  Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
+  Status Commit(const SaveOptions& options);
+  Status AwaitCommit() const;
+  bool IsCommitted() const;
+  Result<std::string> ReadTeamFile(const std::string& name) const;
+
+  FileSystem& fs_;
+  HeldRuns& runs_;
+  const SaveRequest request_;
+  const RankTeam team_;
+  const std::string directory_;  // partial
+  StepIdentity identity_;
+  std::optional<ShardReceipt> receipt_;
+};
+
+}  // namespace cairn
