@@ -1,6 +1,7 @@
 """The process ``cairn serve`` beside this one: it writes what this one saves, and outlives it until a save is whole.
 
-Messages are a length (u32, little-endian) and JSON; file descriptors come with a message's first byte.
+A message is two lengths (u32 and u64, little-endian), JSON, and a tail of bytes that the JSON names by [begin, count]; file
+descriptors come with its first byte.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from typing import Any, Callable, Optional
 from cairn._command import program
 from cairn.torch._errors import HelperDied, exception_of
 
+_LENGTHS = struct.Struct("<IQ")
 _MAX_FDS = 4
 _PATIENCE = 5.0  # seconds that the end of Python waits for saves before it says so
 
 
 class Reply:
-    """What the helper answered: the fields of ``ok``, and file descriptors, which the receiver closes."""
+    """What the helper answered: the fields of ``ok``, the tail, and file descriptors, which the receiver closes."""
 
-    def __init__(self, fields: dict, fds: list):
+    def __init__(self, fields: dict, tail: bytes, fds: list):
         self.fields = fields
+        self.tail = tail
         self.fds = fds
 
 
@@ -62,7 +65,9 @@ class Helper:
             self._last += 1
             return self._last
 
-    def request(self, do: str, fds: tuple = (), on_event: Optional[Callable[[str], None]] = None, **fields: Any) -> Future:
+    def request(
+        self, do: str, tail: bytes = b"", fds: tuple = (), on_event: Optional[Callable[[str], None]] = None, **fields: Any
+    ) -> Future:
         """Asks, and returns at once. The Future has a Reply, or the exception that the helper's error is.
 
         on_event: called with the name of each event, by the thread that receives.
@@ -75,7 +80,7 @@ class Helper:
         message = json.dumps({"id": number, "do": do, **fields}, allow_nan=False, separators=(",", ":")).encode()
         try:
             with self._sending:
-                _send(self._socket, message, fds)
+                _send(self._socket, message, tail, fds)
         except OSError:
             self._fail()
         return future
@@ -113,7 +118,7 @@ class Helper:
             pass  # as at the end of the stream: what waits fails
         self._fail()
 
-    def _deliver(self, message: dict, fds: list) -> None:
+    def _deliver(self, message: dict, tail: bytes, fds: list) -> None:
         with self._state:
             future, on_event = self._waiting[message["id"]] if "event" in message else self._waiting.pop(message["id"])
         if "event" in message:
@@ -122,7 +127,7 @@ class Helper:
         elif "error" in message:
             future.set_exception(exception_of(message["kind"], message["error"]))
         else:
-            future.set_result(Reply(message["ok"], fds))
+            future.set_result(Reply(message["ok"], tail, fds))
 
     def _fail(self) -> None:
         """The helper is gone: everything that waits for it fails."""
@@ -136,30 +141,37 @@ class Helper:
             future.set_exception(self._death)
 
 
-def _send(to: socket.socket, message: bytes, fds: tuple) -> None:
-    data = memoryview(struct.pack("<I", len(message)) + message)
+def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:
+    head = memoryview(_LENGTHS.pack(len(message), len(tail)) + message)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    to.sendall(data[to.sendmsg([data], ancillary) :])
+    to.sendall(head[to.sendmsg([head], ancillary) :])
+    to.sendall(tail)
 
 
-def _receive_message(source: socket.socket) -> Optional[tuple[dict, list]]:
-    """(message, file descriptors); None at the end of the stream."""
-    header, fds = b"", array.array("i")
-    while len(header) < 4:
-        part, ancillary, _, _ = source.recvmsg(4 - len(header), socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+def _receive_message(source: socket.socket) -> Optional[tuple[dict, bytes, list]]:
+    """(message, tail, file descriptors); None at the end of the stream."""
+    lengths, fds = b"", array.array("i")
+    while len(lengths) < _LENGTHS.size:
+        space = socket.CMSG_SPACE(_MAX_FDS * fds.itemsize)
+        part, ancillary, _, _ = source.recvmsg(_LENGTHS.size - len(lengths), space, socket.MSG_CMSG_CLOEXEC)
         if not part:
             return None
-        header += part
+        lengths += part
         for _, _, data in ancillary:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    body = bytearray(struct.unpack("<I", header)[0])
-    view, filled = memoryview(body), 0
-    while filled < len(body):
-        count = source.recv_into(view[filled:])
-        if count == 0:
+    body, tail = (_receive_bytes(source, length) for length in _LENGTHS.unpack(lengths))
+    return None if body is None or tail is None else (json.loads(body), tail, list(fds))
+
+
+def _receive_bytes(source: socket.socket, count: int) -> Optional[bytes]:
+    data = bytearray(count)
+    view, filled = memoryview(data), 0
+    while filled < count:
+        received = source.recv_into(view[filled:])
+        if received == 0:
             return None
-        filled += count
-    return json.loads(body.decode()), list(fds)
+        filled += received
+    return bytes(data)
 
 
 _current: Optional[Helper] = None

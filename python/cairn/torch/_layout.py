@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteIt
 
 from cairn.torch import _private
 from cairn.torch._dtypes import NAME_OF
-from cairn.torch._objects import encode, encode_pickled, encode_tensor
+from cairn.torch._objects import encode, encode_tensor
 from cairn.torch._ownership import Ownership
 
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
@@ -19,12 +19,34 @@ SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. sources: the local tensors of all pieces, in their order. objects, paths: as in "save"."""
+    """tensors: as the request "plan" has them. sources: the local tensors of all pieces, in their order. paths: as in "save".
+    groups: what else there is, by the first component of its name: ranks with an equal group share its bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
-    objects: dict = dataclasses.field(default_factory=dict)
+    groups: dict = dataclasses.field(default_factory=dict)
     paths: dict = dataclasses.field(default_factory=dict)
+
+
+    def objects(self) -> tuple[dict, bytes]:
+        """(as in "save", the tail of that message)"""
+        fields, tail = {}, bytearray()
+        for name, group in self.groups.items():
+            fields[name] = {"tail": [len(tail), len(group.tail)], "values": group.values}
+            tail += group.tail
+        return fields, bytes(tail)
+
+
+@dataclasses.dataclass
+class Group:
+    """values: JSON. tail: the bytes that the values name by [begin, count]."""
+
+    values: dict = dataclasses.field(default_factory=dict)
+    tail: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def put(self, data: bytes) -> list:
+        self.tail += data
+        return [len(self.tail) - len(data), len(data)]
 
 
 def layout_of(items: Iterable[WriteItem], planner: SavePlanner, ownership: Optional[Ownership]) -> Layout:
@@ -66,14 +88,18 @@ def _is_small(item: WriteItem) -> bool:
 def _add_object(layout: Layout, fqn: str, path: list, entry: dict) -> None:
     if path != [fqn]:
         entry["path"] = path
-    group = path[0] if len(path) > 1 else fqn.partition(".")[0]
-    layout.objects.setdefault(str(group), {"values": {}})["values"][fqn] = entry
+    group = layout.groups.setdefault(str(path[0]) if len(path) > 1 else fqn.partition(".")[0], Group())
+    if "pickle" in entry:
+        entry["pickle"] = group.put(entry["pickle"])
+    if "tensor" in entry:
+        entry["tensor"]["data"] = group.put(entry["tensor"]["data"])
+    group.values[fqn] = entry
 
 
 def _object_entry(item: WriteItem, planner: Any) -> dict:
     if _private.looks_up(planner):
         return encode(_private.look_up(planner, item), item.index.fqn)
-    return encode_pickled(planner.resolve_data(item).getvalue())
+    return {"pickle": planner.resolve_data(item).getvalue()}
 
 
 def _check(fqn: str, tensor: torch.Tensor) -> None:

@@ -31,7 +31,7 @@ class PickleRefused(ValueError):
 
 
 def encode(value: Any, name: str) -> dict:
-    """``{"json": VALUE}`` where that is exact, else ``{"pickle": BASE64}``.
+    """``{"json": VALUE}`` where that is exact, else ``{"pickle": bytes}``.
 
     name: what an error calls the value. Raises TypeError where pickle cannot hold it either.
     """
@@ -44,7 +44,7 @@ def encode(value: Any, name: str) -> dict:
         torch.save(value, buffer)
     except Exception as error:
         raise TypeError(f"{name}: a {type(value).__name__} that neither JSON nor pickle holds ({error}); leave it out, or save its state") from error
-    return encode_pickled(buffer.getvalue())
+    return {"pickle": buffer.getvalue()}
 
 
 def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
@@ -53,17 +53,12 @@ def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
         return _from_json(entry["json"])
     if not allow_pickle:
         raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
-    return torch.load(io.BytesIO(base64.b64decode(entry["pickle"])), weights_only=False)
+    return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
 
 
 def encode_tensor(tensor: torch.Tensor, dtype: str) -> dict:
     """The entry of a small plain tensor: dtype as the checkpoint calls it, shape, elements in row-major order."""
-    return {"tensor": {"dtype": dtype, "shape": list(tensor.shape), "data": _base64(_bytes_of(tensor))}}
-
-
-def encode_pickled(data: bytes) -> dict:
-    """The entry of what torch.save has written."""
-    return {"pickle": _base64(data)}
+    return {"tensor": {"dtype": dtype, "shape": list(tensor.shape), "data": _bytes_of(tensor)}}
 
 
 def _base64(data: bytes) -> str:

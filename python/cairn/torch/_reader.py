@@ -29,7 +29,8 @@ class Opened:
 
     def __init__(self, path: Union[str, os.PathLike]):
         self.helper: Helper = helper()
-        fields = self.helper.ask("open", path=os.path.abspath(path)).fields
+        reply = self.helper.ask("open", path=os.path.abspath(path))
+        fields = reply.fields
         self.handle: int = fields["handle"]
         self.directory: str = fields["dir"]
         self.step: int = fields["step"]
@@ -38,6 +39,7 @@ class Opened:
         self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in enumerate(fields["tensors"])}
         self.objects: dict = fields["objects"]
         self._paths: dict = fields["paths"]
+        self._tail = reply.tail
 
     def metadata(self) -> Metadata:
         """As DCP has it, with one chunk for each tensor: so DCP asks for the very boxes that a rank holds."""
@@ -47,6 +49,14 @@ class Opened:
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
         return Metadata(entries, planner_data={fqn: self._path(fqn) for fqn in entries})
+
+    def value(self, fqn: str, allow_pickle: bool) -> Any:
+        """The object of that name. Raises PickleRefused."""
+        entry = self.objects[fqn]
+        if "pickle" in entry:
+            begin, count = entry["pickle"]
+            entry = {"pickle": self._tail[begin : begin + count]}
+        return decode(entry, fqn, allow_pickle)
 
     def _path(self, fqn: str) -> tuple:
         return tuple(self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or (fqn,))
@@ -108,7 +118,7 @@ class CairnReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
         """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError."""
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
-        objects = [(item, self._object(item.storage_index.fqn)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
+        objects = [(item, self._opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
         targets = [planner.resolve_tensor(item).detach() for item in tensors]
         read_boxes(self._opened.helper, self._opened.handle, map(self._box, tensors, targets))
         for item, target in zip(tensors, targets):
@@ -122,9 +132,6 @@ class CairnReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
         return os.path.exists(checkpoint_id)
-
-    def _object(self, fqn: str) -> Any:
-        return decode(self._opened.objects[fqn], fqn, self._allow_pickle)
 
     def _box(self, item: ReadItem, target: torch.Tensor) -> Box:
         number, tensor = self._opened.tensors[item.storage_index.fqn]

@@ -135,15 +135,16 @@ class Save:
             self.abort(error)
             return self._fail(handle, staged, error)
         handle.staged.set_result(None)
-        layout = staged.layout
         try:
+            objects, tail = staged.layout.objects()
             saved = self._helper.request(
                 "save",
                 on_event=lambda event: self._written(handle, staged),
                 nonce=self._nonce,
                 plan=staged.segment.plan,
-                objects=layout.objects,
-                paths=layout.paths,
+                tail=tail,
+                objects=objects,
+                paths=staged.layout.paths,
                 options=self._options.for_helper(),
             )
         except Exception as error:
