@@ -49,7 +49,13 @@ class Helper:
         self._last = 0
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over and not ended
-        threading.Thread(target=self._receive, name="cairn-helper", daemon=True).start()
+        self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
+        self._receiver.start()
+
+    @property
+    def death(self) -> Optional[HelperDied]:
+        """How it ended; None while it runs."""
+        return self._death
 
     @property
     def alive(self) -> bool:
@@ -82,7 +88,7 @@ class Helper:
             with self._sending:
                 _send(self._socket, message, tail, fds)
         except OSError:
-            self._fail()
+            pass  # the receiving thread notices, too, and fails what waits
         return future
 
     def ask(self, do: str, **fields: Any) -> Reply:
@@ -108,7 +114,7 @@ class Helper:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # it died before
-        self._process.wait()
+        self._receiver.join()  # until the helper has ended
 
     def _receive(self) -> None:
         try:
@@ -139,6 +145,8 @@ class Helper:
             self._waiting.clear()
         for future, _ in orphans:
             future.set_exception(self._death)
+        with self._sending:
+            self._socket.close()
 
 
 def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:

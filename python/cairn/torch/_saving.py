@@ -123,7 +123,7 @@ class Save:
     def hand_over(self, staged: Staged) -> SaveHandle:
         """Gives the staged state dict to the helper as soon as it is copied. Returns at once."""
         if staged.helper is not self._helper:
-            raise RuntimeError("the helper ended between staging and saving; save again")
+            raise staged.helper.death  # a new one was begun with
         handle = SaveHandle()
         handle._copied = staged.copied
         self._helper.track(handle)
