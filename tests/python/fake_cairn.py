@@ -107,7 +107,8 @@ class Fake:
         small = {fqn: entry["tensor"] for fqn, entry in values.items() if "tensor" in entry}
         listed = [{key: tensor[key] for key in ("fqn", "dtype", "shape")} for tensor in index["tensors"]]
         listed += [{"fqn": fqn, "dtype": entry["dtype"], "shape": entry["shape"]} for fqn, entry in small.items()]
-        paths = {**index["save"]["paths"], **{fqn: values[fqn]["path"] for fqn in small if "path" in values[fqn]}}
+        paths = {tensor["fqn"]: tensor["path"] for tensor in index["tensors"] if "path" in tensor}
+        paths.update({fqn: values[fqn]["path"] for fqn in small if "path" in values[fqn]})
         self.opened[request["id"]] = (path, index, [tail[at : at + n] for at, n in (entry["data"] for entry in small.values())])
         objects = {fqn: entry for fqn, entry in values.items() if fqn not in small}
         fields = {"handle": request["id"], "dir": str(path), "step": index["begun"]["step"], "format": "cairn"}

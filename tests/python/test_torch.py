@@ -619,9 +619,6 @@ class RanksTest(unittest.TestCase):
     def test_tensors_that_nobody_writes_are_noticed(self):
         self.run_ranks("hole", 2)
 
-    def test_steps_may_be_saved_in_any_order(self):
-        self.run_ranks("many_threads", 2)
-
     def test_helpers_outlive_their_trainers(self):
         self.run_ranks("all_die", 3, killed=(0, 1, 2))
         state = {"model": {f"w{number}": torch.zeros(1000, 1000) for number in range(8)}, "step": 0}

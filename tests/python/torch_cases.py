@@ -7,7 +7,6 @@ import pickle
 import random
 import signal
 import sys
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
@@ -303,18 +302,3 @@ def all_die(rank, world, directory):
     state = {"model": {f"w{number}": torch.randn(1000, 1000) for number in range(8)}, "step": 5}
     cairn.torch.async_save(state, f"{directory}/all_die", 5)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def many_threads(rank, world, directory):
-    """Two threads save different steps in different orders on the ranks."""
-    join(rank, world, directory, "threads")
-    state = {"w": torch.full((3000,), 1.0 + world)}
-    handles = {}
-    threads = [
-        threading.Thread(target=lambda step=step: handles.update({step: cairn.torch.async_save(state, f"{directory}/threads", step)}))
-        for step in ((1, 2) if rank % 2 else (2, 1))
-    ]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    assert [os.path.isdir(handles[step].result().step_dir) for step in (1, 2)] == [True, True]

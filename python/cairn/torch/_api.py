@@ -19,7 +19,8 @@ Path = Union[str, os.PathLike]
 
 
 def async_save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> SaveHandle:
-    """Begins to save step `step` in the run directory `dir`; every rank of the job calls it, none waits for another.
+    """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
+    waits for another.
 
     state_dict: as torch.distributed.checkpoint takes it: nested dicts and lists of tensors, DTensors and other values, or objects with
     state_dict(). replicas: see CairnPlanner. options: compress, model, state, deadline, see Options.

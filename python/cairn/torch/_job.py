@@ -35,7 +35,7 @@ class Session:
         self._saves: collections.Counter = collections.Counter()
 
     def nonce(self, step: int, deadline: float) -> str:
-        """For the next save of `step`. The ranks may save different steps in any order. Raises TimeoutError without rank 0's word."""
+        """For the next save of `step`. Raises TimeoutError without rank 0's word."""
         with self._lock:
             word = self._session_word(deadline)
             self._saves[step] += 1

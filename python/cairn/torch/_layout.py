@@ -19,14 +19,16 @@ SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. sources: the local tensors of all pieces, in their order. paths: as in "save".
+    """tensors: as the request "plan" has them. sources: the local tensors of all pieces, in their order.
     groups: what else there is, by the first component of its name: ranks with an equal group share its bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     groups: dict = dataclasses.field(default_factory=dict)
-    paths: dict = dataclasses.field(default_factory=dict)
 
+    def names(self) -> list:
+        """Of all objects."""
+        return [fqn for group in self.groups.values() for fqn in group.values]
 
     def objects(self) -> tuple[dict, bytes]:
         """(as in "save", the tail of that message)"""
@@ -69,9 +71,8 @@ def layout_of(items: Iterable[WriteItem], planner: SavePlanner, ownership: Optio
             continue
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
-            layout.tensors.append({"fqn": fqn, "dtype": NAME_OF[tensor.dtype], "shape": list(item.tensor_data.size), "pieces": []})
-            if path != [fqn]:
-                layout.paths[fqn] = path
+            described = {"fqn": fqn, "dtype": NAME_OF[tensor.dtype], "shape": list(item.tensor_data.size), "pieces": []}
+            layout.tensors.append({**described, "path": path} if path != [fqn] else described)
         chunk = item.tensor_data.chunk
         if tensor.numel() and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
             layout.tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})

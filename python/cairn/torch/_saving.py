@@ -123,7 +123,7 @@ class Save:
     def hand_over(self, staged: Staged) -> SaveHandle:
         """Gives the staged state dict to the helper as soon as it is copied. Returns at once."""
         if staged.helper is not self._helper:
-            raise staged.helper.death  # a new one was begun with
+            raise self._helper.death or staged.helper.death  # one was started after the other had ended
         handle = SaveHandle()
         handle._copied = staged.copied
         self._helper.track(handle)
@@ -144,7 +144,6 @@ class Save:
                 plan=staged.segment.plan,
                 tail=tail,
                 objects=objects,
-                paths=staged.layout.paths,
                 options=self._options.for_helper(),
             )
         except Exception as error:

@@ -30,19 +30,19 @@ def map_bytes(fd: int, size: int) -> torch.Tensor:
 class Segment:
     """One plan of the helper, with its memory. ``written``: done when it may be filled again."""
 
-    def __init__(self, helper: Helper, key: str, tensors: list, rank: int, world: int):
+    def __init__(self, helper: Helper, key: str, layout: Layout, rank: int, world: int):
         self.plan = helper.next_number()
         self.key = key
         self.written: Future = Future()
         self.written.set_result(None)
         self._helper = helper
-        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=tensors)
+        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names())
         try:
             self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
         finally:
             for fd in reply.fds:
                 os.close(fd)
-        self._pieces = list(self._views(tensors, reply.fields["offsets"]))
+        self._pieces = list(self._views(layout.tensors, reply.fields["offsets"]))
         self._gpu: Optional[_device.Gpu] = None
 
     def _views(self, tensors: list, offsets: list):
@@ -80,9 +80,9 @@ class Segments:
 
         Waits where two saves are being written, and says so once.
         """
-        key = json.dumps([rank, world, layout.tensors])
+        key = json.dumps([rank, world, layout.tensors, layout.names()])
         with self._lock:
-            segment = self._free(key) or self._make(key, layout.tensors, rank, world)
+            segment = self._free(key) or self._make(key, layout, rank, world)
             segment.written = Future()
             return segment, segment.written
 
@@ -103,7 +103,7 @@ class Segments:
                 logger.warning("two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)")
             wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
 
-    def _make(self, key: str, tensors: list, rank: int, world: int) -> Segment:
-        segment = Segment(self.helper, key, tensors, rank, world)
+    def _make(self, key: str, layout: Layout, rank: int, world: int) -> Segment:
+        segment = Segment(self.helper, key, layout, rank, world)
         self._all.append(segment)
         return segment
