@@ -1,0 +1,34 @@
+"""Checkpoints of PyTorch trainings, saved and loaded by Cairn.
+
+`save`, `async_save` and `load` take the state dicts of torch.distributed.checkpoint, with and without torch.distributed.
+`CairnWriter`, `CairnReader`, `CairnPlanner` and `CairnStager` are for torch.distributed.checkpoint itself. Needs torch 2.4 or later.
+docs/guide/save-from-pytorch.md is for users.
+"""
+
+from cairn.torch._api import async_save, load, save
+from cairn.torch._errors import CorruptError, HelperDied, NotSupported, SaveFailed
+from cairn.torch._objects import PickleRefused
+from cairn.torch._planner import CairnLoadPlanner, CairnPlanner, LoadMismatch
+from cairn.torch._reader import CairnReader
+from cairn.torch._saving import Options, Saved, SaveHandle
+from cairn.torch._writer import CairnStager, CairnWriter
+
+__all__ = [
+    "CairnLoadPlanner",
+    "CairnPlanner",
+    "CairnReader",
+    "CairnStager",
+    "CairnWriter",
+    "CorruptError",
+    "HelperDied",
+    "LoadMismatch",
+    "NotSupported",
+    "Options",
+    "PickleRefused",
+    "SaveFailed",
+    "SaveHandle",
+    "Saved",
+    "async_save",
+    "load",
+    "save",
+]

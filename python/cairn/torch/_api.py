@@ -1,0 +1,63 @@
+"""save, async_save, load."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Optional, Union
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.stateful import Stateful
+
+from cairn.torch._ownership import Replicas
+from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
+from cairn.torch._reader import CairnReader
+from cairn.torch._saving import Options, Save, Saved, SaveHandle, stage
+
+Path = Union[str, os.PathLike]
+
+
+def async_save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> SaveHandle:
+    """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
+    waits for another.
+
+    state_dict: as torch.distributed.checkpoint takes it: nested dicts and lists of tensors, DTensors and other values, or objects with
+    state_dict(). replicas: see CairnPlanner. options: compress, model, state, deadline, see Options.
+    Returns when the tensors are copied (on a GPU: when the copy is under way; see SaveHandle.wait_staged). What goes wrong later is in
+    the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other ranks' saves fail, too.
+    """
+    save = Save(dir, step, Options(**options))
+    try:
+        planner = CairnPlanner(replicas)
+        planner.set_up_planner({key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state_dict.items()})
+        planner.create_local_plan()
+        return save.hand_over(stage(planner.layout()))
+    except BaseException as error:
+        save.abort(error)
+        raise
+
+
+def save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> Saved:
+    """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
+
+    Arguments as of async_save. Raises SaveFailed where a rank died, gave up or was late (the message names it; the steps before are whole),
+    FileExistsError where the step is there, OSError where there is no space, HelperDied.
+    """
+    return async_save(state_dict, dir, step, replicas=replicas, **options).result()
+
+
+def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False) -> int:
+    """Fills `state_dict` in place from a checkpoint, and returns its step. Ranks and their meshes may differ from those that saved.
+
+    path: a step's or a run's directory (its newest whole step), or a checkpoint of another system that Cairn reads. Tensors must have the saved
+    shape, and the saved type unless `cast`. Each name must be in the checkpoint, unless strict=False; the checkpoint may have more.
+    Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
+    """
+    with CairnReader(path, allow_pickle) as reader, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is meant so
+        try:
+            dcp.load(state_dict, storage_reader=reader, planner=CairnLoadPlanner(strict, cast), no_dist=True)
+        except CheckpointException as error:  # around the error of the one rank that there is without collectives
+            raise error.failures[0][0] from None
+        return reader.step

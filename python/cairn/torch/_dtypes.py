@@ -1,0 +1,21 @@
+"""Names of types in a checkpoint (ckpt/FORMAT.md), and torch's."""
+
+from __future__ import annotations
+
+import torch
+
+TORCH_OF = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+NAME_OF = {dtype: name for name, dtype in TORCH_OF.items()}

@@ -1,0 +1,34 @@
+"""The helper's errors as Python exceptions."""
+
+from __future__ import annotations
+
+import errno
+
+from cairn._command import CairnError
+
+
+class CorruptError(CairnError):
+    """A checkpoint's bytes are not what was written, or not a checkpoint's."""
+
+
+class SaveFailed(CairnError):
+    """A save ended without a checkpoint: a rank died, gave up or was late. The message names it. The steps before are whole."""
+
+
+class NotSupported(CairnError):
+    """Cairn cannot do what was asked."""
+
+
+class HelperDied(CairnError):
+    """The process ``cairn serve`` beside this one ended. ``status``: its exit status; negative: the signal that ended it."""
+
+
+def exception_of(kind: str, message: str) -> Exception:
+    """kind: as `cairn serve` names it. Built-in exceptions where they say the same: FileNotFoundError, FileExistsError, OSError, ValueError."""
+    numbers = {"not_found": errno.ENOENT, "already_exists": errno.EEXIST, "no_space": errno.ENOSPC, "io_error": errno.EIO}
+    if kind in numbers:
+        return OSError(numbers[kind], message)  # Python makes it a FileNotFoundError or FileExistsError
+    if kind == "invalid_argument":
+        return ValueError(message)
+    own = {"corrupt": CorruptError, "aborted": SaveFailed, "not_supported": NotSupported}
+    return own.get(kind, CairnError)(message, 2)

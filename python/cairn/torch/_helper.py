@@ -1,0 +1,212 @@
+"""The process ``cairn serve`` beside this one: it writes what this one saves, and outlives it until a save is whole.
+
+A message is two lengths (u32 and u64, little-endian), JSON, and a tail of bytes that the JSON names by [begin, count]; file
+descriptors come with its first byte.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, wait
+from typing import Any, Callable, Optional
+
+from cairn._command import program
+from cairn.torch._errors import HelperDied, exception_of
+
+_LENGTHS = struct.Struct("<IQ")
+_MAX_FDS = 4
+_PATIENCE = 5.0  # seconds that the end of Python waits for saves before it says so
+
+
+class Reply:
+    """What the helper answered: the fields of ``ok``, the tail, and file descriptors, which the receiver closes."""
+
+    def __init__(self, fields: dict, tail: bytes, fds: list):
+        self.fields = fields
+        self.tail = tail
+        self.fds = fds
+
+
+class Helper:
+    """One running ``cairn serve``. Any thread may ask it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self._process = subprocess.Popen([program(), "serve"], stdin=theirs, start_new_session=True)
+        self._socket = ours
+        self._sending = threading.Lock()
+        self._state = threading.Lock()  # of the three below
+        self._waiting: dict[int, tuple[Future, Optional[Callable[[str], None]]]] = {}
+        self._last = 0
+        self._death: Optional[HelperDied] = None
+        self.saves: set[Future] = set()  # handed over and not ended
+        self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
+        self._receiver.start()
+
+    @property
+    def death(self) -> Optional[HelperDied]:
+        """How it ended; None while it runs."""
+        return self._death
+
+    @property
+    def alive(self) -> bool:
+        return self._death is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def next_number(self) -> int:
+        """A number that this helper has not heard: of a request, a plan or a window."""
+        with self._state:
+            self._last += 1
+            return self._last
+
+    def request(
+        self, do: str, tail: bytes = b"", fds: tuple = (), on_event: Optional[Callable[[str], None]] = None, **fields: Any
+    ) -> Future:
+        """Asks, and returns at once. The Future has a Reply, or the exception that the helper's error is.
+
+        on_event: called with the name of each event, by the thread that receives.
+        """
+        number, future = self.next_number(), Future()
+        with self._state:
+            if self._death is not None:
+                raise self._death
+            self._waiting[number] = (future, on_event)
+        message = json.dumps({"id": number, "do": do, **fields}, allow_nan=False, separators=(",", ":")).encode()
+        try:
+            with self._sending:
+                _send(self._socket, message, tail, fds)
+        except OSError:
+            pass  # the receiving thread notices, too, and fails what waits
+        return future
+
+    def ask(self, do: str, **fields: Any) -> Reply:
+        """Asks and waits."""
+        return self.request(do, **fields).result()
+
+    def track(self, save: Future) -> None:
+        """The end of Python waits for it."""
+        self.saves.add(save)
+        save.add_done_callback(self.saves.discard)
+
+    def leave(self) -> None:
+        """In a forked child: lets go of the socket, so that the helper notices the end of the parent."""
+        self._socket.close()
+        self._death = HelperDied("the helper belongs to the parent process", 0)
+
+    def close(self) -> None:
+        """Waits for all saves, then lets the helper end."""
+        if self.saves and wait(list(self.saves), timeout=_PATIENCE).not_done:
+            print(f"cairn: waiting for {len(self.saves)} save(s) to be on disk", file=sys.stderr, flush=True)
+            wait(list(self.saves))
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it died before
+        self._receiver.join()  # until the helper has ended
+
+    def _receive(self) -> None:
+        try:
+            while (received := _receive_message(self._socket)) is not None:
+                self._deliver(*received)
+        except OSError:
+            pass  # as at the end of the stream: what waits fails
+        self._fail()
+
+    def _deliver(self, message: dict, tail: bytes, fds: list) -> None:
+        with self._state:
+            future, on_event = self._waiting[message["id"]] if "event" in message else self._waiting.pop(message["id"])
+        if "event" in message:
+            if on_event is not None:
+                on_event(message["event"])
+        elif "error" in message:
+            future.set_exception(exception_of(message["kind"], message["error"]))
+        else:
+            future.set_result(Reply(message["ok"], tail, fds))
+
+    def _fail(self) -> None:
+        """The helper is gone: everything that waits for it fails."""
+        status = self._process.wait()
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        with self._state:
+            self._death = HelperDied(f"the process `cairn serve` (pid {self.pid}) {how}; what it said is on stderr", status)
+            orphans = list(self._waiting.values())
+            self._waiting.clear()
+        for future, _ in orphans:
+            future.set_exception(self._death)
+        with self._sending:
+            self._socket.close()
+
+
+def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:
+    head = memoryview(_LENGTHS.pack(len(message), len(tail)) + message)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    to.sendall(head[to.sendmsg([head], ancillary) :])
+    to.sendall(tail)
+
+
+def _receive_message(source: socket.socket) -> Optional[tuple[dict, bytes, list]]:
+    """(message, tail, file descriptors); None at the end of the stream."""
+    lengths, fds = b"", array.array("i")
+    while len(lengths) < _LENGTHS.size:
+        space = socket.CMSG_SPACE(_MAX_FDS * fds.itemsize)
+        part, ancillary, _, _ = source.recvmsg(_LENGTHS.size - len(lengths), space, socket.MSG_CMSG_CLOEXEC)
+        if not part:
+            return None
+        lengths += part
+        for _, _, data in ancillary:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    body, tail = (_receive_bytes(source, length) for length in _LENGTHS.unpack(lengths))
+    return None if body is None or tail is None else (json.loads(body), tail, list(fds))
+
+
+def _receive_bytes(source: socket.socket, count: int) -> Optional[bytes]:
+    data = bytearray(count)
+    view, filled = memoryview(data), 0
+    while filled < count:
+        received = source.recv_into(view[filled:])
+        if received == 0:
+            return None
+        filled += received
+    return bytes(data)
+
+
+_current: Optional[Helper] = None
+_starting = threading.Lock()
+
+
+def helper() -> Helper:
+    """This process's helper, started where there is none. Raises FileNotFoundError where the program is not there."""
+    global _current
+    with _starting:
+        if _current is None or not _current.alive:
+            _current = Helper()
+        return _current
+
+
+def _at_exit() -> None:
+    if _current is not None and _current.alive:
+        _current.close()
+
+
+def _after_fork() -> None:
+    global _current, _starting
+    _starting = threading.Lock()
+    if _current is not None:
+        _current.leave()
+        _current = None
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,225 @@
+"""What is not a tensor, as JSON that gives back exactly what went in.
+
+None, bool, int, float, str, list and dict with str keys are themselves. Other types are an object with the key ``__cairn__`` that
+names the type. What has no such form is a pickle (by torch.save), which is loaded only where the user allows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import ctypes
+import io
+import json
+import math
+import sys
+from typing import Any, Callable
+
+import torch
+
+TAG = "__cairn__"
+_MAX_DEPTH = 64
+_INT64 = range(-(2**63), 2**63)
+
+
+class _NoJson(Exception):
+    """The value has no exact form in JSON."""
+
+
+class PickleRefused(ValueError):
+    """A checkpoint has a pickle under a name that is loaded, and ``allow_pickle`` is not set."""
+
+
+def encode(value: Any, name: str) -> dict:
+    """``{"json": VALUE}`` where that is exact, else ``{"pickle": bytes}``.
+
+    name: what an error calls the value. Raises TypeError where pickle cannot hold it either.
+    """
+    try:
+        return {"json": _to_json(value, 0)}
+    except _NoJson:
+        pass
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+    except Exception as error:
+        raise TypeError(f"{name}: a {type(value).__name__} that neither JSON nor pickle holds ({error}); leave it out, or save its state") from error
+    return {"pickle": buffer.getvalue()}
+
+
+def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
+    """What `encode` was given. Raises PickleRefused for a pickle that is not allowed."""
+    if "json" in entry:
+        return _from_json(entry["json"])
+    if not allow_pickle:
+        raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
+    return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
+
+
+def encode_tensor(tensor: torch.Tensor, dtype: str) -> dict:
+    """The entry of a small plain tensor: dtype as the checkpoint calls it, shape, elements in row-major order."""
+    return {"tensor": {"dtype": dtype, "shape": list(tensor.shape), "data": _bytes_of(tensor)}}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """Its elements in row-major order. Without numpy, which torch does not need."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
+
+
+def _tagged(kind: str, **fields: Any) -> dict:
+    return {TAG: kind, **fields}
+
+
+def _to_json(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise _NoJson
+    if value is None or type(value) is bool:
+        return value
+    if encoder := _ENCODERS.get(type(value)):
+        return encoder(value, depth + 1)
+    numpy = sys.modules.get("numpy")
+    if numpy and type(value) is numpy.ndarray:
+        return _numpy_to_json("ndarray", value, shape=list(value.shape))
+    if numpy and isinstance(value, numpy.generic):
+        return _numpy_to_json("numpy", value)
+    raise _NoJson
+
+
+def _int_to_json(value: int, _: int) -> Any:
+    return value if value in _INT64 else _tagged("int", value=str(value))
+
+
+def _float_to_json(value: float, _: int) -> Any:
+    return value if math.isfinite(value) else _tagged("float", value=repr(value))
+
+
+def _str_to_json(value: str, _: int) -> Any:
+    return value if _is_unicode(value) else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: a lone surrogate, as os.listdir makes them, it cannot."""
+    return text.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in text)
+
+
+def _list_to_json(value: list, depth: int) -> list:
+    return [_to_json(item, depth) for item in value]
+
+
+def _items_to_json(kind: str) -> Callable[[Any, int], dict]:
+    return lambda value, depth: _tagged(kind, items=_list_to_json(list(value), depth))
+
+
+def _set_to_json(kind: str) -> Callable[[Any, int], dict]:
+    """Sorted: equal sets are equal bytes on every rank."""
+    return lambda value, depth: _tagged(kind, items=sorted(_list_to_json(list(value), depth), key=json.dumps))
+
+
+def _dict_to_json(value: dict, depth: int) -> dict:
+    if TAG not in value and all(type(key) is str and _is_unicode(key) for key in value):
+        return {key: _to_json(item, depth) for key, item in value.items()}
+    return _pairs_to_json("dict", value, depth)
+
+
+def _pairs_to_json(kind: str, value: dict, depth: int) -> dict:
+    return _tagged(kind, items=[[_to_json(key, depth), _to_json(item, depth)] for key, item in value.items()])
+
+
+def _numpy_to_json(kind: str, value: Any, **fields: Any) -> dict:
+    if value.dtype.kind not in "biufcSU" or value.dtype.names:
+        raise _NoJson
+    return _tagged(kind, dtype=value.dtype.str, **fields, data=_base64(value.tobytes()))
+
+
+def _tensor_to_json(value: torch.Tensor, _: int) -> dict:
+    if value.layout != torch.strided or value.requires_grad or value.is_quantized or value.device.type == "meta":
+        raise _NoJson
+    return _tagged("tensor", dtype=_name(value.dtype), shape=list(value.shape), data=_base64(_bytes_of(value)))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+_ENCODERS: dict = {
+    int: _int_to_json,
+    float: _float_to_json,
+    str: _str_to_json,
+    list: _list_to_json,
+    dict: _dict_to_json,
+    collections.OrderedDict: lambda value, depth: _pairs_to_json("OrderedDict", value, depth),
+    tuple: _items_to_json("tuple"),
+    torch.Size: _items_to_json("torch.Size"),
+    set: _set_to_json("set"),
+    frozenset: _set_to_json("frozenset"),
+    bytes: lambda value, _: _tagged("bytes", data=_base64(value)),
+    bytearray: lambda value, _: _tagged("bytearray", data=_base64(bytes(value))),
+    torch.dtype: lambda value, _: _tagged("torch.dtype", name=_name(value)),
+    torch.device: lambda value, _: _tagged("torch.device", name=str(value)),
+    torch.Tensor: _tensor_to_json,
+}
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: _from_json(item) for key, item in value.items()}
+    if value[TAG] not in _DECODERS:
+        raise ValueError(f"a value of the type {value[TAG]!r}, which this version of cairn does not know; install a newer one")
+    return _DECODERS[value[TAG]](value)
+
+
+def _items(value: dict) -> list:
+    return [_from_json(item) for item in value["items"]]
+
+
+def _data(value: dict) -> bytes:
+    return base64.b64decode(value["data"])
+
+
+def _numpy_of(value: dict) -> Any:
+    import numpy
+
+    flat = numpy.frombuffer(_data(value), dtype=numpy.dtype(value["dtype"]))
+    return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"a tensor of the type {name!r}, which this torch does not have")
+    return dtype
+
+
+def _tensor_of(value: dict) -> torch.Tensor:
+    dtype, data = _torch_dtype(value["dtype"]), bytearray(_data(value))
+    flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(value["shape"])
+
+
+_DECODERS: dict = {
+    "int": lambda value: int(value["value"]),
+    "float": lambda value: float(value["value"]),
+    "str": lambda value: base64.b64decode(value["utf16"]).decode("utf-16-le", "surrogatepass"),
+    "dict": lambda value: dict(_items(value)),
+    "OrderedDict": lambda value: collections.OrderedDict(_items(value)),
+    "tuple": lambda value: tuple(_items(value)),
+    "torch.Size": lambda value: torch.Size(_items(value)),
+    "set": lambda value: set(_items(value)),
+    "frozenset": lambda value: frozenset(_items(value)),
+    "bytes": _data,
+    "bytearray": lambda value: bytearray(_data(value)),
+    "torch.dtype": lambda value: _torch_dtype(value["name"]),
+    "torch.device": lambda value: torch.device(value["name"]),
+    "numpy": _numpy_of,
+    "ndarray": _numpy_of,
+    "tensor": _tensor_of,
+}

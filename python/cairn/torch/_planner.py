@@ -1,0 +1,110 @@
+"""Planners for torch.distributed.checkpoint: DCP's own, which flatten a state dict, with Cairn's rule of who writes what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_load_plan,
+    create_default_local_save_plan,
+)
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
+
+from cairn.torch import _job
+from cairn.torch._layout import Layout, layout_of
+from cairn.torch._ownership import Ownership, Replicas
+from cairn.torch._saving import Staged
+
+STAGED = "__cairn_staged__"  # the key of what CairnStager hands to dcp.save
+
+
+class LoadMismatch(ValueError):
+    """What a state dict asks for is not what the checkpoint has. The message names each tensor and both sides."""
+
+
+class CairnPlanner(DefaultSavePlanner):
+    """Plans a save so that each element is written once, with no word between the ranks.
+
+    replicas: the ranks that hold the same plain (not DTensor) tensors as this one; or a function from a name to them, which is
+    asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it; plain tensors are taken to be on all ranks
+    of the meshes of this rank's DTensors, or of the job where there is no DTensor.
+    """
+
+    def __init__(self, replicas: Optional[Replicas] = None):
+        super().__init__()
+        self.replicas = replicas
+        self.staged: Optional[Staged] = None
+        self._held: list = []
+
+    def set_up_planner(self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        self.staged = state_dict.get(STAGED)
+        super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
+
+    def create_local_plan(self) -> SavePlan:
+        self._held = create_default_local_save_plan(self.state_dict, is_coordinator=True).items
+        self.plan = SavePlan([], planner_data=self.mappings)  # nothing for a coordinator to look at
+        return self.plan
+
+    def create_global_plan(self, all_plans: list) -> tuple:
+        self.global_plan, self.metadata = all_plans, Metadata({})
+        return self.global_plan, self.metadata
+
+    def layout(self) -> Layout:
+        """What this rank holds and writes. Raises TypeError or ValueError that names what cannot be saved."""
+        rank, world = _job.rank_and_world()
+        return layout_of(self._held, self, Ownership(rank, world, self.state_dict.values(), self.replicas))
+
+
+class CairnLoadPlanner(DefaultLoadPlanner):
+    """Plans a load; objects come without a pickle between. One error names all that does not fit.
+
+    strict: every name of the state dict must be in the checkpoint. cast: a tensor may have another type than the saved one.
+    """
+
+    def __init__(self, strict: bool = True, cast: bool = False):
+        super().__init__(allow_partial_load=not strict)
+        self.cast = cast
+
+    def create_local_plan(self) -> LoadPlan:
+        saved = self.metadata.state_dict_metadata
+        faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
+        if faults:
+            more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
+            raise LoadMismatch("the state dict does not fit the checkpoint:\n  " + "\n  ".join(faults[:20]) + more)
+        return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
+
+    def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:
+        if saved is None:
+            return None if self.allow_partial_load else f"{fqn}: not in the checkpoint"
+        is_object, is_tensor = isinstance(saved, BytesStorageMetadata), isinstance(here, torch.Tensor)
+        if is_object and not is_tensor:
+            return None
+        if not is_object and is_tensor and saved.size == here.size() and (self.cast or saved.properties.dtype == here.dtype):
+            return None
+        there = "an object" if is_object else _describe(saved.properties.dtype, saved.size)
+        return f"{fqn}: saved as {there}; here {_describe(here.dtype, here.size()) if is_tensor else 'a ' + type(here).__name__}"
+
+    def load_object(self, item: ReadItem, value: Any) -> None:
+        """Puts a loaded object where the state dict had one of that name."""
+        fqn = item.dest_index.fqn
+        container: Any = self.original_state_dict
+        path = self.mappings[fqn]
+        for part in path[:-1]:
+            container = container[_key(container, part)]
+        container[_key(container, path[-1])] = value
+
+
+def _key(container: Any, part: Any) -> Any:
+    """A flat name has str(key) for every key: finds the key itself."""
+    if isinstance(container, Mapping) and part not in container:
+        return next((key for key in container if str(key) == part), part)
+    return part
+
+
+def _describe(dtype: torch.dtype, size: Any) -> str:
+    return f"{str(dtype).replace('torch.', '')} {list(size)}"

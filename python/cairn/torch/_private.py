@@ -1,0 +1,41 @@
+"""Everything of torch that is not public, in one place: what a new torch can break is here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
+
+
+def default_store() -> Any:
+    """The store of the default process group: an object that lives as long as the group."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def async_save_takes_futures() -> bool:
+    """Whether dcp.async_save lets a stager return a Future (torch 2.9 and later)."""
+    return hasattr(state_dict_saver, "AsyncSaveResponse")
+
+
+def is_sharded_tensor(value: Any) -> bool:
+    """What FSDP1 and its state dicts are made of; a torch.Tensor, too."""
+    return isinstance(value, ShardedTensor)
+
+
+def mappings(planner: Any) -> dict:
+    """{FQN: path in the nested state dict}, of a planner that has flattened one."""
+    return getattr(planner, "mappings", {})
+
+
+def looks_up(planner: Any) -> bool:
+    """Whether the planner can give a value before it has pickled it."""
+    return isinstance(planner, DefaultSavePlanner)
+
+
+def look_up(planner: DefaultSavePlanner, item: WriteItem) -> Any:
+    return planner.lookup_object(item.index)

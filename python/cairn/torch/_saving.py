@@ -1,0 +1,177 @@
+"""One save of this rank, from its begin to the committed step."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from typing import NamedTuple, Optional, Union
+
+from cairn.torch import _job
+from cairn.torch._device import Copied
+from cairn.torch._helper import Helper, helper
+from cairn.torch._layout import Layout
+from cairn.torch._staging import Segment, Segments
+
+logger = logging.getLogger("cairn.torch")
+
+
+class Saved(NamedTuple):
+    """step_dir: the committed step. written_s, durable_s: seconds from the begin until this rank's part, and the step, was on disk."""
+
+    step_dir: str
+    written_s: float
+    durable_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """compress: store tensors compressed. model, state: what a manifest says of the model and of the training, as JSON.
+    deadline: seconds without any progress of any rank after which a save fails."""
+
+    compress: bool = False
+    model: dict = dataclasses.field(default_factory=dict)
+    state: dict = dataclasses.field(default_factory=dict)
+    deadline: float = 600.0
+
+    def for_helper(self) -> dict:
+        return {"compress": self.compress, "model": self.model, "state": self.state}
+
+
+class SaveHandle(Future):
+    """A save under way; ``result()`` is a Saved when the step is committed, or raises what went wrong.
+
+    ``staged``: a Future, done when the tensors may change. ``written``: done when this rank's part is on disk.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.staged: Future = Future()
+        self.written: Future = Future()
+        self._copied: Optional[Copied] = None
+
+    def wait_staged(self) -> None:
+        """What this thread does to the tensors afterwards is not in the checkpoint. On a GPU the current stream waits, not the CPU."""
+        if self._copied is not None:
+            self._copied.wait()
+
+
+class Staged:
+    """A state dict that is being copied into a segment."""
+
+    def __init__(self, layout: Layout, segment: Segment, free: Future, copied: Copied, used_by: Helper):
+        self.layout = layout
+        self.segment = segment
+        self.free = free
+        self.copied = copied
+        self.helper = used_by
+
+    def __del__(self) -> None:  # dropped before it was saved, or after
+        _settle(self.free)
+
+    def __reduce__(self):
+        raise TypeError("a state dict staged by CairnStager stays in its process; use AsyncCheckpointerType.THREAD")
+
+
+_segments: Optional[Segments] = None
+_lock = threading.Lock()
+
+
+def _segments_of(current: Helper) -> Segments:
+    global _segments
+    with _lock:
+        if _segments is None or _segments.helper is not current:
+            _segments = Segments(current)
+        return _segments
+
+
+def stage(layout: Layout) -> Staged:
+    """Begins to copy what this rank writes into shared memory. The Staged is given to one Save, or dropped."""
+    current = helper()
+    segment, free = _segments_of(current).take(layout, *_job.rank_and_world())
+    try:
+        copied = segment.fill(layout.sources)
+    except BaseException:
+        free.set_result(None)
+        raise
+    layout.sources = []
+    return Staged(layout, segment, free, copied, current)
+
+
+class Save:
+    """Begun where it is made: the other ranks hear at once if this one dies. Then `hand_over` or `abort`.
+
+    Raises TimeoutError where rank 0 does not save.
+    """
+
+    def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options):
+        self._helper = helper()
+        self._options = options
+        self._step = step
+        self._nonce = _job.session.nonce(step, options.deadline)
+        rank, world = _job.rank_and_world()
+        where = {"run": os.path.abspath(directory), "step": step, "rank": rank, "world": world}
+        self._begun = self._helper.request("begin", nonce=self._nonce, deadline=options.deadline, **where)
+
+    def abort(self, error: BaseException) -> None:
+        """Tells the other ranks why there will be nothing of this one."""
+        if self._helper.alive:
+            self._helper.request("abort", nonce=self._nonce, error=f"{type(error).__name__}: {error}")
+
+    def hand_over(self, staged: Staged) -> SaveHandle:
+        """Gives the staged state dict to the helper as soon as it is copied. Returns at once."""
+        if staged.helper is not self._helper:
+            raise self._helper.death or staged.helper.death  # one was started after the other had ended
+        handle = SaveHandle()
+        handle._copied = staged.copied
+        self._helper.track(handle)
+        staged.copied.future.add_done_callback(lambda copied: self._send(copied, handle, staged))
+        return handle
+
+    def _send(self, copied: Future, handle: SaveHandle, staged: Staged) -> None:
+        if (error := copied.exception()) is not None:
+            self.abort(error)
+            return self._fail(handle, staged, error)
+        handle.staged.set_result(None)
+        try:
+            objects, tail = staged.layout.objects()
+            saved = self._helper.request(
+                "save",
+                on_event=lambda event: self._written(handle, staged),
+                nonce=self._nonce,
+                plan=staged.segment.plan,
+                tail=tail,
+                objects=objects,
+                options=self._options.for_helper(),
+            )
+        except Exception as error:
+            return self._fail(handle, staged, error)
+        saved.add_done_callback(lambda done: self._finish(done, handle, staged))
+
+    @staticmethod
+    def _written(handle: SaveHandle, staged: Staged) -> None:
+        _settle(staged.free)
+        _settle(handle.written)
+
+    def _finish(self, done: Future, handle: SaveHandle, staged: Staged) -> None:
+        if (error := done.exception()) is not None:
+            return self._fail(handle, staged, error)
+        self._written(handle, staged)
+        handle.set_result(Saved(**done.result().fields))
+
+    def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
+        """The begin's error says more than that of a save that could not begin."""
+        if self._begun.done() and self._begun.exception() is not None:
+            error = self._begun.exception()
+        _settle(staged.free)
+        for future in (handle.staged, handle.written, handle):
+            if not future.done():
+                future.set_exception(error)
+        logger.error("the save of step %d failed: %s", self._step, error)
+
+
+def _settle(future: Future) -> None:
+    if not future.done():
+        future.set_result(None)

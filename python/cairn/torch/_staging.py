@@ -1,0 +1,109 @@
+"""Shared memory that a save is copied into: one segment, and a second one while the first is being written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import mmap
+import os
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Optional
+
+import torch
+
+from cairn.torch import _device
+from cairn.torch._dtypes import TORCH_OF
+from cairn.torch._helper import Helper
+from cairn.torch._layout import Layout
+
+_SEGMENTS = 2
+logger = logging.getLogger("cairn.torch")
+
+
+def map_bytes(fd: int, size: int) -> torch.Tensor:
+    """Shared memory as a tensor of bytes, which keeps the mapping alive."""
+    return torch.frombuffer(mmap.mmap(fd, size, mmap.MAP_SHARED), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+
+
+class Segment:
+    """One plan of the helper, with its memory. ``written``: done when it may be filled again."""
+
+    def __init__(self, helper: Helper, key: str, layout: Layout, rank: int, world: int):
+        self.plan = helper.next_number()
+        self.key = key
+        self.written: Future = Future()
+        self.written.set_result(None)
+        self._helper = helper
+        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names())
+        try:
+            self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
+        finally:
+            for fd in reply.fds:
+                os.close(fd)
+        self._pieces = list(self._views(layout.tensors, reply.fields["offsets"]))
+        self._gpu: Optional[_device.Gpu] = None
+
+    def _views(self, tensors: list, offsets: list):
+        for tensor, places in zip(tensors, offsets):
+            dtype = TORCH_OF[tensor["dtype"]]
+            for piece, at in zip(tensor["pieces"], places):
+                size = math.prod(piece["extent"]) * dtype.itemsize
+                yield self._buffer[at : at + size].view(dtype).view(piece["extent"])
+
+    def fill(self, sources: list) -> _device.Copied:
+        """Begins to copy the pieces."""
+        if self._gpu is None and (gpu := _device.gpu_of(sources)) is not None:
+            gpu.register(self._buffer)
+            self._gpu = gpu
+        return _device.copy(self._pieces, sources, self._gpu)
+
+    def forget(self) -> None:
+        if self._gpu is not None:
+            self._gpu.unregister(self._buffer)
+        self._pieces = []
+        self._helper.request("forget", plan=self.plan)
+
+
+class Segments:
+    """The segments of one helper. Any thread may ask it."""
+
+    def __init__(self, helper: Helper):
+        self.helper = helper
+        self._lock = threading.Lock()
+        self._all: list[Segment] = []
+        self._said = False
+
+    def take(self, layout: Layout, rank: int, world: int) -> tuple[Segment, Future]:
+        """A free segment for the layout, and the Future to set when it is free again.
+
+        Waits where two saves are being written, and says so once.
+        """
+        key = json.dumps([rank, world, layout.tensors, layout.names()])
+        with self._lock:
+            segment = self._free(key) or self._make(key, layout, rank, world)
+            segment.written = Future()
+            return segment, segment.written
+
+    def _free(self, key: str) -> Optional[Segment]:
+        while True:
+            free = [segment for segment in self._all if segment.written.done()]
+            for segment in free:
+                if segment.key == key:
+                    return segment
+            if len(self._all) < _SEGMENTS:
+                return None
+            if free:  # another state dict than before
+                self._all.remove(free[0])
+                free[0].forget()
+                return None
+            if not self._said:
+                self._said = True
+                logger.warning("two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)")
+            wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
+
+    def _make(self, key: str, layout: Layout, rank: int, world: int) -> Segment:
+        segment = Segment(self.helper, key, layout, rank, world)
+        self._all.append(segment)
+        return segment

@@ -1,0 +1,119 @@
+"""Reads boxes of tensors through shared memory: while one window is copied from, the helper fills the other."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from cairn.torch._helper import Helper
+from cairn.torch._staging import map_bytes
+
+WINDOW = 256 << 20
+_IN_FLIGHT = 2
+_ALIGNMENT = 64
+
+
+@dataclasses.dataclass
+class Box:
+    """tensor: its number in the opened checkpoint. offset: in the whole tensor. dtype: of the saved bytes. target: of the box's shape."""
+
+    tensor: int
+    offset: Sequence[int]
+    dtype: torch.dtype
+    target: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.numel() * self.dtype.itemsize
+
+
+def split(box: Box, limit: int) -> Iterator[Box]:
+    """Boxes of at most `limit` bytes that together are the box; an element larger than the limit does not exist."""
+    if box.nbytes <= limit:
+        yield box
+        return
+    dimension = next(at for at, extent in enumerate(box.target.shape) if extent > 1)
+    extent = box.target.shape[dimension]
+    rows = max(1, limit // (box.nbytes // extent))
+    for begin in range(0, extent, rows):
+        target = box.target.narrow(dimension, begin, min(rows, extent - begin))
+        offset = [at + begin * (number == dimension) for number, at in enumerate(box.offset)]
+        yield from split(Box(box.tensor, offset, box.dtype, target), limit)
+
+
+def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
+    """Lists of (box, where it begins in a window of `limit` bytes), in the order of the boxes."""
+    batch, end = [], 0
+    for box in boxes:
+        if batch and end + box.nbytes > limit:
+            yield batch
+            batch, end = [], 0
+        batch.append((box, end))
+        end += math.ceil(box.nbytes / _ALIGNMENT) * _ALIGNMENT
+    if batch:
+        yield batch
+
+
+class _Window:
+    def __init__(self, helper: Helper, size: int):
+        self._helper = helper
+        self._number = helper.next_number()
+        fd = os.memfd_create("cairn-window", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            self._bytes = map_bytes(fd, size)
+            helper.request("window", fds=(fd,), window=self._number).result()
+        finally:
+            os.close(fd)
+
+    def read(self, handle: int, batch: list):
+        wanted = [{"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.target.shape), "at": at} for box, at in batch]
+        return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
+
+    def copy_out(self, batch: list) -> None:
+        with torch.no_grad():
+            for box, at in batch:
+                box.target.copy_(self._bytes[at : at + box.nbytes].view(box.dtype).view(box.target.shape))
+
+    def close(self) -> None:
+        if self._helper.alive:
+            self._helper.request("close", window=self._number)
+
+
+def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW) -> None:
+    """Fills the targets of all boxes from the opened checkpoint `handle`. Raises what the helper's errors are."""
+    parts = [part for box in boxes if box.nbytes for part in split(box, window)]
+    parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
+    if not parts:
+        return
+    size = min(window, sum(math.ceil(part.nbytes / _ALIGNMENT) * _ALIGNMENT for part in parts))
+    free: list = []
+    under_way: collections.deque = collections.deque()
+    windows: list = []
+    try:
+        for batch in batches(parts, size):
+            if len(windows) < _IN_FLIGHT:
+                windows.append(_Window(helper, size))
+                free.append(windows[-1])
+            elif not free:
+                free.append(_take_over(under_way))
+            current = free.pop()
+            under_way.append((current, batch, current.read(handle, batch)))
+        while under_way:
+            _take_over(under_way)
+    finally:
+        for current in windows:
+            current.close()
+
+
+def _take_over(under_way: collections.deque) -> _Window:
+    """Waits for the oldest read, copies from its window, and returns that window."""
+    current, batch, read = under_way.popleft()
+    read.result()
+    current.copy_out(batch)
+    return current

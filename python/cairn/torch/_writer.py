@@ -1,0 +1,120 @@
+"""Storage writer and stager for torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+
+from cairn.torch import _private
+from cairn.torch._device import Copied
+from cairn.torch._layout import layout_of
+from cairn.torch._ownership import Replicas
+from cairn.torch._planner import STAGED, CairnPlanner
+from cairn.torch._saving import Options, Save, SaveHandle, Staged, stage
+
+
+class CairnWriter(StorageWriter):
+    """``dcp.save(state_dict, storage_writer=CairnWriter(dir, step=100), planner=CairnPlanner(), no_dist=True)``
+
+    dir: the run's directory, which every rank must be able to write. options: fields of Options (compress, model, state, deadline).
+    With DCP's own planner leave no_dist out: that planner needs the ranks' collectives to share the work.
+    """
+
+    def __init__(self, dir: Union[str, os.PathLike], step: int, **options: Any):
+        self._directory = dir
+        self._step = step
+        self._options = Options(**options)
+        self._alone = False
+        self._handle: Optional[SaveHandle] = None
+
+    def reset(self, checkpoint_id: Union[str, os.PathLike, None] = None) -> None:
+        """checkpoint_id: another directory of a run."""
+        self._directory = checkpoint_id or self._directory
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._alone = kwargs.get("use_collectives") is False
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list) -> list:
+        self._alone = self._alone or len(plans) == 1
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future:
+        """Copies, hands over, and waits until this rank's part is on disk. Raises what cairn.torch.save raises."""
+        if self._alone and not isinstance(planner, CairnPlanner) and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ValueError("with no_dist=True every rank would write everything: give planner=CairnPlanner()")
+        save = Save(self._directory, self._step, self._options)
+        try:
+            self._handle = save.hand_over(_staged_by(planner, plan))
+        except BaseException as error:
+            save.abort(error)
+            raise
+        self._handle.written.result()
+        done: torch.futures.Future = torch.futures.Future()
+        done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list) -> None:
+        """Waits until the step is committed."""
+        self._handle.result()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
+        return "://" not in os.fspath(checkpoint_id)
+
+
+def _staged_by(planner: SavePlanner, plan: SavePlan) -> Staged:
+    if not isinstance(planner, CairnPlanner):
+        return stage(layout_of(plan.items, planner, None))
+    return planner.staged or stage(planner.layout())
+
+
+class CairnStager(AsyncStager):
+    """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``: copies once, straight into what is written.
+
+    Returns a Future from torch 2.9 on, so that dcp.async_save gives an AsyncSaveResponse; before, it waits for the copy.
+    """
+
+    _synchronize_after_execute = False
+
+    def __init__(self, replicas: Optional[Replicas] = None):
+        self._replicas = replicas
+        self._copied: Optional[Copied] = None
+
+    def stage(self, state_dict: dict) -> Union[dict, Future]:
+        planner = CairnPlanner(self._replicas)
+        planner.set_up_planner(state_dict)
+        planner.create_local_plan()
+        staged = stage(planner.layout())
+        self._copied = staged.copied
+        if not _private.async_save_takes_futures():
+            staged.copied.future.result()
+            return {STAGED: staged}
+        future: Future = Future()
+        staged.copied.future.add_done_callback(lambda copied: _follow(copied, future, {STAGED: staged}))
+        return future
+
+    def synchronize_staging(self) -> None:
+        """What this thread does to the tensors afterwards is not in the checkpoint."""
+        if self._copied is not None:
+            self._copied.wait()
+
+    def close(self) -> None:
+        self._copied = None
+
+
+def _follow(done: Future, future: Future, value: dict) -> None:
+    if (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)

@@ -1,0 +1,663 @@
+"""`cairn.torch`: objects, ownership and staging by themselves; saves and loads of real ranks; and what happens when they die."""
+
+import collections
+import io
+import math
+import multiprocessing
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+import unittest
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
+
+import cairn  # noqa: E402
+import cairn.torch  # noqa: E402
+import numpy  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from cairn.torch import _device, _helper, _job, _objects, _ownership, _windows  # noqa: E402
+
+FAKE = str(ROOT / "tests/python/fake_cairn.py")
+
+
+def same(a, b):
+    """Equal, and of the same types, order and bits throughout."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and _objects._bytes_of(a) == _objects._bytes_of(b)
+    if isinstance(a, numpy.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(same(*keys) and same(a[keys[0]], b[keys[1]]) for keys in zip(a, b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return repr(a) == repr(b)
+    return a == b
+
+
+class ObjectsTest(unittest.TestCase):
+    def through_json(self, value):
+        entry = _objects.encode(value, "name")
+        self.assertEqual(list(entry), ["json"], repr(value)[:100])
+        text = _helper.json.dumps(entry, allow_nan=False)
+        return _objects.decode(_helper.json.loads(text), "name", False)
+
+    def check(self, value):
+        self.assertTrue(same(self.through_json(value), value), repr(value)[:200])
+
+    def test_states_of_trainings(self):
+        model = torch.nn.Linear(3, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95))
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        schedules = [
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 100),
+            torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        ]
+        states = [schedule.state_dict() for schedule in schedules]
+        states[1].pop("_anneal_func_type", None)
+        for value in [random.getstate(), numpy.random.get_state(), torch.get_rng_state(), optimizer.state_dict(), *states]:
+            self.check(value)
+        self.check(numpy.random.default_rng(3).bit_generator.state)  # integers of 128 bits
+
+    def test_values_at_the_edges(self):
+        for value in [
+            *(0, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(2**200), True, False, None),
+            *(0.0, -0.0, 1.0, 0.1, 1e22, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan),
+            *("", "é\0\n\"\\", "\ud800", "a\udcffb", "\U0001f600", b"", b"\xff\0", bytearray(b"x")),
+            *((), (1,), [], {}, set(), frozenset({1, "a"}), {1, 2.5, None, (1, 2)}, [[], [()]]),
+            *({1: "a", None: 2, (1, 2): [3], 1.5: {}}, {"b": 1, "a": 2}, {"\ud800": 1}),
+            *({"__cairn__": 1}, {"__cairn__": "tuple", "items": [1]}, {"a": {"__cairn__": {"__cairn__": None}}}),
+            *(collections.OrderedDict([("b", 1), ("a", 2)]), torch.float8_e4m3fn, torch.Size([2, 3]), torch.device("cuda", 3)),
+            *(numpy.float32(0.1), numpy.int64(3), numpy.bool_(True), numpy.float64("nan"), numpy.complex128(1 + 2j)),
+            *(numpy.arange(6, dtype=">i2").reshape(2, 3), numpy.array(3.5), numpy.zeros((0, 4)), numpy.array(["a", "bc"])),
+            *(torch.tensor(3.5), torch.zeros(0, 4), torch.tensor([1 + 2j]), torch.arange(6).view(2, 3).T, torch.ones(2, dtype=torch.bfloat16)),
+        ]:
+            self.check(value)
+
+    def test_random_values(self):
+        source = random.Random(7)
+        leaves = [None, True, 3, -(2**70), 0.5, math.inf, "x", "\udc80", b"\0", torch.bfloat16, numpy.int8(3), torch.arange(3)]
+        keys = ["a", "b", "__cairn__", 1, None, (1, "x"), "\ud900"]
+
+        def value(depth):
+            kind = source.randrange(6) if depth else 5
+            items = range(source.randrange(4))
+            if kind == 0:
+                return [value(depth - 1) for _ in items]
+            if kind == 1:
+                return tuple(value(depth - 1) for _ in items)
+            if kind in (2, 3):
+                pairs = [(source.choice(keys), value(depth - 1)) for _ in items]
+                return dict(pairs) if kind == 2 else collections.OrderedDict(pairs)
+            if kind == 4:
+                return {source.choice(keys) for _ in items}
+            return source.choice(leaves)
+
+        for _ in range(1000):
+            self.check(value(5))
+
+    def test_equal_sets_are_equal_bytes(self):
+        first, second = {"a", "b", "c", 3}, set()
+        for item in (3, "c", "b", "a"):
+            second.add(item)
+        self.assertEqual(*(_helper.json.dumps(_objects.encode(value, "")) for value in (first, second)))
+
+    def test_what_is_not_json_is_a_pickle_that_must_be_allowed(self):
+        deep = []
+        for _ in range(100):
+            deep = [deep]
+        named = collections.namedtuple("named", "x")(1)
+        globals()["named"] = type(named)
+        for value in (deep, named, types.SimpleNamespace(a=1), torch.nn.Parameter(torch.ones(2)), 1j, range(3)):
+            entry = _objects.encode(value, "rng.3")
+            self.assertEqual(list(entry), ["pickle"])
+            with self.assertRaisesRegex(cairn.torch.PickleRefused, r"rng\.3: .*allow_pickle=True"):
+                _objects.decode(entry, "rng.3", False)
+            self.assertIs(type(_objects.decode(entry, "rng.3", True)), type(value))
+
+    def test_what_pickle_cannot_hold_is_named(self):
+        with self.assertRaisesRegex(TypeError, "loader.worker: a function"):
+            _objects.encode(lambda: 0, "loader.worker")
+
+    def test_a_type_of_a_newer_version_is_named(self):
+        with self.assertRaisesRegex(ValueError, "'quaternion'"):
+            _objects.decode({"json": [{"__cairn__": "quaternion"}]}, "x", False)
+
+
+class OwnershipTest(unittest.TestCase):
+    """Meshes without processes: each box has one writer, and it is among those who hold it."""
+
+    def writers(self, mesh, replicated, fqn):
+        """{box: the set of ranks that say that they write it}; a box is its coordinates along the sharding dimensions."""
+        boxes = {}
+        for coordinate in numpy.ndindex(*mesh.shape):
+            rank = int(mesh[coordinate])
+            box = tuple(at for at, copies in zip(coordinate, replicated) if not copies)
+            holders = _ownership.mesh_holders(mesh, coordinate, replicated)
+            self.assertIn(rank, holders)
+            chosen = _ownership.choose(holders, fqn, box)
+            boxes.setdefault(box, set()).add(chosen)
+        return boxes
+
+    def test_each_box_is_written_once(self):
+        for shape in [(4,), (8,), (2, 2), (4, 2), (2, 4), (2, 2, 2)]:
+            mesh = torch.randperm(math.prod(shape)).view(shape)
+            for choice in range(2 ** len(shape)):
+                replicated = [bool(choice >> dimension & 1) for dimension in range(len(shape))]
+                for name in ("a", "layers.3.weight"):
+                    boxes = self.writers(mesh, replicated, name)
+                    self.assertEqual(len(boxes), math.prod(size for size, copies in zip(shape, replicated) if not copies))
+                    self.assertTrue(all(len(chosen) == 1 for chosen in boxes.values()))
+
+    def test_the_work_is_spread(self):
+        counts = collections.Counter(_ownership.choose(range(8), f"layers.{layer}.weight", (0, 0)) for layer in range(8000))
+        self.assertLess(max(counts.values()), 1.15 * 1000)
+        self.assertGreater(min(counts.values()), 0.85 * 1000)
+
+    def test_the_choice_is_the_same_in_every_process(self):
+        self.assertEqual([_ownership.choose(range(16), "model.embed", (0, offset)) for offset in range(6)], [12, 8, 10, 13, 13, 9])
+
+    def test_plain_tensors(self):
+        tensor = torch.ones(3)
+        alone = _ownership.Ownership(2, 4, [tensor])
+        self.assertEqual(alone.holders("w", tensor), [0, 1, 2, 3])
+        self.assertEqual(sum(_ownership.Ownership(rank, 4, [tensor]).writes("w", tensor, (0,)) for rank in range(4)), 1)
+        self.assertEqual(_ownership.Ownership(2, 4, [], [2, 3]).holders("w", tensor), [2, 3])
+        by_name = _ownership.Ownership(2, 4, [], lambda fqn: [2] if fqn == "mine" else None)
+        self.assertEqual([by_name.holders(name, tensor) for name in ("mine", "w")], [[2], [0, 1, 2, 3]])
+        with self.assertRaisesRegex(ValueError, r"w: replicas says that ranks \[0, 1\] hold it, but rank 2"):
+            _ownership.Ownership(2, 4, [], [0, 1]).holders("w", tensor)
+
+
+
+
+
+class WindowsTest(unittest.TestCase):
+    def test_boxes_are_split_into_what_fits(self):
+        for shape, limit in [((10, 7), 64), ((3, 5, 8), 100), ((1, 1, 40), 12), ((5,), 4), ((2, 3), 1000), ((), 8)]:
+            target = torch.full(shape, -1, dtype=torch.int32)
+            whole = torch.arange(target.numel(), dtype=torch.int32).view(shape)
+            for part in _windows.split(_windows.Box(0, [0] * len(shape), torch.int32, target), limit):
+                self.assertLessEqual(part.nbytes, limit)
+                part.target.copy_(whole[tuple(slice(at, at + extent) for at, extent in zip(part.offset, part.target.shape))])
+            self.assertTrue(torch.equal(target, whole), shape)
+
+    def test_batches_fill_a_window(self):
+        boxes = [_windows.Box(number, [0], torch.uint8, torch.empty(size)) for number, size in enumerate([10, 64, 65, 190, 256, 1])]
+        filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 256)]
+        self.assertEqual(filled, [[(0, 0), (1, 64), (2, 128)], [(3, 0)], [(4, 0)], [(5, 0)]])
+
+
+class FakeCuda:
+    """torch.cuda of threads: a stream is a list of what has been put into it; a copy happens when its event is waited for."""
+
+    def __init__(self):
+        self.calls = []
+        self.done = threading.Event()
+        self.training = types.SimpleNamespace(wait_event=lambda event: self.calls.append("training waits for event"))
+
+    def Stream(self):
+        return types.SimpleNamespace(wait_stream=lambda stream: self.calls.append("side waits for training"))
+
+    def current_stream(self):
+        return self.training
+
+    def stream(self, stream):
+        return mock.MagicMock()
+
+    def Event(self):
+        return types.SimpleNamespace(record=lambda stream: self.calls.append("record"), synchronize=self.done.wait)
+
+    def cudart(self):
+        def call(name):
+            return lambda *arguments: self.calls.append((name, *arguments)) or self.status
+
+        return types.SimpleNamespace(cudaHostRegister=call("register"), cudaHostUnregister=call("unregister"))
+
+    status = 0
+
+
+class DeviceTest(unittest.TestCase):
+    def test_a_gpu_copies_beside_the_training(self):
+        cuda = FakeCuda()
+        target, source = torch.zeros(3), torch.ones(3)
+        copied = _device.Gpu(cuda).copy([target], [source])
+        self.assertEqual(cuda.calls, ["side waits for training", "record"])
+        self.assertFalse(copied.future.done())
+        copied.wait()  # of the stream, not of the CPU
+        self.assertEqual(cuda.calls[2:], ["training waits for event"])
+        cuda.done.set()
+        copied.future.result(10)
+        self.assertTrue(torch.equal(target, source))
+
+    def test_a_failed_copy_is_the_futures_exception(self):
+        cuda = FakeCuda()
+        cuda.done.wait = mock.Mock(side_effect=RuntimeError("CUDA error: an illegal memory access"))
+        with self.assertRaisesRegex(RuntimeError, "illegal memory access"):
+            _device.Gpu(cuda).copy([], []).future.result(10)
+
+    def test_memory_is_registered_by_its_address(self):
+        cuda, buffer = FakeCuda(), torch.zeros(5, dtype=torch.int64)
+        gpu = _device.Gpu(cuda)
+        gpu.register(buffer)
+        gpu.unregister(buffer)
+        self.assertEqual(cuda.calls, [("register", buffer.data_ptr(), 40, 0), ("unregister", buffer.data_ptr())])
+        cuda.status = 2
+        with self.assertRaisesRegex(RuntimeError, "cudaHostRegister: CUDA error 2"):
+            gpu.register(buffer)
+
+
+class ProcessTest(unittest.TestCase):
+    """A directory, and a helper that ends with the test."""
+
+    program = None  # the environment's
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.environment = mock.patch.dict(os.environ, {"CAIRN": self.program} if self.program else {})
+        self.environment.start()
+        self.addCleanup(self.environment.stop)
+        self.end_helper()
+        self.addCleanup(self.end_helper)
+
+    @staticmethod
+    def end_helper():
+        if _helper._current is not None:
+            _helper._at_exit()
+            _helper._current = None
+
+    def round_trip(self, state, into, **options):
+        saved = cairn.torch.save(state, self.directory, 7)
+        self.assertEqual(cairn.torch.load(into, saved.step_dir, **options), 7)
+        return into
+
+
+class FakeHelperTest(ProcessTest):
+    program = FAKE
+
+    def hold(self):
+        held = pathlib.Path(self.directory) / "hold"
+        held.touch()
+        os.environ["FAKE_HOLD"] = str(held)
+        return held
+
+    def test_a_third_save_waits_for_the_first(self):
+        held = self.hold()
+        state = {"w": torch.zeros(5000)}
+        handles = []
+        with self.assertLogs("cairn.torch", "WARNING") as logged:
+            for step in range(2):
+                state["w"].fill_(step)
+                handles.append(cairn.torch.async_save(state, self.directory, step))
+            self.assertFalse(any(handle.written.done() for handle in handles))
+            threading.Timer(0.3, held.unlink).start()
+            for step in (2, 3):
+                state["w"].fill_(step)
+                begin = time.monotonic()
+                handles.append(cairn.torch.async_save(state, self.directory, step))
+                if step == 2:
+                    self.assertGreater(time.monotonic() - begin, 0.2)
+        self.assertEqual(len(logged.output), 1, logged.output)
+        for step, handle in enumerate(handles):
+            loaded = {"w": torch.empty(5000)}
+            self.assertEqual(cairn.torch.load(loaded, handle.result().step_dir), step)
+            self.assertTrue(torch.equal(loaded["w"], torch.full((5000,), float(step))))
+
+    def test_segments_are_used_again_while_the_state_dict_has_the_same_shapes(self):
+        from cairn.torch import _saving
+
+        def segments(rows):
+            cairn.torch.save({"w": torch.ones(rows, 1000)}, self.directory, 1)
+            return {segment.plan for segment in _saving._segments._all}
+
+        first = segments(5)
+        self.assertEqual((len(first), segments(5)), (1, first))
+        both = segments(6)
+        self.assertEqual(len(both), 2)
+        self.assertEqual(len(segments(7) & both), 1)
+
+    def test_errors_are_what_python_calls_them(self):
+        for kind, exception in [
+            ("no_space", OSError),
+            ("already_exists", FileExistsError),
+            ("not_found", FileNotFoundError),
+            ("io_error", OSError),
+            ("invalid_argument", ValueError),
+            ("aborted", cairn.torch.SaveFailed),
+            ("corrupt", cairn.torch.CorruptError),
+            ("not_supported", cairn.torch.NotSupported),
+        ]:
+            self.end_helper()
+            os.environ["FAKE_FAIL"] = f"{kind} rank 3 has no room"
+            with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(exception, "rank 3 has no room"):
+                cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)
+
+    def test_a_dead_helper_is_named_with_its_status_and_the_next_save_has_a_new_one(self):
+        os.environ["FAKE_DIE"] = "41"
+        with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(cairn.torch.HelperDied, "exit status 41") as caught:
+            cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)
+        self.assertEqual(caught.exception.status, 41)
+        del os.environ["FAKE_DIE"]
+        self.hold()
+        handle = cairn.torch.async_save({"w": torch.ones(4000)}, self.directory, 1)
+        os.kill(_helper.helper().pid, signal.SIGKILL)
+        with self.assertLogs("cairn.torch", "ERROR"), self.assertRaisesRegex(cairn.torch.HelperDied, "signal 9"):
+            handle.result()
+
+    def test_a_refusal_is_told_to_the_other_ranks(self):
+        with self.assertRaisesRegex(TypeError, r"model\.freqs: torch.complex64 is not a type"):
+            cairn.torch.save({"model": {"freqs": torch.ones(3000, dtype=torch.complex64)}}, self.directory, 1)
+        _helper.helper().ask("forget", plan=cairn.torch.save({"w": torch.ones(3)}, self.directory, 2) and _any_plan())
+        self.assertIn("model.freqs", (pathlib.Path(self.directory) / "aborted").read_text())
+
+    def test_a_fork_has_a_helper_of_its_own(self):
+        cairn.torch.save({"w": torch.ones(4000)}, self.directory, 1)
+        parents = _helper.helper().pid
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            own = _helper.helper()
+            os.write(writer, str(own.pid).encode())
+            own.close()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertNotEqual(int(os.read(reader, 20)), parents)
+        for end in (reader, writer):
+            os.close(end)
+        cairn.torch.save({"w": torch.ones(4000)}, self.directory, 2)
+        self.assertEqual(_helper.helper().pid, parents)
+
+    def test_the_end_of_python_waits_for_saves(self):
+        held = self.hold()
+        code = f"""
+import torch, cairn.torch, cairn.torch._helper, threading, os
+cairn.torch._helper._PATIENCE = 0.1
+cairn.torch.async_save({{"w": torch.ones(4000)}}, {self.directory!r}, 3)
+threading.Timer(0.5, lambda: os.unlink({str(held)!r})).start()
+"""
+        code = code.replace("threading.Timer", "timer = threading.Timer").rstrip() + "\n"
+        code = code.replace(".start()", "; timer.daemon = True; timer.start()")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.assertEqual((done.returncode, done.stderr), (0, "cairn: waiting for 1 save(s) to be on disk\n"))
+        self.assertTrue((pathlib.Path(self.directory) / "step-3/index.json").exists())
+
+    def test_a_state_dict_that_is_staged_and_dropped_frees_its_segment(self):
+        stager = cairn.torch.CairnStager()
+        for _ in range(5):
+            stager.stage({"w": torch.ones(4000)}).result()
+
+    def test_another_systems_planner_gives_pickles(self):
+        inner = dcp.DefaultSavePlanner()
+        methods = ("set_up_planner", "create_local_plan", "create_global_plan", "finish_plan", "resolve_data")
+        planner = type("Planner", (dcp.SavePlanner,), {name: staticmethod(getattr(inner, name)) for name in methods})()
+        dcp.save({"a": [1, 2], "w": torch.arange(5000)}, storage_writer=cairn.torch.CairnWriter(self.directory, 1), planner=planner)
+        loaded = {"a": None, "w": torch.zeros(5000, dtype=torch.int64)}
+        with self.assertRaisesRegex(cairn.torch.PickleRefused, "a: saved as a pickle"):
+            cairn.torch.load(loaded, f"{self.directory}/step-1")
+        cairn.torch.load(loaded, f"{self.directory}/step-1", allow_pickle=True)
+        self.assertEqual(loaded["a"], [1, 2])
+
+
+def _any_plan():
+    from cairn.torch import _saving
+
+    return _saving._segments._all[-1].plan
+
+
+def zeros_like(value):
+    """The same shapes with other values, to load into."""
+    if isinstance(value, dict):
+        return {key: zeros_like(item) for key, item in value.items()}
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
+
+
+class RoundTripTest(ProcessTest):
+    """One process, without torch.distributed, through the real helper."""
+
+    def check(self, state):
+        loaded = self.round_trip(state, zeros_like(state))
+        self.assertEqual(loaded.keys(), state.keys())
+        for key, value in state.items():
+            self.assertTrue(same(loaded[key], value), key)
+
+    def test_every_type(self):
+        dtypes = cairn.torch._layout.NAME_OF
+        self.check({f"{size}.{dtype}": (torch.arange(size) % 2).to(dtype) for dtype in dtypes for size in (3, 9001)})
+
+    def test_shapes_and_strides(self):
+        image = torch.randn(2, 8, 32, 32)
+        self.check(
+            {
+                "scalar": torch.tensor(3.5),
+                "empty": torch.zeros(0, 7),
+                "one": torch.ones(1, 1, 1),
+                "transposed": torch.randn(100, 70).T,
+                "every second": torch.randn(9000)[::2],
+                "expanded": torch.randn(1, 50).expand(90, 50),
+                "channels last": image.to(memory_format=torch.channels_last),
+                "five": torch.randn(2, 3, 4, 5, 60),
+            }
+        )
+
+    def test_tied_and_trained_tensors(self):
+        weight = torch.nn.Parameter(torch.randn(90, 90))
+        loaded = self.round_trip({"in": weight, "out": weight, "row": weight[3]}, {key: torch.zeros(90, 90) for key in ("in", "out")})
+        self.assertTrue(torch.equal(loaded["in"], weight) and torch.equal(loaded["out"], weight))
+
+    def test_objects_among_the_tensors(self):
+        state = {
+            "rng": {"python": random.getstate(), "numpy": numpy.random.get_state(), "torch": torch.get_rng_state()},
+            "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0, 1]}, {"lr": math.inf, "name": "ü"}],
+            "step": 3,
+            "none": None,
+            "tuple": (1, torch.ones(2), {"a": {1, 2}}),
+            "order": {"z": 1, "a": 2, "m": 3},
+        }
+        into = {"rng": zeros_like(state["rng"]), "groups": [{"lr": 0, "betas": 0, "params": 0}, {"lr": 0, "name": 0}]}
+        loaded = self.round_trip(state, {**into, "step": 0, "none": 1, "tuple": 0, "order": {"z": 0, "a": 0, "m": 0}})
+        self.assertTrue(same(loaded, state))
+
+    def test_an_optimizers_own_keys_are_numbers(self):
+        model = torch.nn.Linear(60, 60)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(2, 60)).sum().backward()
+        optimizer.step()
+        state = optimizer.state_dict()
+        state["state"][0]["note"] = "kept"
+        into = zeros_like(state)
+        into["param_groups"] = [{key: None for key in state["param_groups"][0]}]
+        self.assertTrue(same(self.round_trip(state, into), state))
+
+    def test_objects_with_a_state_dict(self):
+        model, other = torch.nn.Linear(70, 70), torch.nn.Linear(70, 70)
+        self.round_trip({"model": model}, {"model": other})
+        self.assertTrue(torch.equal(model.weight, other.weight) and torch.equal(model.bias, other.bias))
+
+    def test_boxes_larger_than_a_window(self):
+        state = {"big": torch.randn(300, 4000), "other": torch.randn(50_000)}
+        with mock.patch.object(_windows.read_boxes, "__defaults__", (1 << 16,)):
+            self.check(state)
+
+    def test_a_load_asks_for_less_than_was_saved(self):
+        loaded = self.round_trip({"a": torch.ones(9000), "b": torch.ones(9000), "c": 3}, {"a": torch.zeros(9000)})
+        self.assertEqual((loaded["a"].sum(), list(loaded)), (9000, ["a"]))
+
+    def test_what_does_not_fit_is_named_with_both_sides(self):
+        saved = cairn.torch.save({"m": {"w": torch.ones(30, 100), "b": torch.ones(5)}, "step": 1}, self.directory, 7)
+        wrong = {"m": {"w": torch.zeros(30, 101), "b": torch.zeros(5, dtype=torch.bfloat16), "new": 0}, "step": torch.ones(1)}
+        with self.assertRaises(cairn.torch.LoadMismatch) as caught:
+            cairn.torch.load(wrong, saved.step_dir)
+        for line in (
+            "m.w: saved as float32 [30, 100]; here float32 [30, 101]",
+            "m.b: saved as float32 [5]; here bfloat16 [5]",
+            "m.new: not in the checkpoint",
+            "step: saved as an object; here float32 [1]",
+        ):
+            self.assertIn(line, str(caught.exception))
+        into = {"m": {"b": torch.zeros(5, dtype=torch.bfloat16), "new": 0}}
+        cairn.torch.load(into, saved.step_dir, strict=False, cast=True)
+        self.assertTrue(torch.equal(into["m"]["b"], torch.ones(5, dtype=torch.bfloat16)))
+        self.assertEqual(into["m"]["new"], 0)
+
+    def test_what_cannot_be_saved_is_named(self):
+        for value, text in [
+            (torch.empty(3000, device="meta"), "model.w: a tensor on the meta device"),
+            (torch.ones(3000, dtype=torch.uint16), "model.w: torch.uint16 is not a type"),
+            (torch.ones(3, dtype=torch.complex128), "model.w: torch.complex128 is not a type"),
+            (torch.eye(50).to_sparse(), "model.w: a torch.sparse_coo tensor"),
+            (lambda: 0, "model.w: a function that neither"),
+        ]:
+            with self.assertRaisesRegex((TypeError, ValueError), re.escape(text)):
+                cairn.torch.save({"model": {"w": value}}, self.directory, 1)
+        with self.assertRaises(FileNotFoundError):
+            cairn.torch.load({}, self.directory)  # nothing was left of them
+
+    def test_pickles_are_refused_unasked(self):
+        state = {"sampler": types.SimpleNamespace(epoch=3)}
+        saved = cairn.torch.save(state, self.directory, 7)
+        into = {"sampler": None}
+        with self.assertRaisesRegex(cairn.torch.PickleRefused, "sampler: .*allow_pickle=True"):
+            cairn.torch.load(into, saved.step_dir)
+        cairn.torch.load(into, saved.step_dir, allow_pickle=True)
+        self.assertEqual(into, state)
+
+    def test_dcp_rebuilds_a_state_dict_from_nothing(self):
+        from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+        state = {"model": {"w": torch.randn(60, 60)}, "list": [{"a": 1}, {"b": torch.ones(3)}]}
+        saved = cairn.torch.save(state, self.directory, 7)
+        loaded = _load_state_dict_from_keys(storage_reader=cairn.torch.CairnReader(saved.step_dir))
+        self.assertTrue(same(loaded, state))
+
+    def test_the_newest_step_of_a_run(self):
+        for step in (9, 10):
+            cairn.torch.save({"step": step}, self.directory, step)
+        into = {"step": 0}
+        self.assertEqual((cairn.torch.load(into, self.directory), into["step"]), (10, 10))
+        with self.assertRaises(FileExistsError):
+            cairn.torch.save({"step": 9}, self.directory, 9)
+
+    def test_the_suite_reads_it(self):
+        saved = cairn.torch.save({"model": torch.nn.Linear(100, 30).state_dict(), "step": 7}, self.directory, 7, compress=True)
+        cairn.run(["verify", saved.step_dir], capture=True)
+        self.assertIn("model.weight", cairn.run(["ls", "--tensors", saved.step_dir], capture=True).stdout)
+
+    def test_a_damaged_step_is_refused(self):
+        saved = cairn.torch.save({"w": torch.randn(100_000)}, self.directory, 7)
+        largest = max(pathlib.Path(saved.step_dir).rglob("*.h5"), key=lambda file: file.stat().st_size)
+        data = bytearray(largest.read_bytes())
+        data[len(data) // 2] ^= 1
+        largest.write_bytes(data)
+        with self.assertRaises(cairn.torch.CorruptError):
+            cairn.torch.load({"w": torch.zeros(100_000)}, saved.step_dir)
+
+
+class RanksTest(unittest.TestCase):
+    """Jobs of several processes: what each rank does is in torch_cases.py."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.mkdtemp()
+        cls.context = multiprocessing.get_context("forkserver")
+        cls.context.set_forkserver_preload(["torch_cases"])
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.directory)
+
+    def run_ranks(self, case, world, killed=()):
+        import torch_cases
+
+        ranks = [self.context.Process(target=getattr(torch_cases, case), args=(rank, world, self.directory)) for rank in range(world)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(300)
+        late = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
+        for process in ranks:
+            process.kill()
+        self.assertEqual(late, [], "these ranks did not end")
+        expected = [-signal.SIGKILL if rank in killed else 0 for rank in range(world)]
+        self.assertEqual([process.exitcode for process in ranks], expected, case)
+
+    def test_four_ranks_save_and_other_numbers_load(self):
+        self.run_ranks("save_all", 4)
+        for world in (3, 2, 1):
+            with self.subTest(world=world):
+                self.run_ranks("load_all", world)
+        for name in ("fsdp", "hsdp", "tp_fsdp", "whole"):
+            cairn.run(["verify", f"{self.directory}/{name}"], capture=True)
+
+    def test_torch_distributed_checkpoint(self):
+        self.run_ranks("with_dcp", 4)
+
+    def test_a_training_resumes_bit_by_bit(self):
+        self.run_ranks("resume", 2)
+
+    def test_a_rank_that_dies_is_named(self):
+        self.run_ranks("rank_dies", 4, killed=(2,))
+
+    def test_a_rank_that_refuses_is_named(self):
+        self.run_ranks("rank_refuses", 3)
+
+    def test_tensors_that_nobody_writes_are_noticed(self):
+        self.run_ranks("hole", 2)
+
+    def test_helpers_outlive_their_trainers(self):
+        self.run_ranks("all_die", 3, killed=(0, 1, 2))
+        state = {"model": {f"w{number}": torch.zeros(1000, 1000) for number in range(8)}, "step": 0}
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                self.assertEqual(cairn.torch.load(state, f"{self.directory}/all_die"), 5)
+                break
+            except FileNotFoundError:
+                time.sleep(0.2)
+        torch.manual_seed(0)
+        for number in range(8):
+            self.assertTrue(torch.equal(state["model"][f"w{number}"], torch.randn(1000, 1000)), number)
+
+
+class SessionTest(unittest.TestCase):
+    def test_nonces_are_not_used_twice(self):
+        session = _job.Session()
+        nonces = [session.nonce(step, 1) for step in (1, 2, 1, 1)] + [_job.Session().nonce(1, 1)]
+        self.assertEqual(len(set(nonces)), 5)
+        self.assertTrue(all(re.fullmatch("[0-9a-f]{16}", nonce) for nonce in nonces))
+
+    def test_rank_0_that_does_not_save_is_named(self):
+        store = torch.distributed.HashStore()
+        with mock.patch.object(_job, "rank_and_world", lambda: (1, 2)), mock.patch.object(_job._private, "default_store", lambda: store):
+            with self.assertRaisesRegex(TimeoutError, "rank 0 has not begun to save within 0.2 s"):
+                _job.Session().nonce(1, 0.2)
+
+
+class GuideTest(ProcessTest):
+    def test_its_code_runs(self):
+        """docs/guide/save-from-pytorch.md: all its Python in one process, in the order of the page, then its commands."""
+        page = (ROOT / "docs/guide/save-from-pytorch.md").read_text()
+        blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+        self.assertGreater(len(blocks), 3)
+        code = "\n".join(blocks).replace("/scratch/run", self.directory)
+        with mock.patch("sys.stdout", io.StringIO()):
+            exec(compile(code, "save-from-pytorch.md", "exec"), {"__name__": "guide"})
+
+
+if __name__ == "__main__":
+    unittest.main()

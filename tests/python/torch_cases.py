@@ -1,0 +1,304 @@
+"""What the ranks of test_torch.py's jobs run: CASE(rank, world, directory). Every job is gloo on the CPU."""
+
+import dataclasses
+import os
+import pathlib
+import pickle
+import random
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+import cairn.torch  # noqa: E402
+import cairn.torch._api  # noqa: E402
+import numpy  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+
+WIDTH = 48
+
+
+def join(rank, world, directory, name):
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = torch.nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, rows=101):
+        super().__init__()
+        self.embed = torch.nn.Embedding(rows, WIDTH)  # rows that no number of ranks divides
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.register_buffer("table", torch.arange(64 * WIDTH, dtype=torch.float32).view(64, WIDTH))  # plain under FSDP, too
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.table.T.to(x.dtype) * 1e-3
+
+
+def shard(model, mesh):
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def whole(model, rank):
+    pass
+
+
+def fsdp(model, rank):
+    shard(model, init_device_mesh("cpu", (dist.get_world_size(),)))
+
+
+def hsdp(model, rank):
+    shard(model, init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")))
+
+
+def tp_fsdp(model, rank):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for block in model.blocks:
+        parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    shard(model, mesh["dp"])
+
+
+@dataclasses.dataclass
+class Training:
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    rank: int
+    step: int = 0
+
+    def train(self, steps):
+        for _ in range(steps):
+            generator = torch.Generator().manual_seed(1000 + self.step)  # the same batch on all ranks: the sums do not depend on how many
+            tokens = torch.randint(0, 101, (4, 6), generator=generator)
+            self.optimizer.zero_grad()
+            self.model(tokens).square().mean().backward()
+            self.optimizer.step()
+            self.schedule.step()
+            self.step += 1
+
+    def state_dict(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {
+            "model": model,
+            "optim": optimizer,
+            "schedule": self.schedule.state_dict(),
+            "step": self.step,
+            "rng": {str(self.rank): {"python": random.getstate(), "numpy": numpy.random.get_state(), "torch": torch.get_rng_state()}},
+            "loader": {str(self.rank): {"epoch": 1, "seen": [3, 1, 2], "shard": ("file", 7), "left": {"a", "b"}}},
+        }
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.step = state["step"]
+
+
+def training(parallelism, rank, seed=0):
+    torch.manual_seed(seed)
+    random.seed(seed + rank)
+    numpy.random.seed(seed + rank)
+    model = Model()
+    parallelism(model, rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return Training(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5), rank)
+
+
+def full(state):
+    """{path: whole tensor} of a nested state dict; all ranks must call it."""
+    tensors = {}
+    for key, value in sorted(state.items()):
+        if isinstance(value, dict):
+            tensors.update({f"{key}.{inner}": tensor for inner, tensor in full(value).items()})
+        elif isinstance(value, torch.Tensor):
+            tensors[key] = (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+    return tensors
+
+
+def keep(state, rank, file):
+    """Writes down what the state holds, for `compare`."""
+    tensors = {part: full(state[part]) for part in ("model", "optim")}
+    if rank == 0:
+        torch.save(tensors, file)
+
+
+def compare(state, file):
+    expected = torch.load(file)
+    for part in ("model", "optim"):
+        here = full(state[part])
+        assert here.keys() == expected[part].keys(), here.keys() ^ expected[part].keys()
+        for name, tensor in here.items():
+            assert torch.equal(tensor, expected[part][name]), name
+
+
+def save_all(rank, world, directory):
+    """One run directory for each way to shard: NAME/, and what it must hold in NAME.pt."""
+    join(rank, world, directory, "save")
+    for parallelism in (fsdp, hsdp, tp_fsdp, whole):
+        name = parallelism.__name__
+        job = training(parallelism, rank)
+        if parallelism is tp_fsdp:
+            job.step = 2  # its forward pass wants batches that are sharded, too
+        else:
+            job.train(2)
+        state = job.state_dict()
+        keep(state, rank, f"{directory}/{name}.pt")
+        saved = cairn.torch.save(state, f"{directory}/{name}", 2)
+        assert os.path.isdir(saved.step_dir), saved
+        with open(f"{directory}/{name}-rank{rank}.pickle", "wb") as file:
+            pickle.dump({"rng": state["rng"], "loader": state["loader"]}, file)
+
+
+def load_all(rank, world, directory):
+    """Loads what save_all saved, under FSDP on `world` ranks, or whole on one."""
+    join(rank, world, directory, f"load{world}")
+    for name in ("fsdp", "hsdp", "tp_fsdp", "whole"):
+        job = training(fsdp if world > 1 else whole, rank, seed=1)
+        if name != "tp_fsdp":
+            job.train(1)
+        state = job.state_dict()
+        assert cairn.torch.load(state, f"{directory}/{name}") == 2
+        compare(state, f"{directory}/{name}.pt")
+        with open(f"{directory}/{name}-rank{rank}.pickle", "rb") as file:
+            expected = pickle.load(file)
+        assert repr(state["loader"]) == repr(expected["loader"])
+        generators, expected = state["rng"][str(rank)], expected["rng"][str(rank)]
+        assert generators["python"] == expected["python"]
+        assert all(numpy.array_equal(a, b) and type(a) is type(b) for a, b in zip(generators["numpy"], expected["numpy"]))
+        assert torch.equal(generators["torch"], expected["torch"])
+        assert state["step"] == 2
+        job.load_state_dict(state)
+        assert job.schedule.last_epoch == (0 if name == "tp_fsdp" else 2)
+
+
+def with_dcp(rank, world, directory):
+    """torch.distributed.checkpoint's own functions, its planners and ours, with and without its collectives."""
+    join(rank, world, directory, "dcp")
+    job = training(hsdp, rank)
+    job.train(2)
+    state = job.state_dict()
+    keep(state, rank, f"{directory}/dcp.pt")
+    writer, planner = cairn.torch.CairnWriter, cairn.torch.CairnPlanner
+    dcp.save(state, storage_writer=writer(f"{directory}/dcp", 1), planner=planner(), no_dist=True)
+    dcp.save(state, storage_writer=writer(f"{directory}/dcp", 2), planner=planner())
+    dcp.save(state, storage_writer=writer(f"{directory}/dcp", 3))
+    response = dcp.async_save(
+        state, storage_writer=writer(f"{directory}/dcp", 4), planner=planner(), async_stager=cairn.torch.CairnStager(), no_dist=True
+    )
+    response.staging_completion.result()
+    job.train(1)
+    response.upload_completion.result()
+    for step in (1, 2, 3, 4):
+        other = training(fsdp, rank, seed=step)
+        other.train(1)
+        state = other.state_dict()
+        reader = cairn.torch.CairnReader(f"{directory}/dcp/step-{step:08}")
+        dcp.load(state, storage_reader=reader, no_dist=step % 2 == 0)
+        compare(state, f"{directory}/dcp.pt")
+        assert state["loader"][str(rank)]["shard"] == ("file", 7)
+    try:
+        dcp.save(state, storage_writer=writer(f"{directory}/dcp", 9), no_dist=True)
+    except dcp.CheckpointException as error:
+        assert "CairnPlanner" in str(error)
+    else:
+        raise AssertionError("every rank would have written everything")
+
+
+def resume(rank, world, directory):
+    """Six steps, with a save after the third while the training goes on; then the last three again, from the checkpoint."""
+    join(rank, world, directory, "resume")
+    job = training(fsdp, rank)
+    job.train(3)
+    handle = cairn.torch.async_save(job.state_dict(), f"{directory}/resume", job.step)
+    handle.wait_staged()
+    job.train(3)
+    expected = full(job.state_dict()["model"])
+    handle.result()
+    again = training(fsdp, rank, seed=5)
+    again.train(1)
+    state = again.state_dict()
+    assert cairn.torch.load(state, f"{directory}/resume") == 3
+    again.load_state_dict(state)
+    again.train(3)
+    for name, tensor in full(again.state_dict()["model"]).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def rank_dies(rank, world, directory):
+    """Rank 2 is killed between its begin and its save; the others are told, and the step before is whole."""
+    join(rank, world, directory, "dies")
+    job = training(whole, rank)
+    cairn.torch.save(job.state_dict(), f"{directory}/dies", 1)
+    if rank == 2:
+        cairn.torch._api.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        cairn.torch.save(job.state_dict(), f"{directory}/dies", 2, deadline=60)
+    except cairn.torch.SaveFailed as error:
+        assert "rank 2" in str(error), error
+        assert time.monotonic() - begin < 30, "the death was noticed by the deadline"
+    else:
+        raise AssertionError("a save without rank 2 was committed")
+    assert cairn.torch.load({"step": None}, f"{directory}/dies") == 1
+
+
+def rank_refuses(rank, world, directory):
+    """Rank 1 has a tensor that no checkpoint holds: all ranks' saves fail at once, and say which and whose."""
+    join(rank, world, directory, "refuses")
+    state = {"w": torch.ones(9000), f"mine{rank}": torch.ones(9000, dtype=torch.complex64 if rank == 1 else torch.float32)}
+    try:
+        cairn.torch.save(state, f"{directory}/refuses", 1, deadline=60, replicas=lambda fqn: [rank] if "mine" in fqn else None)
+    except cairn.torch.SaveFailed as error:
+        assert rank != 1 and "rank 1" in str(error) and "mine1" in str(error), error
+    except TypeError as error:
+        assert rank == 1 and "mine1: torch.complex64" in str(error), error
+    else:
+        raise AssertionError("saved")
+
+
+def hole(rank, world, directory):
+    """A plain tensor that rank 1 alone holds, and no word about it: refused, if the rule gives it to another rank."""
+    join(rank, world, directory, "hole")
+    state = {f"stage{rank}.{number}": torch.ones(9000) for number in range(8)}
+    try:
+        cairn.torch.save(state, f"{directory}/hole", 1, deadline=60)
+    except Exception as error:
+        assert "stage" in str(error), error
+    else:
+        raise AssertionError("a step with holes was committed")
+    saved = cairn.torch.save(state, f"{directory}/hole", 1, replicas=[rank])
+    loaded = {key: torch.zeros(9000) for key in state}
+    assert cairn.torch.load(loaded, saved.step_dir) == 1
+    assert all(torch.equal(loaded[key], state[key]) for key in state)
+
+
+def all_die(rank, world, directory):
+    """Every trainer is killed when it has handed its save over."""
+    join(rank, world, directory, "all_die")
+    torch.manual_seed(0)
+    state = {"model": {f"w{number}": torch.randn(1000, 1000) for number in range(8)}, "step": 5}
+    cairn.torch.async_save(state, f"{directory}/all_die", 5)
+    os.kill(os.getpid(), signal.SIGKILL)
