@@ -35,7 +35,8 @@ constexpr std::string_view kRoleNames[] = {"?",
                                            "col_var",
                                            "variance",
                                            "json",
-                                           "pickle"};
+                                           "pickle",
+                                           "training"};
 constexpr size_t kFirstNamed = static_cast<size_t>(Role::kFirstNamed);
 constexpr size_t kMaxNameBytes = 64;
 
@@ -109,7 +110,9 @@ Result<Role> RoleNamed(std::string_view name) {
   return static_cast<Role>(kFirstNamed + *index);
 }
 
-bool IsOpaque(Role role) { return role == Role::kRng || role == Role::kJson || role == Role::kPickle; }
+bool IsOpaque(Role role) {
+  return role == Role::kRng || role == Role::kJson || role == Role::kPickle || role == Role::kTraining;
+}
 bool IsOptimizerState(Role role) { return role != Role::kWeight && !IsOpaque(role); }
 
 std::string DisplayName(const TensorEntry& entry) {

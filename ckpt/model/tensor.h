@@ -46,9 +46,10 @@ enum class Role : uint8_t {
   kRowVariance = 22,    // Adafactor of torch.optim
   kColVariance = 23,    // Adafactor of torch.optim
   kVariance = 24,       // Adafactor of torch.optim
-  // What a training's state has beside tensors, as uint8 vectors of no parameter.
-  kJson = 25,    // UTF-8 text of one JSON value
-  kPickle = 26,  // bytes of torch.save of what JSON cannot say; nothing here unpickles them
+  // What a training's state has beside its parameters' tensors.
+  kJson = 25,      // uint8: UTF-8 text of one JSON value
+  kPickle = 26,    // uint8: torch.save of what JSON cannot say; nothing here unpickles it
+  kTraining = 27,  // a tensor: of a dataloader, say
   // From here on: roles that only their names tell (RoleNamed), numbered as this process met them.
   kFirstNamed = 64,
 };
@@ -64,7 +65,8 @@ std::optional<Role> ParseRole(std::string_view name);
 Result<Role> RoleNamed(std::string_view name);
 // All that this process knows, those of names last.
 std::vector<Role> KnownRoles();
-// Whether it is no state of a parameter, but one that is carried along whole: random states, JSON, pickles.
+// Whether it is no state of a parameter, but one that is carried along whole: random states and what a
+// training has beside its parameters.
 bool IsOpaque(Role role);
 // Whether an optimizer holds it beside the weights: all but weights and what is opaque.
 bool IsOptimizerState(Role role);
