@@ -23,9 +23,19 @@ std::string Record(const CheckpointSource& source, const TargetFormat& format, c
   return record.dump(1) + "\n";
 }
 
+// What a training had beside its parameters; random states are the formats' own to tell of.
+void NoteTrainingState(const CheckpointSource& source, std::vector<std::string>& notes) {
+  std::string names;
+  for (const TensorEntry& tensor : source.catalog().tensors)
+    if (IsOpaque(tensor.role) && tensor.role != Role::kRng)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", DisplayName(tensor));
+  if (!names.empty()) notes.push_back("the training's own state is not carried: " + names);
+}
+
 Result<TargetFiles> PlanExport(const CheckpointSource& source, const TargetFormat& format,
                                const ExportOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(TargetFiles plan, format.plan(source, options.target));
+  NoteTrainingState(source, plan.notes);
   std::string record = Record(source, format, plan);
   const uint64_t bytes = record.size();
   plan.target.files.push_back({.name = "cairn.json", .bytes = bytes, .text = std::move(record)});

@@ -101,7 +101,7 @@ void PrintLosses(const StripResult& result) {
 bool ReadsAll(const CheckpointSource& source, const StripResult& result) {
   return result.tensors.size() ==
          static_cast<size_t>(std::ranges::count_if(
-             source.catalog().tensors, [](const TensorEntry& tensor) { return tensor.role != Role::kRng; }));
+             source.catalog().tensors, [](const TensorEntry& tensor) { return !IsOpaque(tensor.role); }));
 }
 
 std::string TypeName(const StripOptions& options) {

@@ -49,7 +49,7 @@ nlohmann::json DescribeTensors(const TensorTable& table, const ReadStateDict& re
   for (const TensorEntry& tensor : table.tensors) {
     const std::string role(Name(tensor.role));
     const auto found = fqns.find({tensor.spec.name, role});
-    const bool own = !fqns.empty() && IsOpaque(tensor.role);
+    const bool own = !fqns.empty() && found == fqns.end();  // JSON and pickles: told as objects
     const Dims& shape = tensor.spec.shape;
     nlohmann::json fqn = found != fqns.end() ? found->second : DisplayName(tensor);
     rows.push_back({{"fqn", own ? nlohmann::json() : std::move(fqn)},

@@ -1,6 +1,10 @@
 #include "tools/serve/state_dict.h"
 
+#include <cmath>
+#include <cstring>
+
 #include "ckpt/io/strict_json.h"
+#include "convert/formats/dcp/dcp_param_groups.h"
 
 namespace cairn {
 namespace {
@@ -41,6 +45,16 @@ Result<StateValue> ValueOf(const std::string& fqn, const nlohmann::json& value, 
   else
     read.value["tensor"]["data"] = nullptr;
   return read;
+}
+
+// A value of Python's (python/cairn/torch/_objects.py) as far as it is plain: tuples are lists. Discarded
+// where it is not.
+nlohmann::json PlainValue(const nlohmann::json& text) {
+  const auto read = ParseStrictJson(text.get<std::string>());
+  if (!read.ok()) return nlohmann::json::value_t::discarded;
+  if (!read->is_object()) return *read;
+  const bool tuple = read->value("__cairn__", "") == "tuple" && read->contains("items");
+  return tuple ? (*read)["items"] : nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
 }  // namespace
@@ -133,6 +147,39 @@ Status StateDict::Close() {
   std::string json = Json();
   contents_.push_back({BytesEntry(kStateDictName, Role::kJson, json.size()), std::move(json)});
   return OkStatus();
+}
+
+// The step of every parameter, where it is a number and the same.
+std::optional<double> StateDict::OneStep() const {
+  std::set<float> steps;
+  for (const Content& content : contents_) {
+    if (content.entry.role != Role::kStep) continue;
+    if (content.entry.dtype != Dtype::kF32 || content.bytes.size() != sizeof(float)) return std::nullopt;
+    float step = 0;
+    std::memcpy(&step, content.bytes.data(), sizeof(step));
+    steps.insert(step);
+  }
+  return steps.size() == 1 && std::isfinite(*steps.begin()) ? std::optional<double>(*steps.begin())
+                                                            : std::nullopt;
+}
+
+nlohmann::json StateDict::ManifestState() const {
+  nlohmann::json state = nlohmann::json::object(), other = nlohmann::json::object();
+  DcpParamGroups groups;
+  for (const auto& [fqn, value] : values_) {
+    const nlohmann::json& said = value.second.value;
+    if (!said.contains("json")) continue;
+    const nlohmann::json plain = PlainValue(said["json"]);
+    const auto path = PathTexts(said.value("path", nlohmann::json()));
+    if (DcpParamGroups::IsOne(fqn, path))
+      groups.Add(fqn, path, plain);
+    else if (plain.is_number())
+      other[fqn] = plain;
+  }
+  groups.PutInto(state);
+  if (const auto step = OneStep()) state["optimizer_step"] = static_cast<int64_t>(*step);
+  if (!other.empty()) state["other"] = std::move(other);
+  return state;
 }
 
 std::vector<TensorEntry> StateDict::Tensors() const {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,6 +48,9 @@ class StateDict {
     std::string bytes;
   };
   const std::vector<Content>& contents() const { return contents_; }
+  // For the manifest, as far as the values say them: `param_groups`, `optimizer_step` where all parameters
+  // agree, and plain numbers (`other`).
+  nlohmann::json ManifestState() const;
   // "rank 3 had another rng_state; rank 0's was kept", at most one line for each value.
   const std::vector<std::string>& differences() const { return differences_; }
 
@@ -54,6 +58,7 @@ class StateDict {
   Status AddSmallTensors();
   Status CheckNames() const;
   std::string Json() const;
+  std::optional<double> OneStep() const;
 
   std::map<std::string, StateTensor> tensors_;  // by FQN, in shards
   std::map<std::string, StateTensor> small_;

@@ -8,17 +8,6 @@
 namespace cairn {
 namespace {
 
-// Of what a training keeps beside model and optimizer.
-constexpr std::string_view kTrainingRole = "training";
-
-std::vector<std::string> PathTexts(const nlohmann::json& path) {
-  std::vector<std::string> texts;
-  if (!path.is_array()) return texts;
-  for (const nlohmann::json& part : path)
-    texts.push_back(part.is_string() ? part.get<std::string>() : part.dump());
-  return texts;
-}
-
 std::set<std::string> OptimizersAmong(const std::vector<StateTensor>& tensors,
                                       const std::vector<std::string>& others) {
   std::vector<std::string_view> names(others.begin(), others.end());
@@ -28,11 +17,19 @@ std::set<std::string> OptimizersAmong(const std::vector<StateTensor>& tensors,
 
 Result<Role> RoleOf(const StateTensor& tensor, const DcpPlace& place) {
   if (place.role) return *place.role;
-  return RoleNamed(place.training ? kTrainingRole
-                                  : std::string_view(tensor.fqn).substr(tensor.fqn.rfind('.') + 1));
+  if (place.training) return Role::kTraining;
+  return RoleNamed(std::string_view(tensor.fqn).substr(tensor.fqn.rfind('.') + 1));
 }
 
 }  // namespace
+
+std::vector<std::string> PathTexts(const nlohmann::json& path) {
+  std::vector<std::string> texts;
+  if (!path.is_array()) return texts;
+  for (const nlohmann::json& part : path)
+    texts.push_back(part.is_string() ? part.get<std::string>() : part.dump());
+  return texts;
+}
 
 Result<StateTensor> DescribedTensor(const nlohmann::json& described) {
   StateTensor tensor;

@@ -20,6 +20,9 @@ struct StateTensor {
   TensorEntry entry;
 };
 
+// The parts of a "path", texts and list positions, as texts; none where there is none.
+std::vector<std::string> PathTexts(const nlohmann::json& path);
+
 // One as the trainer describes it: {"fqn", "path"?, "dtype", "shape"}; it has no place yet. Errors: Corrupt
 // naming it.
 Result<StateTensor> DescribedTensor(const nlohmann::json& described);

@@ -25,6 +25,13 @@ constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 
 std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
 
+// A hole or an overlap comes of a tensor that ranks hold otherwise than the rule of who writes it supposes.
+Status UncoveredTensor(const Status& why) {
+  if (why.kind() != StatusKind::kCorrupt) return why;
+  return InvalidArgument("{}; a plain tensor that only some ranks hold wants replicas=, which names them",
+                         why.message());
+}
+
 // A shard of what no rank has in one: small tensors, JSON, pickles.
 Result<ShardReceipt> WriteContents(FileSystem& fs, const std::string& directory, int writer,
                                    const StepIdentity& identity,
@@ -178,15 +185,19 @@ Status StepSave::Commit(const SaveOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
                          WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
   receipts.push_back(std::move(own));
-  StepInfo info{
-      .identity = identity_, .topology = {.dp = team_.size}, .model = options.model, .state = options.state};
+  StepInfo info{.identity = identity_,
+                .topology = {.dp = team_.size},
+                .model = options.model,
+                .state = state_dict.ManifestState()};
+  info.state.update(options.state);
   info.state["iteration"] = request_.step;
   for (const std::string& difference : state_dict.differences()) info.history.push_back(difference);
-  CAIRN_ASSIGN_OR_RETURN(const StepSeal seal, MakeSeal(info, state_dict.Tensors(), receipts));
+  const Result<StepSeal> seal = MakeSeal(info, state_dict.Tensors(), receipts);
+  if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
   for (const std::string& name : names)
     if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, name)));
-  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, seal));
+  CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, *seal));
   CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
   return PublishStep(fs_, request_.run_dir, request_.step, request_.nonce);
 }

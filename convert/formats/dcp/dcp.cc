@@ -32,6 +32,16 @@ std::set<std::string> OptimizersOf(const DcpIndex& index) {
   return DcpOptimizers(names);
 }
 
+// Of a group, its members' names, however many; discarded where JSON cannot say it.
+nlohmann::json HyperParameter(const PyValue& value) {
+  if (auto plain = PlainJson(value)) return *std::move(plain);
+  nlohmann::json names = nlohmann::json::array();
+  for (const PyValue* item : value.items)
+    if (const auto name = AsText(item)) names.push_back(std::string(*name));
+  const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
+  return all ? names : nlohmann::json(nlohmann::json::value_t::discarded);
+}
+
 class DcpReader {
  public:
   DcpReader(FileSystem& fs, std::string path, const OpenOptions& options, const DcpIndex& index)
@@ -207,8 +217,8 @@ class DcpReader {
   Status ReadItem(const DcpBytes& bytes, const TorchFile& file) {
     const auto plain = PlainJson(file.root());
     const auto place = DcpStatePlace(bytes.name, optimizers_);
-    if (DcpParamGroups::IsOne(bytes)) {
-      groups_.Add(bytes, file.root(), WithoutModuleWrappers);
+    if (DcpParamGroups::IsOne(bytes.name, bytes.path)) {
+      groups_.Add(bytes.name, bytes.path, HyperParameter(file.root()));
     } else if (place) {
       return ReadPlainState(bytes, *place, plain);
     } else if (plain && plain->is_number() && IsProgress(bytes.name, bytes.path)) {

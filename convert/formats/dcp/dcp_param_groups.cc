@@ -1,6 +1,9 @@
 #include "convert/formats/dcp/dcp_param_groups.h"
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
+#include <utility>
 
 #include "convert/formats/training/param_groups.h"
 
@@ -10,10 +13,10 @@ namespace {
 constexpr std::string_view kGroups = "param_groups";
 constexpr std::string_view kFlat = "param_groups.";
 
-std::optional<size_t> GroupIndex(const DcpBytes& bytes) {
-  const size_t size = bytes.path.size();
-  if (size < 3 || bytes.path[size - 3] != kGroups) return std::nullopt;
-  const std::string& number = bytes.path[size - 2];
+std::optional<size_t> GroupIndex(const std::vector<std::string>& path) {
+  const size_t size = path.size();
+  if (size < 3 || path[size - 3] != kGroups) return std::nullopt;
+  const std::string& number = path[size - 2];
   size_t group = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), group);
   const bool whole = error == std::errc() && end == number.data() + number.size();
@@ -21,8 +24,9 @@ std::optional<size_t> GroupIndex(const DcpBytes& bytes) {
 }
 
 // "layers.0.weight" and "lr".
-std::optional<std::pair<std::string, std::string>> ParameterOf(const DcpBytes& bytes) {
-  const std::string& key = bytes.path.empty() ? bytes.name : bytes.path.back();
+std::optional<std::pair<std::string, std::string>> ParameterOf(const std::string& name,
+                                                               const std::vector<std::string>& path) {
+  const std::string& key = path.empty() ? name : path.back();
   const size_t begin = key.find(kFlat), end = key.rfind('.');
   const bool here = begin == 0 || (begin != std::string::npos && key[begin - 1] == '.');
   if (!here || end <= begin + kFlat.size()) return std::nullopt;
@@ -31,31 +35,32 @@ std::optional<std::pair<std::string, std::string>> ParameterOf(const DcpBytes& b
 
 }  // namespace
 
-bool DcpParamGroups::IsOne(const DcpBytes& bytes) { return GroupIndex(bytes) || ParameterOf(bytes); }
-
-void DcpParamGroups::Add(const DcpBytes& bytes, const PyValue& value,
-                         const std::function<std::string(std::string)>& name_of) {
-  if (const auto group = GroupIndex(bytes)) return AddOfGroup(*group, bytes.path.back(), value, name_of);
-  const auto parameter = ParameterOf(bytes);
-  const auto plain = PlainJson(value);
-  if (!parameter || !plain) return;
-  const std::string name = name_of(parameter->first);
-  const auto [at, added] = place_.try_emplace(name, flat_.size());
-  if (added) flat_.emplace_back(name, nlohmann::json::object());
-  flat_[at->second].second[parameter->second] = *plain;
+bool DcpParamGroups::IsOne(const std::string& name, const std::vector<std::string>& path) {
+  return GroupIndex(path) || ParameterOf(name, path);
 }
 
-void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const PyValue& value,
-                                const std::function<std::string(std::string)>& name_of) {
+void DcpParamGroups::Add(const std::string& name, const std::vector<std::string>& path,
+                         const nlohmann::json& value) {
+  if (const auto group = GroupIndex(path)) return AddOfGroup(*group, path.back(), value);
+  const auto parameter = ParameterOf(name, path);
+  if (!parameter || value.is_discarded()) return;
+  const std::string own = WithoutModuleWrappers(parameter->first);
+  const auto [at, added] = place_.try_emplace(own, flat_.size());
+  if (added) flat_.emplace_back(own, nlohmann::json::object());
+  flat_[at->second].second[parameter->second] = value;
+}
+
+void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const nlohmann::json& value) {
   if (groups_.size() <= group) groups_.resize(group + 1, nlohmann::json::object());
   if (key != kGroupMembers) {
-    if (const auto plain = PlainJson(value)) groups_[group][key] = *plain;
+    if (!value.is_discarded()) groups_[group][key] = value;
     return;
   }
   nlohmann::json names = nlohmann::json::array();
-  for (const PyValue* item : value.items)
-    if (const auto name = AsText(item)) names.push_back(name_of(std::string(*name)));
-  const bool all = value.is(PyKind::kList) && names.size() == value.items.size();
+  const bool all = value.is_array() &&
+                   std::ranges::all_of(value, [](const nlohmann::json& name) { return name.is_string(); });
+  for (size_t i = 0; all && i < value.size(); ++i)
+    names.push_back(WithoutModuleWrappers(value[i].get<std::string>()));
   groups_[group][kGroupMembers] = all ? std::move(names) : nlohmann::json();
 }
 

@@ -5,32 +5,30 @@
 // Source: torch 2.11, torch/distributed/checkpoint/state_dict.py.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "convert/formats/dcp/dcp_index.h"
+#include "convert/formats/dcp/dcp_places.h"
 
 namespace cairn {
 
 class DcpParamGroups {
  public:
   // Whether an item is a hyper-parameter, or the members of a group.
-  static bool IsOne(const DcpBytes& bytes);
+  static bool IsOne(const std::string& name, const std::vector<std::string>& path);
 
-  // `value` is what the item holds; `name_of` gives a parameter's own name.
-  void Add(const DcpBytes& bytes, const PyValue& value,
-           const std::function<std::string(std::string)>& name_of);
+  // `value` is what the item holds; discarded where JSON cannot say it, which then is left
+  // out. Parameters are named without the wrappers of their modules.
+  void Add(const std::string& name, const std::vector<std::string>& path, const nlohmann::json& value);
 
   // As `param_groups` of a manifest's state; flattened, parameters of equal hyper-parameters are a group.
   // Nothing where none was added.
   void PutInto(nlohmann::json& state) const;
 
  private:
-  void AddOfGroup(size_t group, const std::string& key, const PyValue& value,
-                  const std::function<std::string(std::string)>& name_of);
+  void AddOfGroup(size_t group, const std::string& key, const nlohmann::json& value);
 
   std::vector<nlohmann::json> groups_;
   std::vector<std::pair<std::string, nlohmann::json>> flat_;  // each parameter's hyper-parameters

@@ -24,7 +24,7 @@ class DcpPlanner {
       : source_(source), options_(options), state_(TrainingStateOf(source)) {}
 
   Result<TargetFiles> Plan() {
-    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
     if (tensors_.optimizer) CAIRN_RETURN_IF_ERROR(FitStates());
     LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;

@@ -23,10 +23,10 @@ class DeepSpeedPlanner {
  protected:
   Status Choose(std::optional<Dtype> dtype) {
     topology_ = options_.topology;
-    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), dtype));
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, dtype));
     // Masters alone, as ZeRO-3 leaves them: the training looks for files of the type that it computes in.
     if (!dtype && tensors_.optimizer && tensors_.weight_type() == Dtype::kF32 && state_.params_dtype) {
-      CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), state_.params_dtype));
+      CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, state_.params_dtype));
     }
     CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, steps_, options_.allow_optimizer, state_));
     for (const TrainingParameter& parameter : tensors_.parameters)

@@ -61,7 +61,7 @@ class TorchDistPlanner {
   Result<TargetFiles> Plan() {
     CAIRN_RETURN_IF_ERROR(Validate(topology_));
     load_.resize(topology_.world());
-    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_.catalog(), options_.dtype));
+    CAIRN_ASSIGN_OR_RETURN(tensors_, ChooseTrainingTensors(source_, options_.dtype));
     CAIRN_ASSIGN_OR_RETURN(shape_, MegatronShapeOf(source_.manifest().model, tensors_));
     CAIRN_RETURN_IF_ERROR(CheckMegatronFunction(source_.manifest().model, shape_));
     CAIRN_RETURN_IF_ERROR(ChooseOptimizer());

@@ -18,8 +18,11 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(const TensorTable& catalog, std::optional<Dtype> dtype)
-      : catalog_(catalog), lookup_(catalog), dtype_(dtype) {}
+  Chooser(const CheckpointSource& source, std::optional<Dtype> dtype)
+      : catalog_(source.catalog()),
+        lookup_(catalog_),
+        dtype_(dtype),
+        one_step_(source.manifest().state.contains("optimizer_step")) {}
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));
@@ -65,7 +68,7 @@ class Chooser {
   Status AddStates(const ParameterSpec& spec, TrainingParameter& parameter) {
     const bool adam = Find(spec, Role::kExpAvg) && Find(spec, Role::kExpAvgSq);
     for (const Role role : KnownRoles()) {
-      if (!IsOptimizerState(role) || role == Role::kMaster) continue;
+      if (!IsOptimizerState(role) || role == Role::kMaster || (role == Role::kStep && one_step_)) continue;
       const auto found = Find(spec, role);
       if (!found) continue;
       CAIRN_ASSIGN_OR_RETURN(const uint32_t index, Add(*found, role, catalog_.tensors[*found].dtype));
@@ -84,6 +87,7 @@ class Chooser {
   const TensorTable& catalog_;
   const TensorLookup lookup_;
   const std::optional<Dtype> dtype_;
+  const bool one_step_;
   TrainingTensors chosen_;
 };
 
@@ -97,8 +101,8 @@ Dtype TrainingTensors::weight_type() const {
   return most == bytes.end() ? Dtype::kF32 : most->first;
 }
 
-Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::optional<Dtype> dtype) {
-  return Chooser(catalog, dtype).Choose();
+Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype) {
+  return Chooser(source, dtype).Choose();
 }
 
 Result<std::string> LeaveOtherStates(TrainingTensors& tensors, Steps steps, bool allowed) {

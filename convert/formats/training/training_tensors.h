@@ -31,9 +31,10 @@ struct TrainingTensors {
 };
 
 // Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
-// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. Random states
-// belong to their own system and stay behind. Errors: NotSupported where a type cannot be cast.
-Result<TrainingTensors> ChooseTrainingTensors(const TensorTable& catalog, std::optional<Dtype> dtype);
+// masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. What is opaque
+// belongs to its own system and stays behind, and so do steps that are all the state's `optimizer_step`.
+// Errors: NotSupported where a type cannot be cast.
+Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
 
 // For formats that hold Adam's moments with one step alone: leaves out what is more, where `allowed`. Gives
 // what was left out, for a note; empty: nothing. Errors: NotSupported naming the first one.

@@ -27,7 +27,7 @@ class LocalModelTest : public testing::Test {
     EXPECT_TRUE(MakeStep(Fs(), temp.path(), recipe).ok());
     const auto step = Open(temp.path());
     CAIRN_ASSIGN_OR_RETURN(const TrainingTensors tensors,
-                           ChooseTrainingTensors(step->catalog(), std::nullopt));
+                           ChooseTrainingTensors(*step, std::nullopt));
     return LocalModelOf(*step, tensors, topology);
   }
   static StepRecipe Gpt(bool tied) { return RecipeOf({.layers = 4, .tied = tied}, {}); }

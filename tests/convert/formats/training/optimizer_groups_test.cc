@@ -69,7 +69,7 @@ std::string Refusal(const char* format, const Source& source, TargetOptions opti
 }
 
 TrainingTensors TensorsOf(const Source& source) {
-  return ChooseTrainingTensors(source.catalog(), std::nullopt).value();
+  return ChooseTrainingTensors(source, std::nullopt).value();
 }
 
 TEST(OptimizerGroupsTest, AreThoseThatTheSourceSays) {
