@@ -21,7 +21,7 @@ constexpr std::string_view kRoomName = "team-room";
 constexpr std::string_view kFailedName = "team-failed";
 constexpr uint64_t kMaxTextBytes = 64 << 10;
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr auto kDismissDeadline = std::chrono::seconds(30);
+constexpr std::chrono::seconds kDismissDeadline{30};
 
 constexpr size_t kMaxNamedRanks = 8;
 constexpr std::string_view kEndedPrefix = "team-ended-";
@@ -162,7 +162,7 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
 }
 
 void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
-  const auto deadline = Clock::now() + kDismissDeadline;
+  const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience);
   while (Clock::now() < deadline) {
     const auto now = ProgressOf(fs, directory);
     if (!now.ok() || now->ended == team.size - 1) return;

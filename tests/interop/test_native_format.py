@@ -22,7 +22,7 @@ import xxhash
 CHUNK = 4 << 20
 DTYPES = {1: ("fp64", 8), 2: ("fp32", 4), 3: ("fp16", 2), 4: ("bf16", 2), 5: ("fp8_e4m3", 1), 6: ("fp8_e5m2", 1),
           7: ("int64", 8), 8: ("int32", 4), 9: ("int16", 2), 10: ("int8", 1), 11: ("uint8", 1), 12: ("bool", 1)}
-ROLES = {1: "weight", 2: "master", 3: "exp_avg", 4: "exp_avg_sq", 5: "rng"}
+ROLES = {1: "weight", 2: "master", 3: "exp_avg", 4: "exp_avg_sq", 5: "rng", 6: "step", 25: "json", 26: "pickle", 27: "training"}
 
 
 def digest(data, seed=0):
@@ -70,14 +70,16 @@ def decode_catalog(data):
     c = Cursor(data)
     assert c.raw(8) == b"CAIRNCAT"
     version = c.get("I")
-    assert version in (1, 2)
+    assert version in (1, 2, 3)
     counts = c.get("I"), c.get("I"), c.get("Q")
     tensors, files, pieces = [], [], []
     for _ in range(counts[0]):
-        name, role, dtype = c.text(), c.get("B"), c.get("B")
+        name, number = c.text(), c.get("B")
+        role = c.text() if number == 255 and version == 3 else ROLES[number]
+        dtype = c.get("B")
         shape = c.dims(c.get("B"))
         c.get("b"), c.get("B"), c.get("Q"), c.get("Q"), c.get("i")
-        tensors.append({"name": name, "role": ROLES[role], "dtype": DTYPES[dtype], "shape": shape})
+        tensors.append({"name": name, "role": role, "dtype": DTYPES[dtype], "shape": shape})
     for _ in range(counts[1]):
         files.append(c.text())
     for _ in range(counts[2]):
@@ -86,7 +88,7 @@ def decode_catalog(data):
         box = c.dims(rank), c.dims(rank)
         span = c.get("Q"), c.get("Q")
         chunks = [c.raw(16) for _ in range(c.get("I"))]
-        assert codec == 0 or (codec in (1, 2, 3) and version == 2)
+        assert codec == 0 or (codec in (1, 2, 3) and version >= 2)
         table = None
         if codec:
             assert codec != 3 or offset == stored == 0

@@ -111,6 +111,7 @@ Status StepSave::Begin() {
 
 Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, directory_, team_));
+  entered_ = true;
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   if (!plan.shard) return OkStatus();
@@ -221,7 +222,7 @@ Status StepSave::AwaitCommit() const {
 }
 
 void StepSave::Abandon(const Status& why) {
-  if (!team_.leads() && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
+  if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
   LeaveTeam(fs_, directory_, team_, why, 0);
   if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
   DismissTeam(fs_, directory_, team_);

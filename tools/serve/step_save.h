@@ -77,6 +77,7 @@ class StepSave {
   const SaveRequest request_;
   const RankTeam team_;
   const std::string directory_;  // partial
+  bool entered_ = false;         // the room, which may be gone since
   StepIdentity identity_;
   std::optional<ShardReceipt> receipt_;
 };

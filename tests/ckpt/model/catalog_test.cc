@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 
@@ -69,6 +70,13 @@ Catalog DerivedExample() {
   return catalog;
 }
 
+// The second tensor in a role that has no number.
+Catalog NamedExample() {
+  Catalog catalog = Example();
+  catalog.tensors[1].role = RoleNamed("ema").value();
+  return catalog;
+}
+
 // What a decoder says of a changed catalog.
 StatusKind KindOf(Catalog catalog, const std::function<void(Catalog&)>& change) {
   change(catalog);
@@ -84,7 +92,7 @@ StatusKind KindWith(Catalog catalog, size_t piece, std::vector<MasterException> 
 }
 
 TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     EXPECT_EQ(bytes.size(), EncodedCatalogBytes(catalog));
     const auto decoded = DecodeCatalog(bytes);
@@ -94,9 +102,38 @@ TEST(CatalogTest, DecodeReturnsWhatWasEncoded) {
   }
 }
 
-TEST(CatalogTest, OnlyCodecsNeedANewerReader) {
+TEST(CatalogTest, OnlyCodecsAndNamedRolesNeedANewerReader) {
   EXPECT_EQ(EncodeCatalog(Example())[8], 1);
   EXPECT_EQ(EncodeCatalog(PackedExample())[8], 2);
+  EXPECT_EQ(EncodeCatalog(NamedExample())[8], 3);
+}
+
+// The byte 255 and a text stand where the role's number would.
+std::string WithRoleText(std::string_view role) {
+  std::string bytes = EncodeCatalog(NamedExample());
+  const size_t at = bytes.find(std::string("\xff\x03\0ema", 6));
+  const std::string text = std::string(1, '\xff') + static_cast<char>(role.size()) + '\0' + std::string(role);
+  return bytes.replace(at, 6, text);
+}
+
+TEST(CatalogTest, ARolesNameIsNoNumberedOneAndNoGroupOfTheIndex) {
+  const auto decoded = DecodeCatalog(WithRoleText("teacher"));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(Name(decoded->tensors[1].role), "teacher");
+  for (const char* name :
+       {"", "weight", "exp_avg", "json", "model", "state", "cairn", "..", "a/b", "a b", "\x01"})
+    EXPECT_EQ(DecodeCatalog(WithRoleText(name)).status().kind(), StatusKind::kCorrupt) << name;
+  EXPECT_EQ(DecodeCatalog(WithRoleText(std::string(65, 'a'))).status().kind(), StatusKind::kCorrupt);
+}
+
+TEST(CatalogTest, EachNameIsOneRole) {
+  EXPECT_EQ(RoleNamed("exp_avg").value(), Role::kExpAvg);
+  EXPECT_EQ(RoleNamed("ema").value(), RoleNamed("ema").value());
+  EXPECT_NE(RoleNamed("ema").value(), RoleNamed("z").value());
+  EXPECT_EQ(ParseRole("ema"), std::nullopt);  // what other systems' states are held to
+  const auto known = KnownRoles();
+  EXPECT_NE(std::find(known.begin(), known.end(), RoleNamed("ema").value()), known.end());
+  EXPECT_TRUE(IsOptimizerState(RoleNamed("ema").value()));
 }
 
 // Hands out windows of just the bytes that are asked for.
@@ -150,7 +187,7 @@ TEST(CatalogTest, ATensorListedTwiceIsCorrupt) {
 }
 
 TEST(CatalogTest, EveryTruncationIsCorrupt) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t size = 0; size < bytes.size(); ++size)
       EXPECT_EQ(DecodeCatalog(bytes.substr(0, size)).status().kind(), StatusKind::kCorrupt) << size;
@@ -159,7 +196,7 @@ TEST(CatalogTest, EveryTruncationIsCorrupt) {
 }
 
 TEST(CatalogTest, NoFlippedBitCrashesTheDecoder) {
-  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample()}) {
+  for (const Catalog& catalog : {Example(), PackedExample(), DerivedExample(), NamedExample()}) {
     const std::string bytes = EncodeCatalog(catalog);
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       std::string flipped = bytes;
@@ -246,12 +283,13 @@ TEST(CatalogTest, HolesAndOverlapsAreNamed) {
       << message;
 }
 
-TEST(CatalogTest, ParametersListEachOnceWithoutRng) {
+TEST(CatalogTest, ParametersListEachOnceWithoutWhatIsOpaque) {
   Catalog catalog = Example();
-  TensorEntry rng;
-  rng.spec.name = "rng.tp1-pp1-dp1.rank-0";
-  rng.role = Role::kRng;
-  catalog.tensors.push_back(rng);
+  for (const Role role : {Role::kRng, Role::kJson, Role::kPickle, Role::kTraining}) {
+    TensorEntry opaque{.role = role};
+    opaque.spec.name = "of no parameter";
+    catalog.tensors.push_back(opaque);
+  }
   ASSERT_EQ(catalog.Parameters().size(), 1u);
 }
 

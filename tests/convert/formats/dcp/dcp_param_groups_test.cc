@@ -4,27 +4,22 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/pickled_json.h"
-
 namespace cairn {
 namespace {
 
 using nlohmann::json;
 
-std::string WithoutModule(std::string name) { return name.substr(name.starts_with("model.") ? 6 : 0); }
-
 class DcpParamGroupsTest : public testing::Test {
  protected:
-  static DcpBytes Item(std::vector<std::string> path) {
-    DcpBytes bytes;
-    for (const std::string& part : path) bytes.name += (bytes.name.empty() ? "" : ".") + part;
-    bytes.path = std::move(path);
-    return bytes;
+  static std::string NameOf(const std::vector<std::string>& path) {
+    std::string name;
+    for (const std::string& part : path) name += (name.empty() ? "" : ".") + part;
+    return name;
   }
-  void Add(std::vector<std::string> path, const json& value) {
-    const DcpBytes bytes = Item(std::move(path));
-    EXPECT_TRUE(DcpParamGroups::IsOne(bytes)) << bytes.name;
-    groups_.Add(bytes, *PickledJson(value)->root, WithoutModule);
+  void Add(const std::vector<std::string>& path, const json& value) {
+    const std::string name = NameOf(path);
+    EXPECT_TRUE(DcpParamGroups::IsOne(name, path)) << name;
+    groups_.Add(name, path, value);
   }
   json Groups() const {
     json state = json::object();
@@ -39,7 +34,7 @@ TEST_F(DcpParamGroupsTest, AListHasItsMembersNames) {
   Add({"optim", "param_groups", "1", "lr"}, 0.5);
   Add({"optim", "param_groups", "0", "lr"}, 0.25);
   Add({"optim", "param_groups", "0", "betas"}, {0.9, 0.95});
-  Add({"optim", "param_groups", "0", "params"}, {"model.a.weight", "b.weight"});
+  Add({"optim", "param_groups", "0", "params"}, {"_orig_mod.a.weight", "b.weight"});
   Add({"optim", "param_groups", "1", "params"}, {"a.bias"});
   EXPECT_EQ(Groups(), json({{"param_groups",
                              {{{"lr", 0.25}, {"betas", {0.9, 0.95}}, {"params", {"a.weight", "b.weight"}}},
@@ -51,8 +46,8 @@ TEST_F(DcpParamGroupsTest, FlattenedParametersOfEqualValuesAreAGroup) {
     Add({"optim", std::string("param_groups.") + name + ".lr"}, 0.5);
     Add({"optim", std::string("param_groups.") + name + ".weight_decay"}, 0.1);
   }
-  Add({"optim", "param_groups.model.a.bias.lr"}, 0.5);
-  Add({"optim", "param_groups.model.a.bias.weight_decay"}, 0.0);
+  Add({"optim", "param_groups._orig_mod.a.bias.lr"}, 0.5);
+  Add({"optim", "param_groups._orig_mod.a.bias.weight_decay"}, 0.0);
   EXPECT_EQ(Groups(), json({{"param_groups",
                              {{{"lr", 0.5}, {"weight_decay", 0.1}, {"params", {"a.weight", "b.weight"}}},
                               {{"lr", 0.5}, {"weight_decay", 0.0}, {"params", {"a.bias"}}}}}}));
@@ -75,7 +70,7 @@ TEST_F(DcpParamGroupsTest, OtherItemsAreNotGroups) {
                                                                 {"optim", "myparam_groups.a.lr"},
                                                                 {"optim", "param_groups."},
                                                                 {"iteration"}})
-    EXPECT_FALSE(DcpParamGroups::IsOne(Item(path))) << Item(path).name;
+    EXPECT_FALSE(DcpParamGroups::IsOne(NameOf(path), path)) << NameOf(path);
   EXPECT_EQ(Groups(), json::object());
 }
 

@@ -1,0 +1,64 @@
+#include "convert/formats/dcp/dcp_places.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn {
+namespace {
+
+std::vector<std::string> Parts(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text)
+    if (c == '/')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+// "parameter role" of each, given by its path ("model/layers.0.weight") and its number of dimensions.
+std::vector<std::string> Placed(const std::vector<std::pair<std::string, int>>& paths) {
+  std::vector<DcpName> names;
+  std::vector<std::string> joined;
+  for (const auto& [path, rank] : paths) {
+    std::string name = path;
+    std::ranges::replace(name, '/', '.');
+    names.push_back({name, Parts(path), rank});
+    joined.push_back(name);
+  }
+  const std::vector<std::string_view> views(joined.begin(), joined.end());
+  std::vector<std::string> placed;
+  for (const DcpPlace& place : PlaceDcpTensors(names, DcpOptimizers(views)))
+    placed.push_back(place.parameter + " " +
+                     (place.training ? "training"
+                      : place.role   ? std::string(Name(*place.role))
+                                     : "?"));
+  return placed;
+}
+
+TEST(DcpPlacesTest, WeightsGoByTheirModelsNamesAndStatesByTheirParameters) {
+  EXPECT_EQ(
+      Placed({{"model/a.weight", 2}, {"optim/state/a.weight/exp_avg", 2}, {"optim/state/a.weight/step", 0}}),
+      (std::vector<std::string>{"a.weight weight", "a.weight exp_avg", "a.weight step"}));
+  EXPECT_EQ(Placed({{"model/_orig_mod.a.weight", 2}}), (std::vector<std::string>{"a.weight weight"}));
+}
+
+TEST(DcpPlacesTest, TwoModelsThatShareNamesKeepTheirWholeNames) {
+  EXPECT_EQ(Placed({{"model/a.weight", 2}, {"ema/a.weight", 2}}),
+            (std::vector<std::string>{"model.a.weight weight", "ema.a.weight weight"}));
+}
+
+TEST(DcpPlacesTest, AnUnknownStateIsOneWhereParamGroupsSaySo) {
+  EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}, {"optim/param_groups/0/lr", 0}}),
+            (std::vector<std::string>{"a weight", "a ?", "optim.param_groups.0.lr training"}));
+  EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}})[1], "soap_q weight");
+}
+
+TEST(DcpPlacesTest, NumbersAreTrainingStateUnlessAnOptimizerTrainsThem) {
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}})[1], "logit_scale training");
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"logit_scale", 0}, {"optim/state/logit_scale/exp_avg", 0}})[1],
+            "logit_scale weight");
+  EXPECT_EQ(Placed({{"a.weight", 2}, {"dataloader/buffer", 2}})[1], "dataloader.buffer training");
+}
+
+}  // namespace
+}  // namespace cairn

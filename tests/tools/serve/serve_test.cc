@@ -1,0 +1,208 @@
+// Ranks as threads, each with a helper at the other end of a socket, as cairn.torch has them.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ckpt/model/layout.h"
+#include "ckpt/run/run_dir.h"
+#include "ckpt/step/verify.h"
+#include "tests/support/temp_dir.h"
+#include "tools/serve/message_socket.h"
+#include "tools/serve/server.h"
+#include "tools/serve/shared_memory.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kRows = 6, kColumns = 1000;
+
+class Trainer {
+ public:
+  Trainer() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+    socket_.emplace(UniqueFd(ends[0]));
+    helper_ = std::thread([fd = ends[1]] { (void)ServeTrainer(UniqueFd(fd)); });
+  }
+  ~Trainer() { Die(); }
+  // As the kernel ends a trainer: its socket closes, its helper goes on with what it has.
+  void Die() {
+    socket_.reset();
+    if (helper_.joinable()) helper_.join();
+  }
+
+  // The reply to a request; events are passed over.
+  Message Ask(json request, std::string tail = {}, int descriptor = -1) {
+    request["id"] = ++id_;
+    socket_->Send({std::move(request), std::move(tail)}, descriptor);
+    while (true) {
+      auto message = socket_->Receive();
+      if (!message.ok() || !*message) return {};
+      if (!(*message)->packet.head.contains("event")) return std::move(**message);
+    }
+  }
+
+  // Rows [begin, end) of a tensor of floats `value`, column by row.
+  void Plan(int rank, int world, uint64_t begin, uint64_t end, float value) {
+    const json pieces = begin == end
+                            ? json::array()
+                            : json::array({{{"offset", {begin, 0}}, {"extent", {end - begin, kColumns}}}});
+    Message reply = Ask(
+        {{"do", "plan"},
+         {"plan", 1},
+         {"rank", rank},
+         {"world", world},
+         {"tensors", {{{"fqn", "a"}, {"dtype", "fp32"}, {"shape", {kRows, kColumns}}, {"pieces", pieces}}}}});
+    if (begin == end) return;
+    const auto memory = SharedMemory::Map(std::move(reply.descriptor)).value();
+    const std::vector<float> values((end - begin) * kColumns, value);
+    const auto at = reply.packet.head["ok"]["offsets"][0][0].get<uint64_t>();
+    std::memcpy(memory.bytes().data() + at, values.data(), values.size() * sizeof(float));
+  }
+  json Begin(const std::string& run, int rank, int world, double deadline = 30) {
+    return Ask({{"do", "begin"},
+                {"run", run},
+                {"step", 7},
+                {"nonce", kNonce},
+                {"rank", rank},
+                {"world", world},
+                {"deadline", deadline}})
+        .packet.head;
+  }
+  json Save() {
+    return Ask({{"do", "save"},
+                {"nonce", kNonce},
+                {"plan", 1},
+                {"objects", {{"train", {{"tail", {0, 0}}, {"values", {{"train.step", {{"json", "7"}}}}}}}}}})
+        .packet.head;
+  }
+
+  void HandOverAndDie() {
+    socket_->Send({{{"id", ++id_}, {"do", "save"}, {"nonce", kNonce}, {"plan", 1}}, {}});
+    Die();
+  }
+
+  static constexpr const char* kNonce = "00112233aabbccdd";
+
+ private:
+  std::optional<MessageSocket> socket_;
+  std::thread helper_;
+  int64_t id_ = 0;
+};
+
+// Both ranks save; the replies.
+std::pair<json, json> SaveOfTwo(const std::string& run, uint64_t first_end, uint64_t second_begin) {
+  std::pair<json, json> replies;
+  std::thread second([&] {
+    Trainer trainer;
+    trainer.Plan(1, 2, second_begin, kRows, 2);
+    trainer.Begin(run, 1, 2);
+    replies.second = trainer.Save();
+  });
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, first_end, 1);
+  trainer.Begin(run, 0, 2);
+  replies.first = trainer.Save();
+  second.join();
+  return replies;
+}
+
+TEST(ServeTest, TwoRanksMakeOneStepThatIsWholeAndComesBack) {
+  const TempDir dir;
+  const auto [first, second] = SaveOfTwo(dir / "run", 2, 2);
+  ASSERT_TRUE(first.contains("ok")) << first;
+  ASSERT_TRUE(second.contains("ok")) << second;
+  const std::string step = first["ok"]["step_dir"];
+  const auto opened_step = StepReader::Open(FileSystem::Posix(), step);
+  ASSERT_TRUE(opened_step.ok()) << opened_step.status().message();
+  EXPECT_TRUE(VerifyHash(FileSystem::Posix(), **opened_step).problems.empty());
+
+  Trainer reader;
+  const Message opened = reader.Ask({{"do", "open"}, {"path", dir / "run"}});
+  const json ok = opened.packet.head["ok"];
+  EXPECT_EQ(ok["step"], 7);
+  EXPECT_EQ(ok["objects"]["train.step"]["json"], "7");
+  EXPECT_EQ(ok["tensors"][0]["fqn"], "a");
+  const auto window = SharedMemory::Make(1 << 20).value();
+  ASSERT_TRUE(
+      reader.Ask({{"do", "window"}, {"window", 1}}, {}, window.descriptor()).packet.head.contains("ok"));
+  const json box = {{"tensor", 0}, {"offset", {1, 10}}, {"extent", {2, 3}}, {"at", 64}};
+  const json read = {{"do", "read"}, {"handle", ok["handle"]}, {"window", 1}, {"boxes", {box}}};
+  ASSERT_TRUE(reader.Ask(read).packet.head.contains("ok"));
+  std::vector<float> values(6);
+  std::memcpy(values.data(), window.bytes().data() + 64, 24);
+  EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 2, 2, 2}));
+}
+
+TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
+  const TempDir dir;
+  const auto [first, second] = SaveOfTwo(dir / "run", 2, 3);
+  EXPECT_NE(first["error"].get<std::string>().find("tensor a"), std::string::npos) << first;
+  EXPECT_TRUE(second.contains("error")) << second;
+  EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
+}
+
+TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
+  const TempDir dir;
+  std::thread second([&] {
+    Trainer trainer;
+    trainer.Plan(1, 2, 2, kRows, 2);
+    trainer.Begin(dir / "run", 1, 2);
+    trainer.Die();
+  });
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, 2, 1);
+  trainer.Begin(dir / "run", 0, 2);
+  const json reply = trainer.Save();
+  second.join();
+  EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
+      << reply;
+}
+
+TEST(ServeTest, ARankThatNeverComesIsNamedAtTheDeadline) {
+  const TempDir dir;
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, 2, 1);
+  trainer.Begin(dir / "run", 0, 2, 1);
+  const json reply = trainer.Save();
+  EXPECT_NE(reply["error"].get<std::string>().find("not through: rank 1"), std::string::npos) << reply;
+  trainer.Die();
+  const std::vector<std::string> names = FileSystem::Posix().List(dir / "run").value();
+  for (const std::string& name : names)
+    EXPECT_EQ(name.find("partial"), std::string::npos) << name;
+}
+
+TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
+  const TempDir dir;
+  Trainer trainer;
+  trainer.Plan(0, 1, 0, kRows, 1);
+  trainer.Begin(dir / "run", 0, 1);
+  trainer.HandOverAndDie();
+  EXPECT_TRUE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
+}
+
+TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
+  const TempDir dir;
+  Trainer trainer;
+  for (const json& request :
+       {json{{"do", "dance"}}, json{{"do", "plan"}}, json{{"do", "plan"}, {"rank", "x"}},
+        json{{"do", "save"}}, json{{"do", "save"}, {"nonce", "00"}, {"plan", 3}},
+        json{{"do", "begin"}, {"run", ""}},
+        json{{"do", "begin"}, {"run", dir / "r"}, {"step", 1}, {"nonce", "../x"}, {"rank", 0}, {"world", 1}},
+        json{{"do", "read"}, {"handle", 9}, {"window", 9}, {"boxes", json::array()}},
+        json{{"do", "open"}, {"path", dir / "nothing"}}, json{{"do", "window"}, {"window", 1}}})
+    EXPECT_TRUE(trainer.Ask(request).packet.head.contains("error")) << request;
+  EXPECT_TRUE(trainer.Ask({{"do", "close"}, {"handle", 9}}).packet.head.contains("ok"));
+}
+
+}  // namespace
+}  // namespace cairn
