@@ -17,6 +17,7 @@ import threading
 import time
 import types
 import unittest
+import warnings
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -666,8 +667,14 @@ class GuideTest(ProcessTest):
         blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
         self.assertGreater(len(blocks), 3)
         code = "\n".join(blocks).replace("/scratch/run", self.directory)
-        with mock.patch("sys.stdout", io.StringIO()):
+        with mock.patch("sys.stdout", io.StringIO()) as printed, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             exec(compile(code, "save-from-pytorch.md", "exec"), {"__name__": "guide"})
+        self.assertIn("Saved(step_dir=", printed.getvalue())
+        commands = re.findall(r"^\$ cairn (.*)$", page, re.M)
+        self.assertGreater(len(commands), 2)
+        for command in commands:
+            cairn.run(command.replace("/scratch/run", self.directory).split(), capture=True)
 
 
 if __name__ == "__main__":
