@@ -166,7 +166,7 @@ def save_all(rank, world, directory):
             job.train(2)
         state = job.state_dict()
         keep(state, rank, f"{directory}/{name}.pt")
-        saved = cairn.torch.save(state, f"{directory}/{name}", 2)
+        saved = cairn.torch.save(state, f"{directory}/{name}", 2, deadline=60)
         assert os.path.isdir(saved.step_dir), saved
         with open(f"{directory}/{name}-rank{rank}.pickle", "wb") as file:
             pickle.dump({"rng": state["rng"], "loader": state["loader"]}, file)

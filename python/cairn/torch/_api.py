@@ -41,8 +41,8 @@ def async_save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Rep
 def save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> Saved:
     """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
 
-    Arguments as of async_save. Raises SaveFailed where a rank died, gave up or was late (the message names it; the steps before are whole),
-    FileExistsError where the step is there, OSError where there is no space, HelperDied.
+    Arguments as of async_save. A step that is there already is kept beside the new one, as `cairn ls` says. Raises SaveFailed where a rank died,
+    gave up or was late (the message names it; the steps before are whole), OSError where there is no space, HelperDied.
     """
     return async_save(state_dict, dir, step, replicas=replicas, **options).result()
 

@@ -31,12 +31,12 @@ class PickleRefused(ValueError):
 
 
 def encode(value: Any, name: str) -> dict:
-    """``{"json": VALUE}`` where that is exact, else ``{"pickle": bytes}``.
+    """``{"json": TEXT}`` where that is exact, else ``{"pickle": bytes}``.
 
     name: what an error calls the value. Raises TypeError where pickle cannot hold it either.
     """
     try:
-        return {"json": _to_json(value, 0)}
+        return {"json": json.dumps(_to_json(value, 0), allow_nan=False)}
     except _NoJson:
         pass
     buffer = io.BytesIO()
@@ -50,7 +50,7 @@ def encode(value: Any, name: str) -> dict:
 def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
     """What `encode` was given. Raises PickleRefused for a pickle that is not allowed."""
     if "json" in entry:
-        return _from_json(entry["json"])
+        return _from_json(json.loads(entry["json"]))
     if not allow_pickle:
         raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional, Union
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 
+PIPELINE = ("pp", "pipe", "pipeline", "stage")  # names of a mesh's dimension along which ranks hold other layers
 Replicas = Union[Sequence[int], Callable[[str], Optional[Sequence[int]]]]
 
 
@@ -29,15 +31,42 @@ def mesh_holders(mesh: torch.Tensor, coordinate: Sequence[int], replicated: Sequ
     return sorted(mesh[tuple(slice(None) if copies else at for copies, at in zip(replicated, coordinate))].flatten().tolist())
 
 
-def dtensor_holders(fqn: str, tensor: DTensor) -> list[int]:
-    """The ranks that hold this rank's box of the tensor, by its own mesh. Raises ValueError for partial sums."""
-    mesh = tensor.device_mesh
+def widened(ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], apart: Sequence[bool]) -> list[int]:
+    """`ranks`, and those that differ from them along the dimensions of `root` that a mesh cut out of it has not.
+
+    root: ranks, of the shape of the mesh that it was cut out of. members: all ranks of the mesh. apart: for each dimension of root,
+    whether ranks along it hold other tensors.
+    """
+    place = {rank: at for at, rank in enumerate(root.flatten().tolist())}
+    coordinates = {rank: _unravelled(place[rank], root.shape) for rank in (*ranks, *members)}
+    all_ranks: set = set()
+    own = [len({coordinates[member][dimension] for member in members}) > 1 for dimension in range(root.dim())]
+    for rank in ranks:
+        where = tuple(at if keeps or parts else slice(None) for at, keeps, parts in zip(coordinates[rank], own, apart))
+        all_ranks.update(root[where].flatten().tolist())
+    return sorted(all_ranks)
+
+
+def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
+    coordinate = []
+    for extent in reversed(shape):
+        at, last = divmod(at, extent)
+        coordinate.insert(0, last)
+    return coordinate
+
+
+def _check_dtensor(fqn: str, tensor: DTensor) -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(f"{fqn}: a DTensor of partial sums {tensor.placements}; redistribute it first")
     for placement in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only where they divide evenly
         if type(placement).__name__ == "_StridedShard" and tensor.shape[placement.dim] % _shards(tensor, placement.dim):
             raise ValueError(f"{fqn}: dimension {placement.dim} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}")
-    return mesh_holders(mesh.mesh, mesh.get_coordinate(), [placement.is_replicate() for placement in tensor.placements])
+
+
+def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
+    root = _private.root_mesh(mesh)
+    names = root.mesh_dim_names or [""] * root.mesh.dim()
+    return widened(ranks, root.mesh, mesh.mesh.flatten().tolist(), [name in PIPELINE for name in names])
 
 
 def _shards(tensor: DTensor, dimension: int) -> int:
@@ -55,7 +84,9 @@ class Ownership:
     def __init__(self, rank: int, world: int, values: Iterable[Any], replicas: Optional[Replicas] = None):
         self._rank = rank
         self._replicas = replicas
-        on_meshes = {holder for value in values if isinstance(value, DTensor) for holder in value.device_mesh.mesh.flatten().tolist()}
+        self._of_mesh: dict = {}
+        meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
+        on_meshes = {holder for mesh in meshes.values() for holder in _widened_by_mesh(mesh.mesh.flatten().tolist(), mesh)}
         self._plain_holders = sorted(on_meshes) or list(range(world))
 
     def writes(self, fqn: str, value: Any, offset: Sequence[int]) -> bool:
@@ -69,10 +100,20 @@ class Ownership:
                 raise ValueError(f"{fqn}: replicas says that ranks {given} hold it, but rank {self._rank} does, too")
             return given
         if isinstance(value, DTensor):
-            return dtensor_holders(fqn, value)
+            return self._dtensor_holders(fqn, value)
         if _private.is_sharded_tensor(value) or self._rank not in self._plain_holders:
             return [self._rank]
         return self._plain_holders
+
+    def _dtensor_holders(self, fqn: str, tensor: DTensor) -> list[int]:
+        """By its mesh, and by the one that this was cut out of: what FSDP alone has sharded, each rank of TP has whole."""
+        _check_dtensor(fqn, tensor)
+        mesh = tensor.device_mesh
+        replicated = tuple(placement.is_replicate() for placement in tensor.placements)
+        key = (id(mesh), replicated)
+        if key not in self._of_mesh:
+            self._of_mesh[key] = _widened_by_mesh(mesh_holders(mesh.mesh, mesh.get_coordinate(), replicated), mesh)
+        return self._of_mesh[key]
 
     def _given(self, fqn: str, value: Any) -> Optional[list[int]]:
         if callable(self._replicas):

@@ -31,8 +31,9 @@ class CairnPlanner(DefaultSavePlanner):
     """Plans a save so that each element is written once, with no word between the ranks.
 
     replicas: the ranks that hold the same plain (not DTensor) tensors as this one; or a function from a name to them, which is
-    asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it; plain tensors are taken to be on all ranks
-    of the meshes of this rank's DTensors, or of the job where there is no DTensor.
+    asked about DTensors, too, and may say None. Without it: a DTensor's mesh says it, and along the dimensions of the mesh that it was
+    cut out of, it is taken to be replicated, but not along one called pp, pipe, pipeline or stage. Plain tensors are taken to be
+    on all ranks of the meshes of this rank's DTensors, so widened, or of the job where there is no DTensor.
     """
 
     def __init__(self, replicas: Optional[Replicas] = None):

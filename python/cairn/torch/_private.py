@@ -8,6 +8,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.device_mesh import DeviceMesh
 
 
 def default_store() -> Any:
@@ -20,6 +21,15 @@ def default_store() -> Any:
 def async_save_takes_futures() -> bool:
     """Whether dcp.async_save lets a stager return a Future (torch 2.9 and later)."""
     return hasattr(state_dict_saver, "AsyncSaveResponse")
+
+
+def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh that `mesh` was cut out of; itself where it was not."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources  # before torch 2.8
+
+    return _mesh_resources.get_root_mesh(mesh)
 
 
 def is_sharded_tensor(value: Any) -> bool:

@@ -36,7 +36,8 @@ class Opened:
         self.step: int = fields["step"]
         self.state: dict = fields.get("state", {})
         self.model: dict = fields.get("model", {})
-        self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in enumerate(fields["tensors"])}
+        numbered = enumerate(fields["tensors"])  # one without a name holds objects
+        self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None}
         self.objects: dict = fields["objects"]
         self._paths: dict = fields["paths"]
         self._tail = reply.tail
