@@ -177,7 +177,10 @@ nlohmann::json StateDict::ManifestState() const {
       other[fqn] = plain;
   }
   groups.PutInto(state);
-  if (const auto step = OneStep()) state["optimizer_step"] = static_cast<int64_t>(*step);
+  if (const auto step = OneStep()) {
+    state["optimizer_step"] = static_cast<int64_t>(*step);
+    state["one_optimizer_step"] = true;
+  }
   if (!other.empty()) state["other"] = std::move(other);
   return state;
 }

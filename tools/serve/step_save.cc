@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
@@ -74,7 +75,11 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 }
 
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
-  if (const auto held = locks_.find(run_dir); held != locks_.end()) return held->second.CheckPlace();
+  for (const std::string& directory : std::exchange(later_, {})) AbandonPartial(fs, directory);
+  if (const auto held = locks_.find(run_dir); held != locks_.end()) {
+    if (held->second.CheckPlace().ok()) return OkStatus();
+    locks_.erase(held);  // removed or moved away between two saves: what is made now is another run
+  }
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, run_dir));
   const auto deadline = std::chrono::steady_clock::now() + patience;
   Result<RunLock> lock = RunLock::Take(run_dir);
@@ -112,6 +117,7 @@ Status StepSave::Begin() {
 Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, directory_, team_));
   entered_ = true;
+  CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_));
   CAIRN_ASSIGN_OR_RETURN(const RunIdentity run, IdentifyRun(fs_, request_.run_dir));
   identity_ = {run.run, request_.step};
   if (!plan.shard) return OkStatus();
@@ -225,8 +231,12 @@ void StepSave::Abandon(const Status& why) {
   if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
   LeaveTeam(fs_, directory_, team_, why, 0);
   if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
-  DismissTeam(fs_, directory_, team_);
-  AbandonPartial(fs_, directory_);
+  if (DismissTeam(fs_, directory_, team_)) return AbandonPartial(fs_, directory_);
+  // A rank that comes later still must find the room, and what is said there.
+  const auto names = fs_.List(directory_);
+  for (size_t i = 0; names.ok() && i < names->size(); ++i)
+    if (!IsTeamFileName((*names)[i])) (void)fs_.RemoveFile(JoinPath(directory_, (*names)[i]));
+  runs_.RemoveLater(directory_);
 }
 
 }  // namespace cairn

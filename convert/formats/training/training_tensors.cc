@@ -22,7 +22,7 @@ class Chooser {
       : catalog_(source.catalog()),
         lookup_(catalog_),
         dtype_(dtype),
-        one_step_(source.manifest().state.contains("optimizer_step")) {}
+        one_step_(source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true) {}
 
   Result<TrainingTensors> Choose() {
     for (const ParameterSpec& spec : catalog_.Parameters()) CAIRN_RETURN_IF_ERROR(AddParameter(spec));

@@ -32,7 +32,8 @@ struct TrainingTensors {
 
 // Weights as they are stored, with their masters and moments; with `dtype` weights of that type: rounded from
 // masters, or from fp32 weights, which are then the masters. fp32 weights need no masters. What is opaque
-// belongs to its own system and stays behind, and so do steps that are all the state's `optimizer_step`.
+// belongs to its own system and stays behind, and so do steps where the state says
+// `one_optimizer_step`.
 // Errors: NotSupported where a type cannot be cast.
 Result<TrainingTensors> ChooseTrainingTensors(const CheckpointSource& source, std::optional<Dtype> dtype);
 

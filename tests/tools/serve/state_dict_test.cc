@@ -101,6 +101,7 @@ TEST(StateDictTest, TheManifestHearsOfGroupsStepsAndNumbers) {
   ASSERT_TRUE(dict.Add(0, Json("train.tokens", "1000")).ok());
   ASSERT_TRUE(dict.Close().ok());
   EXPECT_EQ(dict.ManifestState(), json({{"optimizer_step", 12},
+                                        {"one_optimizer_step", true},
                                         {"other", {{"train.tokens", 1000}}},
                                         {"param_groups", {{{"lr", 0.5}, {"betas", {0.9, 0.95}}}}}}));
 }
