@@ -242,6 +242,8 @@ const Flag kFlags[] = {
      "micro-batch",
      &C::eod_mask_loss},
     {kData, "norm-target-loss", "Weigh each target of a packed sample by the length of its own text",
+    {kData, "reset-position-ids", "Positions begin again behind an end of document", &C::reset_position_ids},
+    {kData, "reset-attention-mask", "A token sees no token of an earlier document", &C::reset_attention_mask},
      &C::norm_target_loss},
     {kData, "seed", "Seed of weights, sample order and dropout", &C::seed},
     {kData, "eval-interval", "Steps between evaluations; 0 never evaluates", &C::eval_interval},

@@ -91,7 +91,22 @@ Tensor VocabularyParallelEmbedding::forward(const Tensor& tokens) const {
   });
 }
 
-Tensor PositionEmbedding::forward(const Tensor& x) const {
+Tensor PositionEmbedding::forward(const Tensor& x, const Tensor& positions) const {
+  return positions.defined() ? ForwardOf(x, positions) : ForwardInOrder(x);
+}
+
+Tensor PositionEmbedding::ForwardOf(const Tensor& x, const Tensor& positions) const {
+  const ByHand by_hand({x});
+  const Tensor all = positions.view({-1});
+  const Tensor held = tp_.cuts_rows() ? all.narrow(0, tp_.group.rank() * x.size(0), x.size(0)) : all;
+  const Tensor y = x + table_.value().index_select(0, held).view(x.sizes());
+  return by_hand.Finish(y, [this, all](const Tensor& dy) -> std::vector<Tensor> {
+    table_.grad().index_add_(0, all, tp_.AllRows(dy, "position grad").to(at::kFloat));
+    return {dy};
+  });
+}
+
+Tensor PositionEmbedding::ForwardInOrder(const Tensor& x) const {
   const ByHand by_hand({x});
   const int64_t s = tp_.cuts_rows() ? tp_.sequence : x.size(1);
   const Tensor table = table_.value().narrow(0, 0, s);

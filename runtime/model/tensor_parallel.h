@@ -84,10 +84,14 @@ class PositionEmbedding {
  public:
   PositionEmbedding(Parameter table, TensorParallel tp) : table_(std::move(table)), tp_(std::move(tp)) {}
 
-  at::Tensor forward(const at::Tensor& x) const;  // [b, s, h] -> the same
+  // [b, s, h] -> the same. `positions`: see Documents.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& positions) const;
 
  private:
   Parameter table_;  // [S, h], S >= s
+  at::Tensor ForwardInOrder(const at::Tensor& x) const;
+  at::Tensor ForwardOf(const at::Tensor& x, const at::Tensor& positions) const;
+
   TensorParallel tp_;
 };
 
