@@ -232,6 +232,8 @@ struct TrainConfig {
   std::vector<std::string> notes;  // no flag: what the log says once about the flags
 
   bool resets_by_document() const { return reset_position_ids || reset_attention_mask; }
+  // A linear layer's weight and gradient are used in so many tiles. Below ZeRO 2 a rank has all of both.
+  int tiles_of_linear() const { return memory_centric_tiled_linear && zero_stage >= 2 ? tile_factor : 1; }
   bool recompute() const { return checkpoint_activations || recompute_granularity == "full"; }
   int ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
   int positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }

@@ -35,8 +35,8 @@ VocabularyShard ShardOf(FlatParameters& parameters, const std::string& name) {
 class ModelBuilder {
  public:
   ModelBuilder(const TrainConfig& config, const ModelSpec& spec, FlatParameters& parameters,
-               const TensorParallel& tp, RandomStreams& streams)
-      : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams) {
+               const TensorParallel& tp, RandomStreams& streams, UnitHooks* hooks)
+      : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams), hooks_(hooks) {
     if (spec.position == Position::kRotary)
       rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(),
                                                static_cast<int64_t>(spec.sizes.positions));
@@ -73,18 +73,23 @@ class ModelBuilder {
 
  private:
   // Several parameters are fused. Undefined where the model has none.
-  Parameter View(std::vector<std::string> names, const char* kind, bool has) const {
-    if (!has) return {};
+  Parameter View(const std::vector<std::string>& names, const char* kind, bool has) const {
+    return has ? parameters_.View(Named(names, kind)) : Parameter();
+  }
+  LinearWeight Matrix(const std::vector<std::string>& names) const {
+    return {parameters_.Tiles(Named(names, "weight"), config_.tiles_of_linear()), hooks_};
+  }
+  static std::vector<std::string> Named(std::vector<std::string> names, const char* kind) {
     for (std::string& name : names) name += fmt::format(".{}", kind);
-    return parameters_.View(names);
+    return names;
   }
 
   ColumnParallelLinear Column(const std::string& name, const std::vector<std::string>& parts,
                               bool bias) const {
-    return {name, View(parts, "weight", true), View(parts, "bias", bias), tp_};
+    return {name, Matrix(parts), View(parts, "bias", bias), tp_};
   }
   RowParallelLinear Row(const std::string& name, bool bias) const {
-    return {name, View({name}, "weight", true), View({name}, "bias", bias), tp_};
+    return {name, Matrix({name}), View({name}, "bias", bias), tp_};
   }
 
   Attention MakeAttention(const std::string& prefix, int layer) {
@@ -130,6 +135,7 @@ class ModelBuilder {
   FlatParameters& parameters_;
   const TensorParallel& tp_;
   RandomStreams& streams_;
+  UnitHooks* hooks_;
   std::shared_ptr<const Rotary> rotary_;
   std::map<int64_t, std::shared_ptr<const AttentionMask>> masks_;  // by window
 };
@@ -167,7 +173,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
       streams_(&streams),
       hooks_(hooks) {
   const ModelSpec spec = SpecOf(config);
-  ModelBuilder model(config, spec, parameters, tp_, streams);
+  ModelBuilder model(config, spec, parameters, tp_, streams, hooks);
   const Result<std::vector<int>> chunks = LayersPerChunk(config.num_layers, dims.topology);
   TORCH_CHECK(chunks.ok(), chunks.status().message());
   const int part = chunk * dims.topology.pp + dims.at.pp;
@@ -183,7 +189,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
   if (part == static_cast<int>(chunks->size()) - 1) {
     const std::string head = spec.tied ? "embedding.word" : "output";
     final_norm_ = model.MakeNorm("final_norm");
-    head_.emplace("logits", model.Weight(head), Parameter(), tp_);
+    head_.emplace("logits", LinearWeight(model.Weight(head)), Parameter(), tp_);
     head_shard_ = ShardOf(parameters, head + ".weight");
     head_shard_.counts_padding = config.softmax_over_padding;
   }

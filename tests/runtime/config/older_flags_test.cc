@@ -68,7 +68,9 @@ TEST(OlderFlagsTest, EachFlagWithoutEffectIsSaid) {
   for (const std::string flag :
        {"--allgather-bucket-size 5000000000", "--zero-allgather-bucket-size 500", "--pin-memory",
         "--use-pin-memory", "--memory-centric-tiled-linear --tile-factor=1",
-        "--log-batch-size-to-tensorboard", "--log-validation-ppl-to-tensorboard"}) {
+        "--memory-centric-tiled-linear --tile-factor 4",
+        "--memory-centric-tiled-linear --tile-factor 4 --zero-stage 1", "--log-batch-size-to-tensorboard",
+        "--log-validation-ppl-to-tensorboard"}) {
     const std::vector<std::string> notes = ConfigOf(flag).notes;
     ASSERT_EQ(notes.size(), 1u) << flag;
     EXPECT_TRUE(notes[0].starts_with(flag.substr(0, flag.find(' ')) + " has no effect here: ")) << notes[0];
