@@ -79,6 +79,7 @@ void TiledAhead(TrainConfig& c) {  // beside prefetched and recomputed layers, f
   OffloadAll(c);
   c.memory_centric_tiled_linear = true;
   c.tile_factor = 4;
+  c.micro_batch_size = 1;
   c.checkpoint_activations = true;
 }
 void TiledOnCutRows(TrainConfig& c) {
@@ -117,9 +118,9 @@ const Case kCases[] = {{.always = true},
                        {{}, OffloadOptimizer, false, true},
                        {{.dp = 2, .zero = 2}, OffloadOptimizer, false, true},
                        {{.dp = 2, .zero = 3}, OffloadAll, true, true},
-                       {{.dp = 2, .zero = 2}, Tiled},
+                       {{.dp = 4, .zero = 2}, Tiled},
                        {{.dp = 4, .zero = 3}, Tiled, true},
-                       {{.dp = 2, .zero = 3}, TiledAhead, false, true},
+                       {{.dp = 4, .zero = 3}, TiledAhead, false, true},
                        {{.tp = 2, .dp = 2, .zero = 3}, TiledOnCutRows},
                        {{.tp = 2, .pp = 2}, ResetOnCutRows},
                        {{.pp = 4, .virtual_stages = 2}, ResetInterleaved},
