@@ -160,7 +160,9 @@ class CommandLines(Case):
         """The documents of a sample, apart on one rank as on four of a pipeline, or together."""
         cairn("data", self.path("a.jsonl"), "--tokenizer", "bytes", "--append-eod", "--output-prefix", self.path("d"))
 
-        def start(name, ranks, *flags, data=("--data-path", self.path("d")), status=0):
+        packed = ("--data-path", self.path("d"))
+
+        def start(name, ranks, *flags, data=packed, status=0):
             log = self.path(name + ".json")
             done = cairn("train", "--nproc-per-node", ranks, *SHRUNK.split(), *data, "--split", "1,0,0", "--eval-iters", "0",
                          "--global-batch-size", "4", "--train-iters", "4", "--hidden-dropout", "0", "--attention-dropout", "0",
