@@ -156,18 +156,6 @@ constexpr IgnoredFlag kIgnored[] = {
     {"wandb-save-dir", kAny, kWandb},
 };
 
-// What changes the training, and is not done.
-struct RefusedFlag {
-  std::string_view name;
-  std::string_view reason;
-};
-constexpr std::string_view kWholeSample =
-    "attention and positions run through the whole sample, whatever documents it has";
-constexpr RefusedFlag kRefused[] = {
-    {"reset-position-ids", kWholeSample},
-    {"reset-attention-mask", kWholeSample},
-};
-
 // The value that would have had an effect, else "".
 std::string ValueWithEffect(const IgnoredFlag& flag, const std::vector<std::string>& given) {
   if (flag.values.empty() || flag.values.starts_with('*')) return "";
@@ -191,7 +179,6 @@ Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::strin
 }
 
 void DeclareIgnoredFlags(CLI::App& app) {
-  for (const RefusedFlag& flag : kRefused) app.add_flag(fmt::format("--{}", flag.name))->group("");
   for (const IgnoredFlag& flag : kIgnored) {
     const std::string name = fmt::format("--{}", flag.name);
     if (app.get_option_no_throw(name) != nullptr) continue;  // it has an effect by now
@@ -205,9 +192,6 @@ void DeclareIgnoredFlags(CLI::App& app) {
 }
 
 Result<std::vector<std::string>> NotesOnIgnoredFlags(const CLI::App& app) {
-  for (const RefusedFlag& flag : kRefused)
-    if (app.count(fmt::format("--{}", flag.name)) > 0)
-      return NotSupported("--{} is not supported: {}", flag.name, flag.reason);
   std::vector<std::string> notes;
   for (const IgnoredFlag& flag : kIgnored) {
     const CLI::Option* option = app.get_option(fmt::format("--{}", flag.name));

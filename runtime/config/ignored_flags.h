@@ -31,8 +31,7 @@ void DeclareIgnoredFlags(CLI::App& app);
 // for a value that would have had an effect.
 Result<std::string> NoteOn(const IgnoredFlag& flag, const std::vector<std::string>& values);
 
-// After parsing: the note on each that was given. Errors: those of NoteOn; NotSupported for a flag of another
-// training, with the reason.
+// After parsing: the note on each that was given. Errors: those of NoteOn.
 Result<std::vector<std::string>> NotesOnIgnoredFlags(const CLI::App& app);
 
 }  // namespace cairn

@@ -40,6 +40,10 @@ Status ApplyImpliedSettings(TrainConfig& c) {
   }
   if (c.memory_centric_tiled_linear && c.tile_factor == 1)
     c.notes.push_back("--memory-centric-tiled-linear has no effect here: --tile-factor 1 is one tile");
+  else if (c.memory_centric_tiled_linear && c.zero_stage < 2)
+    c.notes.push_back(
+        "--memory-centric-tiled-linear has no effect here: a rank has all weights and gradients below "
+        "--zero-stage 2");
   if (c.norm_target_loss)
     c.notes.push_back(
         "--norm-target-loss has no effect here: each token of a sample is a target, and the loss is their "

@@ -15,6 +15,12 @@ Result<std::optional<int32_t>> EodOfData(const TrainConfig& config) {
   return tokenizer.eod;
 }
 
+std::string_view FlagThatNeedsEod(const TrainConfig& config) {
+  if (config.eod_mask_loss) return "--eod-mask-loss";
+  if (config.reset_position_ids) return "--reset-position-ids";
+  return config.reset_attention_mask ? "--reset-attention-mask" : "";
+}
+
 }  // namespace
 
 Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config) {
@@ -30,16 +36,17 @@ Result<TrainingTokenizer> TakeTokenizer(TrainConfig& config) {
   if (config.vocab_size < size)
     return InvalidArgument("--vocab-size {} is less than the {} tokens of the tokenizer", config.vocab_size,
                            size);
-  if (!config.eod_mask_loss) return tokenizer;
+  const std::string_view flag = FlagThatNeedsEod(config);
+  if (flag.empty()) return tokenizer;
   std::optional<int32_t> eod = tokenizer.eod;
   if (!eod && tokenizer.files.empty()) {
     CAIRN_ASSIGN_OR_RETURN(eod, EodOfData(config));
   }
   if (!eod)
     return InvalidArgument(
-        "--eod-mask-loss needs the token that ends a document, and {}; name the tokenizer by "
-        "--tokenizer-type and its files",
-        tokenizer.files.empty() ? "no tokenizer is named" : "this tokenizer has none");
+        "{} needs the token that ends a document, and {}; name the tokenizer by --tokenizer-type and its "
+        "files",
+        flag, tokenizer.files.empty() ? "no tokenizer is named" : "this tokenizer has none");
   config.eod = *eod;
   return tokenizer;
 }

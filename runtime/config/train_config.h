@@ -170,7 +170,9 @@ struct TrainConfig {
   bool reset_progress = false;
   bool norm_target_loss = false;
   bool eod_mask_loss = false;
-  int64_t eod = -1;  // no flag: the token that ends a document, where eod_mask_loss needs it
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  int64_t eod = -1;  // no flag: the token that ends a document, where one of these needs it
   bool mock_data = false;
   int64_t seed = 1234;
   int64_t eval_interval = 0;  // 0: no evaluation
@@ -229,6 +231,9 @@ struct TrainConfig {
   std::string deepspeed_config;
   std::vector<std::string> notes;  // no flag: what the log says once about the flags
 
+  bool resets_by_document() const { return reset_position_ids || reset_attention_mask; }
+  // A linear layer's weight and gradient are used in so many tiles. Below ZeRO 2 a rank has all of both.
+  int tiles_of_linear() const { return memory_centric_tiled_linear && zero_stage >= 2 ? tile_factor : 1; }
   bool recompute() const { return checkpoint_activations || recompute_granularity == "full"; }
   int ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
   int positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }

@@ -207,9 +207,10 @@ const Flag kFlags[] = {
      &C::split_transformers},
     {kMemory, "scattered-embeddings", "Cut the embedding's activations across TP ranks",
      &C::scattered_embeddings},
-    {kMemory, "memory-centric-tiled-linear", "Compute linear layers tile by tile",
+    {kMemory, "memory-centric-tiled-linear",
+     "Under ZeRO 2 and 3, use the weights and gradients of linear layers tile by tile",
      &C::memory_centric_tiled_linear},
-    {kMemory, "tile-factor", "Tiles are of hidden-size / tile-factor on each side", &C::tile_factor},
+    {kMemory, "tile-factor", "Tiles of each linear layer's weight", &C::tile_factor},
 
     {kData, "data-path", "Indexed dataset: PREFIX.bin and PREFIX.idx; several as WEIGHT PREFIX ...",
      &C::data_path, "PREFIX"},
@@ -241,6 +242,8 @@ const Flag kFlags[] = {
      "Leave out of the loss what follows an end of document; the mean is over the other tokens of a "
      "micro-batch",
      &C::eod_mask_loss},
+    {kData, "reset-position-ids", "Positions begin again behind an end of document", &C::reset_position_ids},
+    {kData, "reset-attention-mask", "A token sees no token of an earlier document", &C::reset_attention_mask},
     {kData, "norm-target-loss", "Weigh each target of a packed sample by the length of its own text",
      &C::norm_target_loss},
     {kData, "seed", "Seed of weights, sample order and dropout", &C::seed},

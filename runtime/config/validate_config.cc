@@ -102,17 +102,6 @@ Status CheckListedChoices(const TrainConfig& c) {
   return OkStatus();
 }
 
-// What can be asked for, but no code does yet.
-Status CheckSupported(const TrainConfig& c) {
-  const std::pair<std::string_view, bool> missing[] = {
-      {"memory-centric-tiled-linear with a --tile-factor above 1",
-       c.memory_centric_tiled_linear && c.tile_factor > 1},
-  };
-  for (const auto& [name, asked] : missing)
-    if (asked) return NotSupported("--{} is not supported yet", name);
-  return OkStatus();
-}
-
 Status CheckData(const TrainConfig& c) {
   const auto given = [](const std::vector<std::string>& groups, const std::string& file) {
     return !groups.empty() || !file.empty();
@@ -330,7 +319,6 @@ Result<int64_t> TrainConfig::SaveSteps() const {
 Result<Topology> Validate(TrainConfig& c, int world) {
   CAIRN_RETURN_IF_ERROR(CheckBounds(c));
   CAIRN_RETURN_IF_ERROR(CheckChoices(c));
-  CAIRN_RETURN_IF_ERROR(CheckSupported(c));
   CAIRN_RETURN_IF_ERROR(CheckModel(c));
   const int64_t model_ranks = int64_t{c.tensor_model_parallel_size} * c.pipeline_model_parallel_size;
   if (world % model_ranks != 0)

@@ -11,32 +11,36 @@ namespace cairn {
 
 using at::Tensor;
 
-Tensor Attention::forward(const Tensor& x, bool training) const {
+Tensor Attention::forward(const Tensor& x, bool training, const Documents& documents) const {
   const int64_t queries = shape_.heads * shape_.head, keys = shape_.key_value_heads * shape_.head;
   const std::vector<Tensor> parts = qkv_.forward(x).split_with_sizes({queries, keys, keys}, -1);
-  const std::vector<Tensor> qkv = {Heads(parts[0], shape_.heads, query_norm_, true),
-                                   Heads(parts[1], shape_.key_value_heads, key_norm_, true),
-                                   Heads(parts[2], shape_.key_value_heads, std::nullopt, false)};
-  const BlockOfMany mix = [this, training](const std::vector<Tensor>& in) {
-    return Mix(in[0], in[1], in[2], training);
+  const std::vector<Tensor> qkv = {Rotate(Heads(parts[0], shape_.heads, query_norm_), documents),
+                                   Rotate(Heads(parts[1], shape_.key_value_heads, key_norm_), documents),
+                                   Heads(parts[2], shape_.key_value_heads, std::nullopt)};
+  const BlockOfMany mix = [this, training, documents](const std::vector<Tensor>& in) {
+    return Mix(in, training, documents);
   };
   const Tensor mixed = shape_.recomputed && training ? Recompute(mix, qkv, *streams_) : mix(qkv);
   return output_.forward(mixed.reshape({mixed.size(0), mixed.size(1), queries}));
 }
 
 // [b, s, heads * d] -> [b, s, heads, d]
-Tensor Attention::Heads(const Tensor& part, int64_t heads, const std::optional<Norm>& norm,
-                        bool rotates) const {
-  Tensor y = part.view({part.size(0), part.size(1), heads, shape_.head});
-  if (norm) y = norm->forward(y);
-  return rotates && rotary_ ? rotary_->forward(y) : y;
+Tensor Attention::Heads(const Tensor& part, int64_t heads, const std::optional<Norm>& norm) const {
+  const Tensor y = part.view({part.size(0), part.size(1), heads, shape_.head});
+  return norm ? norm->forward(y) : y;
 }
 
-// Of [b, s, heads, d] each.
-Tensor Attention::Mix(const Tensor& q, const Tensor& k, const Tensor& v, bool training) const {
+Tensor Attention::Rotate(const Tensor& heads, const Documents& documents) const {
+  return rotary_ ? rotary_->forward(heads, documents.positions) : heads;
+}
+
+// Of queries, keys and values [b, s, heads, d].
+Tensor Attention::Mix(const std::vector<Tensor>& qkv, bool training, const Documents& documents) const {
+  const Tensor &q = qkv[0], &k = qkv[1], &v = qkv[2];
   const double dropout = training ? shape_.dropout : 0.0;
-  const Tensor mask = mask_ ? mask_->Of(q.size(1), q.options().requires_grad(false)) : Tensor();
-  if (dropout == 0 && !mask.defined() && HasTiledAttention(q)) return CausalAttention(q, k, v, shape_.scale);
+  if (dropout == 0 && mask_->IsCausalAlone(q.size(1)) && HasTiledAttention(q))
+    return CausalAttention(q, k, v, shape_.scale, documents.first_keys);
+  const Tensor mask = mask_->Of(q.size(1), q.options().requires_grad(false), documents.first_keys);
   std::optional<RandomStreams::ParallelRegion> own_stream;
   if (dropout > 0) own_stream.emplace(*streams_);
   const auto by_heads = [&](const Tensor& x) {  // [b, query heads, s, d]

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/model/attention_mask.h"
+#include "runtime/model/documents.h"
 #include "runtime/model/norm.h"
 #include "runtime/model/random_streams.h"
 #include "runtime/model/rotary.h"
@@ -24,7 +25,7 @@ struct AttentionShape {
 
 class Attention {
  public:
-  // `qkv`: queries, then keys, then values of all heads. The parts behind `output` may be missing; `mask` and
+  // `qkv`: queries, then keys, then values of all heads. Norms and `rotary` may be missing; `mask` and
   // `rotary` are shared by layers.
   Attention(AttentionShape shape, ColumnParallelLinear qkv, RowParallelLinear output,
             std::optional<Norm> query_norm, std::optional<Norm> key_norm,
@@ -39,12 +40,13 @@ class Attention {
         mask_(std::move(mask)),
         streams_(&streams) {}
 
-  at::Tensor forward(const at::Tensor& x, bool training) const;  // [b, s, h] -> [b, s, h]
+  // [b, s, h] -> [b, s, h]
+  at::Tensor forward(const at::Tensor& x, bool training, const Documents& documents) const;
 
  private:
-  at::Tensor Heads(const at::Tensor& part, int64_t heads, const std::optional<Norm>& norm,
-                   bool rotates) const;
-  at::Tensor Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool training) const;
+  at::Tensor Heads(const at::Tensor& part, int64_t heads, const std::optional<Norm>& norm) const;
+  at::Tensor Rotate(const at::Tensor& heads, const Documents& documents) const;
+  at::Tensor Mix(const std::vector<at::Tensor>& qkv, bool training, const Documents& documents) const;
 
   AttentionShape shape_;
   ColumnParallelLinear qkv_;

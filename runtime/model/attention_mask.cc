@@ -18,19 +18,25 @@ std::vector<double> AlibiSlopes(int heads) {
   return slopes;
 }
 
-Tensor AttentionMask::Of(int64_t s, const at::TensorOptions& options) const {
-  if (slopes_.empty() && (window_ == 0 || window_ >= s)) return Tensor();
+Tensor AttentionMask::Of(int64_t s, const at::TensorOptions& options, const Tensor& first_keys) const {
+  if (IsCausalAlone(s) && !first_keys.defined()) return Tensor();
   // CPU kernels take fp32 masks beside 16-bit scores, those of CUDA the scores' own type.
   const at::TensorOptions wanted = options.device().is_cpu() ? options.dtype(at::kFloat) : options;
-  if (made_.defined() && made_.size(-1) == s && made_.device() == wanted.device()) return made_;
+  if (made_.defined() && made_.size(-1) == s && made_.device() == wanted.device() &&
+      made_for_.is_same(first_keys))
+    return made_;
   const at::NoGradGuard no_grad;
-  const Tensor place = at::arange(s, at::kFloat);
+  const at::TensorOptions exact = wanted.dtype(at::kFloat);
+  const Tensor place = at::arange(s, exact);
   const Tensor ahead = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]
-  Tensor mask = at::zeros({1, 1, s, s});
-  if (!slopes_.empty()) mask = at::tensor(slopes_, at::kFloat).view({1, -1, 1, 1}) * ahead;
+  Tensor mask = at::zeros({1, 1, s, s}, exact);
+  if (!slopes_.empty()) mask = at::tensor(slopes_, exact).view({1, -1, 1, 1}) * ahead;
   Tensor unseen = ahead.gt(0);
   if (window_ > 0) unseen = at::logical_or(unseen, ahead.le(-static_cast<double>(window_)));
+  if (first_keys.defined())
+    unseen = at::logical_or(unseen, place.lt(first_keys.unsqueeze(2)).unsqueeze(1));  // [b, 1, s, s]
   made_ = mask.masked_fill(unseen, -INFINITY).to(wanted);
+  made_for_ = first_keys;
   return made_;
 }
 

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "ckpt/base/flat_range.h"
 
 namespace cairn {
@@ -44,7 +46,7 @@ const LocalParameter& FlatParameters::Local(const std::string& name) const {
   TORCH_CHECK(false, "parameter ", name, " is not on this rank");
 }
 
-Parameter FlatParameters::View(const std::vector<std::string>& names) {
+FlatParameters::Fused FlatParameters::Fuse(const std::vector<std::string>& names) const {
   const LocalParameter& first = Local(names[0]);
   std::vector<int64_t> shape = ToSizes(first.local_shape);
   uint64_t end = first.flat_begin + first.local_shape.Volume();
@@ -54,13 +56,37 @@ Parameter FlatParameters::View(const std::vector<std::string>& names) {
     shape[0] += static_cast<int64_t>(next.local_shape[0]);
     end += next.local_shape.Volume();
   }
-  const FlatRange range{first.flat_begin, end};
+  return {{first.flat_begin, end}, std::move(shape)};
+}
+
+Parameter FlatParameters::View(const std::vector<std::string>& names) {
+  Fused fused = Fuse(names);
+  return GiveOut(fused.range, std::move(fused.shape), fused.range);
+}
+
+std::vector<ParameterTile> FlatParameters::Tiles(const std::vector<std::string>& names, int count) {
+  const Fused fused = Fuse(names);
+  const int64_t rows = fused.shape[0], n = std::min<int64_t>(count, rows);
+  const uint64_t row_size = fused.range.size() / static_cast<uint64_t>(rows);
+  std::vector<ParameterTile> tiles;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t begin = i * rows / n, end = (i + 1) * rows / n;
+    std::vector<int64_t> shape = fused.shape;
+    shape[0] = end - begin;
+    const FlatRange range{fused.range.begin + begin * row_size, fused.range.begin + end * row_size};
+    const size_t number = views_.size();
+    tiles.push_back({GiveOut(range, std::move(shape), fused.range), begin, end - begin, number});
+  }
+  return tiles;
+}
+
+Parameter FlatParameters::GiveOut(FlatRange range, std::vector<int64_t> shape, FlatRange whole) {
   Parameter parameter(
       Contains(kept_.weights, range) && kept_.weights_side == Side::kDevice ? Weights(range).view(shape)
                                                                             : Tensor(),
       Contains(kept_.grads, range) && kept_.grads_side == Side::kDevice ? Grads(range).view(shape)
                                                                         : Tensor());
-  views_.push_back({range, std::move(shape), parameter});
+  views_.push_back({range, std::move(shape), parameter, whole});
   return parameter;
 }
 

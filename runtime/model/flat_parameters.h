@@ -17,6 +17,13 @@ namespace cairn {
 
 at::ScalarType ToScalarType(Dtype dtype);  // of fp32, fp16, bf16
 
+// Some neighbouring rows of a parameter.
+struct ParameterTile {
+  Parameter parameter;
+  int64_t row = 0, rows = 0;
+  size_t number = 0;  // its place in FlatParameters::views
+};
+
 class FlatParameters {
  public:
   // The parts of the two buffers that this rank keeps from step to step, and where.
@@ -26,11 +33,15 @@ class FlatParameters {
     Side weights_side = Side::kDevice;
     Side grads_side = Side::kDevice;
   };
-  // A handle that was given out: elements `range` of the buffer, as a tensor of `shape`.
+  // A handle that was given out: elements `range` of the buffer, as a tensor of `shape`. `whole`: of the
+  // tile's parameter, otherwise `range`.
   struct PlacedView {
     FlatRange range;
     std::vector<int64_t> shape;
     Parameter parameter;
+    FlatRange whole;
+
+    bool is_tile() const { return range.size() < whole.size(); }
   };
 
   // Zeros. Both buffers have dp * layout.partition_size elements, and all are kept.
@@ -43,6 +54,8 @@ class FlatParameters {
   // Errors: c10::Error when this rank does not hold it, or they do not follow each other.
   Parameter View(const std::vector<std::string>& names);
   Parameter View(const std::string& name) { return View(std::vector<std::string>{name}); }
+  // The same in `count` tiles of about as many rows; fewer where there are fewer rows.
+  std::vector<ParameterTile> Tiles(const std::vector<std::string>& names, int count);
   const std::vector<PlacedView>& views() const { return views_; }
 
   // The place of a parameter on this rank. Errors: c10::Error when it has none.
@@ -64,6 +77,14 @@ class FlatParameters {
   void ZeroGrads();
 
  private:
+  // Where parameters that follow each other lie, as one.
+  struct Fused {
+    FlatRange range;
+    std::vector<int64_t> shape;
+  };
+  Fused Fuse(const std::vector<std::string>& names) const;
+  Parameter GiveOut(FlatRange range, std::vector<int64_t> shape, FlatRange whole);
+
   std::vector<ParameterSpec> specs_;
   RankLayout layout_;
   Dtype dtype_;

@@ -35,8 +35,8 @@ VocabularyShard ShardOf(FlatParameters& parameters, const std::string& name) {
 class ModelBuilder {
  public:
   ModelBuilder(const TrainConfig& config, const ModelSpec& spec, FlatParameters& parameters,
-               const TensorParallel& tp, RandomStreams& streams)
-      : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams) {
+               const TensorParallel& tp, RandomStreams& streams, UnitHooks* hooks)
+      : config_(config), spec_(spec), parameters_(parameters), tp_(tp), streams_(streams), hooks_(hooks) {
     if (spec.position == Position::kRotary)
       rotary_ = std::make_shared<const Rotary>(spec.rotary, spec.RotatedPairs(),
                                                static_cast<int64_t>(spec.sizes.positions));
@@ -73,18 +73,23 @@ class ModelBuilder {
 
  private:
   // Several parameters are fused. Undefined where the model has none.
-  Parameter View(std::vector<std::string> names, const char* kind, bool has) const {
-    if (!has) return {};
+  Parameter View(const std::vector<std::string>& names, const char* kind, bool has) const {
+    return has ? parameters_.View(Named(names, kind)) : Parameter();
+  }
+  LinearWeight Matrix(const std::vector<std::string>& names) const {
+    return {parameters_.Tiles(Named(names, "weight"), config_.tiles_of_linear()), hooks_};
+  }
+  static std::vector<std::string> Named(std::vector<std::string> names, const char* kind) {
     for (std::string& name : names) name += fmt::format(".{}", kind);
-    return parameters_.View(names);
+    return names;
   }
 
   ColumnParallelLinear Column(const std::string& name, const std::vector<std::string>& parts,
                               bool bias) const {
-    return {name, View(parts, "weight", true), View(parts, "bias", bias), tp_};
+    return {name, Matrix(parts), View(parts, "bias", bias), tp_};
   }
   RowParallelLinear Row(const std::string& name, bool bias) const {
-    return {name, View({name}, "weight", true), View({name}, "bias", bias), tp_};
+    return {name, Matrix({name}), View({name}, "bias", bias), tp_};
   }
 
   Attention MakeAttention(const std::string& prefix, int layer) {
@@ -130,14 +135,15 @@ class ModelBuilder {
   FlatParameters& parameters_;
   const TensorParallel& tp_;
   RandomStreams& streams_;
+  UnitHooks* hooks_;
   std::shared_ptr<const Rotary> rotary_;
   std::map<int64_t, std::shared_ptr<const AttentionMask>> masks_;  // by window
 };
 
 }  // namespace
 
-Tensor TransformerLayer::Attend(const Tensor& x, bool training) const {
-  return attention.forward(input_norm.forward(x), training);
+Tensor TransformerLayer::Attend(const Tensor& x, bool training, const Documents& documents) const {
+  return attention.forward(input_norm.forward(x), training, documents);
 }
 
 Tensor TransformerLayer::FeedForward(const Tensor& x, const Tensor& attended, bool training) const {
@@ -153,8 +159,8 @@ Tensor TransformerLayer::FeedForward(const Tensor& x, const Tensor& attended, bo
   return (residual_behind_norm ? middle : y) + Dropout(mlp.forward(middle), dropout, training, own_stream);
 }
 
-Tensor TransformerLayer::forward(const Tensor& x, bool training) const {
-  return FeedForward(x, Attend(x, training), training);
+Tensor TransformerLayer::forward(const Tensor& x, bool training, const Documents& documents) const {
+  return FeedForward(x, Attend(x, training, documents), training);
 }
 
 GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatParameters& parameters,
@@ -167,7 +173,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
       streams_(&streams),
       hooks_(hooks) {
   const ModelSpec spec = SpecOf(config);
-  ModelBuilder model(config, spec, parameters, tp_, streams);
+  ModelBuilder model(config, spec, parameters, tp_, streams, hooks);
   const Result<std::vector<int>> chunks = LayersPerChunk(config.num_layers, dims.topology);
   TORCH_CHECK(chunks.ok(), chunks.status().message());
   const int part = chunk * dims.topology.pp + dims.at.pp;
@@ -183,7 +189,7 @@ GptStage::GptStage(const TrainConfig& config, const ParallelDims& dims, FlatPara
   if (part == static_cast<int>(chunks->size()) - 1) {
     const std::string head = spec.tied ? "embedding.word" : "output";
     final_norm_ = model.MakeNorm("final_norm");
-    head_.emplace("logits", model.Weight(head), Parameter(), tp_);
+    head_.emplace("logits", LinearWeight(model.Weight(head)), Parameter(), tp_);
     head_shard_ = ShardOf(parameters, head + ".weight");
     head_shard_.counts_padding = config.softmax_over_padding;
   }
@@ -197,10 +203,10 @@ std::vector<GptStage> MakeChunks(const TrainConfig& config, const ParallelDims& 
   return chunks;
 }
 
-Tensor GptStage::Embed(const Tensor& tokens, bool training) const {
+Tensor GptStage::Embed(const Tensor& tokens, bool training, const Documents& documents) const {
   Tensor x = embedding_->forward(tokens);
   if (embedding_norm_) x = embedding_norm_->forward(x);
-  if (positions_) x = positions_->forward(x);
+  if (positions_) x = positions_->forward(x, documents.positions);
   if (tp_.cuts_rows()) return Dropout(x, embedding_dropout_, training, streams_);
   if (!scatters_embedding_) return Dropout(x, embedding_dropout_, training);
   return OnScatteredRows(
@@ -208,28 +214,29 @@ Tensor GptStage::Embed(const Tensor& tokens, bool training) const {
       tp_.group);
 }
 
-Tensor GptStage::forward(const Tensor& input, bool training) const {
+Tensor GptStage::forward(const Tensor& input, bool training, const Documents& documents) const {
   Tensor x = input;
   if (is_first())
     x = RunUnit(
-        hooks_, kBeforeLayers, [&](const Tensor& in) { return Embed(in, training); }, x);
+        hooks_, kBeforeLayers, [&](const Tensor& in) { return Embed(in, training, documents); }, x);
   for (const LayerGroup& group : recompute_.Groups(static_cast<int>(layers_.size())))
-    x = RunLayers(group, x, training);
+    x = RunLayers(group, x, training, documents);
   return x;
 }
 
 // A layer that is recomputed alone, from an input that is kept as it is, is so inside its unit: its
 // parameters then come once for both. Around its unit nothing else holds on to the input.
-Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training) const {
+Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool training,
+                           const Documents& documents) const {
   const bool again = group.recomputed && training;
   const bool alone = group.end - group.begin == 1 && recompute_.keeping().plain();
   const bool inside = again && (alone || recompute_.split_layers());
-  const auto run = [this, group, training, inside](const Tensor& in) {
+  const auto run = [this, group, training, documents, inside](const Tensor& in) {
     Tensor y = in;
     for (int i = group.begin; i < group.end; ++i) {
       const TransformerLayer* layer = &layers_[static_cast<size_t>(i)];
       const auto unit = [&](const Tensor& t) {
-        return inside ? RecomputeLayer(*layer, t) : layer->forward(t, training);
+        return inside ? RecomputeLayer(*layer, t, documents) : layer->forward(t, training, documents);
       };
       y = RunUnit(hooks_, first_layer_ + i, unit, y);
     }
@@ -238,12 +245,15 @@ Tensor GptStage::RunLayers(const LayerGroup& group, const Tensor& x, bool traini
   return again && !inside ? Recompute(run, x, *streams_, recompute_.keeping()) : run(x);
 }
 
-Tensor GptStage::RecomputeLayer(const TransformerLayer& layer, const Tensor& x) const {
+Tensor GptStage::RecomputeLayer(const TransformerLayer& layer, const Tensor& x,
+                                const Documents& documents) const {
   const Keeping& keeping = recompute_.keeping();
-  if (!recompute_.split_layers())
-    return Recompute([&layer](const Tensor& in) { return layer.forward(in, true); }, x, *streams_, keeping);
-  const Tensor attended =
-      Recompute([&layer](const Tensor& in) { return layer.Attend(in, true); }, x, *streams_, keeping);
+  const bool split = recompute_.split_layers();
+  const auto block = [&layer, documents, split](const Tensor& in) {
+    return split ? layer.Attend(in, true, documents) : layer.forward(in, true, documents);
+  };
+  const Tensor attended = Recompute(block, x, *streams_, keeping);
+  if (!split) return attended;
   const BlockOfMany rest = [&layer](const std::vector<Tensor>& in) {
     return layer.FeedForward(in[0], in[1], true);
   };

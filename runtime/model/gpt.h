@@ -10,6 +10,7 @@
 #include "runtime/config/model_spec.h"
 #include "runtime/model/attention.h"
 #include "runtime/model/cross_entropy.h"
+#include "runtime/model/documents.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/model/mlp.h"
 #include "runtime/model/norm.h"
@@ -28,9 +29,10 @@ struct TransformerLayer {
   bool parallel_residual;     // attention and MLP read the same input
   bool residual_behind_norm;  // a block's normed input is what its output is added to
 
-  at::Tensor forward(const at::Tensor& x, bool training) const;  // [b, s, h] -> [b, s, h]
+  // [b, s, h] -> [b, s, h]
+  at::Tensor forward(const at::Tensor& x, bool training, const Documents& documents) const;
   // Its two halves: what attention gives, and the layer's result from both.
-  at::Tensor Attend(const at::Tensor& x, bool training) const;
+  at::Tensor Attend(const at::Tensor& x, bool training, const Documents& documents) const;
   at::Tensor FeedForward(const at::Tensor& x, const at::Tensor& attended, bool training) const;
 };
 
@@ -45,7 +47,7 @@ class GptStage {
 
   // `input`: int64 tokens [b, s] on the first stage, activations of the stage before on the others. Gives
   // activations [b, s, h], or this rank's rows of them [b * s / tp, h] (tensor_parallel.h).
-  at::Tensor forward(const at::Tensor& input, bool training) const;
+  at::Tensor forward(const at::Tensor& input, bool training, const Documents& documents = {}) const;
 
   // Last stage only. `hidden` is forward's result.
   at::Tensor Logits(const at::Tensor& hidden) const;  // [b * s, V / tp], padded
@@ -57,9 +59,11 @@ class GptStage {
   bool is_last() const { return final_norm_.has_value(); }
 
  private:
-  at::Tensor Embed(const at::Tensor& tokens, bool training) const;
-  at::Tensor RunLayers(const LayerGroup& group, const at::Tensor& x, bool training) const;
-  at::Tensor RecomputeLayer(const TransformerLayer& layer, const at::Tensor& x) const;
+  at::Tensor Embed(const at::Tensor& tokens, bool training, const Documents& documents) const;
+  at::Tensor RunLayers(const LayerGroup& group, const at::Tensor& x, bool training,
+                       const Documents& documents) const;
+  at::Tensor RecomputeLayer(const TransformerLayer& layer, const at::Tensor& x,
+                            const Documents& documents) const;
   at::Tensor LogitsOf(const at::Tensor& hidden) const;
 
   std::optional<VocabularyParallelEmbedding> embedding_;

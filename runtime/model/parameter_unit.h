@@ -8,9 +8,13 @@
 
 #include <ATen/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 
 namespace cairn {
+
+// What a tile of a weight is used for.
+enum class TileUse { kValue, kGrad };
 
 class UnitHooks {
  public:
@@ -21,6 +25,11 @@ class UnitHooks {
   virtual void AfterForward(int unit) = 0;
   virtual void BeforeBackward(int unit) = 0;
   virtual void AfterBackward(int unit) = 0;  // its gradients of this micro-batch are complete
+
+  // Parameters in tiles (FlatParameters::Tiles) do not come with their unit: the tile of this number must
+  // have its value, or a gradient that gets all of this micro-batch, until the call that is the pair.
+  virtual void BeforeTile(size_t /*tile*/, TileUse /*use*/) {}
+  virtual void AfterTile(size_t /*tile*/, TileUse /*use*/) {}
 };
 
 // block(x), between the hooks of `unit`; the same for its backward. No hooks: block(x) alone. `hooks` must

@@ -96,9 +96,10 @@ double RotaryFactor(const RopeScaling& scaling) {
   return 1;
 }
 
-Tensor Rotary::forward(const Tensor& x) const {
+Tensor Rotary::forward(const Tensor& x, const Tensor& positions) const {
   const ByHand by_hand({x});
-  const Angles angles = AnglesOf(x);
+  Angles angles = AnglesOf(x);
+  angles.positions = positions;
   return by_hand.Finish(Turn(x, angles, 1), [this, angles](const Tensor& dy) -> std::vector<Tensor> {
     return {Turn(dy, angles, -1)};
   });
@@ -118,6 +119,12 @@ const Rotary::Angles& Rotary::AnglesOf(const Tensor& x) const {
   return angles_;
 }
 
+Tensor Rotary::Angles::ByToken(const Tensor& of_position) const {
+  if (!positions.defined()) return of_position;
+  return of_position.index_select(0, positions.view({-1}))
+      .view({positions.size(0), positions.size(1), 1, -1});
+}
+
 Tensor Rotary::Half(const Tensor& x, int which) const {
   return spec_.interleaved ? x.slice(-1, which, 2 * pairs_, 2) : x.narrow(-1, which * pairs_, pairs_);
 }
@@ -127,12 +134,15 @@ Tensor Rotary::TurnInOnePass(const Tensor& given, const Angles& angles, int sign
   const Tensor out = at::empty(x.sizes(), x.options());
   const int64_t s = x.size(1), heads = x.size(2), d = x.size(3);
   const float *cosines = angles.cos.data_ptr<float>(), *sines = angles.sin.data_ptr<float>();
+  const int64_t* positions = angles.positions.defined() ? angles.positions.data_ptr<int64_t>() : nullptr;
   VisitParts(x, x.size(0) * s, 1 + (1 << 14) / (heads * d), [&]<typename T>(T, int64_t first, int64_t last) {
     const auto turn = spec_.interleaved ? TurnHeads<true, WordOf<T>> : TurnHeads<false, WordOf<T>>;
-    for (int64_t token = first; token < last; ++token)
+    for (int64_t token = first; token < last; ++token) {
+      const int64_t angle = (positions != nullptr ? positions[token] : token % s) * pairs_;
       turn(Words(x.data_ptr<T>()) + token / s * x.stride(0) + token % s * x.stride(1), heads, x.stride(2), d,
-           pairs_, cosines + token % s * pairs_, sines + token % s * pairs_, static_cast<float>(sign),
+           pairs_, cosines + angle, sines + angle, static_cast<float>(sign),
            Words(out.data_ptr<T>()) + token * heads * d);
+    }
   });
   return out;
 }
@@ -141,8 +151,9 @@ Tensor Rotary::Turn(const Tensor& x, const Angles& angles, int sign) const {
   if (HasWords(x)) return TurnInOnePass(x, angles, sign);
   Tensor out = at::empty(x.sizes(), x.options());
   const Tensor first = Half(x, 0).to(at::kFloat), second = Half(x, 1).to(at::kFloat);
-  Half(out, 0).copy_((first * angles.cos).addcmul_(second, angles.sin, -sign));
-  Half(out, 1).copy_((second * angles.cos).addcmul_(first, angles.sin, sign));
+  const Tensor cos = angles.ByToken(angles.cos), sin = angles.ByToken(angles.sin);
+  Half(out, 0).copy_((first * cos).addcmul_(second, sin, -sign));
+  Half(out, 1).copy_((second * cos).addcmul_(first, sin, sign));
   const int64_t rest = x.size(-1) - 2 * pairs_;
   if (rest > 0) out.narrow(-1, 2 * pairs_, rest).copy_(x.narrow(-1, 2 * pairs_, rest));
   return out;

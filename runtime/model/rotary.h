@@ -24,11 +24,15 @@ class Rotary {
   Rotary(RotarySpec spec, int64_t pairs, int64_t positions)
       : spec_(std::move(spec)), pairs_(pairs), positions_(positions) {}
 
-  at::Tensor forward(const at::Tensor& x) const;  // [b, s, heads, d] -> the same; d >= 2 * pairs
+  // [b, s, heads, d] -> the same; d >= 2 * pairs. `positions`: see Documents.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& positions = {}) const;
 
  private:
   struct Angles {
-    at::Tensor cos, sin;  // fp32 [s, 1, pairs]
+    at::Tensor cos, sin;   // fp32 [s, 1, pairs]
+    at::Tensor positions;  // int64 [b, s], or undefined
+
+    at::Tensor ByToken(const at::Tensor& of_position) const;  // [s or b, s, 1, pairs]
   };
   const Angles& AnglesOf(const at::Tensor& x) const;
   // By the angles, or (sign -1) back.

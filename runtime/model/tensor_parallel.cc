@@ -46,13 +46,13 @@ Tensor TensorParallel::SumOf(Tensor partial, std::string_view what) const {
 
 Tensor ColumnParallelLinear::forward(const Tensor& x) const {
   const ByHand by_hand({x});
-  const Tensor y = LinearForward(tp_.AllRows(x, name_ + " input"), weight_.value(), bias_.value());
+  const Tensor y = weight_.Forward(tp_.AllRows(x, name_ + " input"), bias_.value());
   const Tensor samples = tp_.cuts_rows() ? y.view({-1, tp_.sequence, y.size(1)}) : LikeInput(y, x);
   return by_hand.Finish(samples, [this, x](const Tensor& dy) -> std::vector<Tensor> {
     const Tensor dy_rows = AsRows(dy);
     // The sum runs under the weight's gradient.
-    TensorParallel::Sum dx = tp_.StartSum(LinearInputGrad(dy_rows, weight_.value()), name_ + " input grad");
-    AddLinearWeightGrad(weight_.grad(), dy_rows, tp_.AllRows(x, name_ + " input again"));
+    TensorParallel::Sum dx = tp_.StartSum(weight_.InputGrad(dy_rows), name_ + " input grad");
+    weight_.AddGrad(dy_rows, tp_.AllRows(x, name_ + " input again"));
     if (bias_.defined()) AddLinearBiasGrad(bias_.grad(), dy_rows);
     dx.work.Wait();
     return {dx.held.view(x.sizes())};
@@ -62,7 +62,7 @@ Tensor ColumnParallelLinear::forward(const Tensor& x) const {
 Tensor RowParallelLinear::forward(const Tensor& x) const {
   const ByHand by_hand({x});
   const bool cut = tp_.group.size() > 1;
-  Tensor y = LinearForward(AsRows(x), weight_.value(), cut ? Tensor() : bias_.value());
+  Tensor y = weight_.Forward(AsRows(x), cut ? Tensor() : bias_.value());
   if (cut) {
     y = tp_.SumOf(y, name_ + " output");
     if (bias_.defined()) y.add_(bias_.value());
@@ -70,9 +70,9 @@ Tensor RowParallelLinear::forward(const Tensor& x) const {
   const Tensor held = tp_.cuts_rows() ? y : LikeInput(y, x);
   return by_hand.Finish(held, [this, x](const Tensor& dy) -> std::vector<Tensor> {
     const Tensor dy_rows = tp_.AllRows(dy, name_ + " output grad");
-    AddLinearWeightGrad(weight_.grad(), dy_rows, AsRows(x));
+    weight_.AddGrad(dy_rows, AsRows(x));
     if (bias_.defined()) AddLinearBiasGrad(bias_.grad(), dy_rows);
-    return {LikeInput(LinearInputGrad(dy_rows, weight_.value()), x)};
+    return {LikeInput(weight_.InputGrad(dy_rows), x)};
   });
 }
 
@@ -91,7 +91,22 @@ Tensor VocabularyParallelEmbedding::forward(const Tensor& tokens) const {
   });
 }
 
-Tensor PositionEmbedding::forward(const Tensor& x) const {
+Tensor PositionEmbedding::forward(const Tensor& x, const Tensor& positions) const {
+  return positions.defined() ? ForwardOf(x, positions) : ForwardInOrder(x);
+}
+
+Tensor PositionEmbedding::ForwardOf(const Tensor& x, const Tensor& positions) const {
+  const ByHand by_hand({x});
+  const Tensor all = positions.view({-1});
+  const Tensor held = tp_.cuts_rows() ? all.narrow(0, tp_.group.rank() * x.size(0), x.size(0)) : all;
+  const Tensor y = x + table_.value().index_select(0, held).view(x.sizes());
+  return by_hand.Finish(y, [this, all](const Tensor& dy) -> std::vector<Tensor> {
+    table_.grad().index_add_(0, all, tp_.AllRows(dy, "position grad").to(at::kFloat));
+    return {dy};
+  });
+}
+
+Tensor PositionEmbedding::ForwardInOrder(const Tensor& x) const {
   const ByHand by_hand({x});
   const int64_t s = tp_.cuts_rows() ? tp_.sequence : x.size(1);
   const Tensor table = table_.value().narrow(0, 0, s);

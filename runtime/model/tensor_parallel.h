@@ -12,6 +12,7 @@
 #pragma once
 
 #include "runtime/comm/process_group.h"
+#include "runtime/model/linear_weight.h"
 #include "runtime/model/parameter.h"
 
 namespace cairn {
@@ -36,14 +37,14 @@ struct TensorParallel {
 // y = x W^T + b, W [out / tp, in]. Activations are [..., features], or held rows.
 class ColumnParallelLinear {
  public:
-  ColumnParallelLinear(std::string name, Parameter weight, Parameter bias, TensorParallel tp)
+  ColumnParallelLinear(std::string name, LinearWeight weight, Parameter bias, TensorParallel tp)
       : name_(std::move(name)), weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
 
   at::Tensor forward(const at::Tensor& x) const;  // [..., in] -> [..., out / tp]
 
  private:
   std::string name_;  // for the watchdog
-  Parameter weight_;
+  LinearWeight weight_;
   Parameter bias_;  // [out / tp], or undefined
   TensorParallel tp_;
 };
@@ -51,14 +52,14 @@ class ColumnParallelLinear {
 // y = sum over ranks of x W^T, plus b: W [out, in / tp], b [out] replicated.
 class RowParallelLinear {
  public:
-  RowParallelLinear(std::string name, Parameter weight, Parameter bias, TensorParallel tp)
+  RowParallelLinear(std::string name, LinearWeight weight, Parameter bias, TensorParallel tp)
       : name_(std::move(name)), weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
 
   at::Tensor forward(const at::Tensor& x) const;  // [..., in / tp] -> [..., out]
 
  private:
   std::string name_;
-  Parameter weight_;
+  LinearWeight weight_;
   Parameter bias_;  // or undefined
   TensorParallel tp_;
 };
@@ -84,9 +85,13 @@ class PositionEmbedding {
  public:
   PositionEmbedding(Parameter table, TensorParallel tp) : table_(std::move(table)), tp_(std::move(tp)) {}
 
-  at::Tensor forward(const at::Tensor& x) const;  // [b, s, h] -> the same
+  // [b, s, h] -> the same. `positions`: see Documents.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& positions) const;
 
  private:
+  at::Tensor ForwardInOrder(const at::Tensor& x) const;
+  at::Tensor ForwardOf(const at::Tensor& x, const at::Tensor& positions) const;
+
   Parameter table_;  // [S, h], S >= s
   TensorParallel tp_;
 };

@@ -22,39 +22,43 @@ namespace {
 using at::BFloat16;
 using at::Tensor;
 
-// Rows of scores become exponentials relative to their maximum; row 0 sees `seen` keys, each next one more,
-// what is behind becomes 0. Of each row the logarithm of the sum, and the sum's inverse.
-CAIRN_SIMD_CLONES void Exponentiate(const Matrix<float>& scores, int64_t seen, float scale, float* log_sum,
-                                    float* inverse) {
+// Rows of scores become exponentials relative to their maximum; row r sees the keys [begins[r], seen + r) of
+// those from `first` on, which column 0 is; the others become 0. Of each row the logarithm of the sum, and
+// the sum's inverse.
+CAIRN_SIMD_CLONES void Exponentiate(const Matrix<float>& scores, int64_t first, const int64_t* begins,
+                                    int64_t seen, float scale, float* log_sum, float* inverse) {
   for (int64_t row = 0; row < scores.rows; ++row) {
     float* x = scores.data + row * scores.stride;
-    const int64_t n = seen + row;
-    float most = x[0];
+    const int64_t begin = begins[row] - first, n = seen + row - first;
+    for (int64_t i = 0; i < begin; ++i) x[i] = 0;
+    float most = x[begin];
 #pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; ++i) most = std::max(most, x[i]);
+    for (int64_t i = begin; i < n; ++i) most = std::max(most, x[i]);
     const float top = most * scale;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) sum += x[i] = ExpOf(x[i] * scale - top);
+    for (int64_t i = begin; i < n; ++i) sum += x[i] = ExpOf(x[i] * scale - top);
     for (int64_t i = n; i < scores.columns; ++i) x[i] = 0;
     log_sum[row] = top + std::log(sum);
     inverse[row] = 1 / sum;
   }
 }
 
-// Scores of keys (rows) and queries become probabilities, `products` (v doᵀ) the gradients of the scores. On
-// the diagonal a key is seen by the queries from its own on.
+// Scores of keys (rows) and queries, of which `query` is the first, become probabilities, `products` (v doᵀ)
+// the gradients of the scores. Key r is seen by the queries before ends[r]; on the diagonal, from its own on.
 CAIRN_SIMD_CLONES void TurnIntoGradients(const Matrix<float>& scores, const Matrix<float>& products,
-                                         bool diagonal, float scale, const float* log_sum,
-                                         const float* delta) {
+                                         bool diagonal, int64_t query, const int64_t* ends, float scale,
+                                         const float* log_sum, const float* delta) {
   for (int64_t row = 0; row < scores.rows; ++row) {
     float *p = scores.data + row * scores.stride, *ds = products.data + row * products.stride;
     const int64_t first = diagonal ? row : 0;
+    const int64_t last = std::clamp(ends[row] - query, first, scores.columns);
     for (int64_t i = 0; i < first; ++i) p[i] = ds[i] = 0;
-    for (int64_t i = first; i < scores.columns; ++i) {
+    for (int64_t i = first; i < last; ++i) {
       p[i] = ExpOf(p[i] * scale - log_sum[i]);
       ds[i] = p[i] * (ds[i] - delta[i]) * scale;
     }
+    for (int64_t i = last; i < scores.columns; ++i) p[i] = ds[i] = 0;
   }
 }
 
@@ -101,6 +105,27 @@ float* LogSums(const Tensor& log_sums, int64_t sample, int64_t head) {
   return log_sums.data_ptr<float>() + (sample * log_sums.size(1) + head) * log_sums.size(2);
 }
 
+// Which keys the queries of each sample see, beside causality.
+class Sight {
+ public:
+  Sight(const Tensor& first_keys, int64_t samples, int64_t s)
+      : s_(s), begins_(samples * s), ends_(samples * s) {
+    if (first_keys.defined()) std::copy_n(first_keys.data_ptr<int64_t>(), samples * s, begins_.begin());
+    for (int64_t sample = 0; sample < samples; ++sample)
+      for (int64_t key = s - 1, end = s; key >= 0; --key) {
+        ends_[sample * s + key] = end;
+        if (Begins(sample)[key] == key) end = key;  // a document's first
+      }
+  }
+  // The first key that each query sees, and the end of the queries that see each key.
+  const int64_t* Begins(int64_t sample) const { return begins_.data() + sample * s_; }
+  const int64_t* Ends(int64_t sample) const { return ends_.data() + sample * s_; }
+
+ private:
+  int64_t s_;
+  std::vector<int64_t> begins_, ends_;
+};
+
 struct Sizes {
   explicit Sizes(const Tensor& q, const Tensor& k)
       : samples(q.size(0)),
@@ -140,8 +165,8 @@ std::vector<T> FactorHead(const Matrix<const T>& head) {
 }
 
 template <typename T>
-void Forward(const Tensor& q, const Tensor& k, const Tensor& v, float scale, const Tensor& out,
-             const Tensor& log_sums) {
+void Forward(const Tensor& q, const Tensor& k, const Tensor& v, float scale, const Sight& sight,
+             const Tensor& out, const Tensor& log_sums) {
   const Sizes n(q, k);
   n.ForEachSharedHead([&](int64_t sample, int64_t shared) {
     const std::vector<T> keys = TurnedHead(HeadOf<const T>(k, sample, shared));
@@ -155,15 +180,17 @@ void Forward(const Tensor& q, const Tensor& k, const Tensor& v, float scale, con
       float* log_sum = LogSums(log_sums, sample, head);
       for (int64_t tile = 0; tile < n.tiles; ++tile) {
         const int64_t row = tile * kTile, rows = n.Rows(tile);
-        for (int64_t j = 0; j <= tile; ++j)
+        const int64_t* begins = sight.Begins(sample) + row;
+        const int64_t first = begins[0] / kTile, skipped = first * kTile;  // no query sees the tiles before
+        for (int64_t j = first; j <= tile; ++j)
           MultiplyTile<T>(queries.Part(row, 0, rows, n.d), keys.data() + j * kTile * n.d,
-                          {scores.data() + j * kTile, rows, n.Rows(j), length}, false);
-        const Matrix<float> seen{scores.data(), rows, row + kTile, length};
-        Exponentiate(seen, row + 1, scale, log_sum + row, inverse.data());
+                          {scores.data() + j * kTile - skipped, rows, n.Rows(j), length}, false);
+        const Matrix<float> seen{scores.data(), rows, row + kTile - skipped, length};
+        Exponentiate(seen, skipped, begins, row + 1, scale, log_sum + row, inverse.data());
         const T* probabilities = AsFactor(seen, room);
-        for (int64_t j = 0; j <= tile; ++j)
-          MultiplyTile<T>({probabilities + j * kTile, rows, Padded<T>(n.Rows(j)), length},
-                          values.data() + j * kTile * n.d, {sum.data(), rows, n.d, n.d}, j > 0);
+        for (int64_t j = first; j <= tile; ++j)
+          MultiplyTile<T>({probabilities + j * kTile - skipped, rows, Padded<T>(n.Rows(j)), length},
+                          values.data() + j * kTile * n.d, {sum.data(), rows, n.d, n.d}, j > first);
         Store({sum.data(), rows, n.d, n.d}, inverse.data(), Words(result.data) + row * result.stride,
               result.stride);
       }
@@ -200,11 +227,13 @@ struct TileRoom {
 
 template <typename T>
 void Backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, float scale,
-              const Tensor& out, const Tensor& log_sums, const std::array<Tensor, 3>& grads) {
+              const Sight& sight, const Tensor& out, const Tensor& log_sums,
+              const std::array<Tensor, 3>& grads) {
   const Sizes n(q, k);
   n.ForEachSharedHead([&](int64_t sample, int64_t shared) {
     const auto keys = HeadOf<const T>(k, sample, shared), values = HeadOf<const T>(v, sample, shared);
     const std::vector<T> key_factor = FactorHead(keys);
+    const int64_t* ends = sight.Ends(sample);
     std::vector<float> dq(n.s * n.d), dk(n.s * n.d), dv(n.s * n.d);
     TileRoom<T> room;
     const auto rows_of = [&](std::vector<float>& sums, int64_t tile) {
@@ -217,7 +246,8 @@ void Backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor
       const int64_t at = i * kTile * n.d;
       MultiplyTile<T>(keys.Part(j * kTile, 0, n.Rows(j), n.d), head.turned.data() + at, p, false);
       MultiplyTile<T>(values.Part(j * kTile, 0, n.Rows(j), n.d), head.turned_grad.data() + at, ds, false);
-      TurnIntoGradients(p, ds, i == j, scale, log_sum + i * kTile, head.delta.data() + i * kTile);
+      TurnIntoGradients(p, ds, i == j, i * kTile, ends + j * kTile, scale, log_sum + i * kTile,
+                        head.delta.data() + i * kTile);
       const T* p_factor = AsFactor(p, room.narrow_scores);
       const T* ds_factor = AsFactor(ds, room.narrow_products);
       const int64_t queries = Padded<T>(n.Rows(i));
@@ -237,7 +267,8 @@ void Backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor
                               HeadOf<const T>(out, sample, h));
       std::fill(dq.begin(), dq.end(), 0.0F);
       for (int64_t j = 0; j < n.tiles; ++j)
-        for (int64_t i = j; i < n.tiles; ++i) add_pair(head, LogSums(log_sums, sample, h), i, j);
+        for (int64_t i = j; i * kTile < ends[j * kTile + n.Rows(j) - 1]; ++i)
+          add_pair(head, LogSums(log_sums, sample, h), i, j);
       store(dq, grads[0], h);
     }
     store(dk, grads[1], shared);
@@ -252,18 +283,21 @@ bool HasTiledAttention(const Tensor& q) {
   return q.is_cpu() && q.size(3) % 2 == 0 && HasTiles(q.scalar_type());
 }
 
-Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
+Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
+                       const Tensor& first_keys) {
   for (const Tensor& x : {q, k, v}) TORCH_CHECK(x.stride(3) == 1, "elements of a head must be dense");
   const ByHand by_hand({q, k, v});
   const bool wide = q.scalar_type() == at::kFloat;
   const Tensor out = at::empty(q.sizes(), q.options());
   const Tensor log_sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
   const auto factor = static_cast<float>(scale);
-  (wide ? Forward<float> : Forward<BFloat16>)(q, k, v, factor, out, log_sums);
+  const Sight sight(first_keys, q.size(0), q.size(1));
+  (wide ? Forward<float> : Forward<BFloat16>)(q, k, v, factor, sight, out, log_sums);
   return by_hand.Finish(out, [=](const Tensor& dy) -> std::vector<Tensor> {
     const std::array<Tensor, 3> grads = {at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                          at::empty(v.sizes(), v.options())};
-    (wide ? Backward<float> : Backward<BFloat16>)(dy.contiguous(), q, k, v, factor, out, log_sums, grads);
+    (wide ? Backward<float> : Backward<BFloat16>)(dy.contiguous(), q, k, v, factor, sight, out, log_sums,
+                                                  grads);
     return {grads.begin(), grads.end()};
   });
 }

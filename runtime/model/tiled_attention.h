@@ -16,7 +16,9 @@ bool HasTiledAttention(const at::Tensor& q);
 
 // q [b, s, heads, d], k and v [b, s, key-value heads, d], whose elements of a head are dense; [b, s, heads,
 // d]. Probabilities that multiply 16-bit values are 16-bit, all sums are fp32. The result does not depend on
-// the number of threads.
-at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
+// the number of threads. `first_keys` (Documents) grow along a sample; tiles of scores that no query sees are
+// not computed.
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                           const at::Tensor& first_keys = {});
 
 }  // namespace cairn

@@ -67,9 +67,12 @@ DataLoader::DataLoader(const TrainConfig& config, const ParallelDims& dims, at::
     : micro_batch_size_(config.micro_batch_size),
       seq_length_(config.seq_length),
       vocab_size_(config.vocab_size),
-      eod_(config.eod_mask_loss ? config.eod : -1),
+      eod_(config.eod),
+      masks_loss_(config.eod_mask_loss),
+      resets_positions_(config.reset_position_ids),
+      resets_attention_(config.reset_attention_mask),
       device_(device),
-      needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1),
+      needs_data_(dims.at.pp == 0 || dims.at.pp == dims.topology.pp - 1 || config.resets_by_document()),
       source_(std::move(source)),
       sampler_(MakeSampler(config, dims, total_samples)) {}
 
@@ -94,10 +97,19 @@ MicroBatch DataLoader::Get(int64_t consumed_samples, int64_t micro_batch) {
   if (!read.ok()) std::ranges::fill(all, 0);
   if (status_.ok()) status_ = read;
   const at::Tensor there = samples.to(device_, /*non_blocking=*/true);
-  MicroBatch batch{there.narrow(1, 0, seq_length_).contiguous(),
-                   there.narrow(1, 1, seq_length_).contiguous()};
-  if (eod_ >= 0) batch.labels = batch.labels.masked_fill(batch.tokens.eq(eod_), kNoLabel);
+  MicroBatch batch{
+      there.narrow(1, 0, seq_length_).contiguous(), there.narrow(1, 1, seq_length_).contiguous(), {}};
+  if (masks_loss_) batch.labels = batch.labels.masked_fill(batch.tokens.eq(eod_), kNoLabel);
+  if (resets_positions_ || resets_attention_) batch.documents = DocumentsOf(batch.tokens);
   return batch;
+}
+
+Documents DataLoader::DocumentsOf(const at::Tensor& tokens) const {
+  const at::Tensor begins = DocumentBegins(tokens, eod_);
+  Documents documents;
+  if (resets_positions_) documents.positions = at::arange(seq_length_, begins.options()) - begins;
+  if (resets_attention_) documents.first_keys = begins;
+  return documents;
 }
 
 Status DataLoaders::status() const {

@@ -1,8 +1,8 @@
 // Micro-batches for this rank: from an indexed dataset, or from a synthetic sequence (--mock-data).
 //
 // Sample i of a split is the same tokens on every topology; which rank takes it is Sampler's arithmetic.
-// Tensor parallel ranks read the same samples, each for itself; only the first and last stage of a pipeline
-// read any.
+// Tensor parallel ranks read the same samples, each for itself; of a pipeline the first and the last stage
+// do, and all where attention or positions begin again with each document.
 #pragma once
 
 #include <ATen/Tensor.h>
@@ -17,12 +17,14 @@
 #include "runtime/config/train_config.h"
 #include "runtime/data/data_sets.h"
 #include "runtime/data/sampler.h"
+#include "runtime/model/documents.h"
 
 namespace cairn {
 
 struct MicroBatch {
-  at::Tensor tokens;  // int64 [b, s]
-  at::Tensor labels;  // int64 [b, s]: the tokens that follow; kNoLabel (gpt.h) where they are not counted
+  at::Tensor tokens;    // int64 [b, s]
+  at::Tensor labels;    // int64 [b, s]: the tokens that follow; kNoLabel (gpt.h) where they are not counted
+  Documents documents;  // what the model needs of them
 };
 
 class DataLoader {
@@ -44,11 +46,15 @@ class DataLoader {
 
  private:
   Status Read(int64_t consumed_samples, int64_t micro_batch, std::span<int64_t> out) const;
+  Documents DocumentsOf(const at::Tensor& tokens) const;
 
   int64_t micro_batch_size_;
   int64_t seq_length_;
   int64_t vocab_size_;
-  int64_t eod_;  // what follows it is not counted; -1: all is
+  int64_t eod_;  // the token that ends a document, where that matters
+  bool masks_loss_;
+  bool resets_positions_;
+  bool resets_attention_;
   at::Device device_;
   bool needs_data_;
   SampleFunction source_;

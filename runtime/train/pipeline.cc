@@ -48,6 +48,7 @@ Pipeline::Pipeline(const TrainConfig& config, const ParallelDims& dims, const st
       activation_options_(at::TensorOptions(device).dtype(ToScalarType(config.dtype()))),
       receives_ahead_(ReceivesAhead(device)),
       sends_shares_(SendsShares(config, dims, device)),
+      all_chunks_read_(config.resets_by_document()),
       in_flight_(chunks.size()) {}
 
 double Pipeline::Train(const Batches& batches, int64_t count, double loss_scale) {
@@ -88,11 +89,11 @@ double Pipeline::Run(const StageSchedule& schedule, const Batches& batches, doub
 void Pipeline::Forward(const StageAction& action, const Batches& batches) {
   const GptStage& chunk = chunks_[action.chunk];
   MicroBatch batch;
-  if (chunk.is_first() || chunk.is_last()) batch = batches(action.micro_batch);
+  if (chunk.is_first() || chunk.is_last() || all_chunks_read_) batch = batches(action.micro_batch);
   const Tensor input =
       chunk.is_first() ? batch.tokens : TakeReceived(Timer::kForwardRecv).requires_grad_(training_);
   const Tensor output = Timed(Timer::kForwardCompute, [&] {
-    const Tensor out = chunk.forward(input, training_);
+    const Tensor out = chunk.forward(input, training_, batch.documents);
     return chunk.is_last() ? chunk.Loss(out, batch.labels) : out;
   });
   if (chunk.is_last()) {

@@ -71,6 +71,7 @@ class Pipeline {
   at::TensorOptions activation_options_;
   size_t receives_ahead_;
   bool sends_shares_;
+  bool all_chunks_read_;  // of documents
   bool training_ = false;
   at::Tensor loss_sum_;
   std::vector<std::deque<InFlight>> in_flight_;  // by chunk: forwards whose backward is to come

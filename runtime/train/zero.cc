@@ -64,13 +64,15 @@ void ZeroUnits::Plan() {
   std::ranges::stable_sort(order, {}, [this](size_t i) { return parameters_.views()[i].range.begin; });
   std::vector<int> unit_of_run;
   for (const size_t i : order) {
-    const FlatRange range = parameters_.views()[i].range;
-    const ParameterSpec& spec = parameters_.SpecOf(FirstOf(parameters_, range));
-    const bool persists = range.size() < persistence_;
-    const bool follows = !runs_.empty() && range.begin <= runs_.back().range.end;
+    const FlatParameters::PlacedView& view = parameters_.views()[i];
+    const FlatRange range = view.range;
+    const ParameterSpec& spec = parameters_.SpecOf(FirstOf(parameters_, view.whole));
+    const bool persists = view.whole.size() < persistence_, tile = view.is_tile();
+    const bool follows =
+        !tile && !runs_.empty() && !runs_.back().tile && range.begin <= runs_.back().range.end;
     if (!follows || unit_of_run.back() != spec.layer || runs_.back().persists != persists ||
         runs_.back().tied != spec.tied_to_last) {
-      runs_.push_back({.range = range, .persists = persists, .tied = spec.tied_to_last});
+      runs_.push_back({.range = range, .tile = tile, .persists = persists, .tied = spec.tied_to_last});
       unit_of_run.push_back(spec.layer);
     }
     runs_.back().range = Join(runs_.back().range, range);
@@ -78,6 +80,12 @@ void ZeroUnits::Plan() {
   }
   const bool last = dims_.at.pp == dims_.topology.pp - 1;
   for (size_t run = 0; run < runs_.size(); ++run) {
+    if (runs_[run].tile) {
+      tiles_[runs_[run].views.at(0)] = run;
+      tiled_[unit_of_run[run]] += runs_[run].range.size();
+      units_.try_emplace(unit_of_run[run]);
+      continue;
+    }
     if (!runs_[run].tied || dims_.at.pp == 0) units_[unit_of_run[run]].push_back(run);
     if (runs_[run].tied && last) units_[kAfterLayers].push_back(run);
   }
@@ -138,7 +146,7 @@ void ZeroUnits::Place(const Run& run) {
 }
 
 uint64_t ZeroUnits::SizeOfUnit(int unit) const {
-  uint64_t size = 0;
+  uint64_t size = tiled_.contains(unit) ? tiled_.at(unit) : 0;
   for (const size_t run : units_.at(unit)) size += runs_[run].range.size();
   return size;
 }
@@ -187,6 +195,35 @@ void ZeroUnits::AfterForward(int unit) {
     if (--runs_[i].users == 0 && !runs_[i].persists && !UsedAgainSoon(unit)) Drop(runs_[i]);
 }
 
+void ZeroUnits::BeforeTile(size_t tile, TileUse use) {
+  Run& run = runs_[tiles_.at(tile)];
+  if (use == TileUse::kGrad) {
+    OpenGrads(run);
+    Place(run);
+  } else if (shards_weights_) {
+    ++run.users;
+    Gather(run);
+    Await(run);
+    PrefetchTileBehind(tile);
+  }
+}
+
+void ZeroUnits::AfterTile(size_t tile, TileUse use) {
+  Run& run = runs_[tiles_.at(tile)];
+  if (use == TileUse::kGrad)
+    SendOff(run);
+  else if (shards_weights_ && --run.users == 0 && !run.persists)
+    Drop(run);
+}
+
+// Of the same weight: its tiles are used in their order.
+void ZeroUnits::PrefetchTileBehind(size_t tile) {
+  const FlatParameters::PlacedView& view = parameters_.views()[tile];
+  if (view.range.end == view.whole.end) return;
+  Run& next = runs_[tiles_.at(tile) + 1];
+  if (next.range.size() <= prefetch_ && live_ + next.range.size() <= max_live_) Gather(next);
+}
+
 void ZeroUnits::WeightsChanged() {
   for (Run& run : runs_) Drop(run);
 }
@@ -205,12 +242,15 @@ void ZeroUnits::BeginStep(int64_t micro_batches) {
   for (Run& run : runs_) run.missing = run.uses * micro_batches;
 }
 
+void ZeroUnits::OpenGrads(Run& run) const {
+  run.grads = at::zeros({static_cast<int64_t>(run.range.size())},
+                        at::TensorOptions(parameters_.device()).dtype(at::kFloat));
+}
+
 void ZeroUnits::BeforeBackward(int unit) {
   for (const size_t i : units_.at(unit)) {
     Run& run = runs_[i];
-    if (shards_grads_)
-      run.grads = at::zeros({static_cast<int64_t>(run.range.size())},
-                            at::TensorOptions(parameters_.device()).dtype(at::kFloat));
+    if (shards_grads_) OpenGrads(run);
     ++run.users;
     if (shards_weights_) Gather(run);
   }

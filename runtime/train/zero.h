@@ -4,9 +4,9 @@
 // Stage 0 and 1: each rank has all; gradients are reduced in buckets as the backward of the last micro-batch
 // leaves them, under the backward of the layers before. Stage 2: a gradient lives only while its unit runs
 // backward, and is added to the partition of the rank that owns it, for each micro-batch. Stage 3: weights
-// too; a unit's are gathered before it runs and dropped behind it. Partitions are those of
-// ckpt/model/placement.h: flat, so that a checkpoint is the same under every stage; a unit lies on one or two
-// ranks, and is broadcast by them.
+// too; a unit's are gathered before it runs and dropped behind it. Both the same for each tile of a weight
+// that is used in tiles. Partitions are those of ckpt/model/placement.h: flat, so that a checkpoint is the
+// same under every stage; a unit lies on one or two ranks, and is broadcast by them.
 #pragma once
 
 #include <map>
@@ -46,11 +46,14 @@ class ZeroUnits final : public UnitHooks {
   void AfterForward(int unit) override;
   void BeforeBackward(int unit) override;
   void AfterBackward(int unit) override;
+  void BeforeTile(size_t tile, TileUse use) override;
+  void AfterTile(size_t tile, TileUse use) override;
 
  private:
   // Parameters that follow each other in the buffer and come and go together.
   struct Run {
     FlatRange range;
+    bool tile = false;      // comes and goes by itself
     bool persists = false;  // small: stays from its first use until the weights change
     bool tied = false;      // to a copy on another stage: its gradient is complete only with that one's
     int uses = 0;           // by units of this rank, in one micro-batch
@@ -73,8 +76,10 @@ class ZeroUnits final : public UnitHooks {
   void Drop(Run& run);
   void Place(const Run& run);
   void Prefetch(int unit, bool forward);
+  void PrefetchTileBehind(size_t tile);
   bool UsedAgainSoon(int unit) const;
   uint64_t SizeOfUnit(int unit) const;
+  void OpenGrads(Run& run) const;
   void SendOff(Run& run);
   void Settle(uint64_t keep);
   void NoteComplete(FlatRange range);
@@ -99,6 +104,8 @@ class ZeroUnits final : public UnitHooks {
   const uint64_t max_reuse_;
   std::vector<Run> runs_;
   std::map<int, std::vector<size_t>> units_;  // runs of each, in the order of use
+  std::map<size_t, size_t> tiles_;            // run of each, by its view
+  std::map<int, uint64_t> tiled_;             // elements of each unit
   uint64_t live_ = 0;                         // gathered elements
   std::vector<Leaving> leaving_;              // oldest first
   uint64_t leaving_elements_ = 0;

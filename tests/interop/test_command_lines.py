@@ -156,6 +156,30 @@ class CommandLines(Case):
         done = cairn("train", *SHRUNK.split(), "--data-path", "0.3", p, "x", q, "--train-iters", "1", status=2)
         self.assertIn("1 of 2 datasets have a weight", done.stderr)
 
+    def test_documents_that_begin_again(self):
+        """The documents of a sample, apart on one rank as on four of a pipeline, or together."""
+        cairn("data", self.path("a.jsonl"), "--tokenizer", "bytes", "--append-eod", "--output-prefix", self.path("d"))
+
+        packed = ("--data-path", self.path("d"))
+
+        def start(name, ranks, *flags, data=packed, status=0):
+            log = self.path(name + ".json")
+            done = cairn("train", "--nproc-per-node", ranks, *SHRUNK.split(), *data, "--split", "1,0,0", "--eval-iters", "0",
+                         "--global-batch-size", "4", "--train-iters", "4", "--hidden-dropout", "0", "--attention-dropout", "0",
+                         "--seq-length", "64", "--max-position-embeddings", "64", "--init-method-std", "0.2", "--lr", "0.01",
+                         "--log-json", log, *flags, status=status)
+            return losses(log) if status == 0 else done.stderr
+
+        resets = ("--reset-position-ids", "--reset-attention-mask")
+        apart, together = start("apart", 1, *resets), start("together", 1)
+        cut = start("cut", 4, *resets, "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2",
+                    "--sequence-parallel", "--recompute-activations")
+        for i in range(1, 5):
+            self.assertAlmostEqual(cut[i], apart[i], delta=1e-5)
+            self.assertNotAlmostEqual(together[i], apart[i], delta=1e-4)
+        said = start("none", 1, "--reset-attention-mask", data=("--mock-data",), status=2)
+        self.assertIn("--reset-attention-mask needs the token that ends a document, and no tokenizer is named", said)
+
     def test_zero_3_with_offload(self):
         with open(self.path("ds.json"), "w") as config:
             json.dump(ZERO_3_JSON, config)

@@ -60,6 +60,12 @@ class Topologies(unittest.TestCase):
         self.check(1, 1, 2, 2)
         self.check(1, 1, 2, 3, flags=("--checkpoint-activations",))
 
+    def test_weights_in_tiles(self):
+        tiles = ("--memory-centric-tiled-linear", "--tile-factor", "3")
+        self.check(1, 1, 2, 3, flags=tiles)
+        self.check(2, 1, 2, 3, flags=("--checkpoint-activations", *tiles))
+        self.check(1, 1, 1, 0, flags=tiles)
+
     def test_tensor_parallel_in_a_pipeline(self):
         self.check(2, 2, 1, 1)
         self.check(2, 2, 1, flags=("--checkpoint-activations",))
@@ -72,7 +78,8 @@ class Topologies(unittest.TestCase):
     def test_a_training_changes_its_stage_of_zero_at_each_resume(self):
         small = ("--stage3-param-persistence-threshold", "100", "--stage3-max-reuse-distance", "0",
                  "--stage3-prefetch-bucket-size", "60000", "--reduce-bucket-size", "30000")
-        legs = [((1, 1, 2, 3), 5, small), ((1, 1, 1, 0), 8, ("--offload-optimizer",)), ((2, 1, 2, 2), 12, small),
+        tiles = ("--memory-centric-tiled-linear", "--tile-factor", "4")
+        legs = [((1, 1, 2, 3), 5, (*small, *tiles)), ((1, 1, 1, 0), 8, ("--offload-optimizer",)), ((2, 1, 2, 2), 12, (*small, *tiles)),
                 ((1, 2, 2, 1), 15, ()), ((2, 1, 2, 3), STEPS, ("--checkpoint-activations", "--offload-optimizer",
                                                                "--offload-param", *small))]
         rows = []

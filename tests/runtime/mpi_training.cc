@@ -70,6 +70,35 @@ void CutRows(TrainConfig& c) {
   c.sequence_parallel = true;
   c.recompute_granularity = "selective";
 }
+void Tiled(TrainConfig& c) {
+  NothingStays(c);
+  c.memory_centric_tiled_linear = true;
+  c.tile_factor = 3;  // which divides no matrix
+}
+void TiledAhead(TrainConfig& c) {  // beside prefetched and recomputed layers, from the host's memory
+  OffloadAll(c);
+  c.memory_centric_tiled_linear = true;
+  c.tile_factor = 4;
+  c.micro_batch_size = 1;
+  c.checkpoint_activations = true;
+}
+void TiledOnCutRows(TrainConfig& c) {
+  CutRows(c);
+  Tiled(c);
+}
+// Of 16 tokens about two end a document.
+void ResetByDocument(TrainConfig& c) {
+  c.eod = 3;
+  c.reset_position_ids = c.reset_attention_mask = true;
+}
+void ResetOnCutRows(TrainConfig& c) {
+  CutRows(c);
+  ResetByDocument(c);
+}
+void ResetInterleaved(TrainConfig& c) {
+  Interleaved(c);
+  ResetByDocument(c);
+}
 const Case kCases[] = {{.always = true},
                        {{.tp = 2}},
                        {{.pp = 2}},
@@ -88,7 +117,14 @@ const Case kCases[] = {{.always = true},
                        {{.tp = 2, .dp = 2, .zero = 3}, RecomputeFromParts},
                        {{}, OffloadOptimizer, false, true},
                        {{.dp = 2, .zero = 2}, OffloadOptimizer, false, true},
-                       {{.dp = 2, .zero = 3}, OffloadAll, true, true}};
+                       {{.dp = 2, .zero = 3}, OffloadAll, true, true},
+                       {{.dp = 4, .zero = 2}, Tiled},
+                       {{.dp = 4, .zero = 3}, Tiled, true},
+                       {{.dp = 4, .zero = 3}, TiledAhead, false, true},
+                       {{.tp = 2, .dp = 2, .zero = 3}, TiledOnCutRows},
+                       {{.tp = 2, .pp = 2}, ResetOnCutRows},
+                       {{.pp = 4, .virtual_stages = 2}, ResetInterleaved},
+                       {{.dp = 2, .zero = 3}, ResetByDocument, true}};
 
 // Other models, in fp32.
 void LlamaLike(TrainConfig& c) {
@@ -105,6 +141,10 @@ void LlamaLikeInParts(TrainConfig& c) {
   c.sequence_parallel = false;
   NothingStays(c);
 }
+void LlamaLikeInTiles(TrainConfig& c) {
+  LlamaLikeInParts(c);
+  Tiled(c);
+}
 void BloomLike(TrainConfig& c) {
   c.sequence_parallel = true;
   c.position_embedding_type = "alibi";
@@ -112,9 +152,20 @@ void BloomLike(TrainConfig& c) {
   c.num_layers = 3;
   c.layers_per_stage = {1, 2};
 }
+void ResetLlamaLike(TrainConfig& c) {
+  LlamaLike(c);
+  ResetByDocument(c);
+}
+void ResetBloomLike(TrainConfig& c) {
+  BloomLike(c);
+  ResetByDocument(c);
+}
 const Case kOtherFamilies[] = {{{.tp = 2, .pp = 2}, LlamaLike},
                                {{.tp = 2, .dp = 2, .zero = 3}, LlamaLikeInParts},
-                               {{.tp = 2, .pp = 2, .layers_per_stage = {1, 2}}, BloomLike}};
+                               {{.tp = 2, .dp = 2, .zero = 3}, LlamaLikeInTiles},
+                               {{.tp = 2, .pp = 2, .layers_per_stage = {1, 2}}, BloomLike},
+                               {{.tp = 2, .pp = 2}, ResetLlamaLike},
+                               {{.tp = 2, .pp = 2, .layers_per_stage = {1, 2}}, ResetBloomLike}};
 
 TrainConfig Config(const Precision& precision, const Case& with) {
   TrainConfig c;

@@ -28,11 +28,26 @@ inline at::Tensor ReferenceNorm(const ModelSpec& spec, const Leaves& p, const st
   return at::layer_norm(x, {x.size(-1)}, weight, p.at(name + ".bias"), spec.norm_epsilon);
 }
 
+// Megatron's get_ltor_masks_and_position_ids: of each token [b, s] its position, and the first that it sees.
+struct ReferencePlaces {
+  at::Tensor positions, first_seen;
+};
+inline ReferencePlaces ReferencePlacesOf(const TrainConfig& config, const at::Tensor& tokens) {
+  const at::Tensor begins = at::zeros_like(tokens);
+  for (int64_t sample = 0; sample < tokens.size(0); ++sample)
+    for (int64_t i = 0; i < tokens.size(1); ++i)
+      if (tokens[sample][i].item<int64_t>() == config.eod) begins[sample].slice(0, i + 1).fill_(i + 1);
+  const at::Tensor all = at::zeros_like(tokens);
+  return {at::arange(tokens.size(1)) - (config.reset_position_ids ? begins : all),
+          config.reset_attention_mask ? begins : all};
+}
+
 // Halves of the first elements of each head as one complex number a pair. x [b, heads, s, d].
-inline at::Tensor ReferenceRotation(const ModelSpec& spec, const at::Tensor& x) {
-  const int64_t pairs = spec.RotatedPairs(), s = x.size(2), d = x.size(3);
+inline at::Tensor ReferenceRotation(const ModelSpec& spec, const at::Tensor& x, const at::Tensor& positions) {
+  const int64_t pairs = spec.RotatedPairs(), d = x.size(3);
   const at::Tensor power = at::arange(pairs, at::kDouble) / static_cast<double>(pairs);
-  const at::Tensor angle = at::outer(at::arange(s, at::kDouble), at::pow(spec.rotary.base, -power));
+  const at::Tensor angle =
+      positions.to(at::kDouble).view({x.size(0), 1, -1, 1}) * at::pow(spec.rotary.base, -power);
   const at::Tensor turned =
       at::complex(x.narrow(3, 0, pairs).to(at::kDouble), x.narrow(3, pairs, pairs).to(at::kDouble)) *
       at::polar(at::ones_like(angle), angle);
@@ -41,8 +56,9 @@ inline at::Tensor ReferenceRotation(const ModelSpec& spec, const at::Tensor& x) 
                  3);
 }
 
-// What is added to the scores [heads, s, s].
-inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, int64_t s) {
+// What is added to the scores [b, heads, s, s].
+inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, const at::Tensor& first_seen) {
+  const int64_t s = first_seen.size(1);
   const at::Tensor ahead = at::arange(s).unsqueeze(0) - at::arange(s).unsqueeze(1);
   at::Tensor bias = at::zeros({1, s, s});
   if (spec.position == Position::kAlibi) {  // of a power of two of heads
@@ -52,10 +68,12 @@ inline at::Tensor ReferenceBias(const ModelSpec& spec, int layer, int64_t s) {
   at::Tensor unseen = ahead.gt(0);
   if (const int64_t window = spec.WindowOf(layer); window > 0)
     unseen = at::logical_or(unseen, ahead.le(-window));
+  unseen = at::logical_or(unseen, at::arange(s) < first_seen.view({-1, 1, s, 1}));
   return bias.masked_fill(unseen, -INFINITY);
 }
 
-inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int layer, const at::Tensor& x) {
+inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int layer, const at::Tensor& x,
+                                     const ReferencePlaces& places) {
   const std::string name = fmt::format("layers.{}.attention", layer);
   const int64_t b = x.size(0), s = x.size(1), heads = static_cast<int64_t>(spec.sizes.heads);
   const auto part = [&](const char* which, bool rotates) {
@@ -64,13 +82,14 @@ inline at::Tensor ReferenceAttention(const ModelSpec& spec, const Leaves& p, int
     if (rotates && spec.has.query_key_norm)
       y = ReferenceNorm(spec, p, fmt::format("{}.{}_norm", name, which), y);
     y = y.transpose(1, 2);
-    if (rotates && spec.position == Position::kRotary) y = ReferenceRotation(spec, y);
+    if (rotates && spec.position == Position::kRotary) y = ReferenceRotation(spec, y, places.positions);
     return y.repeat_interleave(heads / y.size(1), 1);
   };
   const at::Tensor q = part("query", true), k = part("key", true), v = part("value", false);
   double scale = spec.attention_scale > 0 ? spec.attention_scale : 1 / std::sqrt(double(q.size(3)));
   if (spec.attention_scale_by_layer) scale /= layer + 1;
-  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale + ReferenceBias(spec, layer, s);
+  const at::Tensor scores =
+      at::matmul(q, k.transpose(2, 3)) * scale + ReferenceBias(spec, layer, places.first_seen);
   return ReferenceLinear(
       p, name + ".output",
       at::matmul(scores.softmax(-1).to(v.scalar_type()), v).transpose(1, 2).reshape({b, s, -1}));
@@ -96,14 +115,15 @@ inline at::Tensor ReferenceMlp(const ModelSpec& spec, const Leaves& p, const std
 inline at::Tensor ReferenceLoss(const TrainConfig& config, const Leaves& p, const at::Tensor& tokens,
                                 const at::Tensor& labels) {
   const ModelSpec spec = SpecOf(config);
+  const ReferencePlaces places = ReferencePlacesOf(config, tokens);
   at::Tensor x = at::embedding(p.at("embedding.word.weight"), tokens);
   if (spec.has.embedding_norm) x = ReferenceNorm(spec, p, "embedding.norm", x);
-  if (spec.has.positions) x = x + p.at("embedding.position.weight").narrow(0, 0, tokens.size(1));
+  if (spec.has.positions) x = x + at::embedding(p.at("embedding.position.weight"), places.positions);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
     const at::Tensor normed = ReferenceNorm(spec, p, prefix + "input_norm", x);
     const at::Tensor y =
-        (spec.residual_behind_norm ? normed : x) + ReferenceAttention(spec, p, layer, normed);
+        (spec.residual_behind_norm ? normed : x) + ReferenceAttention(spec, p, layer, normed, places);
     const at::Tensor middle =
         ReferenceNorm(spec, p, prefix + "post_attention_norm", spec.parallel_residual ? x : y);
     x = (spec.residual_behind_norm ? middle : y) + ReferenceMlp(spec, p, prefix + "mlp", middle);

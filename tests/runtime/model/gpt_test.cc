@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <atomic>
 
 #include "runtime/comm/nccl_backend.h"
 #include "runtime/config/checkpoint_model.h"
+#include "runtime/model/documents.h"
 #include "runtime/model/gemm.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/norm.h"
@@ -49,9 +51,9 @@ struct Model {
     });
   }
 
-  double Run(const Tensor& tokens, const Tensor& labels) {
+  double Run(const Tensor& tokens, const Tensor& labels, const Documents& documents = {}) {
     const at::Device device = parameters.weights().device();
-    const Tensor loss = stage.Loss(stage.forward(tokens.to(device), true), labels.to(device));
+    const Tensor loss = stage.Loss(stage.forward(tokens.to(device), true, documents), labels.to(device));
     torch::autograd::backward({loss}, {torch::ones_like(loss)});
     return loss.item<double>();
   }
@@ -75,9 +77,18 @@ struct Batch {
   Tensor labels;
 };
 
+Documents DocumentsOf(const TrainConfig& config, const Tensor& tokens) {
+  const Tensor begins = DocumentBegins(tokens, config.eod);
+  Documents documents;
+  if (config.reset_position_ids) documents.positions = at::arange(tokens.size(1), begins.options()) - begins;
+  if (config.reset_attention_mask) documents.first_keys = begins;
+  return documents;
+}
+
 Batch RandomBatch(const TrainConfig& config) {
   at::manual_seed(5);
-  const Tensor ids = at::randint(config.vocab_size, {3, config.seq_length + 1}, at::kLong);
+  Tensor ids = at::randint(config.vocab_size, {3, config.seq_length + 1}, at::kLong);
+  if (config.eod >= 0) ids = ids.masked_fill(ids.remainder(6).eq(0), config.eod);
   if (config.eod_mask_loss)
     return {ids.narrow(1, 0, config.seq_length).contiguous(),
             ids.narrow(1, 1, config.seq_length)
@@ -90,7 +101,7 @@ void ExpectEqualToReference(const TrainConfig& config, double tolerance, at::Dev
   at::manual_seed(6);
   model.parameters.weights().add_(0.1 * at::randn_like(model.parameters.weights()));  // norms and biases, too
   const Batch batch = RandomBatch(config);
-  const double loss = model.Run(batch.tokens, batch.labels);
+  const double loss = model.Run(batch.tokens, batch.labels, DocumentsOf(config, batch.tokens.to(device)));
   const Leaves leaves = MakeLeaves(model);
   const Tensor expected = ReferenceLoss(config, leaves, batch.tokens, batch.labels);
   expected.backward();
@@ -189,6 +200,75 @@ TEST(GptTest, AWindowHidesOlderKeys) {
   model.spec.attention_scale_by_layer = true;
   config.of_checkpoint = std::make_shared<const CheckpointModel>(model);
   ExpectEqualToReference(config, kTolerance);
+  config.eod = 7;
+  config.reset_attention_mask = true;
+  ExpectEqualToReference(config, kTolerance);
+}
+
+TEST(GptTest, DocumentsThatBeginAgainAreTheReferences) {
+  for (const auto& [name, family] : {std::pair("gpt", Small()), std::pair("llama", LlamaLike()),
+                                     std::pair("bloom", BloomLike()), std::pair("gpt_neox", NeoXLike())})
+    for (const auto& [positions, attention] :
+         {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", name, positions, attention));
+      TrainConfig config = family;
+      config.eod = 7;
+      config.reset_position_ids = positions;
+      config.reset_attention_mask = attention;
+      ExpectEqualToReference(config, kTolerance);
+      config.bf16 = true;
+      ExpectEqualToReference(config, 0.08);
+    }
+}
+
+// The loss is a mean over tokens: a document has the weight of its own.
+void ExpectEachDocumentIsAlone(TrainConfig config) {
+  constexpr std::array<int64_t, 3> kLengths = {70, 1, 79};  // more than a tile of attention
+  config.seq_length = config.max_position_embeddings = 150;
+  config.eod = 7;
+  config.reset_position_ids = config.reset_attention_mask = true;
+  at::manual_seed(8);
+  const Tensor ids = at::randint(8, config.vocab_size, {2, 151}, at::kLong);
+  Tensor tokens = ids.narrow(1, 0, 150).contiguous();
+  const Tensor labels = ids.narrow(1, 1, 150).contiguous();
+  for (const int64_t end : {69, 70}) tokens.select(1, end).fill_(config.eod);
+  Model packed(config), alone(config);
+  const double loss = packed.Run(tokens, labels, DocumentsOf(config, tokens));
+  double sum = 0;
+  Tensor grads = at::zeros_like(alone.parameters.grads());
+  int64_t begin = 0;
+  for (const int64_t length : kLengths) {
+    alone.parameters.ZeroGrads();
+    const double share = static_cast<double>(length) / 150;
+    sum += share * alone.Run(tokens.narrow(1, begin, length).contiguous(),
+                             labels.narrow(1, begin, length).contiguous());
+    grads.add_(alone.parameters.grads(), share);
+    begin += length;
+  }
+  EXPECT_NEAR(loss, sum, 1e-5);
+  const double largest = grads.abs().max().item<double>();
+  EXPECT_LT((packed.parameters.grads() - grads).abs().max().item<double>(), 1e-5 * largest);
+}
+
+void SelectiveRecompute(TrainConfig& c) { c.recompute_granularity = "selective"; }
+void FullRecompute(TrainConfig& c) { c.recompute_granularity = "full"; }
+void SplitRecompute(TrainConfig& c) { c.checkpoint_activations = c.split_transformers = true; }
+void GroupedRecompute(TrainConfig& c) {
+  c.checkpoint_activations = true;
+  c.recompute_num_layers = 2;
+}
+
+TEST(GptTest, APackedSampleIsItsDocumentsOneByOne) {
+  for (const auto& [name, config] :
+       {std::pair("gpt", Small()), std::pair("llama", LlamaLike()), std::pair("bloom", BloomLike())}) {
+    SCOPED_TRACE(name);
+    ExpectEachDocumentIsAlone(config);
+    for (auto* const recompute : {SelectiveRecompute, FullRecompute, SplitRecompute, GroupedRecompute}) {
+      TrainConfig again = config;
+      recompute(again);
+      ExpectEachDocumentIsAlone(again);
+    }
+  }
 }
 
 TEST(GptTest, Bf16FollowsTheFp32ReferenceWithinItsPrecision) {
@@ -278,6 +358,10 @@ TEST(GptOnGpuTest, IsTheModelOfTheCpuAndComputesAlikeEachTime) {
   ExpectEqualToReference(config, kTolerance, gpu);
   config.untie_embeddings_and_output_weights = true;
   ExpectEqualToReference(config, kTolerance, gpu);
+  TrainConfig by_document = LlamaLike();
+  by_document.eod = 7;
+  by_document.reset_position_ids = by_document.reset_attention_mask = true;
+  ExpectEqualToReference(by_document, kTolerance, gpu);
   config.bf16 = true;
   ExpectEqualToReference(config, 0.06, gpu);
   config.bf16 = false;

@@ -78,6 +78,36 @@ TEST_P(TilesTest, CausalAttentionIsLibtorchsInDouble) {
   }
 }
 
+// Documents of one token, of a tile, over several tiles; another in each sample.
+TEST_P(TilesTest, CausalAttentionStaysInItsDocument) {
+  if (!HasTiles(type())) GTEST_SKIP() << "this CPU has no such kernel";
+  constexpr int64_t kTokens = 330;
+  const Tensor first_keys = at::zeros({3, kTokens}, at::kLong);
+  for (const int64_t begin : {1, 2, 64, 128, 131, 320}) first_keys[1].slice(0, begin).fill_(begin);
+  for (const int64_t begin : {100, 329}) first_keys[2].slice(0, begin).fill_(begin);
+  const auto parts_of = [&](const Tensor& fused) {
+    return fused.view({3, kTokens, 8, 10}).split_with_sizes({4, 2, 2}, 2);
+  };
+  const auto plain = [&](const Tensor& fused) {
+    const std::vector<Tensor> qkv = parts_of(fused);
+    const auto all = [](const Tensor& x) { return x.repeat_interleave(4 / x.size(2), 2).transpose(1, 2); };
+    const Tensor place = at::arange(kTokens);
+    const Tensor seen = at::logical_and(place.unsqueeze(0) <= place.unsqueeze(1),
+                                        place >= first_keys.view({3, 1, kTokens, 1}));
+    return at::scaled_dot_product_attention(all(qkv[0]), all(qkv[1]), all(qkv[2]), seen, 0.0, false, 0.3)
+        .transpose(1, 2)
+        .contiguous();
+  };
+  const Tensor fused = Random({3, kTokens, 80});
+  const auto [y, grad] = WithGradient(fused, [&](const Tensor& x) {
+    const std::vector<Tensor> qkv = parts_of(x);
+    return CausalAttention(qkv[0], qkv[1], qkv[2], 0.3, first_keys);
+  });
+  const auto [expected, expected_grad] = WithGradient(fused.to(at::kDouble), plain);
+  EXPECT_LT(Worst(y, expected), wide() ? 5e-6 : 2e-2);
+  EXPECT_LT(Worst(grad, expected_grad), wide() ? 2e-5 : 8e-2);
+}
+
 TEST_P(TilesTest, TheNumberOfThreadsChangesNoBit) {
   if (!HasTiles(type())) GTEST_SKIP() << "this CPU has no such kernel";
   const Tensor q = Random({2, 100, 4, 8}), k = Random({2, 100, 2, 8}), v = Random({2, 100, 2, 8});

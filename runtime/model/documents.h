@@ -1,0 +1,20 @@
+// Documents that lie one after another in a sample, for what does not run through them: Megatron-LM's
+// --reset-position-ids and --reset-attention-mask.
+//
+// A document ends with the token that is its end; the next one begins behind it.
+#pragma once
+
+#include <ATen/Tensor.h>
+
+namespace cairn {
+
+// Of each token [b, s] where its document begins, int64. `tokens`: int64 [b, s].
+at::Tensor DocumentBegins(const at::Tensor& tokens, int64_t eod);
+
+// What the model is told of the documents of a micro-batch.
+struct Documents {
+  at::Tensor positions;   // int64 [b, s], each token's in its document; undefined: in its sample
+  at::Tensor first_keys;  // int64 [b, s], the first key that a token's query sees; undefined: the sample's
+};
+
+}  // namespace cairn
