@@ -161,14 +161,13 @@ Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const R
                  MissingRanks(fs, directory, team));
 }
 
-bool DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
+void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {
   const auto deadline = Clock::now() + std::min(kDismissDeadline, team.patience);
   while (Clock::now() < deadline) {
     const auto now = ProgressOf(fs, directory);
-    if (!now.ok() || now->ended == team.size - 1) return true;
+    if (!now.ok() || now->ended == team.size - 1) return;
     std::this_thread::sleep_for(kPoll);
   }
-  return false;
 }
 
 Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,

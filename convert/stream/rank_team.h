@@ -44,9 +44,8 @@ void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& tea
 // Rank 0 waits until every other rank is through, and gets the bytes that they read in all.
 // Errors: Aborted: a failure, or no progress for long, naming the ranks that are missing.
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
-// After a failure rank 0 waits, for a while, until nobody writes into the directory any more. Whether that is
-// sure: all others are through.
-bool DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
+// After a failure rank 0 waits, for a while, until nobody writes into the directory any more.
+void DismissTeam(FileSystem& fs, const std::string& directory, const RankTeam& team);
 // The others wait until `directory` has become `final_path`. Errors: Aborted where it is gone instead.
 Status AwaitPublished(FileSystem& fs, const std::string& directory, const RankTeam& team,
                       const std::string& final_path);

@@ -121,7 +121,7 @@ class ReshapeRun {
     if (status.ok()) return result;
     if (team_.leads() && !team_.alone()) {
       LeaveTeam(fs_, directory_, team_, status, 0);
-      (void)DismissTeam(fs_, directory_, team_);
+      DismissTeam(fs_, directory_, team_);
     }
     if (options_.resume && partial_) Keep();
     return status;

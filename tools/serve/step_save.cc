@@ -75,7 +75,6 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 }
 
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
-  for (const std::string& directory : std::exchange(later_, {})) AbandonPartial(fs, directory);
   if (const auto held = locks_.find(run_dir); held != locks_.end()) {
     if (held->second.CheckPlace().ok()) return OkStatus();
     locks_.erase(held);  // removed or moved away between two saves: what is made now is another run
@@ -92,6 +91,10 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
   locks_.emplace(run_dir, std::move(lock).value());
   return OkStatus();
+}
+
+void HeldRuns::RemoveFailed(FileSystem& fs) {
+  for (const std::string& directory : std::exchange(failed_, {})) AbandonPartial(fs, directory);
 }
 
 StepSave::StepSave(FileSystem& fs, HeldRuns& runs, SaveRequest request)
@@ -166,6 +169,7 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
 
 Status StepSave::Commit(const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
+  runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
   std::set<std::string> seen;
@@ -231,12 +235,13 @@ void StepSave::Abandon(const Status& why) {
   if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
   LeaveTeam(fs_, directory_, team_, why, 0);
   if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
-  if (DismissTeam(fs_, directory_, team_)) return AbandonPartial(fs_, directory_);
-  // A rank that comes later still must find the room, and what is said there.
+  DismissTeam(fs_, directory_, team_);
+  if (team_.alone()) return AbandonPartial(fs_, directory_);
+  // A rank that waits for the commit, or comes only now, must find the room, and what is said there.
   const auto names = fs_.List(directory_);
   for (size_t i = 0; names.ok() && i < names->size(); ++i)
     if (!IsTeamFileName((*names)[i])) (void)fs_.RemoveFile(JoinPath(directory_, (*names)[i]));
-  runs_.RemoveLater(directory_);
+  runs_.KeepFailed(directory_);
 }
 
 }  // namespace cairn

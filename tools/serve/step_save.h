@@ -37,13 +37,15 @@ class HeldRuns {
   // Makes the directory, waits for the lock (a helper of the training before may still finish its save),
   // removes what killed saves left, and owns the run. Errors: AlreadyExists at the deadline.
   Status Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience);
-  // The directory of a save that failed, which late ranks must find: until the next save, or the next start.
-  void RemoveLater(std::string directory) { later_.push_back(std::move(directory)); }
+  // The directory of a save that failed, where the other ranks read why: until all of them are through with
+  // the next save, or the next start.
+  void KeepFailed(std::string directory) { failed_.push_back(std::move(directory)); }
+  void RemoveFailed(FileSystem& fs);
   Status CheckPlace(const std::string& run_dir) const { return locks_.at(run_dir).CheckPlace(); }
 
  private:
   std::map<std::string, RunLock> locks_;
-  std::vector<std::string> later_;
+  std::vector<std::string> failed_;
 };
 
 struct SaveOptions {
