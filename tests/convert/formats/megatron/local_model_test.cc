@@ -26,8 +26,7 @@ class LocalModelTest : public testing::Test {
     const TempDir temp(TempDir::Place::kMemory);
     EXPECT_TRUE(MakeStep(Fs(), temp.path(), recipe).ok());
     const auto step = Open(temp.path());
-    CAIRN_ASSIGN_OR_RETURN(const TrainingTensors tensors,
-                           ChooseTrainingTensors(*step, std::nullopt));
+    CAIRN_ASSIGN_OR_RETURN(const TrainingTensors tensors, ChooseTrainingTensors(*step, std::nullopt));
     return LocalModelOf(*step, tensors, topology);
   }
   static StepRecipe Gpt(bool tied) { return RecipeOf({.layers = 4, .tied = tied}, {}); }
