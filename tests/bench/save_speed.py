@@ -163,6 +163,7 @@ def main():
     a = p.parse_args()
     if a.settle is None:
         a.settle = 10 if a.bytes >= 256 << 20 else 0
+    os.environ["CAIRN"] = os.path.abspath(a.cairn)  # whose helper cairn.torch starts
     names = [n for n in PEERS if n in a.peers.split(",") and not (a.what == "save" and "load" in n)]
     need = 4 * a.bytes  # the state, our snapshot or what a loader makes, a peer's copy, the page cache
     if available_memory() < need:
