@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import mmap
@@ -30,7 +29,7 @@ def map_bytes(fd: int, size: int) -> torch.Tensor:
 class Segment:
     """One plan of the helper, with its memory. ``written``: done when it may be filled again."""
 
-    def __init__(self, helper: Helper, key: str, layout: Layout, rank: int, world: int):
+    def __init__(self, helper: Helper, key: tuple, layout: Layout, rank: int, world: int):
         self.plan = helper.next_number()
         self.key = key
         self.written: Future = Future()
@@ -80,13 +79,13 @@ class Segments:
 
         Waits where two saves are being written, and says so once.
         """
-        key = json.dumps([rank, world, layout.tensors, layout.names()])
+        key = (rank, world, layout.tensors, layout.names())
         with self._lock:
             segment = self._free(key) or self._make(key, layout, rank, world)
             segment.written = Future()
             return segment, segment.written
 
-    def _free(self, key: str) -> Optional[Segment]:
+    def _free(self, key: tuple) -> Optional[Segment]:
         while True:
             free = [segment for segment in self._all if segment.written.done()]
             for segment in free:
@@ -103,7 +102,7 @@ class Segments:
                 logger.warning("two saves are still being written; this one waits for the first (said once: save less often, or to faster storage)")
             wait([segment.written for segment in self._all], return_when=FIRST_COMPLETED)
 
-    def _make(self, key: str, layout: Layout, rank: int, world: int) -> Segment:
+    def _make(self, key: tuple, layout: Layout, rank: int, world: int) -> Segment:
         segment = Segment(self.helper, key, layout, rank, world)
         self._all.append(segment)
         return segment
