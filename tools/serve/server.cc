@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "ckpt/base/stopwatch.h"
 #include "ckpt/base/worker_pool.h"
 #include "tools/serve/message_socket.h"
 #include "tools/serve/reads.h"
@@ -15,8 +16,6 @@
 
 namespace cairn {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The Python side has an exception for each.
 std::string_view KindName(StatusKind kind) {
@@ -48,7 +47,7 @@ struct RunningSave {
   RunningSave(FileSystem& fs, HeldRuns& runs, SaveRequest request) : save(fs, runs, std::move(request)) {}
 
   StepSave save;
-  Clock::time_point started = Clock::now();
+  Stopwatch watch;
   Status begun;  // of rank 0
 };
 
@@ -205,17 +204,14 @@ class Server {
   Status Flush(int64_t id, RunningSave& running, const Given& given) {
     CAIRN_RETURN_IF_ERROR(running.begun);
     CAIRN_RETURN_IF_ERROR(running.save.WriteShard(*given.plan, given.options));
-    const double written = SecondsSince(running.started);
+    const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
     CAIRN_RETURN_IF_ERROR(running.save.Finish(*given.plan, given.groups, given.options));
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
-                {"durable_s", SecondsSince(running.started)}},
+                {"durable_s", running.watch.Seconds()}},
                {}});
     return OkStatus();
-  }
-  static double SecondsSince(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
   Status AddWindow(int64_t id, Message& message) {

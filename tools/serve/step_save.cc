@@ -12,11 +12,9 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_identity.h"
-#include "ckpt/step/commit.h"
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/shard_image.h"
-#include "tools/serve/state_dict.h"
 
 namespace cairn {
 namespace {
@@ -167,11 +165,8 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
   return ReadSmallFile(fs_, JoinPath(directory_, name), kMaxTeamFileBytes);
 }
 
-Status StepSave::Commit(const SaveOptions& options) {
-  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
-  runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
-  StateDict state_dict;
-  std::vector<ShardReceipt> receipts;
+// What ranks have in common is read once, of the first that names it.
+Status StepSave::Gather(StateDict& state_dict, std::vector<ShardReceipt>& receipts) const {
   std::set<std::string> seen;
   for (int rank = 0; rank < team_.size; ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadTeamFile(ReceiptName(rank)));
@@ -192,10 +187,10 @@ Status StepSave::Commit(const SaveOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(ShardReceipt receipt, ShardReceipt::Decode(left.tail));
     receipts.push_back(std::move(receipt));
   }
-  CAIRN_RETURN_IF_ERROR(state_dict.Close());
-  CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
-                         WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
-  receipts.push_back(std::move(own));
+  return state_dict.Close();
+}
+
+StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& options) const {
   StepInfo info{.identity = identity_,
                 .topology = {.dp = team_.size},
                 .model = options.model,
@@ -203,14 +198,36 @@ Status StepSave::Commit(const SaveOptions& options) {
   info.state.update(options.state);
   info.state["iteration"] = request_.step;
   for (const std::string& difference : state_dict.differences()) info.history.push_back(difference);
-  const Result<StepSeal> seal = MakeSeal(info, state_dict.Tensors(), receipts);
+  return info;
+}
+
+Status StepSave::Commit(const SaveOptions& options) {
+  CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
+  runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
+  StateDict state_dict;
+  std::vector<ShardReceipt> receipts;
+  CAIRN_RETURN_IF_ERROR(Gather(state_dict, receipts));
+  CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
+                         WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
+  receipts.push_back(std::move(own));
+  const Result<StepSeal> seal = MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts);
   if (!seal.ok()) return UncoveredTensor(seal.status());
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
-  for (const std::string& name : names)
-    if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, name)));
+  CAIRN_RETURN_IF_ERROR(RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, *seal));
   CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
   return PublishStep(fs_, request_.run_dir, request_.step, request_.nonce);
+}
+
+// All that `goes` accepts. The first error, once all were tried.
+Status StepSave::RemoveFiles(bool (*goes)(std::string_view)) const {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
+  Status first;
+  for (const std::string& name : names) {
+    if (!goes(name)) continue;
+    const Status removed = fs_.RemoveFile(JoinPath(directory_, name));
+    if (first.ok()) first = removed;
+  }
+  return first;
 }
 
 // The step under the final name is this save's if it lists this rank's shard, byte for byte.
@@ -225,7 +242,8 @@ Status StepSave::AwaitCommit() const {
   const auto deadline = std::chrono::steady_clock::now() + 2 * request_.patience;
   while (std::chrono::steady_clock::now() < deadline) {
     const Status team = CheckTeam(fs_, directory_);
-    if (!team.ok()) return IsCommitted() ? OkStatus() : team;
+    // A save that failed leaves its room where it is; a step of this number may be there from before.
+    if (!team.ok()) return !fs_.Stat(directory_).ok() && IsCommitted() ? OkStatus() : team;
     std::this_thread::sleep_for(kPoll);
   }
   return Aborted("{}: rank 0 did not commit within {} s", directory_, 2 * request_.patience.count());
@@ -238,9 +256,7 @@ void StepSave::Abandon(const Status& why) {
   DismissTeam(fs_, directory_, team_);
   if (team_.alone()) return AbandonPartial(fs_, directory_);
   // A rank that waits for the commit, or comes only now, must find the room, and what is said there.
-  const auto names = fs_.List(directory_);
-  for (size_t i = 0; names.ok() && i < names->size(); ++i)
-    if (!IsTeamFileName((*names)[i])) (void)fs_.RemoveFile(JoinPath(directory_, (*names)[i]));
+  (void)RemoveFiles([](std::string_view name) { return !IsTeamFileName(name); });
   runs_.KeepFailed(directory_);
 }
 

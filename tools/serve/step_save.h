@@ -10,12 +10,15 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/commit.h"
 #include "convert/stream/rank_team.h"
 #include "tools/serve/packet.h"
 #include "tools/serve/save_plan.h"
+#include "tools/serve/state_dict.h"
 
 namespace cairn {
 
@@ -72,6 +75,9 @@ class StepSave {
  private:
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
+  Status Gather(StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
+  StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
+  Status RemoveFiles(bool (*goes)(std::string_view)) const;
   Status Commit(const SaveOptions& options);
   Status AwaitCommit() const;
   bool IsCommitted() const;

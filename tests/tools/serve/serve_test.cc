@@ -198,6 +198,22 @@ TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
   EXPECT_TRUE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
+TEST(ServeTest, AFailedSaveOfAStepThatIsThereIsNoSuccess) {
+  const TempDir dir;
+  ASSERT_TRUE(SaveOfTwo(dir / "run", kRows, kRows).second.contains("ok"));  // rank 1 has no shard
+  std::thread second([&] {
+    Trainer trainer;
+    trainer.Plan(1, 2, kRows, kRows, 2);
+    trainer.Begin(dir / "run", 1, 2);
+    EXPECT_TRUE(trainer.Save().contains("error"));
+  });
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, 2, 1);  // rows 2 and on are nobody's
+  trainer.Begin(dir / "run", 0, 2);
+  EXPECT_TRUE(trainer.Save().contains("error"));
+  second.join();
+}
+
 TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
   const TempDir dir;
   Trainer trainer;
