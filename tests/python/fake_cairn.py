@@ -131,6 +131,9 @@ class Fake:
             window[box["at"] : box["at"] + len(read)] = read
         return {}
 
+    def check(self, request, fds):
+        return {}
+
     def close(self, request, fds):
         if "window" in request:
             self.windows.pop(request["window"]).close()

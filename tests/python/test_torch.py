@@ -579,6 +579,21 @@ class RoundTripTest(ProcessTest):
         with self.assertRaises(cairn.torch.CorruptError):
             cairn.torch.load({"w": torch.zeros(100_000)}, saved.step_dir)
 
+    def test_a_damaged_checkpoint_of_another_system_is_refused(self):
+        state = {"w": torch.randn(100_000), "v": torch.randn(1000)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.save(state, checkpoint_id=f"{self.directory}/dcp", no_dist=True)
+        into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        cairn.torch.load(into, f"{self.directory}/dcp")
+        self.assertTrue(same(into, state))
+        (file,) = pathlib.Path(self.directory, "dcp").glob("*.distcp")
+        data = bytearray(file.read_bytes())
+        data[data.index(cairn.torch._objects._bytes_of(state["w"])) + 200_000] ^= 1
+        file.write_bytes(data)
+        with self.assertRaisesRegex(cairn.torch.CorruptError, file.name):
+            cairn.torch.load(into, f"{self.directory}/dcp")
+
 
 class RanksTest(unittest.TestCase):
     """Jobs of several processes: what each rank does is in torch_cases.py."""

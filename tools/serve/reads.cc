@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "convert/stream/block_stream.h"
+#include "tools/check/source_check.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/state_dict.h"
 
@@ -72,6 +74,7 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>()));
+  CAIRN_RETURN_IF_ERROR(CheckSource(opened, {.skip_rounding = true}, kDefaultMaxMemory, /*json=*/true));
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const ReadStateDict read, StateDictOf(source));
   const Manifest& manifest = source.manifest();
@@ -125,13 +128,15 @@ Status Reads::Read(const nlohmann::json& request) {
   return OkStatus();
 }
 
-Status Reads::Close(const nlohmann::json& request) {
+Status Reads::Check(const nlohmann::json& request) {
+  const auto opened = opened_.find(request.at("handle").get<int64_t>());
+  if (opened == opened_.end()) return Corrupt("a handle that is not there");
+  return opened->second.source().CheckRead();
+}
+
+void Reads::Close(const nlohmann::json& request) {
   windows_.erase(request.value("window", int64_t{-1}));
-  const auto opened = opened_.find(request.value("handle", int64_t{-1}));
-  if (opened == opened_.end()) return OkStatus();
-  const Status whole = opened->second.source().CheckRead();
-  opened_.erase(opened);
-  return whole;
+  opened_.erase(request.value("handle", int64_t{-1}));
 }
 
 }  // namespace cairn

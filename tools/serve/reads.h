@@ -21,9 +21,11 @@ class Reads {
   // {"handle", "window", "boxes": [{"tensor", "offset", "extent", "at"}]}: all of them, verified. Errors:
   // Corrupt where a box or a place is none; those of reading.
   Status Read(const nlohmann::json& request);
-  // {"handle"?, "window"?}. Errors: Corrupt where sums over more than was asked for do not hold of what was
-  // read.
-  Status Close(const nlohmann::json& request);
+  // {"handle"}: whether sums over more than was asked for hold of all that was read. To be asked before what
+  // was read counts. Errors: Corrupt naming the file.
+  Status Check(const nlohmann::json& request);
+  // {"handle"?, "window"?}
+  void Close(const nlohmann::json& request);
 
  private:
   std::map<int64_t, OpenedSource> opened_;  // by handle

@@ -133,7 +133,7 @@ class Server {
     if (what == "save") return Save(id, message.packet);
     if (what == "abort") return Abort(id, head);
     if (what == "window") return AddWindow(id, message);
-    if (what == "open" || what == "read" || what == "close") return Read(id, what, head);
+    if (what == "open" || what == "read" || what == "check" || what == "close") return Read(id, what, head);
     return NotSupported("request \"{}\"; cairn.torch and the cairn program are of different versions", what);
   }
 
@@ -227,7 +227,11 @@ class Server {
     Push(reads_, [this, id, what, head] {
       const Status status = Guarded([&]() -> Status {
         if (what == "read") return served_.Read(head);
-        if (what == "close") return served_.Close(head);
+        if (what == "check") return served_.Check(head);
+        if (what == "close") {
+          served_.Close(head);
+          return OkStatus();
+        }
         CAIRN_ASSIGN_OR_RETURN(Packet opened, served_.Open(head));
         Reply(id, std::move(opened));
         return OkStatus();

@@ -62,6 +62,10 @@ class Opened:
     def _path(self, fqn: str) -> tuple:
         return tuple(self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or (fqn,))
 
+    def check(self) -> None:
+        """What was read counts only after this. Raises CorruptError where a record of another system's file is not what its CRC-32 says."""
+        self.helper.ask("check", handle=self.handle)
+
     def close(self) -> None:
         if self.helper.alive:
             self.helper.request("close", handle=self.handle)
@@ -122,6 +126,7 @@ class CairnReader(StorageReader):
         objects = [(item, self._opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
         targets = [planner.resolve_tensor(item).detach() for item in tensors]
         read_boxes(self._opened.helper, self._opened.handle, map(self._box, tensors, targets))
+        self._opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)
         for item, value in objects:
