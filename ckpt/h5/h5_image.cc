@@ -36,6 +36,15 @@ H5Handle ContiguousList() {
   return list;
 }
 
+SparsePages PagesOf(const H5Layout& layout) {
+  SparsePages memory;
+  memory.end = layout.file_bytes;
+  for (const H5Extent& extent : layout.metadata)
+    for (size_t at = 0; at < extent.bytes.size(); at += kPageBytes)
+      extent.bytes.copy(memory.pages[extent.offset + at].data(), kPageBytes, at);
+  return memory;
+}
+
 // Neighbouring pages become one extent.
 void TakePages(const SparsePages& memory, H5Layout& layout) {
   layout.file_bytes = (memory.end + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -51,6 +60,13 @@ void TakePages(const SparsePages& memory, H5Layout& layout) {
 
 namespace {
 
+H5Handle OpenOrCreate(const SparsePages& memory, const H5Handle& access) {
+  if (!memory.pages.empty()) return {H5Fopen("memory", H5F_ACC_RDWR, access.get()), H5Fclose};
+  const H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+  H5Pset_obj_track_times(create.get(), false);
+  return {H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose};
+}
+
 // `aligned`: whatever HDF5 places starts at a page. Metadata pays for it in space and time.
 Result<H5Layout> Build(SparsePages& memory, bool aligned,
                        const std::function<Status(int64_t, H5Layout&)>& fill) {
@@ -61,9 +77,7 @@ Result<H5Layout> Build(SparsePages& memory, bool aligned,
   {
     const H5Handle access = AccessList(aligned);
     CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
-    H5Handle create(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-    H5Pset_obj_track_times(create.get(), false);
-    H5Handle file(H5Fcreate("memory", H5F_ACC_TRUNC, create.get(), access.get()), H5Fclose);
+    const H5Handle file = OpenOrCreate(memory, access);
     if (!file.ok()) return H5Error("create a file in memory");
     CAIRN_RETURN_IF_ERROR(fill(file.get(), layout));
     if (H5Fflush(file.get(), H5F_SCOPE_GLOBAL) < 0) return H5Error("flush a file in memory");
@@ -112,6 +126,11 @@ Status AddPackedDataset(int64_t file, const H5PackedDataset& spec, SparsePages& 
 
 Result<H5Layout> BuildH5(const std::function<Status(int64_t, H5Layout&)>& fill) {
   SparsePages memory;
+  return Build(memory, /*aligned=*/false, fill);
+}
+
+Result<H5Layout> ExtendH5(const H5Layout& base, const std::function<Status(int64_t, H5Layout&)>& fill) {
+  SparsePages memory = PagesOf(base);
   return Build(memory, /*aligned=*/false, fill);
 }
 

@@ -66,6 +66,10 @@ Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, co
 // index files.
 Result<H5Layout> BuildH5(const std::function<Status(int64_t file, H5Layout& layout)>& fill);
 
+// The same onto a file that BuildH5 laid out, whose datasets have no data in the file itself.
+Result<H5Layout> ExtendH5(const H5Layout& base,
+                          const std::function<Status(int64_t file, H5Layout& layout)>& fill);
+
 // Creates the groups above `path` that are missing, without time stamps. (HDF5's own way to create them on
 // the fly stamps them.) For use within BuildH5's `fill`.
 Status AddH5Groups(int64_t file, const std::string& path);

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "ckpt/model/catalog.h"
+#include "ckpt/h5/h5_views.h"
 
 namespace cairn {
 
@@ -16,9 +16,9 @@ struct H5Index {
 };
 
 // `model` and `state` are flat JSON objects; each number, text and bool becomes an attribute of /model and
-// /state. `shards`: the shards' directory, relative to the step's; empty: its own. Errors: IoError with
-// HDF5's own message.
+// /state. `shards`: the shards' directory, relative to the step's; empty: its own. `kept`: what the next
+// index of the same layout need not make again. Errors: IoError with HDF5's own message.
 Result<H5Index> BuildIndex(const Catalog& catalog, const nlohmann::json& model, const nlohmann::json& state,
-                           const std::string& shards = {});
+                           const std::string& shards = {}, H5Views* kept = nullptr);
 
 }  // namespace cairn

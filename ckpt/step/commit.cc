@@ -46,16 +46,16 @@ Result<Catalog> MergeReceipts(const std::vector<TensorEntry>& tensors,
 }
 
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
-                          const std::vector<ShardReceipt>& receipts) {
+                          const std::vector<ShardReceipt>& receipts, H5Views* kept) {
   CAIRN_ASSIGN_OR_RETURN(const Catalog catalog, MergeReceipts(tensors, receipts));
   std::vector<ManifestFile> files;
   for (const ShardReceipt& receipt : receipts) files.push_back(receipt.file);
-  return SealCatalog(info, catalog, std::move(files));
+  return SealCatalog(info, catalog, std::move(files), {}, kept);
 }
 
 Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
-                             const std::string& shards) {
-  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards));
+                             const std::string& shards, H5Views* kept) {
+  CAIRN_ASSIGN_OR_RETURN(H5Index index, BuildIndex(catalog, info.model, info.state, shards, kept));
   const std::string blob = EncodeCatalog(catalog);
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/h5/h5_views.h"
 #include "ckpt/step/shard_writer.h"
 
 namespace cairn {
@@ -30,12 +31,13 @@ struct StepSeal {
   std::string index;
   std::string manifest;
 };
+// `kept`: what a saver keeps from one seal to the next.
 Result<StepSeal> MakeSeal(const StepInfo& info, const std::vector<TensorEntry>& tensors,
-                          const std::vector<ShardReceipt>& receipts);
+                          const std::vector<ShardReceipt>& receipts, H5Views* kept = nullptr);
 // The same of a whole catalog. `files`: the catalog's, sealed; `shards`: their directory, relative to the
 // step's, where it is not its own.
 Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::vector<ManifestFile> files,
-                             const std::string& shards = {});
+                             const std::string& shards = {}, H5Views* kept = nullptr);
 // Index, manifest, and the directory's entries, in this order.
 Status WriteSeal(FileSystem& fs, const std::string& directory, const StepSeal& seal);
 

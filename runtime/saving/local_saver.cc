@@ -88,7 +88,7 @@ Result<StepSeal> LocalSaver::Seal(const Save& save, const Result<ShardReceipt>& 
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     CAIRN_ASSIGN_OR_RETURN(const StepSeal seal,
-                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
+                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
     ByteWriter out;
     out.Put(static_cast<uint64_t>(seal.index.size()));
     out.PutRaw(seal.index);

@@ -49,6 +49,7 @@ class LocalSaver {
   FileSystem& fs_ = FileSystem::Posix();
   std::vector<std::shared_ptr<Save>> drains_;  // that still read from local steps
   SaidOnce leftovers_{"old local step not removed: "};
+  H5Views views_;  // of rank 0's seals
   bool failing_ = false;
   SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };

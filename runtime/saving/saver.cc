@@ -135,7 +135,8 @@ Status Saver::CommitAtRoot(const Save& save, const Result<std::vector<std::strin
     CAIRN_RETURN_IF_ERROR(blobs.status());
     CAIRN_ASSIGN_OR_RETURN(const WrittenShards written, DecodeWritten(save, *blobs));
     NameSlowRank(save, written.seconds);
-    CAIRN_ASSIGN_OR_RETURN(StepSeal seal, MakeSeal(InfoOf(save, written), written.tensors, written.receipts));
+    CAIRN_ASSIGN_OR_RETURN(StepSeal seal,
+                           MakeSeal(InfoOf(save, written), written.tensors, written.receipts, &views_));
     CAIRN_RETURN_IF_ERROR(WriteBeside(fs_, directory, options_.beside, seal));
     CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory, seal));
     CAIRN_RETURN_IF_ERROR(options_.check_place());
