@@ -16,8 +16,8 @@ SCRIPT = os.path.join(SCRIPTS, "save_speed.py")
 class Bench(Case):
     def test_all_tools_save_and_load_the_state(self):
         environment = {**os.environ, "CAIRN_CACHE": self.path("cache")}
-        for what, contenders in (("save", ["raw O_DIRECT", "cairn", "cairn, lazy", "cairn.torch", "torch.save", "safetensors", "h5py", "DCP",
-                                           "DCP async"]),
+        for what, contenders in (("save", ["raw O_DIRECT", "cairn", "cairn, lazy", "cairn.torch", "cairn.torch lazy", "torch.save", "safetensors",
+                                           "h5py", "DCP", "DCP async"]),
                                  ("load", ["limit", "cairn", "cairn.torch", "torch.save", "torch.load mmap", "safetensors", "h5py", "DCP"])):
             report = self.path(what + ".json")
             done = subprocess.run([sys.executable, SCRIPT, what, "--bytes", "8MB", "--rounds", "2", "--dir", self.dir, "--cairn", CAIRN,

@@ -32,7 +32,7 @@ def receive(source):
 class Fake:
     def __init__(self):
         self.socket = socket.socket(fileno=0)
-        self.plans, self.begun, self.windows, self.opened = {}, {}, {}, {}
+        self.plans, self.begun, self.windows, self.opened, self.copied_bytes = {}, {}, {}, {}, {}
 
     def send(self, message, fds=(), tail=b""):
         body = json.dumps(message).encode()
@@ -66,6 +66,10 @@ class Fake:
         os.makedirs(request["run"], exist_ok=True)
         return {}
 
+    def copied(self, request, fds):
+        self.copied_bytes[request["nonce"]] = request["bytes"]
+        return {}
+
     def abort(self, request, fds):
         begun = self.begun[request["nonce"]]
         (pathlib.Path(begun["run"]) / "aborted").write_text(request["error"])
@@ -80,11 +84,11 @@ class Fake:
         threading.Thread(target=self.write, args=(request,)).start()
 
     def write(self, request):
-        while os.path.exists(os.environ.get("FAKE_HOLD", "")):
-            time.sleep(0.01)
         tensors, offsets, fd = self.plans[request["plan"]]
         begun = self.begun[request["nonce"]]
         size = os.fstat(fd).st_size
+        while os.path.exists(os.environ.get("FAKE_HOLD", "")) or self.copied_bytes.get(request["nonce"], 0) < size:
+            time.sleep(0.01)
         data = mmap.mmap(fd, size)[:] if size else b""
         step = pathlib.Path(begun["run"]) / f"step-{begun['step']}"
         step.mkdir(exist_ok=True)

@@ -1,6 +1,8 @@
 """`cairn.torch`: objects, ownership and staging by themselves; saves and loads of real ranks; and what happens when they die."""
 
 import collections
+import copy
+import gc
 import io
 import math
 import multiprocessing
@@ -28,7 +30,7 @@ import cairn.torch  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn.torch import _device, _helper, _job, _objects, _ownership, _windows  # noqa: E402
+from cairn.torch import _device, _helper, _job, _objects, _ownership, _saving, _windows  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
@@ -244,24 +246,51 @@ class FakeCuda:
     status = 0
 
 
+def pieces_of(*pairs, later=False):
+    return [_device.Piece(str(number), source, target, later) for number, (source, target) in enumerate(pairs)]
+
+
 class DeviceTest(unittest.TestCase):
     def test_a_gpu_copies_beside_the_training(self):
         cuda = FakeCuda()
         target, source = torch.zeros(3), torch.ones(3)
-        copied = _device.Gpu(cuda).copy([target], [source])
+        copying = _device.Copying(pieces_of((source, target)), _device.Gpu(cuda))
+        copying.start()
         self.assertEqual(cuda.calls, ["side waits for training", "record"])
-        self.assertFalse(copied.future.done())
-        copied.wait()  # of the stream, not of the CPU
+        self.assertFalse(copying.future.done())
+        copying.wait()  # of the stream, not of the CPU
         self.assertEqual(cuda.calls[2:], ["training waits for event"])
         cuda.done.set()
-        copied.future.result(10)
+        copying.future.result(10)
         self.assertTrue(torch.equal(target, source))
 
     def test_a_failed_copy_is_the_futures_exception(self):
         cuda = FakeCuda()
         cuda.done.wait = mock.Mock(side_effect=RuntimeError("CUDA error: an illegal memory access"))
+        copying = _device.Copying(pieces_of((torch.ones(1), torch.zeros(1))), _device.Gpu(cuda))
+        copying.start()
         with self.assertRaisesRegex(RuntimeError, "illegal memory access"):
-            _device.Gpu(cuda).copy([], []).future.result(10)
+            copying.future.result(10)
+
+    def test_progress_is_reported_in_the_order_of_the_pieces(self):
+        pairs = [(torch.full((3 << 20,), float(number)), torch.zeros(3 << 20)) for number in range(7)]
+        for later in (False, True):
+            heard = []
+            copying = _device.Copying(pieces_of(*pairs, later=later))
+            copying.follow(heard.append)
+            copying.start()
+            copying.future.result(10)
+            self.assertEqual(heard, [3, 6, 7])
+            copying.follow(heard.append)  # who comes late hears it, too
+            self.assertEqual(heard, [3, 6, 7, 7])
+        self.assertTrue(all(torch.equal(source, target) for source, target in pairs))
+
+    def test_what_is_not_contiguous_is_copied_later_too(self):
+        source, target = torch.arange(12.0).view(3, 4).t(), torch.zeros(4, 3)
+        copying = _device.Copying(pieces_of((source, target), later=True))
+        copying.start()
+        copying.future.result(10)
+        self.assertTrue(torch.equal(source, target))
 
     def test_memory_is_registered_by_its_address(self):
         cuda, buffer = FakeCuda(), torch.zeros(5, dtype=torch.int64)
@@ -595,6 +624,70 @@ class RoundTripTest(ProcessTest):
             cairn.torch.load(into, f"{self.directory}/dcp")
 
 
+class OptimizerTest(ProcessTest):
+    """Saves whose copy runs beside the training, until the optimizer's step."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = torch.nn.Linear(64, 64)
+        self.model.register_buffer("seen", torch.zeros(64, 64))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.model(torch.ones(64)).sum().backward()
+        self.optimizer.step()
+        self.gate = threading.Event()
+        copy = _device._copy_on_one_thread
+        gated = mock.patch.object(_device, "_copy_on_one_thread", lambda piece: self.gate.wait(60) and copy(piece))
+        gated.start()
+        self.addCleanup(gated.stop)
+        self.addCleanup(self.gate.set)
+
+    def state(self):
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def test_the_next_step_waits_and_what_is_not_the_optimizers_is_copied_at_once(self):
+        before = copy.deepcopy(self.state())
+        handle = cairn.torch.async_save(self.state(), self.directory, 1, optimizer=self.optimizer)
+        self.model.seen += 1  # as a forward changes a buffer
+        step = threading.Thread(target=self.optimizer.step)
+        step.start()
+        step.join(0.2)
+        self.assertTrue(step.is_alive())
+        self.assertFalse(handle.staged.done())
+        self.gate.set()
+        step.join(60)
+        handle.result(60)
+        loaded = copy.deepcopy(self.state())
+        cairn.torch.load(loaded, self.directory)
+        self.assertNotEqual(self.model.weight.tolist(), before["model"]["weight"].tolist())
+        for part in (lambda state: state["model"], lambda state: state["optimizer"]["state"][0]):
+            for name, tensor in part(before).items():
+                self.assertTrue(torch.equal(part(loaded)[name], tensor), name)
+
+    def test_a_change_before_the_copy_fails_the_save_by_name(self):
+        handle = cairn.torch.async_save(self.state(), self.directory, 1, optimizer=[self.optimizer])
+        with torch.no_grad():
+            self.model.weight.mul_(2)
+        self.gate.set()
+        with self.assertRaisesRegex(RuntimeError, "model.weight was changed while it was copied"):
+            handle.result(60)
+        self.optimizer.step()  # does not fail with it
+        self.assertEqual(cairn.torch.save(self.state(), self.directory, 2).step_dir, f"{self.directory}/step-00000002")
+        self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("step-00000001")], [])
+
+    def test_a_state_dict_that_is_staged_and_dropped_frees_its_segment_after_the_copy(self):
+        stager = cairn.torch.CairnStager(optimizer=self.optimizer)
+        stager.stage(self.state())
+        (segment,) = _saving._segments._all
+        gc.collect()
+        self.assertFalse(segment.written.done())
+        self.gate.set()
+        segment.written.result(60)
+
+    def test_what_is_no_optimizer_is_refused(self):
+        with self.assertRaisesRegex(TypeError, "optimizer: a Linear"):
+            cairn.torch.async_save(self.state(), self.directory, 1, optimizer=[self.model])
+
+
 class RanksTest(unittest.TestCase):
     """Jobs of several processes: what each rank does is in torch_cases.py."""
 
@@ -639,6 +732,9 @@ class RanksTest(unittest.TestCase):
 
     def test_a_rank_that_dies_is_named(self):
         self.run_ranks("rank_dies", 4, killed=(2,))
+
+    def test_a_rank_that_dies_while_it_copies_is_named(self):
+        self.run_ranks("rank_dies_while_it_copies", 4, killed=(2,))
 
     def test_a_rank_that_refuses_is_named(self):
         self.run_ranks("rank_refuses", 3)

@@ -232,8 +232,7 @@ def resume(rank, world, directory):
     join(rank, world, directory, "resume")
     job = training(fsdp, rank)
     job.train(3)
-    handle = cairn.torch.async_save(job.state_dict(), f"{directory}/resume", job.step)
-    handle.wait_staged()
+    handle = cairn.torch.async_save(job.state_dict(), f"{directory}/resume", job.step, optimizer=job.optimizer)
     job.train(3)
     expected = full(job.state_dict()["model"])
     handle.result()
@@ -249,20 +248,29 @@ def resume(rank, world, directory):
 
 def rank_dies(rank, world, directory):
     """Rank 2 is killed between its begin and its save; the others are told, and the step before is whole."""
-    join(rank, world, directory, "dies")
+    dies(rank, world, directory, "dies", cairn.torch._api, "stage")
+
+
+def rank_dies_while_it_copies(rank, world, directory):
+    """The same of one whose save is handed over, beside its training."""
+    dies(rank, world, directory, "dies_copying", cairn.torch._device, "_copy_on_one_thread")
+
+
+def dies(rank, world, directory, name, module, function):
+    join(rank, world, directory, name)
     job = training(whole, rank)
-    cairn.torch.save(job.state_dict(), f"{directory}/dies", 1)
+    cairn.torch.save(job.state_dict(), f"{directory}/{name}", 1)
     if rank == 2:
-        cairn.torch._api.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
+        setattr(module, function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     begin = time.monotonic()
     try:
-        cairn.torch.save(job.state_dict(), f"{directory}/dies", 2, deadline=60)
+        cairn.torch.async_save(job.state_dict(), f"{directory}/{name}", 2, optimizer=job.optimizer, deadline=60).result()
     except cairn.torch.SaveFailed as error:
         assert "rank 2" in str(error), error
         assert time.monotonic() - begin < 30, "the death was noticed by the deadline"
     else:
         raise AssertionError("a save without rank 2 was committed")
-    assert cairn.torch.load({"step": None}, f"{directory}/dies") == 1
+    assert cairn.torch.load({"step": None}, f"{directory}/{name}") == 1
 
 
 def rank_refuses(rank, world, directory):

@@ -52,6 +52,7 @@ Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) 
     plan->tensors.push_back(std::move(tensor));
   }
   PlaceTensors(plan->tensors, request.value("names", std::vector<std::string>()));
+  plan->table = EncodeTable(plan->tensors);
   if (pieces.empty()) return plan;
   for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);
   CAIRN_ASSIGN_OR_RETURN(ShardPlan shard,

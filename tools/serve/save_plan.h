@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "ckpt/h5/h5_views.h"
 #include "ckpt/step/shard_plan.h"
 #include "tools/serve/shared_memory.h"
 #include "tools/serve/state_table.h"
@@ -15,9 +16,11 @@ struct SavePlan {
   int rank = 0;
   int world = 1;
   std::vector<StateTensor> tensors;  // held, also where another rank writes them
+  std::string table;                 // the same, encoded
   std::optional<ShardPlan> shard;    // nothing where this rank writes nothing
   SharedMemory memory;
   std::vector<std::vector<uint64_t>> offsets;  // in the memory, of each tensor's pieces
+  H5Views views;                               // of the steps that this rank commits
 
   // Of the trainer's request: {"rank", "world", "tensors": [{"fqn", "path"?, "dtype", "shape", "pieces":
   // [{"offset", "extent"}]}], "names": [FQN]}. Errors: Corrupt, NoSpace.

@@ -1,6 +1,7 @@
 // One thread hears the trainer. Saves go through one thread, reads through another, each in the order in
 // which they were asked for, so that a save never waits for a load. Every request gets one reply; a save says
-// "written" before, from when on its memory may be filled again.
+// "written" before, from when on its memory may be filled again. It is written while the trainer still fills
+// it.
 
 #include "tools/serve/server.h"
 
@@ -9,6 +10,7 @@
 
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/base/worker_pool.h"
+#include "tools/serve/filling.h"
 #include "tools/serve/message_socket.h"
 #include "tools/serve/reads.h"
 #include "tools/serve/save_plan.h"
@@ -49,6 +51,8 @@ struct RunningSave {
   StepSave save;
   Stopwatch watch;
   Status begun;  // of rank 0
+  uint64_t memory_bytes = 0;
+  Filling filling;
 };
 
 struct Given {  // to save
@@ -81,7 +85,9 @@ class Server {
 
   Status Run() {
     Status heard = Hear();
-    for (auto& [nonce, save] : begun_) Abandon(save, "its training ended before its state was copied");
+    const std::string why = "its training ended before its state was copied";
+    for (auto& [nonce, save] : begun_) Abandon(save, why);
+    for (auto& [nonce, save] : given_) save->filling.End(Aborted("{}", why));
     (void)reads_.Finish();
     (void)saves_.Finish();
     return heard;
@@ -131,6 +137,7 @@ class Server {
     if (what == "forget") return Forget(id, head);
     if (what == "begin") return Begin(id, head);
     if (what == "save") return Save(id, message.packet);
+    if (what == "copied") return Copied(id, head);
     if (what == "abort") return Abort(id, head);
     if (what == "window") return AddWindow(id, message);
     if (what == "open" || what == "read" || what == "check" || what == "close") return Read(id, what, head);
@@ -173,6 +180,8 @@ class Server {
     given->plan = plan->second;
     given->options = OptionsOf(request.head);
     CAIRN_ASSIGN_OR_RETURN(given->groups, GroupsOf(request));
+    save->memory_bytes = given->plan->memory.bytes().size();
+    if (save->memory_bytes > 0) given_[begun->first] = save;
     begun_.erase(begun);
     Push(saves_, [this, id, save, given] {
       const Status saved = Guarded([&] { return Flush(id, *save, *given); });
@@ -186,10 +195,23 @@ class Server {
   }
 
   Status Abort(int64_t id, const nlohmann::json& head) {
-    const auto begun = begun_.find(head.at("nonce").get<std::string>());
-    if (begun != begun_.end()) {
-      Abandon(begun->second, head.value("error", "its training gave the save up"));
+    const auto nonce = head.at("nonce").get<std::string>();
+    const std::string why = head.value("error", "its training gave the save up");
+    if (const auto begun = begun_.find(nonce); begun != begun_.end()) {
+      Abandon(begun->second, why);
       begun_.erase(begun);
+    }
+    if (const auto given = given_.extract(nonce); given) given.mapped()->filling.End(Aborted("{}", why));
+    Reply(id);
+    return OkStatus();
+  }
+  // A save that ended meanwhile, as with an error, is not there any more for what is still copied.
+  Status Copied(int64_t id, const nlohmann::json& head) {
+    const auto given = given_.find(head.at("nonce").get<std::string>());
+    if (given != given_.end()) {
+      const auto bytes = head.at("bytes").get<uint64_t>();
+      given->second->filling.Reach(bytes);
+      if (bytes >= given->second->memory_bytes) given_.erase(given);
     }
     Reply(id);
     return OkStatus();
@@ -203,7 +225,8 @@ class Server {
 
   Status Flush(int64_t id, RunningSave& running, const Given& given) {
     CAIRN_RETURN_IF_ERROR(running.begun);
-    CAIRN_RETURN_IF_ERROR(running.save.WriteShard(*given.plan, given.options));
+    CAIRN_RETURN_IF_ERROR(running.save.WriteShard(
+        *given.plan, given.options, [&](uint64_t end) { return running.filling.WaitFor(end); }));
     const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
     CAIRN_RETURN_IF_ERROR(running.save.Finish(*given.plan, given.groups, given.options));
@@ -246,6 +269,7 @@ class Server {
   MessageSocket socket_;
   std::map<int64_t, std::shared_ptr<SavePlan>> plans_;
   std::map<std::string, std::shared_ptr<RunningSave>> begun_;  // by nonce; not handed over yet
+  std::map<std::string, std::shared_ptr<RunningSave>> given_;  // their memory is not filled yet
   HeldRuns runs_;                                              // of the saving thread
   Reads served_;                                               // of the reading thread
   WorkerPool saves_{1};

@@ -22,6 +22,10 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 
+std::string ContentName(std::string_view kind, std::string_view bytes) {
+  return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
+}
+
 std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
 
 // A hole or an overlap comes of a tensor that ranks hold otherwise than the rule of who writes it supposes.
@@ -115,7 +119,8 @@ Status StepSave::Begin() {
   return OpenTeamRoom(fs_, directory_, team_);
 }
 
-Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
+Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options,
+                            const std::function<Status(uint64_t end)>& wait_for) {
   CAIRN_RETURN_IF_ERROR(AwaitTeamRoom(fs_, directory_, team_));
   entered_ = true;
   CAIRN_RETURN_IF_ERROR(CheckTeam(fs_, directory_));
@@ -123,9 +128,11 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
   identity_ = {run.run, request_.step};
   if (!plan.shard) return OkStatus();
   plan.shard->Bind(identity_);
-  Result<ShardReceipt> receipt = options.compress
-                                     ? WritePackedImage(fs_, directory_, *plan.shard, plan.memory.bytes())
-                                     : WriteShardImage(fs_, directory_, *plan.shard, plan.memory.bytes());
+  const std::span<std::byte> image = plan.memory.bytes();
+  if (options.compress) CAIRN_RETURN_IF_ERROR(wait_for(image.size()));
+  Result<ShardReceipt> receipt =
+      options.compress ? WritePackedImage(fs_, directory_, *plan.shard, image)
+                       : WriteShardImage(fs_, directory_, *plan.shard, image, {.wait_for = wait_for});
   CAIRN_RETURN_IF_ERROR(receipt.status());
   receipt_ = std::move(receipt).value();
   return OkStatus();
@@ -133,7 +140,7 @@ Status StepSave::WriteShard(SavePlan& plan, const SaveOptions& options) {
 
 // Ranks that have the same bytes leave them once; who comes second finds them there, or being written.
 Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_view bytes) {
-  const std::string name = fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
+  const std::string name = ContentName(kind, bytes);
   const std::string path = JoinPath(directory_, name);
   if (fs_.Stat(path).ok()) return name;
   const std::string temporary = fmt::format("{}.{:05}", path, team_.rank);
@@ -144,7 +151,7 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
 
 Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups) {
   Packet receipt;
-  CAIRN_ASSIGN_OR_RETURN(receipt.head["table"], LeaveContent("table", EncodeTable(plan.tensors)));
+  CAIRN_ASSIGN_OR_RETURN(receipt.head["table"], LeaveContent("table", plan.table));
   receipt.head["groups"] = nlohmann::json::array();
   for (const Packet& group : groups) {
     CAIRN_ASSIGN_OR_RETURN(std::string name, LeaveContent("group", EncodePacket(group)));
@@ -154,10 +161,10 @@ Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups
   return WriteSmallFile(fs_, JoinPath(directory_, ReceiptName(team_.rank)), EncodePacket(receipt));
 }
 
-Status StepSave::Finish(const SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
+Status StepSave::Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
   LeaveTeam(fs_, directory_, team_, OkStatus(), 0);
-  return team_.leads() ? Commit(options) : AwaitCommit();
+  return team_.leads() ? Commit(plan, options) : AwaitCommit();
 }
 
 Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
@@ -166,13 +173,17 @@ Result<std::string> StepSave::ReadTeamFile(const std::string& name) const {
 }
 
 // What ranks have in common is read once, of the first that names it.
-Status StepSave::Gather(StateDict& state_dict, std::vector<ShardReceipt>& receipts) const {
+Status StepSave::Gather(const SavePlan& plan, StateDict& state_dict,
+                        std::vector<ShardReceipt>& receipts) const {
   std::set<std::string> seen;
+  const std::string own_table = ContentName("table", plan.table);
   for (int rank = 0; rank < team_.size; ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::string bytes, ReadTeamFile(ReceiptName(rank)));
     CAIRN_ASSIGN_OR_RETURN(const Packet left, DecodePacket(bytes));
     const auto table = left.head.at("table").get<std::string>();
-    if (seen.insert(table).second) {
+    if (table == own_table) {
+      if (seen.insert(table).second) CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, plan.tensors));
+    } else if (seen.insert(table).second) {
       CAIRN_ASSIGN_OR_RETURN(const std::string rows, ReadTeamFile(table));
       CAIRN_ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, DecodeTable(rows));
       CAIRN_RETURN_IF_ERROR(state_dict.Add(rank, tensors));
@@ -201,16 +212,17 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
   return info;
 }
 
-Status StepSave::Commit(const SaveOptions& options) {
+Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
   runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
-  CAIRN_RETURN_IF_ERROR(Gather(state_dict, receipts));
+  CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
   CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
                          WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
   receipts.push_back(std::move(own));
-  const Result<StepSeal> seal = MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts);
+  const Result<StepSeal> seal =
+      MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, *seal));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -63,10 +64,12 @@ class StepSave {
 
   // Rank 0: holds the run and opens the room. The others: nothing.
   Status Begin();
-  // Writes the shard out of the plan's memory, which may change when this returns.
-  Status WriteShard(SavePlan& plan, const SaveOptions& options);
+  // Writes the shard out of the plan's memory as far as `wait_for` (ImageWriteOptions) says that it is
+  // filled; the memory may change when this returns.
+  Status WriteShard(SavePlan& plan, const SaveOptions& options,
+                    const std::function<Status(uint64_t end)>& wait_for);
   // `groups`: packets of state_dict.h. Returns when the step is committed.
-  Status Finish(const SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
+  Status Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
   // The save is given up: all ranks hear why.
   void Abandon(const Status& why);
 
@@ -75,10 +78,10 @@ class StepSave {
  private:
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
-  Status Gather(StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
+  Status Gather(const SavePlan& plan, StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
   Status RemoveFiles(bool (*goes)(std::string_view)) const;
-  Status Commit(const SaveOptions& options);
+  Status Commit(SavePlan& plan, const SaveOptions& options);
   Status AwaitCommit() const;
   bool IsCommitted() const;
   Result<std::string> ReadTeamFile(const std::string& name) const;

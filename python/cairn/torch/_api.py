@@ -6,10 +6,12 @@ import os
 import warnings
 from typing import Any, Optional, Union
 
+import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
 
+from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
 from cairn.torch._reader import CairnReader
@@ -18,24 +20,33 @@ from cairn.torch._saving import Options, Save, Saved, SaveHandle, stage
 Path = Union[str, os.PathLike]
 
 
-def async_save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> SaveHandle:
+def async_save(
+    state_dict: dict, dir: Path, step: int, *, optimizer: Optimizers = (), replicas: Optional[Replicas] = None, **options: Any
+) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
     waits for another.
 
     state_dict: as torch.distributed.checkpoint takes it: nested dicts and lists of tensors, DTensors and other values, or objects with
-    state_dict(). replicas: see CairnPlanner. options: compress, model, state, deadline, see Options.
-    Returns when the tensors are copied (on a GPU: when the copy is under way; see SaveHandle.wait_staged). What goes wrong later is in
-    the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other ranks' saves fail, too.
+    state_dict(). optimizer: one or more of torch's. Their parameters and states are copied while training continues, and their next
+    step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
+    beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
+    replicas: see CairnPlanner. options: compress, model, state, deadline, see Options.
+    What goes wrong later is in the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other
+    ranks' saves fail, too.
     """
     save = Save(dir, step, Options(**options))
     try:
         planner = CairnPlanner(replicas)
-        planner.set_up_planner({key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state_dict.items()})
-        planner.create_local_plan()
-        return save.hand_over(stage(planner.layout()))
+        planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
+        return save.hand_over(stage(planner.layout(), optimizer))
     except BaseException as error:
         save.abort(error)
         raise
+
+
+def _state_of(value: Any) -> Any:
+    plain = type(value) is dict or isinstance(value, torch.Tensor)  # to ask whether it is a Stateful takes long
+    return value.state_dict() if not plain and isinstance(value, Stateful) else value
 
 
 def save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> Saved:

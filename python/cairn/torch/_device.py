@@ -1,40 +1,132 @@
-"""Copies between tensors and shared memory: by the CPU's threads, or by a GPU beside the training."""
+"""Copies of tensors into shared memory: by this thread, by one beside the training, or by a GPU beside it."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any, Callable, Optional
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
+_BATCH = 32 << 20  # bytes between two reports
 
-class Copied:
-    """A copy under way. ``future``: done when the sources may change."""
 
-    def __init__(self, future: Future, hold_stream: Optional[Callable[[], None]] = None):
-        self.future = future
-        self._hold_stream = hold_stream
+class Piece(NamedTuple):
+    """name: what an error calls it. later: copied while training continues; only what waits for the copy changes the source."""
+
+    name: str
+    source: torch.Tensor
+    target: torch.Tensor
+    later: bool = False
+
+
+class Copying:
+    """Pieces on their way, in their order. ``future``: done when all sources may change."""
+
+    def __init__(self, pieces: Sequence[Piece], gpu: Optional["Gpu"] = None):
+        self.future: Future = Future()
+        self._pieces = pieces
+        self._gpu = gpu
+        self._event: Any = None
+        self._lock = threading.Lock()  # of the two below
+        self._copied = 0
+        self._heard: Optional[Callable[[int], None]] = None
+
+    def follow(self, heard: Callable[[int], None]) -> None:
+        """Calls heard(n) each time when the first n pieces are copied; more than once for one n, and from any thread."""
+        with self._lock:
+            self._heard, copied = heard, self._copied
+        if copied:
+            heard(copied)
+
+    def start(self) -> None:
+        """Returns when every piece is copied that is not for later; on a GPU, at once. Errors are the future's."""
+        try:
+            if self._gpu is not None and self._pieces:
+                events = self._gpu.copy(self._pieces)
+                self._event = events[-1][1]
+                self._finish(self._gpu.reached(events))
+            elif any(piece.later for piece in self._pieces):
+                self._finish(_copy_later(self._pieces))
+            else:
+                self._go(_copy_now(self._pieces))
+        except Exception as error:
+            self.future.set_exception(error)
 
     def wait(self) -> None:
         """What this thread does next, on the CPU or on its current stream, comes after the copy. On a GPU it returns at once."""
-        if self._hold_stream is not None:
-            self._hold_stream()
+        if self._event is not None and self._gpu is not None:
+            self._gpu.hold_current_stream(self._event)
         else:
-            self.future.result()
+            wait([self.future])
+
+    def _finish(self, copied: Iterator[int]) -> None:
+        threading.Thread(target=self._go, args=(copied,), name="cairn-copy", daemon=True).start()
+
+    def _go(self, copied: Iterator[int]) -> None:
+        try:
+            for count in copied:
+                with self._lock:
+                    self._copied, heard = count, self._heard
+                if heard is not None:
+                    heard(count)
+            self._pieces = ()
+            self.future.set_result(None)
+        except Exception as error:
+            self.future.set_exception(error)
 
 
-def copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], gpu: Optional["Gpu"] = None) -> Copied:
-    """Begins to copy each source into its target, on the CPU; with `gpu`, a Gpu, from its memory."""
-    if gpu is not None:
-        return gpu.copy(targets, sources)
+def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
+    """Where each batch ends."""
+    size = 0
+    for number, piece in enumerate(pieces, 1):
+        size += piece.target.nbytes
+        if size >= _BATCH or number == len(pieces):
+            yield number
+            size = 0
+
+
+def _copy_now(pieces: Sequence[Piece]) -> Iterator[int]:
+    begin = 0
+    for end in _batches(pieces):
+        _copy(pieces[begin:end])
+        yield end
+        begin = end
+
+
+def _copy(pieces: Sequence[Piece]) -> None:
     with torch.no_grad():
-        for target, source in zip(targets, sources):
-            target.copy_(source)
-    future: Future = Future()
-    future.set_result(None)
-    return Copied(future)
+        for piece in pieces:
+            piece.target.copy_(piece.source)
+
+
+def _copy_later(pieces: Sequence[Piece]) -> Iterator[int]:
+    """Copies now what is not for later. What changes meanwhile all the same is noticed by torch's counts of changes."""
+    _copy([piece for piece in pieces if not piece.later])
+    versions = [piece.source._version for piece in pieces]
+    return _copy_quietly(pieces, versions)
+
+
+def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int]) -> Iterator[int]:
+    begin = 0
+    for end in _batches(pieces):
+        for piece, version in zip(pieces[begin:end], versions[begin:end]):
+            if piece.later:
+                _copy_on_one_thread(piece)
+                if piece.source._version != version:
+                    raise RuntimeError(f"{piece.name} was changed while it was copied: by something else than the optimizers that were given")
+        yield end
+        begin = end
+
+
+def _copy_on_one_thread(piece: Piece) -> None:
+    """torch would use the threads of the training."""
+    if piece.source.is_contiguous() and not piece.source.is_conj() and not piece.source.is_neg():
+        ctypes.memmove(piece.target.data_ptr(), piece.source.data_ptr(), piece.target.nbytes)
+    else:
+        _copy([piece])
 
 
 class Gpu:
@@ -51,31 +143,35 @@ class Gpu:
     def unregister(self, buffer: torch.Tensor) -> None:
         self._check(self._cuda.cudart().cudaHostUnregister(buffer.data_ptr()), "cudaHostUnregister")
 
-    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Copied:
+    def copy(self, pieces: Sequence[Piece]) -> list:
+        """Begins. Returns (how many pieces, an event when they are copied) for each batch."""
         self._stream.wait_stream(self._cuda.current_stream())  # the sources may still be written there
+        begin, events = 0, []
         with self._cuda.stream(self._stream), torch.no_grad():
-            for target, source in zip(targets, sources):
-                target.copy_(source, non_blocking=True)
-                if source.is_cuda:
-                    source.record_stream(self._stream)  # its memory is not used again before the copy
-            event = self._cuda.Event()
-            event.record(self._stream)
-        future: Future = Future()
-        threading.Thread(target=_wait_for, args=(event, future), name="cairn-copy", daemon=True).start()
-        return Copied(future, lambda: self._cuda.current_stream().wait_event(event))
+            for end in _batches(pieces):
+                for piece in pieces[begin:end]:
+                    piece.target.copy_(piece.source, non_blocking=True)
+                    if piece.source.is_cuda:
+                        piece.source.record_stream(self._stream)  # its memory is not used again before the copy
+                begin = end
+                event = self._cuda.Event()
+                event.record(self._stream)
+                events.append((end, event))
+        return events
+
+    @staticmethod
+    def reached(events: list) -> Iterator[int]:
+        for count, event in events:
+            event.synchronize()
+            yield count
+
+    def hold_current_stream(self, event: Any) -> None:
+        self._cuda.current_stream().wait_event(event)
 
     @staticmethod
     def _check(status: Any, what: str) -> None:
         if int(status) != 0:
             raise RuntimeError(f"{what}: CUDA error {int(status)}")
-
-
-def _wait_for(event: Any, future: Future) -> None:
-    try:
-        event.synchronize()
-        future.set_result(None)
-    except Exception as error:
-        future.set_exception(error)
 
 
 def gpu_of(tensors: Sequence[torch.Tensor]) -> Optional[Gpu]:

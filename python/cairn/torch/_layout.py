@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 from cairn.torch._dtypes import NAME_OF
@@ -19,16 +21,13 @@ SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. sources: the local tensors of all pieces, in their order.
+    """tensors: as the request "plan" has them. names: of all objects. sources: (FQN, local tensor) of all pieces, in their order.
     groups: what else there is, by the first component of its name: ranks with an equal group share its bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
+    names: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     groups: dict = dataclasses.field(default_factory=dict)
-
-    def names(self) -> list:
-        """Of all objects."""
-        return [fqn for group in self.groups.values() for fqn in group.values]
 
     def objects(self) -> tuple[dict, bytes]:
         """(as in "save", the tail of that message)"""
@@ -51,34 +50,63 @@ class Group:
         return [len(self.tail) - len(data), len(data)]
 
 
-def layout_of(items: Iterable[WriteItem], planner: SavePlanner, ownership: Optional[Ownership]) -> Layout:
-    """Of the items of a local plan.
+class Recipe:
+    """What the layouts of all state dicts with the same names, types, shapes and placements have in common."""
 
-    ownership: decides which of them this rank writes; None: all. Raises TypeError or ValueError that names what cannot be saved.
-    """
-    layout, numbers = Layout(), {}
-    mappings = _private.mappings(planner)
-    for item in items:
-        fqn = item.index.fqn
-        path = list(mappings.get(fqn, (fqn,)))
-        if item.type == WriteItemType.BYTE_IO:
-            _add_object(layout, fqn, path, _object_entry(item, planner))
-            continue
-        tensor = planner.resolve_data(item)
-        _check(fqn, tensor)
-        if _is_small(item):
-            _add_object(layout, fqn, path, encode_tensor(tensor, NAME_OF[tensor.dtype]))
-            continue
+    def __init__(self, items: Iterable[WriteItem], planner: SavePlanner, ownership: Optional[Ownership]):
+        """items: of a local plan. ownership: decides which of them this rank writes; None: all.
+
+        Raises TypeError or ValueError that names what cannot be saved.
+        """
+        self._tensors: list = []
+        self._written: list = []  # the items of the pieces
+        self._others: list = []  # (item, path) of everything else
+        numbers: dict = {}
+        mappings = _private.mappings(planner)
+        for item in items:
+            path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
+            if item.type != WriteItemType.BYTE_IO:
+                _check(item.index.fqn, planner.resolve_data(item))
+            if item.type == WriteItemType.BYTE_IO or _is_small(item):
+                self._others.append((item, path))
+            else:
+                self._add_tensor(item, path, planner, numbers, ownership)
+        self._names = [item.index.fqn for item, _ in self._others]
+        self._written.sort(key=lambda item: numbers[item.index.fqn])
+
+    def _add_tensor(self, item: WriteItem, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]) -> None:
+        fqn, chunk = item.index.fqn, item.tensor_data.chunk
+        dtype = item.tensor_data.properties.dtype
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
-            described = {"fqn": fqn, "dtype": NAME_OF[tensor.dtype], "shape": list(item.tensor_data.size), "pieces": []}
-            layout.tensors.append({**described, "path": path} if path != [fqn] else described)
-        chunk = item.tensor_data.chunk
-        if tensor.numel() and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
-            layout.tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
-            layout.sources.append((numbers[fqn], tensor.detach()))
-    layout.sources = [source for _, source in sorted(layout.sources, key=lambda numbered: numbered[0])]
-    return layout
+            described = {"fqn": fqn, "dtype": NAME_OF[dtype], "shape": list(item.tensor_data.size), "pieces": []}
+            self._tensors.append({**described, "path": path} if path != [fqn] else described)
+        if math.prod(chunk.sizes) and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
+            self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
+            self._written.append(item)
+
+    def layout(self, planner: SavePlanner) -> Layout:
+        """Of the state dict that the planner has now."""
+        layout = Layout(self._tensors, self._names)
+        layout.sources = [(item.index.fqn, planner.resolve_data(item).detach()) for item in self._written]
+        for item, path in self._others:
+            _add_object(layout, item.index.fqn, path, _entry(item, planner))
+        return layout
+
+
+def signature_of(state_dict: dict, mappings: dict) -> Optional[list]:
+    """Equal where two flat state dicts have one Recipe, as long as the meshes in it live. None: of a kind that is not compared."""
+    kinds = [_kind_of(value) for value in state_dict.values()]
+    return None if None in kinds else [list(mappings.items()), kinds]
+
+
+def _kind_of(value: Any) -> Any:
+    kind = type(value)
+    if kind is DTensor:
+        return value.dtype, value.shape, value.placements, value.device, value.device_mesh
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return value.dtype, value.shape, value.layout, value.device
+    return None if isinstance(value, torch.Tensor) else "object"
 
 
 def _is_small(item: WriteItem) -> bool:
@@ -97,7 +125,10 @@ def _add_object(layout: Layout, fqn: str, path: list, entry: dict) -> None:
     group.values[fqn] = entry
 
 
-def _object_entry(item: WriteItem, planner: Any) -> dict:
+def _entry(item: WriteItem, planner: Any) -> dict:
+    if item.type != WriteItemType.BYTE_IO:
+        tensor = planner.resolve_data(item)
+        return encode_tensor(tensor, NAME_OF[tensor.dtype])
     if _private.looks_up(planner):
         return encode(_private.look_up(planner, item), item.index.fqn)
     return {"pickle": planner.resolve_data(item).getvalue()}

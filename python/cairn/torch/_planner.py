@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 
 from cairn.torch import _job
-from cairn.torch._layout import Layout, layout_of
+from cairn.torch._layout import Layout, Recipe, signature_of
 from cairn.torch._ownership import Ownership, Replicas
 from cairn.torch._saving import Staged
 
@@ -40,14 +40,12 @@ class CairnPlanner(DefaultSavePlanner):
         super().__init__()
         self.replicas = replicas
         self.staged: Optional[Staged] = None
-        self._held: list = []
 
     def set_up_planner(self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         self.staged = state_dict.get(STAGED)
         super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
-        self._held = create_default_local_save_plan(self.state_dict, is_coordinator=True).items
         self.plan = SavePlan([], planner_data=self.mappings)  # nothing for a coordinator to look at
         return self.plan
 
@@ -57,8 +55,32 @@ class CairnPlanner(DefaultSavePlanner):
 
     def layout(self) -> Layout:
         """What this rank holds and writes. Raises TypeError or ValueError that names what cannot be saved."""
+        return _recipes.of(self).layout(self)
+
+
+class _Recipes:
+    """The last one. To make it takes longer than anything else that a training waits for at a save."""
+
+    def __init__(self) -> None:
+        self._last: tuple = (None, None)
+
+    def of(self, planner: CairnPlanner) -> Recipe:
+        signature = signature_of(planner.state_dict, planner.mappings)
+        key = signature and [*signature, *_job.rank_and_world(), planner.replicas]
+        last, recipe = self._last
+        if key is None or key != last:
+            recipe = self._make(planner)
+            self._last = (key, recipe)
+        return recipe
+
+    @staticmethod
+    def _make(planner: CairnPlanner) -> Recipe:
+        items = create_default_local_save_plan(planner.state_dict, is_coordinator=True).items
         rank, world = _job.rank_and_world()
-        return layout_of(self._held, self, Ownership(rank, world, self.state_dict.values(), self.replicas))
+        return Recipe(items, planner, Ownership(rank, world, planner.state_dict.values(), planner.replicas))
+
+
+_recipes = _Recipes()
 
 
 class CairnLoadPlanner(DefaultLoadPlanner):

@@ -6,11 +6,14 @@ import dataclasses
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Optional, Union
 
-from cairn.torch import _job
-from cairn.torch._device import Copied
+from torch.optim import Optimizer
+
+from cairn.torch import _job, _optimizers
+from cairn.torch._device import Copying
 from cairn.torch._helper import Helper, helper
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
@@ -50,26 +53,43 @@ class SaveHandle(Future):
         super().__init__()
         self.staged: Future = Future()
         self.written: Future = Future()
-        self._copied: Optional[Copied] = None
+        self._copying: Optional[Copying] = None
 
     def wait_staged(self) -> None:
         """What this thread does to the tensors afterwards is not in the checkpoint. On a GPU the current stream waits, not the CPU."""
-        if self._copied is not None:
-            self._copied.wait()
+        if self._copying is not None:
+            self._copying.wait()
 
 
 class Staged:
-    """A state dict that is being copied into a segment."""
+    """A state dict with its place in a segment. It is copied there from `start` on."""
 
-    def __init__(self, layout: Layout, segment: Segment, free: Future, copied: Copied, used_by: Helper):
+    def __init__(self, layout: Layout, segment: Segment, free: Future, used_by: Helper, optimizers: Sequence[Optimizer]):
         self.layout = layout
         self.segment = segment
         self.free = free
-        self.copied = copied
         self.helper = used_by
+        self._started = False
+        self.copying = segment.copying(layout.sources, _optimizers.storages(optimizers))
+        layout.sources = []
+        self._optimizers = optimizers
+
+    def start(self) -> None:
+        """Begins to copy, once; returns when what no optimizer's step waits for is copied."""
+        if not self._started:
+            self._started = True
+            _optimizers.hold(self._optimizers, self.copying)
+            self.copying.start()
+
+    def release(self) -> None:
+        """The segment may be filled again, once no copy goes there any more."""
+        if self._started:
+            self.copying.future.add_done_callback(lambda _, free=self.free: _settle(free))
+        else:
+            _settle(self.free)
 
     def __del__(self) -> None:  # dropped before it was saved, or after
-        _settle(self.free)
+        self.release()
 
     def __reduce__(self):
         raise TypeError("a state dict staged by CairnStager stays in its process; use AsyncCheckpointerType.THREAD")
@@ -87,17 +107,16 @@ def _segments_of(current: Helper) -> Segments:
         return _segments
 
 
-def stage(layout: Layout) -> Staged:
-    """Begins to copy what this rank writes into shared memory. The Staged is given to one Save, or dropped."""
+def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
+    """Finds the shared memory that what this rank writes is copied into. The Staged is given to one Save, or dropped."""
+    waiting = _optimizers.listed(optimizers)
     current = helper()
     segment, free = _segments_of(current).take(layout, *_job.rank_and_world())
     try:
-        copied = segment.fill(layout.sources)
+        return Staged(layout, segment, free, current, waiting)
     except BaseException:
         free.set_result(None)
         raise
-    layout.sources = []
-    return Staged(layout, segment, free, copied, current)
 
 
 class Save:
@@ -121,38 +140,45 @@ class Save:
             self._helper.request("abort", nonce=self._nonce, error=f"{type(error).__name__}: {error}")
 
     def hand_over(self, staged: Staged) -> SaveHandle:
-        """Gives the staged state dict to the helper as soon as it is copied. Returns at once."""
+        """Gives the staged state dict to the helper, which writes what is copied while the rest still is."""
         if staged.helper is not self._helper:
             raise self._helper.death or staged.helper.death  # one was started after the other had ended
         handle = SaveHandle()
-        handle._copied = staged.copied
+        handle._copying = staged.copying
         self._helper.track(handle)
-        staged.copied.future.add_done_callback(lambda copied: self._send(copied, handle, staged))
+        self._send(handle, staged)
+        staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
+        staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
+        staged.start()
         return handle
 
-    def _send(self, copied: Future, handle: SaveHandle, staged: Staged) -> None:
+    def _send(self, handle: SaveHandle, staged: Staged) -> None:
+        objects, tail = staged.layout.objects()
+        saved = self._helper.request(
+            "save",
+            on_event=lambda event: self._written(handle, staged),
+            nonce=self._nonce,
+            plan=staged.segment.plan,
+            tail=tail,
+            objects=objects,
+            options=self._options.for_helper(),
+        )
+        saved.add_done_callback(lambda done: self._finish(done, handle, staged))
+
+    def _report(self, filled: int) -> None:
+        if self._helper.alive:
+            self._helper.request("copied", nonce=self._nonce, bytes=filled)
+
+    def _copied(self, copied: Future, handle: SaveHandle, staged: Staged) -> None:
         if (error := copied.exception()) is not None:
             self.abort(error)
-            return self._fail(handle, staged, error)
-        handle.staged.set_result(None)
-        try:
-            objects, tail = staged.layout.objects()
-            saved = self._helper.request(
-                "save",
-                on_event=lambda event: self._written(handle, staged),
-                nonce=self._nonce,
-                plan=staged.segment.plan,
-                tail=tail,
-                objects=objects,
-                options=self._options.for_helper(),
-            )
-        except Exception as error:
-            return self._fail(handle, staged, error)
-        saved.add_done_callback(lambda done: self._finish(done, handle, staged))
+            self._fail(handle, staged, error)
+        else:
+            _settle(handle.staged)
 
     @staticmethod
     def _written(handle: SaveHandle, staged: Staged) -> None:
-        _settle(staged.free)
+        staged.release()
         _settle(handle.written)
 
     def _finish(self, done: Future, handle: SaveHandle, staged: Staged) -> None:
@@ -165,7 +191,9 @@ class Save:
         """The begin's error says more than that of a save that could not begin."""
         if self._begun.done() and self._begun.exception() is not None:
             error = self._begun.exception()
-        _settle(staged.free)
+        staged.release()
+        if handle.done():
+            return
         for future in (handle.staged, handle.written, handle):
             if not future.done():
                 future.set_exception(error)

@@ -16,6 +16,7 @@ from cairn.torch import _device
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._helper import Helper
 from cairn.torch._layout import Layout
+from cairn.torch._optimizers import storage
 
 _SEGMENTS = 2
 logger = logging.getLogger("cairn.torch")
@@ -35,13 +36,16 @@ class Segment:
         self.written: Future = Future()
         self.written.set_result(None)
         self._helper = helper
-        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names())
+        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names)
         try:
             self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
         finally:
             for fd in reply.fds:
                 os.close(fd)
-        self._pieces = list(self._views(layout.tensors, reply.fields["offsets"]))
+        self._targets = list(self._views(layout.tensors, reply.fields["offsets"]))
+        self._begins = [at for places in reply.fields["offsets"] for at in places]
+        if self._begins != sorted(self._begins):
+            raise RuntimeError("cairn serve does not keep the order of the pieces; it and cairn.torch are of different versions")
         self._gpu: Optional[_device.Gpu] = None
 
     def _views(self, tensors: list, offsets: list):
@@ -51,17 +55,24 @@ class Segment:
                 size = math.prod(piece["extent"]) * dtype.itemsize
                 yield self._buffer[at : at + size].view(dtype).view(piece["extent"])
 
-    def fill(self, sources: list) -> _device.Copied:
-        """Begins to copy the pieces."""
-        if self._gpu is None and (gpu := _device.gpu_of(sources)) is not None:
+    def copying(self, sources: list, later: frozenset) -> _device.Copying:
+        """A copy of the sources, to be started. later: addresses of what is copied while training continues."""
+        if self._gpu is None and (gpu := _device.gpu_of([source for _, source in sources])) is not None:
             gpu.register(self._buffer)
             self._gpu = gpu
-        return _device.copy(self._pieces, sources, self._gpu)
+        pieces = [
+            _device.Piece(name, source, target, bool(later) and storage(source) in later) for (name, source), target in zip(sources, self._targets)
+        ]
+        return _device.Copying(pieces, self._gpu)
+
+    def filled(self, pieces: int) -> int:
+        """How many bytes of the memory, from its begin, are there when so many pieces are."""
+        return self._begins[pieces] if pieces < len(self._begins) else self._buffer.nbytes
 
     def forget(self) -> None:
         if self._gpu is not None:
             self._gpu.unregister(self._buffer)
-        self._pieces = []
+        self._targets = []
         self._helper.request("forget", plan=self.plan)
 
 
@@ -79,7 +90,7 @@ class Segments:
 
         Waits where two saves are being written, and says so once.
         """
-        key = (rank, world, layout.tensors, layout.names())
+        key = (rank, world, layout.tensors, layout.names)
         with self._lock:
             segment = self._free(key) or self._make(key, layout, rank, world)
             segment.written = Future()

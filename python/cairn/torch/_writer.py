@@ -14,8 +14,9 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from cairn.torch import _private
-from cairn.torch._device import Copied
-from cairn.torch._layout import layout_of
+from cairn.torch._device import Copying
+from cairn.torch._layout import Recipe
+from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import STAGED, CairnPlanner
 from cairn.torch._saving import Options, Save, SaveHandle, Staged, stage
@@ -75,46 +76,50 @@ class CairnWriter(StorageWriter):
 
 def _staged_by(planner: SavePlanner, plan: SavePlan) -> Staged:
     if not isinstance(planner, CairnPlanner):
-        return stage(layout_of(plan.items, planner, None))
+        return stage(Recipe(plan.items, planner, None).layout(planner))
     return planner.staged or stage(planner.layout())
 
 
 class CairnStager(AsyncStager):
     """``dcp.async_save(..., planner=CairnPlanner(), async_stager=CairnStager())``: copies once, straight into what is written.
 
-    Returns a Future from torch 2.9 on, so that dcp.async_save gives an AsyncSaveResponse; before, it waits for the copy.
+    optimizer: as of async_save. Returns a Future from torch 2.9 on, so that dcp.async_save gives an AsyncSaveResponse; before, it
+    waits for the copy.
     """
 
     _synchronize_after_execute = False
 
-    def __init__(self, replicas: Optional[Replicas] = None):
+    def __init__(self, replicas: Optional[Replicas] = None, optimizer: Optimizers = ()):
         self._replicas = replicas
-        self._copied: Optional[Copied] = None
+        self._optimizer = optimizer
+        self._copying: Optional[Copying] = None
 
     def stage(self, state_dict: dict) -> Union[dict, Future]:
         planner = CairnPlanner(self._replicas)
         planner.set_up_planner(state_dict)
         planner.create_local_plan()
-        staged = stage(planner.layout())
-        self._copied = staged.copied
+        staged = stage(planner.layout(), self._optimizer)
+        staged.start()
+        self._copying = staged.copying
         if not _private.async_save_takes_futures():
-            staged.copied.future.result()
+            staged.copying.future.result()
             return {STAGED: staged}
         future: Future = Future()
-        staged.copied.future.add_done_callback(lambda copied: _follow(copied, future, {STAGED: staged}))
+        waiting = [(future, staged)]  # not kept by the copy's own future, which this stager keeps
+        staged.copying.future.add_done_callback(lambda copied: _follow(copied, *waiting.pop()))
         return future
 
     def synchronize_staging(self) -> None:
         """What this thread does to the tensors afterwards is not in the checkpoint."""
-        if self._copied is not None:
-            self._copied.wait()
+        if self._copying is not None:
+            self._copying.wait()
 
     def close(self) -> None:
-        self._copied = None
+        self._copying = None
 
 
-def _follow(done: Future, future: Future, value: dict) -> None:
+def _follow(done: Future, future: Future, staged: Staged) -> None:
     if (error := done.exception()) is not None:
         future.set_exception(error)
     else:
-        future.set_result(value)
+        future.set_result({STAGED: staged})

@@ -43,12 +43,20 @@ class Trainer {
 
   // The reply to a request; events are passed over.
   Message Ask(json request, std::string tail = {}, int descriptor = -1) {
+    return Await(Send(std::move(request), std::move(tail), descriptor));
+  }
+  int64_t Send(json request, std::string tail = {}, int descriptor = -1) {
     request["id"] = ++id_;
     socket_->Send({std::move(request), std::move(tail)}, descriptor);
+    return id_;
+  }
+  // So are the replies to others.
+  Message Await(int64_t id) {
     while (true) {
       auto message = socket_->Receive();
       if (!message.ok() || !*message) return {};
-      if (!(*message)->packet.head.contains("event")) return std::move(**message);
+      const json& head = (*message)->packet.head;
+      if (!head.contains("event") && head["id"] == id) return std::move(**message);
     }
   }
 
@@ -80,18 +88,20 @@ class Trainer {
         .packet.head;
   }
   json Save() {
-    return Ask({{"do", "save"},
-                {"nonce", kNonce},
-                {"plan", 1},
-                {"objects", {{"train", {{"tail", {0, 0}}, {"values", {{"train.step", {{"json", "7"}}}}}}}}}})
-        .packet.head;
+    const int64_t id = HandOver();
+    Copied(kEverything);
+    return Await(id).packet.head;
   }
-
-  void HandOverAndDie() {
-    socket_->Send({{{"id", ++id_}, {"do", "save"}, {"nonce", kNonce}, {"plan", 1}}, {}});
-    Die();
+  int64_t HandOver() {
+    return Send(
+        {{"do", "save"},
+         {"nonce", kNonce},
+         {"plan", 1},
+         {"objects", {{"train", {{"tail", {0, 0}}, {"values", {{"train.step", {{"json", "7"}}}}}}}}}});
   }
+  void Copied(uint64_t bytes) { Send({{"do", "copied"}, {"nonce", kNonce}, {"bytes", bytes}}); }
 
+  static constexpr uint64_t kEverything = 1 << 30;
   static constexpr const char* kNonce = "00112233aabbccdd";
 
  private:
@@ -169,6 +179,36 @@ TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
       << reply;
 }
 
+TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
+  const TempDir dir;
+  std::thread second([&] {
+    Trainer trainer;
+    trainer.Plan(1, 2, 2, kRows, 2);
+    trainer.Begin(dir / "run", 1, 2);
+    trainer.HandOver();
+    trainer.Copied(kPageBytes);
+    trainer.Die();
+  });
+  Trainer trainer;
+  trainer.Plan(0, 2, 0, 2, 1);
+  trainer.Begin(dir / "run", 0, 2);
+  const json reply = trainer.Save();
+  second.join();
+  EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
+      << reply;
+}
+
+TEST(ServeTest, ACopyThatIsGivenUpEndsTheSave) {
+  const TempDir dir;
+  Trainer trainer;
+  trainer.Plan(0, 1, 0, kRows, 1);
+  trainer.Begin(dir / "run", 0, 1);
+  const int64_t id = trainer.HandOver();
+  trainer.Send({{"do", "abort"}, {"nonce", Trainer::kNonce}, {"error", "a was changed"}});
+  EXPECT_EQ(trainer.Await(id).packet.head["error"], "a was changed");
+  EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
+}
+
 TEST(ServeTest, ARankThatIsLateIsNamedAndHearsOfItWhenItComes) {
   const TempDir dir;
   Trainer trainer;
@@ -194,7 +234,9 @@ TEST(ServeTest, ASaveThatWasHandedOverOutlivesItsTrainer) {
   Trainer trainer;
   trainer.Plan(0, 1, 0, kRows, 1);
   trainer.Begin(dir / "run", 0, 1);
-  trainer.HandOverAndDie();
+  trainer.HandOver();
+  trainer.Copied(Trainer::kEverything);
+  trainer.Die();
   EXPECT_TRUE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
