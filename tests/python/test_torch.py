@@ -28,7 +28,8 @@ import cairn.torch  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn.torch import _device, _helper, _job, _objects, _ownership, _windows  # noqa: E402
+from cairn import _helper  # noqa: E402
+from cairn.torch import _device, _job, _objects, _ownership, _windows  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
@@ -397,8 +398,8 @@ class FakeHelperTest(ProcessTest):
     def test_the_end_of_python_waits_for_saves(self):
         held = self.hold()
         code = f"""
-import torch, cairn.torch, cairn.torch._helper, threading, os
-cairn.torch._helper._PATIENCE = 0.1
+import torch, cairn.torch, cairn._helper, threading, os
+cairn._helper._PATIENCE = 0.1
 cairn.torch.async_save({{"w": torch.ones(4000)}}, {self.directory!r}, 3)
 threading.Timer(0.5, lambda: os.unlink({str(held)!r})).start()
 """

@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 
+from cairn._helper import Helper, helper
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._helper import Helper, helper
 from cairn.torch._objects import decode
 from cairn.torch._planner import CairnLoadPlanner
 from cairn.torch._windows import Box, read_boxes

@@ -9,9 +9,9 @@ import threading
 from concurrent.futures import Future
 from typing import NamedTuple, Optional, Union
 
+from cairn._helper import Helper, helper
 from cairn.torch import _job
 from cairn.torch._device import Copied
-from cairn.torch._helper import Helper, helper
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
 

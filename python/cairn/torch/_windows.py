@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from cairn.torch._helper import Helper
+from cairn._helper import Helper
 from cairn.torch._staging import map_bytes
 
 WINDOW = 256 << 20

@@ -19,7 +19,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Callable, Optional
 
 from cairn._command import program
-from cairn.torch._errors import HelperDied, exception_of
+from cairn._errors import HelperDied, exception_of
 
 _LENGTHS = struct.Struct("<IQ")
 _MAX_FDS = 4
