@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import collections
 import json
 import os
 import socket
@@ -47,6 +48,7 @@ class Helper:
         self._state = threading.Lock()  # of the three below
         self._waiting: dict[int, tuple[Future, Optional[Callable[[str], None]]]] = {}
         self._last = 0
+        self._dropped: collections.deque[int] = collections.deque()
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over and not ended
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
@@ -78,6 +80,8 @@ class Helper:
 
         on_event: called with the name of each event, by the thread that receives.
         """
+        if self._dropped and do != "close":
+            self._close_dropped()
         number, future = self.next_number(), Future()
         with self._state:
             if self._death is not None:
@@ -90,6 +94,17 @@ class Helper:
         except OSError:
             pass  # the receiving thread notices, too, and fails what waits
         return future
+
+    def drop(self, handle: int) -> None:
+        """Closes a checkpoint with the next request: for ``__del__``, which may be called where this thread holds our locks."""
+        self._dropped.append(handle)
+
+    def _close_dropped(self) -> None:
+        try:
+            while True:
+                self.request("close", handle=self._dropped.popleft())
+        except IndexError:
+            pass
 
     def ask(self, do: str, **fields: Any) -> Reply:
         """Asks and waits."""

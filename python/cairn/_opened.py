@@ -50,3 +50,7 @@ class Opened:
     def close(self) -> None:
         if self.helper.alive:
             self.helper.request("close", handle=self.handle)
+
+    def drop(self) -> None:
+        """Closes it from ``__del__``."""
+        self.helper.drop(self.handle)

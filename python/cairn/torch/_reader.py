@@ -93,7 +93,7 @@ class CairnReader(StorageReader):
 
     def __del__(self) -> None:
         if getattr(self, "_opened", None) is not None:
-            self.close()
+            self._opened.drop()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._opened.metadata()
