@@ -60,6 +60,13 @@ class Checkpoint(Mapping[str, Tensor]):
     same parameter, which ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is, too. In a step of `cairn.torch` it is the name in the
     state dict that was saved: "model.0.weight", "optim.state.0.weight.exp_avg".
 
+    >>> import cairn
+    >>> checkpoint = cairn.open("run")
+    >>> checkpoint.roles()
+    ['weight', 'master', 'exp_avg', 'exp_avg_sq', 'rng']
+    >>> sorted(checkpoint.match("layers.0.mlp.*.weight", role="weight"))
+    ['layers.0.mlp.down.weight', 'layers.0.mlp.up.weight']
+
     Any thread may read. After a fork, and where its process `cairn serve` was killed, it is opened again when it is next read.
     """
 
@@ -69,7 +76,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._lock = threading.Lock()
         self._lock_of = os.getpid()
         self._opened = Opened(path)
-        self._again = self._opened.directory if os.path.exists(self._opened.directory) else os.path.abspath(path)
+        self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)  # a run may have a newer step then
         self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
         self._by_role = {(tensor.name, tensor.role): tensor for tensor in self._tensors.values()}
 
@@ -195,5 +202,13 @@ def open(path: Path, *, verify: bool = True) -> Checkpoint:
     slice alone.
 
     Raises FileNotFoundError, CorruptError or NotSupported, which name the file.
+
+    >>> import cairn
+    >>> with cairn.open("run") as checkpoint:
+    ...     weight = checkpoint["layers.0.mlp.up.weight"]
+    ...     print(weight)
+    ...     print(weight[:2, -3:].shape, checkpoint["layers.0.mlp.up.weight", "exp_avg"].dtype, checkpoint.step)
+    <cairn tensor layers.0.mlp.up.weight: bf16 [64, 16], 2.05 kB>
+    (2, 3) fp32 100
     """
     return Checkpoint(path, verify)

@@ -67,6 +67,13 @@ def diff(
     A row has "tensor" and "difference": "values" with "elements", "differing", "beyond_tolerance", "max_abs", "max_rel", "max_ulp",
     "relative_norm", "cosine", "first_element"; "only in A", "only in B", shapes or types with "a" and "b".
     Raises FileNotFoundError, CorruptError, NotSupported or CairnError, which name the file.
+
+    >>> import cairn
+    >>> rows = cairn.diff("run", "other", ignore=["optimizer"])
+    >>> rows.equal, len(rows), rows[0]["difference"]
+    (False, 36, 'values')
+    >>> cairn.diff("run", "release", ignore=["optimizer"]).equal
+    True
     """
     allowed = [f"{glob}={_tolerance(limits)}" for glob, limits in (tolerance or {}).items()]
     found = _json("diff", [a, b], _flags(ignore=list(ignore), tolerance=allowed, atol=atol, rtol=rtol, **options), opens=True)
@@ -85,6 +92,10 @@ def report(logs: Paths, **options: Any) -> Rows:
 
     A row is a run: "file", "status", "sec_per_it", "tflops", "tokens_per_s", "loss", "tp", "pp", "dp" and so on; None is unknown.
     Raises FileNotFoundError, ValueError for an option that is none, and CairnError.
+
+    >>> import cairn
+    >>> cairn.report("train.log", gpus=8)[0]["sec_per_it"]
+    0.8125
     """
     rows = Rows(_uniform(_json("report", _listed(logs), _flags(**options))))
     rows.title = f"{len(rows)} run" + "s" * (len(rows) != 1)
@@ -96,6 +107,10 @@ def ls(paths: Paths, **options: Any) -> Rows:
 
     paths: runs, steps, or directories of runs. options: flags of `cairn ls`: ``store="/archive"``, ``purge_days=60``.
     Raises FileNotFoundError and CairnError.
+
+    >>> import cairn
+    >>> [(row["step"], row["state"], row["topology.tp"]) for row in cairn.ls("run")]
+    [(100, 'committed', 2)]
     """
     found = _json("ls", _listed(paths), _flags(**options))
     facts = [{key: value for key, value in one.items() if key != "steps"} for one in found]
@@ -110,6 +125,10 @@ def verify(path: Path, **options: Any) -> Problems:
     path: a step, a run (its newest step), `STORE:RUN@STEP`, or another system's checkpoint.
     options: flags of `cairn verify`: ``values=True``, ``sample="5%"``, ``all=True``, ``record=False``.
     Raises FileNotFoundError and CairnError where it cannot be checked; a damaged checkpoint is no error here, but rows.
+
+    >>> import cairn
+    >>> cairn.verify("run", record=False).ok
+    True
     """
     if options.pop("record", True) is False:
         options["no_record"] = True

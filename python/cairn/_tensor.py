@@ -30,6 +30,13 @@ class Tensor:
     read, in the checkpoint's own pieces. Each read gives a new array. bf16 and fp8, which numpy does not have, become float32, which
     holds their values exactly; ``t.bits`` has them as they are.
 
+    >>> import cairn
+    >>> t = cairn.open("run")["embedding.word.weight"]
+    >>> t.dtype, t.shape, t.nbytes
+    ('bf16', (50, 16), 1600)
+    >>> t[::10, 0].dtype, t.bits[::10, 0].dtype
+    (dtype('float32'), dtype('uint16'))
+
     Reading raises CorruptError where bytes are not what was saved, and names the file; OSError; ValueError where the checkpoint is closed.
     """
 
