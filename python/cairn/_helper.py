@@ -42,7 +42,7 @@ class Helper:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen([program(), "serve"], stdin=theirs, start_new_session=True)
+            self._process = subprocess.Popen([program(), "serve"], stdin=theirs.fileno(), start_new_session=True)
         self._socket = ours
         self._sending = threading.Lock()
         self._state = threading.Lock()  # of the three below
@@ -82,7 +82,8 @@ class Helper:
         """
         if self._dropped and do != "close":
             self._close_dropped()
-        number, future = self.next_number(), Future()
+        number = self.next_number()
+        future: Future = Future()
         with self._state:
             if self._death is not None:
                 raise self._death

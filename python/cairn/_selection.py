@@ -36,8 +36,10 @@ class Selection:
 
     def places(self, offset: Sequence[int], extent: Sequence[int]) -> Optional[tuple[tuple, tuple]]:
         """(slices of the wanted, slices of the box) that are the same elements; None where the box has none."""
-        pairs = [_place(*one) for one in zip(self.ranges, offset, extent)]
-        return None if None in pairs else (tuple(to for to, _ in pairs), tuple(of for _, of in pairs))
+        pairs = [pair for one in zip(self.ranges, offset, extent) if (pair := _place(*one)) is not None]
+        if len(pairs) < len(self.ranges):
+            return None
+        return tuple(to for to, _ in pairs), tuple(of for _, of in pairs)
 
 
 def select(shape: Sequence[int], index: Any) -> Selection:

@@ -13,7 +13,7 @@ from cairn._show import size_text
 from cairn._windows import Box
 
 if TYPE_CHECKING:
-    import numpy
+    from numpy import ndarray
 
 
 class Source(Protocol):
@@ -94,11 +94,11 @@ class Tensor:
         """An array of the selected values; a number where numpy would give one. Raises IndexError and TypeError as numpy does."""
         return self._read(select(self.shape, index))
 
-    def numpy(self) -> numpy.ndarray:
+    def numpy(self) -> ndarray:
         """All values, in the tensor's shape."""
         return self[...]
 
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> ndarray:
         if copy is False:
             raise ValueError("the values are in a file: an array of them is always a copy")
         array = self.numpy()

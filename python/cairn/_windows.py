@@ -54,7 +54,8 @@ def split(box: Box, limit: int) -> Iterator[Box]:
 
 def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
     """Lists of (box, where it begins in a window of `limit` bytes), in the order of the boxes."""
-    batch, end = [], 0
+    batch: list = []
+    end = 0
     for box in boxes:
         if batch and (end + box.nbytes > limit or len(batch) == _MAX_BOXES):
             yield batch
