@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -77,6 +78,26 @@ class WheelTest(unittest.TestCase):
                 cairn.run(["verify", step, "--structure", "--hash", "--no-record"], capture=True)
                 printed = json.loads(cairn.run(["fingerprint", "--json", step], capture=True).stdout)
                 self.assertEqual(printed["fingerprint"], fingerprint, run)
+
+    def test_it_opens_steps(self):
+        golden = ROOT / "tests/golden/steps-1"
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run(["tar", "xJf", golden / "steps.tar.xz", "-C", directory], check=True)
+            for run in json.loads((golden / "fingerprints.json").read_text()):
+                with cairn.open(pathlib.Path(directory) / run) as checkpoint:
+                    self.assertGreater(len(checkpoint), 10)
+                    for tensor in checkpoint.values():
+                        self.assertEqual(len(tensor.tobytes()), tensor.nbytes)
+                    if importlib.util.find_spec("numpy"):
+                        self.assertEqual(tensor.bits[...].tobytes(), tensor.tobytes())
+                    else:
+                        self.assertRaisesRegex(ImportError, "pip install numpy", tensor.numpy)
+
+    def test_its_modules_are_in_it(self):
+        package = ROOT / "python/cairn"
+        installed = pathlib.Path(cairn.__file__).parent
+        for module in [*package.rglob("*.py"), package / "py.typed"]:
+            self.assertEqual((installed / module.relative_to(package)).read_bytes(), module.read_bytes(), module)
 
     def test_it_reads_a_log(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -30,7 +30,8 @@ import cairn.torch  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn.torch import _device, _helper, _job, _objects, _ownership, _saving, _windows  # noqa: E402
+from cairn import _helper, _windows  # noqa: E402
+from cairn.torch import _device, _job, _objects, _ownership, _reader, _saving  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
@@ -206,15 +207,20 @@ class WindowsTest(unittest.TestCase):
         for shape, limit in [((10, 7), 64), ((3, 5, 8), 100), ((1, 1, 40), 12), ((5,), 4), ((2, 3), 1000), ((), 8)]:
             target = torch.full(shape, -1, dtype=torch.int32)
             whole = torch.arange(target.numel(), dtype=torch.int32).view(shape)
-            for part in _windows.split(_windows.Box(0, [0] * len(shape), torch.int32, target), limit):
+            for part in _windows.split(_reader.box_of(0, [0] * len(shape), torch.int32, target), limit):
                 self.assertLessEqual(part.nbytes, limit)
-                part.target.copy_(whole[tuple(slice(at, at + extent) for at, extent in zip(part.offset, part.target.shape))])
+                values = whole[tuple(slice(at, at + extent) for at, extent in zip(part.offset, part.extent))]
+                part.deliver(memoryview(bytearray(values.numpy().tobytes())), part.offset, part.extent)
             self.assertTrue(torch.equal(target, whole), shape)
 
     def test_batches_fill_a_window(self):
-        boxes = [_windows.Box(number, [0], torch.uint8, torch.empty(size)) for number, size in enumerate([10, 64, 65, 190, 256, 1])]
+        boxes = [_windows.Box(number, [0], [size], 1, None) for number, size in enumerate([10, 64, 65, 190, 256, 1])]
         filled = [[(box.tensor, at) for box, at in batch] for batch in _windows.batches(boxes, 256)]
         self.assertEqual(filled, [[(0, 0), (1, 64), (2, 128)], [(3, 0)], [(4, 0)], [(5, 0)]])
+
+    def test_a_request_has_so_many_boxes(self):
+        boxes = [_windows.Box(0, [number], [1], 1, None) for number in range(10_000)]
+        self.assertEqual([len(batch) for batch in _windows.batches(boxes, 1 << 30)], [4096, 4096, 1808])
 
 
 class FakeCuda:
@@ -426,8 +432,8 @@ class FakeHelperTest(ProcessTest):
     def test_the_end_of_python_waits_for_saves(self):
         held = self.hold()
         code = f"""
-import torch, cairn.torch, cairn.torch._helper, threading, os
-cairn.torch._helper._PATIENCE = 0.1
+import torch, cairn.torch, cairn._helper, threading, os
+cairn._helper._PATIENCE = 0.1
 cairn.torch.async_save({{"w": torch.ones(4000)}}, {self.directory!r}, 3)
 threading.Timer(0.5, lambda: os.unlink({str(held)!r})).start()
 """

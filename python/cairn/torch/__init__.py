@@ -5,8 +5,8 @@
 docs/guide/save-from-pytorch.md is for users.
 """
 
+from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed
 from cairn.torch._api import async_save, load, save
-from cairn.torch._errors import CorruptError, HelperDied, NotSupported, SaveFailed
 from cairn.torch._objects import PickleRefused
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner, LoadMismatch
 from cairn.torch._reader import CairnReader

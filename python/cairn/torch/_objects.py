@@ -17,7 +17,9 @@ from typing import Any, Callable
 
 import torch
 
-TAG = "__cairn__"
+from cairn import _values
+from cairn._values import TAG
+
 _MAX_DEPTH = 64
 _INT64 = range(-(2**63), 2**63)
 
@@ -50,7 +52,7 @@ def encode(value: Any, name: str) -> dict:
 def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
     """What `encode` was given. Raises PickleRefused for a pickle that is not allowed."""
     if "json" in entry:
-        return _from_json(json.loads(entry["json"]))
+        return _values.from_json(json.loads(entry["json"]), _DECODERS)
     if not allow_pickle:
         raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
@@ -165,33 +167,6 @@ _ENCODERS: dict = {
 }
 
 
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if TAG not in value:
-        return {key: _from_json(item) for key, item in value.items()}
-    if value[TAG] not in _DECODERS:
-        raise ValueError(f"a value of the type {value[TAG]!r}, which this version of cairn does not know; install a newer one")
-    return _DECODERS[value[TAG]](value)
-
-
-def _items(value: dict) -> list:
-    return [_from_json(item) for item in value["items"]]
-
-
-def _data(value: dict) -> bytes:
-    return base64.b64decode(value["data"])
-
-
-def _numpy_of(value: dict) -> Any:
-    import numpy
-
-    flat = numpy.frombuffer(_data(value), dtype=numpy.dtype(value["dtype"]))
-    return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
-
-
 def _torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
@@ -199,27 +174,16 @@ def _torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _tensor_of(value: dict) -> torch.Tensor:
-    dtype, data = _torch_dtype(value["dtype"]), bytearray(_data(value))
+def _tensor_of(value: dict, _: dict) -> torch.Tensor:
+    dtype, data = _torch_dtype(value["dtype"]), bytearray(_values.data(value))
     flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
     return flat.reshape(value["shape"])
 
 
 _DECODERS: dict = {
-    "int": lambda value: int(value["value"]),
-    "float": lambda value: float(value["value"]),
-    "str": lambda value: base64.b64decode(value["utf16"]).decode("utf-16-le", "surrogatepass"),
-    "dict": lambda value: dict(_items(value)),
-    "OrderedDict": lambda value: collections.OrderedDict(_items(value)),
-    "tuple": lambda value: tuple(_items(value)),
-    "torch.Size": lambda value: torch.Size(_items(value)),
-    "set": lambda value: set(_items(value)),
-    "frozenset": lambda value: frozenset(_items(value)),
-    "bytes": _data,
-    "bytearray": lambda value: bytearray(_data(value)),
-    "torch.dtype": lambda value: _torch_dtype(value["name"]),
-    "torch.device": lambda value: torch.device(value["name"]),
-    "numpy": _numpy_of,
-    "ndarray": _numpy_of,
+    **_values.DECODERS,
+    "torch.Size": lambda value, decoders: torch.Size(_values.items(value, decoders)),
+    "torch.dtype": lambda value, _: _torch_dtype(value["name"]),
+    "torch.device": lambda value, _: torch.device(value["name"]),
     "tensor": _tensor_of,
 }

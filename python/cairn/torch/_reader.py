@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -17,30 +18,15 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 
+from cairn._opened import Opened
+from cairn._windows import Box, read_boxes
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._helper import Helper, helper
 from cairn.torch._objects import decode
 from cairn.torch._planner import CairnLoadPlanner
-from cairn.torch._windows import Box, read_boxes
 
 
-class Opened:
-    """A checkpoint that the helper has open. path: a step, a run (its newest step that opens), or another system's checkpoint."""
-
-    def __init__(self, path: Union[str, os.PathLike]):
-        self.helper: Helper = helper()
-        reply = self.helper.ask("open", path=os.path.abspath(path))
-        fields = reply.fields
-        self.handle: int = fields["handle"]
-        self.directory: str = fields["dir"]
-        self.step: int = fields["step"]
-        self.state: dict = fields.get("state", {})
-        self.model: dict = fields.get("model", {})
-        numbered = enumerate(fields["tensors"])  # one without a name holds objects
-        self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None}
-        self.objects: dict = fields["objects"]
-        self._paths: dict = fields["paths"]
-        self._tail = reply.tail
+class TorchOpened(Opened):
+    """With what torch wants to know of it."""
 
     def metadata(self) -> Metadata:
         """As DCP has it, with one chunk for each tensor: so DCP asks for the very boxes that a rank holds."""
@@ -49,26 +35,27 @@ class Opened:
             size = torch.Size(tensor["shape"])
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
-        return Metadata(entries, planner_data={fqn: self._path(fqn) for fqn in entries})
+        return Metadata(entries, planner_data={fqn: self.path(fqn) or (fqn,) for fqn in entries})
 
     def value(self, fqn: str, allow_pickle: bool) -> Any:
         """The object of that name. Raises PickleRefused."""
-        entry = self.objects[fqn]
-        if "pickle" in entry:
-            begin, count = entry["pickle"]
-            entry = {"pickle": self._tail[begin : begin + count]}
-        return decode(entry, fqn, allow_pickle)
+        return decode(self.entry(fqn), fqn, allow_pickle)
 
-    def _path(self, fqn: str) -> tuple:
-        return tuple(self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or (fqn,))
+    def box(self, item: ReadItem, target: torch.Tensor) -> Box:
+        """What fills the target, which has the box's shape."""
+        number, tensor = self.tensors[item.storage_index.fqn]
+        return box_of(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
 
-    def check(self) -> None:
-        """What was read counts only after this. Raises CorruptError where a record of another system's file is not what its CRC-32 says."""
-        self.helper.ask("check", handle=self.handle)
 
-    def close(self) -> None:
-        if self.helper.alive:
-            self.helper.request("close", handle=self.handle)
+def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch.Tensor) -> Box:
+    """dtype: of the saved bytes."""
+
+    def deliver(elements: memoryview, begin: Sequence[int], extent: Sequence[int]) -> None:
+        part = tuple(slice(at - first, at - first + count) for at, first, count in zip(begin, offset, extent))
+        with torch.no_grad():
+            target[part].copy_(torch.frombuffer(elements, dtype=dtype).view(tuple(extent)))
+
+    return Box(number, offset, target.shape, dtype.itemsize, deliver)
 
 
 class CairnReader(StorageReader):
@@ -80,7 +67,7 @@ class CairnReader(StorageReader):
 
     def __init__(self, path: Union[str, os.PathLike], allow_pickle: bool = False):
         self._allow_pickle = allow_pickle
-        self._opened: Optional[Opened] = None
+        self._opened: Optional[TorchOpened] = None
         self.reset(path)
 
     @property
@@ -91,7 +78,7 @@ class CairnReader(StorageReader):
         """checkpoint_id: another path."""
         if checkpoint_id is not None:
             self.close()
-            self._opened = Opened(checkpoint_id)
+            self._opened = TorchOpened(checkpoint_id)
 
     def close(self) -> None:
         if self._opened is not None:
@@ -106,7 +93,7 @@ class CairnReader(StorageReader):
 
     def __del__(self) -> None:
         if getattr(self, "_opened", None) is not None:
-            self.close()
+            self._opened.drop()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._opened.metadata()
@@ -125,7 +112,7 @@ class CairnReader(StorageReader):
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
         objects = [(item, self._opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
         targets = [planner.resolve_tensor(item).detach() for item in tensors]
-        read_boxes(self._opened.helper, self._opened.handle, map(self._box, tensors, targets))
+        read_boxes(self._opened.helper, self._opened.handle, map(self._opened.box, tensors, targets))
         self._opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)
@@ -138,10 +125,6 @@ class CairnReader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
         return os.path.exists(checkpoint_id)
-
-    def _box(self, item: ReadItem, target: torch.Tensor) -> Box:
-        number, tensor = self._opened.tensors[item.storage_index.fqn]
-        return Box(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
 
 
 def _give_object(planner: LoadPlanner, item: ReadItem, value: Any) -> None:

@@ -12,9 +12,9 @@ from typing import NamedTuple, Optional, Union
 
 from torch.optim import Optimizer
 
+from cairn._helper import Helper, helper
 from cairn.torch import _job, _optimizers
 from cairn.torch._device import Copying
-from cairn.torch._helper import Helper, helper
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
 

@@ -12,9 +12,9 @@ from typing import Optional
 
 import torch
 
+from cairn._helper import Helper
 from cairn.torch import _device
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._helper import Helper
 from cairn.torch._layout import Layout
 from cairn.torch._optimizers import storage
 

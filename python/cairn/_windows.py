@@ -5,31 +5,36 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Callable
 
-import torch
-
-from cairn.torch._helper import Helper
-from cairn.torch._staging import map_bytes
+from cairn._helper import Helper
 
 WINDOW = 256 << 20
 _IN_FLIGHT = 2
 _ALIGNMENT = 64
+_MAX_BOXES = 4096  # of one request
+
+# (elements in row-major order, where they begin in the tensor, how many there are along each dimension)
+Deliver = Callable[[memoryview, Sequence[int], Sequence[int]], None]
 
 
 @dataclasses.dataclass
 class Box:
-    """tensor: its number in the opened checkpoint. offset: in the whole tensor. dtype: of the saved bytes. target: of the box's shape."""
+    """tensor: its number in the opened checkpoint. offset: in the whole tensor. deliver: takes the values of the box, or of parts of it."""
 
     tensor: int
     offset: Sequence[int]
-    dtype: torch.dtype
-    target: torch.Tensor
+    extent: Sequence[int]
+    itemsize: int
+    deliver: Deliver
 
     @property
     def nbytes(self) -> int:
-        return self.target.numel() * self.dtype.itemsize
+        return math.prod(self.extent) * self.itemsize
 
 
 def split(box: Box, limit: int) -> Iterator[Box]:
@@ -37,20 +42,22 @@ def split(box: Box, limit: int) -> Iterator[Box]:
     if box.nbytes <= limit:
         yield box
         return
-    dimension = next(at for at, extent in enumerate(box.target.shape) if extent > 1)
-    extent = box.target.shape[dimension]
+    dimension = next(at for at, extent in enumerate(box.extent) if extent > 1)
+    extent = box.extent[dimension]
     rows = max(1, limit // (box.nbytes // extent))
     for begin in range(0, extent, rows):
-        target = box.target.narrow(dimension, begin, min(rows, extent - begin))
-        offset = [at + begin * (number == dimension) for number, at in enumerate(box.offset)]
-        yield from split(Box(box.tensor, offset, box.dtype, target), limit)
+        offset, part = list(box.offset), list(box.extent)
+        offset[dimension] += begin
+        part[dimension] = min(rows, extent - begin)
+        yield from split(dataclasses.replace(box, offset=offset, extent=part), limit)
 
 
 def batches(boxes: Iterable[Box], limit: int) -> Iterator[list]:
     """Lists of (box, where it begins in a window of `limit` bytes), in the order of the boxes."""
-    batch, end = [], 0
+    batch: list = []
+    end = 0
     for box in boxes:
-        if batch and end + box.nbytes > limit:
+        if batch and (end + box.nbytes > limit or len(batch) == _MAX_BOXES):
             yield batch
             batch, end = [], 0
         batch.append((box, end))
@@ -66,19 +73,18 @@ class _Window:
         fd = os.memfd_create("cairn-window", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            self._bytes = map_bytes(fd, size)
+            self._bytes = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED))
             helper.request("window", fds=(fd,), window=self._number).result()
         finally:
             os.close(fd)
 
-    def read(self, handle: int, batch: list):
-        wanted = [{"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.target.shape), "at": at} for box, at in batch]
+    def read(self, handle: int, batch: list) -> Future:
+        wanted = [{"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.extent), "at": at} for box, at in batch]
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
 
     def copy_out(self, batch: list) -> None:
-        with torch.no_grad():
-            for box, at in batch:
-                box.target.copy_(self._bytes[at : at + box.nbytes].view(box.dtype).view(box.target.shape))
+        for box, at in batch:
+            box.deliver(self._bytes[at : at + box.nbytes], box.offset, box.extent)
 
     def close(self) -> None:
         if self._helper.alive:
@@ -86,7 +92,7 @@ class _Window:
 
 
 def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = WINDOW) -> None:
-    """Fills the targets of all boxes from the opened checkpoint `handle`. Raises what the helper's errors are."""
+    """Delivers the values of all boxes of the opened checkpoint `handle`. Raises what the helper's errors are."""
     parts = [part for box in boxes if box.nbytes for part in split(box, window)]
     parts.sort(key=lambda part: (part.tensor, *part.offset))  # as they lie in the files
     if not parts:

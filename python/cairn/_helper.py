@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import collections
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Callable, Optional
 
 from cairn._command import program
-from cairn.torch._errors import HelperDied, exception_of
+from cairn._errors import HelperDied, exception_of
 
 _LENGTHS = struct.Struct("<IQ")
 _MAX_FDS = 4
@@ -41,12 +42,13 @@ class Helper:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen([program(), "serve"], stdin=theirs, start_new_session=True)
+            self._process = subprocess.Popen([program(), "serve"], stdin=theirs.fileno(), start_new_session=True)
         self._socket = ours
         self._sending = threading.Lock()
         self._state = threading.Lock()  # of the three below
         self._waiting: dict[int, tuple[Future, Optional[Callable[[str], None]]]] = {}
         self._last = 0
+        self._dropped: collections.deque[int] = collections.deque()
         self._death: Optional[HelperDied] = None
         self.saves: set[Future] = set()  # handed over and not ended
         self._receiver = threading.Thread(target=self._receive, name="cairn-helper", daemon=True)
@@ -78,7 +80,10 @@ class Helper:
 
         on_event: called with the name of each event, by the thread that receives.
         """
-        number, future = self.next_number(), Future()
+        if self._dropped and do != "close":
+            self._close_dropped()
+        number = self.next_number()
+        future: Future = Future()
         with self._state:
             if self._death is not None:
                 raise self._death
@@ -90,6 +95,17 @@ class Helper:
         except OSError:
             pass  # the receiving thread notices, too, and fails what waits
         return future
+
+    def drop(self, handle: int) -> None:
+        """Closes a checkpoint with the next request: for ``__del__``, which may be called where this thread holds our locks."""
+        self._dropped.append(handle)
+
+    def _close_dropped(self) -> None:
+        try:
+            while True:
+                self.request("close", handle=self._dropped.popleft())
+        except IndexError:
+            pass
 
     def ask(self, do: str, **fields: Any) -> Reply:
         """Asks and waits."""

@@ -1,0 +1,16 @@
+"""Names of types in a checkpoint (ckpt/FORMAT.md), with the bytes of an element."""
+
+ITEMSIZE = {
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}

@@ -1,0 +1,56 @@
+"""A checkpoint that the helper has open, as it tells it."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional, Union
+
+from cairn._helper import Helper, helper
+
+
+class Opened:
+    """path: a step, a run (its newest step that opens), or another system's checkpoint.
+
+    Opened here: FileNotFoundError, CorruptError, NotSupported.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike]):
+        self.helper: Helper = helper()
+        reply = self.helper.ask("open", path=os.path.abspath(path))
+        fields = reply.fields
+        self.handle: int = fields["handle"]
+        self.directory: str = fields["dir"]
+        self.step: int = fields["step"]
+        self.foreign: bool = fields["format"] == "foreign"
+        self.state: dict = fields.get("state", {})
+        self.model: dict = fields.get("model", {})
+        numbered = enumerate(fields["tensors"])  # one without a name holds objects
+        self.tensors: dict = {tensor["fqn"]: (number, tensor) for number, tensor in numbered if tensor["fqn"] is not None}
+        self.objects: dict = fields["objects"]
+        self._paths: dict = fields["paths"]
+        self._tail = reply.tail
+
+    def entry(self, fqn: str) -> dict:
+        """Of an object: ``{"json": TEXT}`` or ``{"pickle": bytes}``."""
+        entry = self.objects[fqn]
+        if "pickle" not in entry:
+            return entry
+        begin, count = entry["pickle"]
+        return {"pickle": self._tail[begin : begin + count]}
+
+    def path(self, fqn: str) -> Optional[tuple]:
+        """The keys and list positions that lead to it in the state dict that was saved; None where its name is its key."""
+        path = self.objects.get(fqn, {}).get("path") or self._paths.get(fqn)
+        return tuple(path) if path else None
+
+    def check(self) -> None:
+        """What was read counts only after this. Raises CorruptError where a record of another system's file is not what its CRC-32 says."""
+        self.helper.ask("check", handle=self.handle)
+
+    def close(self) -> None:
+        if self.helper.alive:
+            self.helper.request("close", handle=self.handle)
+
+    def drop(self) -> None:
+        """Closes it from ``__del__``."""
+        self.helper.drop(self.handle)
