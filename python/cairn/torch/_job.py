@@ -46,21 +46,29 @@ class Session:
         if self._word is None or store is not self._store:
             word = secrets.token_hex(8)
             if store is not None:
-                word = _agree(store, f"cairn.torch/session/{self._joined}", word, deadline)
+                late = f"rank 0 has not begun to save within {deadline:g} s; all ranks must save"
+                word = _agree(store, f"cairn.torch/session/{self._joined}", word, deadline, late)
                 self._joined += 1
             self._store, self._word = store, word
             self._saves.clear()
         return self._word
 
 
-def _agree(store: Any, key: str, word: str, deadline: float) -> str:
+def agree(key: str, word: str, deadline: float) -> str:
+    """Rank 0's word, on all ranks: through the job's store, under a key that was not used before. Raises TimeoutError without it."""
+    if rank_and_world()[1] == 1:
+        return word
+    return _agree(_private.default_store(), key, word, deadline, f"rank 0 has not said {key} within {deadline:g} s")
+
+
+def _agree(store: Any, key: str, word: str, deadline: float, late: str) -> str:
     if rank_and_world()[0] == 0:
         store.set(key, word)
         return word
     try:
         store.wait([key], datetime.timedelta(seconds=deadline))
     except RuntimeError as error:
-        raise TimeoutError(f"rank 0 has not begun to save within {deadline:g} s; all ranks must save") from error
+        raise TimeoutError(late) from error
     return store.get(key).decode()
 
 

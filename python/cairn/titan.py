@@ -1,0 +1,179 @@
+"""torchtitan saves and loads with Cairn: ``config.checkpoint = cairn.titan.CheckpointManager.Config(enable=True, ...)``.
+
+docs/guide/save-from-torchtitan.md is for users. Needs torchtitan 0.3; what it calls of torchtitan's own manager is checked at the import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+import threading
+from typing import Any, Optional
+
+import torch
+
+import cairn.torch
+from cairn import _retention
+from cairn.torch import _job
+from cairn.torch._reader import Opened
+
+try:
+    from torchtitan.components.checkpointer import dcp as _dcp
+    from torchtitan.tools import filesystem
+except ImportError as error:
+    raise ImportError(f"cairn.titan needs torchtitan 0.3 or later, with torchtitan.components.checkpointer ({error})") from error
+
+_SEAM = (
+    *("_create_checkpoint_id", "_find_load_step", "_flattened_model_states_sd", "_save_last_step", "_should_save", "_states_to_load"),
+    *("dcp_load", "dcp_save", "maybe_wait_for_saving", "_close", "_load", "_maybe_wait_for_staging", "_save", "_wait_for_saving"),
+)
+if missing := [name for name in _SEAM if not hasattr(_dcp.CheckpointManager, name)]:
+    raise ImportError(f"cairn.titan knows the checkpoint manager of torchtitan 0.3; this one has no {', '.join(missing)}")
+
+logger = logging.getLogger("cairn.titan")
+_PATIENCE = 600.0  # seconds that a rank waits to hear from rank 0 which step to load
+
+
+class CheckpointManager(_dcp.CheckpointManager):
+    """torchtitan's checkpoint manager with its settings, over cairn.torch: no process group and no collective of its own.
+
+    ``folder`` is a run of Cairn. async_mode "async" copies before ``save`` returns, "async_with_pinned_mem" until the next optimizer step.
+    A save that failed is raised by the next one, and by ``close``. What is Hugging Face's or DCP's goes through torchtitan's own code.
+    """
+
+    save_future: Optional[cairn.torch.SaveHandle] = None
+    staging_future: Optional[cairn.torch.SaveHandle] = None
+    _retention: Optional[threading.Thread] = None
+
+    @dataclasses.dataclass(kw_only=True, slots=True)
+    class Config(_dcp.CheckpointManager.Config):
+        cast_on_load: bool = False
+        """Load tensors of another type than the model's, such as a bfloat16 export into float32."""
+
+        compress: bool = False
+        """Store tensors compressed."""
+
+    def __init__(self, config: Config, **parts: Any) -> None:
+        # Without asynchronous DCP there is no gloo group; without retention no thread that removes whatever is called step-N.
+        super().__init__(dataclasses.replace(config, async_mode="disabled", keep_latest_k=0), **parts)
+        if not self.enable:
+            return
+        if filesystem.is_remote(self.folder):
+            raise ValueError(f"checkpoint.folder {self.folder}: Cairn saves to a file system; give a path")
+        self.async_mode = _dcp.AsyncMode(config.async_mode)
+        self.keep_latest_k = config.keep_latest_k
+        self._cast = config.cast_on_load
+        self._compress = config.compress
+        self._loads = 0
+
+    @torch.no_grad()
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        if not self._should_save(curr_step, last_step):
+            return False
+        self.maybe_wait_for_saving()
+        if last_step:
+            self._save_last_step(curr_step)
+        else:
+            self.dcp_save(self._flattened_model_states_sd(), self._create_checkpoint_id(curr_step), self.async_mode)
+        return True
+
+    def dcp_save(self, state_dict: dict, checkpoint_id: str, async_mode: Any, enable_garbage_collection: bool = False, to_hf: bool = False) -> Any:
+        """Saves `state_dict` as the step that checkpoint_id names; to_hf: with torchtitan's own writer, beside the steps."""
+        if to_hf:
+            return super().dcp_save(state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf)
+        contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
+        step = int(checkpoint_id.rpartition("-")[2])
+        handle = cairn.torch.async_save(
+            state_dict, self.folder, step, compress=self._compress, state={"torchtitan": {"contents": contents}}
+        )
+        self.save_future = handle
+        if self.keep_latest_k > 0 and _job.rank_and_world()[0] == 0:
+            handle.add_done_callback(self._retire)
+        if async_mode == _dcp.AsyncMode.DISABLED:
+            self.maybe_wait_for_saving()
+        elif async_mode == _dcp.AsyncMode.ASYNC:
+            handle.wait_staged()
+        else:
+            self.staging_future = handle
+        return handle
+
+    def _maybe_wait_for_staging(self) -> None:
+        if self.staging_future is not None:
+            self.staging_future.wait_staged()
+            self.staging_future = None
+
+    def _wait_for_saving(self) -> None:
+        handle, self.save_future = self.save_future, None
+        self.staging_future = None
+        saved = handle.result()
+        logger.info("%s is committed, %.1f s after it was begun", saved.step_dir, saved.durable_s)
+
+    def _close(self) -> None:
+        try:
+            self.maybe_wait_for_saving()
+        finally:
+            if self._retention is not None:
+                self._retention.join()
+
+    def _retire(self, saved: Any) -> None:
+        """The newest step is committed: older ones may go. In a thread, because removing large files takes its time."""
+        if saved.exception() is None:
+            self._retention = threading.Thread(target=self._keep_newest, args=(saved.result().step_dir,), name="cairn-retention")
+            self._retention.start()
+
+    def _keep_newest(self, newest: str) -> None:
+        try:
+            Opened(newest).close()  # what goes is not the only one that can be read
+            for step in _retention.keep_newest(pathlib.Path(self.folder), self.keep_latest_k):
+                logger.info("removed %s (checkpoint.keep_latest_k = %d)", step, self.keep_latest_k)
+        except Exception as error:
+            logger.error("%s: old steps stay: %s", self.folder, error)
+
+    def dcp_load(self, state_dict: dict, checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
+        """Loads a step of Cairn, at any mesh; torchtitan's own code loads Hugging Face's files and DCP's."""
+        if from_hf or (pathlib.Path(checkpoint_id) / ".metadata").is_file():
+            return super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
+        _refuse_model_alone(checkpoint_id, state_dict)
+        cairn.torch.load(state_dict, checkpoint_id, cast=self._cast)
+        if _dcp.MODEL in self.states:  # its tensors are under their own names, which no Stateful stands for
+            self.states[_dcp.MODEL].load_state_dict(state_dict)
+
+    def _find_load_step(self, folder: str = "") -> int:
+        """The newest step of Cairn that opens, or a newer one of DCP's that was there before. Rank 0 looks, the others hear it."""
+        self._loads += 1
+        found = str(self._newest_step(folder or self.folder)) if _job.rank_and_world()[0] == 0 else ""
+        return int(_job.agree(f"cairn.titan/load/{self._loads}", found, _PATIENCE))
+
+    def _newest_step(self, folder: str) -> int:
+        steps = _retention.steps(pathlib.Path(folder))
+        for step in steps:
+            try:
+                Opened(step).close()
+            except (cairn.torch.CorruptError, OSError) as error:
+                logger.error("%s does not open and is passed over: %s", step, error)
+                if step == steps[-1]:
+                    raise  # a start from nothing is not what a folder with steps asks for
+                continue
+            return max(_retention.number(step), super()._find_load_step(folder))
+        return super()._find_load_step(folder)
+
+    def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
+        """Cairn's name of a step; DCP's where that alone is there."""
+        ours, dcps = pathlib.Path(folder or self.folder) / f"step-{step:08d}", super()._create_checkpoint_id(step, folder)
+        return dcps if not ours.is_dir() and filesystem.isdir(dcps) else str(ours)
+
+
+def _refuse_model_alone(path: str, state_dict: dict) -> None:
+    """One sentence instead of a list of all names that are not there."""
+    opened = Opened(path)
+    contents = opened.state.get("torchtitan", {}).get("contents")
+    opened.close()
+    if contents == "model" and _dcp.OPTIMIZER in state_dict:
+        raise cairn.torch.LoadMismatch(
+            f"{opened.directory} holds the model alone, as checkpoint.last_save_model_only says; "
+            "resume from an earlier step (checkpoint.load_step), or start from it with checkpoint.initial_load_path in a new folder"
+        )
+
+
+__all__ = ["CheckpointManager"]
