@@ -36,7 +36,8 @@ class OnCpu(torch.overrides.TorchFunctionMode):
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = "cpu"
         result = function(*args, **kwargs)
-        return result.replace("torch.", "torch.cuda.") if function is torch.Tensor.type and len(args) == 1 else result
+        of_cpu = function is torch.Tensor.type and len(args) == 1 and "cuda" not in result  # it may be entered more than once
+        return result.replace("torch.", "torch.cuda.") if of_cpu else result
 
 
 class FusedAdam(torch.optim.Optimizer):

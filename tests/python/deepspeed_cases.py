@@ -203,7 +203,7 @@ def damage(path):
 
 
 def not_whole(rank, world, directory):
-    """Damage, a torn later tag of plain DeepSpeed, an empty `latest`: the newest whole tag is loaded, and a named one that is not whole is refused."""
+    """Damage, a torn later tag of plain DeepSpeed, an empty `latest`: the newest whole tag is loaded; a named one is refused."""
     join(rank, world, directory, "not_whole")
     run = f"{directory}/not_whole"
     engine = engine_of(1, "fp32", seed=1)
@@ -270,7 +270,4 @@ def guide(rank, world, directory):
     import ranks
 
     join(rank, world, directory, "guide")
-    assert len(ranks.run_guide("save-from-deepspeed.md", sys.modules[__name__], directory)) > 2
-
-
-GUIDE = ("Model",)  # names that the page takes as given
+    assert len(ranks.run_guide("save-from-deepspeed.md", {"Model": Model}, directory)) > 2

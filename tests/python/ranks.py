@@ -1,6 +1,7 @@
 """Jobs of several processes for unittests: what each rank does is CASE(rank, world, directory) of a module of cases, which is imported once
 for all jobs, and forked."""
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -8,27 +9,25 @@ import pathlib
 import re
 import shutil
 import signal
-import sys
 import tempfile
+import time
 import unittest
-from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def run_case(module, case, rank, world, directory):
+def run_case(module, case, rank, world, directory, seconds):
     with open(f"{directory}/{case}-{rank}.log", "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
     getattr(importlib.import_module(module), case)(rank, world, directory)
 
 
-def run_guide(page, module, directory):
-    """All Python of a page of docs/guide in one process, in the order of the page, on the names of a module, with /scratch as the directory."""
+def run_guide(page, names, directory):
+    """Runs all Python of a page of docs/guide in one process, in the order of the page, with `names` given, and returns its blocks."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
-    code = "\n".join(blocks).replace("/scratch", directory)
-    with mock.patch.object(sys, "argv", ["guide"]):
-        exec(compile(code, page, "exec"), {"__name__": "guide", **{name: vars(module)[name] for name in getattr(module, "GUIDE", ())}})
+    exec(compile("\n".join(blocks).replace("/scratch", directory), page, "exec"), {"__name__": "guide", **names})
     return blocks
 
 
@@ -40,6 +39,9 @@ class RanksCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.directory = tempfile.mkdtemp()
+        # The server's, or it imports nothing.
+        paths = [str(ROOT / "tests/python"), str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         cls.context = multiprocessing.get_context("forkserver")
         cls.context.set_forkserver_preload([cls.cases])
 
@@ -47,13 +49,14 @@ class RanksCase(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.directory)
 
-    def run_ranks(self, case, world, killed=(), seconds=200):
+    def run_ranks(self, case, world, killed=(), seconds=120):
         """killed: the ranks that end by SIGKILL; all others must return."""
-        ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, world, self.directory)) for rank in range(world)]
+        ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, world, self.directory, seconds)) for rank in range(world)]
         for process in ranks:
             process.start()
+        until = time.monotonic() + seconds
         for process in ranks:
-            process.join(seconds)
+            process.join(max(0, until - time.monotonic()))
         late = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
         for process in ranks:
             process.kill()
@@ -64,4 +67,4 @@ class RanksCase(unittest.TestCase):
         self.assertEqual(found, expected, f"{case}\n{self.logs(case, wrong)}")
 
     def logs(self, case, ranks):
-        return "\n".join(pathlib.Path(f"{self.directory}/{case}-{rank}.log").read_text()[-3000:] for rank in ranks)
+        return "\n".join(pathlib.Path(f"{self.directory}/{case}-{rank}.log").read_text()[-12000:] for rank in ranks)

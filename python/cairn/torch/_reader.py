@@ -53,11 +53,13 @@ class Opened:
 
     def value(self, fqn: str, allow_pickle: bool) -> Any:
         """The object of that name. Raises PickleRefused."""
-        entry = self.objects[fqn]
-        if "pickle" in entry:
-            begin, count = entry["pickle"]
-            entry = {"pickle": self._tail[begin : begin + count]}
-        return decode(entry, fqn, allow_pickle)
+        pickled = self.pickle(fqn)
+        return decode(self.objects[fqn] if pickled is None else {"pickle": pickled}, fqn, allow_pickle)
+
+    def pickle(self, fqn: str) -> Optional[bytes]:
+        """The object of that name as it was pickled; None where it is JSON."""
+        begin, count = self.objects[fqn].get("pickle", (None, None))
+        return None if begin is None else self._tail[begin : begin + count]
 
     def _path(self, fqn: str) -> tuple:
         return tuple(self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or (fqn,))
