@@ -43,7 +43,7 @@ class OnCpu(torch.overrides.TorchFunctionMode):
 class FusedAdam(torch.optim.Optimizer):
     """Stands for Apex's and Transformer Engine's, which count their steps in the parameter group."""
 
-    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True, bias_correction=True):
+    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True, bias_correction=True, capturable=False):
         assert adam_w_mode
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction))
 

@@ -254,7 +254,7 @@ def refused(rank, world, directory):
         "one of bytes, sizes": lambda: cairn.deepspeed.use(engine, check="some"),
         "without a dot": lambda: engine.save_checkpoint(f"{directory}/refused", ".hidden"),
         "name of a directory": lambda: engine.save_checkpoint(f"{directory}/refused", "a/b"),
-        "FastCheckpointEngine": lambda: engine_of(1, "fp32", seed=1, checkpoint={"writer": {"type": "python", "io_buffer_size": 1 << 20}}),
+        "FastCheckpointEngine": lambda: engine_of(1, "fp32", seed=1, checkpoint={"writer": {"type": "python", "data_parallel": "replica"}}),
         "use_node_local_storage": lambda: engine_of(1, "fp32", seed=1, checkpoint={"use_node_local_storage": True}),
     }.items():
         try:

@@ -19,8 +19,8 @@ import megatron_writer as writer  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from cairn.torch import CorruptError, LoadMismatch, NotSupported, PickleRefused, SaveFailed  # noqa: E402
+from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing import ShardedObject, ShardedTensor  # noqa: E402
 from megatron.core.dist_checkpointing.core import CheckpointingException  # noqa: E402
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue  # noqa: E402
@@ -304,4 +304,4 @@ def guide(rank, world, directory):
     os.makedirs(f"{directory}/gpt")
     training = Training(rank, world, "tp2", directory, "guide", tp=1)
     training.train(1)
-    assert len(ranks.run_guide("save-from-megatron.md", {"training": training, "patch_megatron_lm": None}, directory)) > 2
+    assert len(ranks.run_guide("save-from-megatron.md", {"training": training}, directory)) > 2
