@@ -22,6 +22,9 @@ class CairnError(RuntimeError):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple:  # ranks send it to each other
+        return type(self), (str(self), self.status)
+
 
 def _places() -> Iterator[pathlib.Path]:
     """Where the program may be, the surest first."""

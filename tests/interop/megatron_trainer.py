@@ -36,13 +36,14 @@ class OnCpu(torch.overrides.TorchFunctionMode):
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = "cpu"
         result = function(*args, **kwargs)
-        return result.replace("torch.", "torch.cuda.") if function is torch.Tensor.type and len(args) == 1 else result
+        of_cpu = function is torch.Tensor.type and len(args) == 1 and "cuda" not in result  # it may be entered more than once
+        return result.replace("torch.", "torch.cuda.") if of_cpu else result
 
 
 class FusedAdam(torch.optim.Optimizer):
     """Stands for Apex's and Transformer Engine's, which count their steps in the parameter group."""
 
-    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True, bias_correction=True):
+    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True, bias_correction=True, capturable=False):
         assert adam_w_mode
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction))
 

@@ -41,6 +41,10 @@ class TorchOpened(Opened):
         """The object of that name. Raises PickleRefused."""
         return decode(self.entry(fqn), fqn, allow_pickle)
 
+    def pickle(self, fqn: str) -> Optional[bytes]:
+        """The object of that name as it was pickled; None where it is JSON."""
+        return self.entry(fqn).get("pickle")
+
     def box(self, item: ReadItem, target: torch.Tensor) -> Box:
         """What fills the target, which has the box's shape."""
         number, tensor = self.tensors[item.storage_index.fqn]

@@ -1,0 +1,248 @@
+"""DeepSpeed saves a tag as a whole or not at all: ``cairn.deepspeed.use(engine)`` once after ``deepspeed.initialize()``.
+
+The files keep DeepSpeed's names and its format. Its engine hands over what one rank has, already partitioned by its optimizer, with
+no word of what that is part of; stored in another format it would be readable by Cairn alone and still tied to its number of ranks.
+So DeepSpeed's own loader, zero_to_fp32.py, ds_to_universal.py and `cairn convert` read what is written here, and `cairn reshape`'s work
+stays offline. What Cairn adds is what the files lack:
+
+- Each rank writes into ``DIR/.cairn-partial/TAG`` and gives its files to the disk. When all ranks have, rank 0 checks that the files of every
+  rank are there, seals them (``cairn seal``: a digest of every file) and renames the directory to ``DIR/TAG``. Then DeepSpeed moves ``latest``.
+  Whatever dies before leaves ``DIR`` as it was, also where TAG was there before.
+- A rank that cannot write makes the save fail on all ranks, with its error, instead of leaving the others in a barrier.
+- ``engine.load_checkpoint`` compares the tag with its seal before a byte of it is loaded, and passes over what is not whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.checkpoint_engine import checkpoint_engine as interface
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+
+from cairn._command import CairnError, run
+
+logger = logging.getLogger("cairn.deepspeed")
+
+PARTIAL = ".cairn-partial"  # beside the tags; its name has no number, so no tool takes it for a step
+SEAL = ".cairn-seal.json"
+_METHODS = {"create", "save", "load", "commit"}
+
+
+class SaveFailed(CairnError):
+    """A tag was not committed; the message names the rank and what went wrong. What was there before is as it was."""
+
+
+class NotWhole(CairnError):
+    """A tag's files are not those that were sealed; the message names them."""
+
+
+class CairnCheckpointEngine(TorchCheckpointEngine):
+    """What DeepSpeed calls to write and read files; `use` puts it in its place."""
+
+    def __init__(self, zipfile_serialization: bool = True):
+        interface.CheckpointEngine.__init__(self)
+        self.name = "CairnCheckpointEngine"
+        self.zipfile_serialization = zipfile_serialization
+        self._directory = self._tag = ""
+        self._fault: Optional[str] = None
+
+    def create(self, info: Any) -> None:
+        """Begins a save. What an earlier one left unfinished is removed."""
+        self._directory, self._tag, self._fault = os.path.abspath(info.save_dir), info.tag, None
+        if info.tag != os.path.basename(info.tag) or info.tag.startswith("."):
+            raise ValueError(f"the tag {info.tag!r}: give the name of a directory, without a dot before it")
+        _on_rank_0(lambda: _clean(self._directory, self._tag))
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing: directories are made with their files, which lie elsewhere until the tag is whole."""
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """An error is kept until `commit`, so that all ranks hear of it."""
+        try:
+            place = self._place_of(path)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place, "wb") as file:
+                torch.save(state_dict, file, _use_new_zipfile_serialization=self.zipfile_serialization)
+                file.flush()
+                os.fsync(file.fileno())
+        except Exception as error:
+            self._fault = self._fault or f"{path}: {type(error).__name__}: {error}"
+
+    def commit(self, info: Any) -> bool:
+        """Returns True when the tag is whole, sealed and on the disk. Raises SaveFailed on all ranks otherwise."""
+        faults: list = [None] * dist.get_world_size()
+        dist.all_gather_object(faults, self._fault)
+        _on_rank_0(lambda: _publish(self._directory, self._tag, faults))
+        return True
+
+    def _place_of(self, path: str) -> str:
+        """Where a file of the tag is written; what lies beside the tags (save_16bit_model) is published with them."""
+        within = os.path.relpath(os.path.abspath(path), self._directory)
+        if within.startswith(os.pardir):
+            raise ValueError(f"it is not below {self._directory}")
+        return os.path.join(self._directory, PARTIAL, within)
+
+
+def use(engine: Any, *, check: str = "bytes") -> None:
+    """Lets a DeepSpeed engine save and load through Cairn, from now on. Every rank calls it, once after deepspeed.initialize().
+
+    check: how engine.load_checkpoint compares a tag with its seal: "bytes" reads every file once more on rank 0, "sizes" compares names,
+    sizes and times, and reads what has another time.
+    Raises ValueError for a configuration that writes files without this engine, TypeError for an unknown DeepSpeed.
+    """
+    if check not in _CHECKS:
+        raise ValueError(f"check is {check!r}; it is one of {', '.join(_CHECKS)}")
+    _refuse_unknown(engine)
+    engine.checkpoint_engine = CairnCheckpointEngine(engine.checkpoint_engine.zipfile_serialization)
+    load = engine.load_checkpoint
+
+    def load_checkpoint(load_dir: str, tag: Optional[str] = None, *args: Any, **kwargs: Any) -> Any:
+        if not engine.load_universal_checkpoint():
+            tag = _on_rank_0(lambda: resumable(load_dir, tag, check))
+        return load(load_dir, tag, *args, **kwargs)
+
+    engine.load_checkpoint = load_checkpoint
+
+
+def _refuse_unknown(engine: Any) -> None:
+    version = f"DeepSpeed {deepspeed.__version__}"
+    if set(interface.CheckpointEngine.__abstractmethods__) != _METHODS or not hasattr(interface, "CheckpointCommitInfo"):
+        raise TypeError(f"{version} saves in a way that this version of Cairn does not know; it knows that of 0.19")
+    if isinstance(engine.checkpoint_engine, CairnCheckpointEngine):
+        raise ValueError("cairn.deepspeed.use was called for this engine before")
+    if type(engine.checkpoint_engine) is not TorchCheckpointEngine:
+        chosen = type(engine.checkpoint_engine).__name__
+        raise ValueError(f"the configuration chose {chosen}; take 'checkpoint.writer' and 'datastates_ckpt' out of it")
+    if engine.zero_nvme_offload_optimizer():
+        raise ValueError("DeepSpeed saves an optimizer on NVMe past its checkpoint engine; offload it to the CPU, or run cairn seal --watch instead")
+    if engine.use_node_local_storage():
+        raise ValueError("with use_node_local_storage no rank sees all files of a tag: nobody can seal it")
+
+
+def resumable(load_dir: str, tag: Optional[str] = None, check: str = "bytes") -> Optional[str]:
+    """The tag that a training continues from: `tag`, or the one that `latest` names, or the newest whole one if that is not whole.
+
+    None where there is none at all. A tag without a seal (of an earlier training without Cairn) is taken, with a warning.
+    Raises NotWhole where `tag` itself, or every tag, is not what was sealed.
+    """
+    directory = os.path.abspath(load_dir)
+    if tag is not None:
+        _recover(directory, tag)
+        return _checked(directory, tag, check)
+    latest = _latest(directory)
+    if latest is not None:
+        _recover(directory, latest)
+        try:
+            return _checked(directory, latest, check)
+        except (NotWhole, FileNotFoundError) as error:
+            logger.warning("latest names %r, which is not whole (%s); looking for the newest tag that is", latest, error)
+    newest = _newest(directory, check)
+    if newest is None and latest is not None:
+        raise NotWhole(f"{directory}: latest names {latest!r}, but no tag is whole; cairn verify names what is wrong", 1)
+    return newest
+
+
+_CHECKS = {"bytes": ("--hash",), "sizes": ()}
+
+
+def _latest(directory: str) -> Optional[str]:
+    """The text of `latest`; None without that file. DeepSpeed writes it in place: a death in the middle leaves it empty."""
+    try:
+        return pathlib.Path(directory, "latest").read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _checked(directory: str, tag: str, check: str) -> str:
+    path = os.path.join(directory, tag)
+    if not tag or not os.path.isdir(path):
+        raise FileNotFoundError(f"{path}: there is no such tag")
+    if not os.path.exists(os.path.join(path, SEAL)):
+        logger.warning("%s has no seal: it is loaded unchecked", path)
+        return tag
+    done = run(["seal", "--newest", *_CHECKS[check], path], check=False, capture=True)
+    if done.returncode != 0:
+        raise NotWhole(done.stderr.strip(), done.returncode)
+    return tag
+
+
+def _newest(directory: str, check: str) -> Optional[str]:
+    if not os.path.isdir(directory):
+        return None
+    done = run(["seal", "--newest", *_CHECKS[check], directory], check=False, capture=True)
+    return os.path.basename(done.stdout.strip()) if done.returncode == 0 else None
+
+
+def _clean(directory: str, tag: str) -> None:
+    _recover(directory, tag)
+    if os.path.isdir(partial := os.path.join(directory, PARTIAL)):
+        shutil.rmtree(partial)
+
+
+def _publish(directory: str, tag: str, faults: Sequence[Optional[str]]) -> None:
+    """Seals what lies in PARTIAL and puts it in its place. A tag is one rename; files beside the tags are one each."""
+    partial = os.path.join(directory, PARTIAL)
+    if any(faults):
+        _clean(directory, tag)
+        raise SaveFailed(f"{directory}: {tag} was not saved: " + "; ".join(f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault), 2)
+    for name in sorted(os.listdir(partial)) if os.path.isdir(partial) else ():
+        if name == tag:
+            _publish_tag(directory, tag)
+        else:
+            os.replace(os.path.join(partial, name), os.path.join(directory, name))
+    _sync(directory)
+    _clean(directory, tag)
+
+
+def _publish_tag(directory: str, tag: str) -> None:
+    new, place, old = os.path.join(directory, PARTIAL, tag), os.path.join(directory, tag), _old(directory, tag)
+    try:
+        run(["seal", "--settle", "0", new], capture=True)
+    except CairnError as error:
+        raise SaveFailed(str(error), error.status) from None
+    if os.path.lexists(place):  # a tag that is saved again
+        os.makedirs(os.path.dirname(old))
+        os.rename(place, old)
+    os.rename(new, place)
+
+
+def _old(directory: str, tag: str) -> str:
+    """Where a tag that is saved again waits for the one rename that replaces it."""
+    return os.path.join(directory, PARTIAL, ".replaced", tag)
+
+
+def _recover(directory: str, tag: str) -> None:
+    """After a death between the two renames of a tag that was saved again: the sealed new one takes its place."""
+    place, new = os.path.join(directory, tag), os.path.join(directory, PARTIAL, tag)
+    if not os.path.lexists(place) and os.path.isdir(_old(directory, tag)):
+        os.rename(new if os.path.exists(os.path.join(new, SEAL)) else _old(directory, tag), place)
+
+
+def _sync(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _on_rank_0(do: Callable[[], Any]) -> Any:
+    """What rank 0 returns or raises, on every rank."""
+    answer: list = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            answer[0] = do()
+        except Exception as error:
+            answer[1] = error
+    dist.broadcast_object_list(answer, src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    return answer[0]

@@ -1,0 +1,349 @@
+"""Megatron-Core saves and loads its sharded state dicts with Cairn: strategies for ``megatron.core.dist_checkpointing``, and `patch` for Megatron-LM.
+
+A directory ``iter_0000100`` holds ``metadata.json`` and ``common.pt``, as Megatron writes them, and ``step-00000100``, a step of Cairn with the
+rest: each element once, written by the rank that Megatron's own rule (`replica_id`) names. So `dist_checkpointing.load` recognises the
+directory, a load takes any TP, PP and number of ranks that Megatron-Core's sharded state dicts allow, and every verb of the suite reads it.
+Objects are JSON where that is exact; what is not is a pickle, which is loaded by torch's restricted unpickler with the classes that Megatron allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import pathlib
+import pickle
+import re
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Optional, Union
+
+import megatron.core
+import torch
+import torch.distributed as dist
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
+from megatron.core.dist_checkpointing.strategies import torch as theirs
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+from cairn.torch._dtypes import TORCH_OF
+from cairn.torch._errors import CorruptError, NotSupported
+from cairn.torch._layout import Layout
+from cairn.torch._objects import PickleRefused
+from cairn.torch._planner import CairnPlanner, LoadMismatch
+from cairn.torch._reader import Opened
+from cairn.torch._saving import Options, Save, SaveHandle, stage
+from cairn.torch._windows import Box, read_boxes
+
+BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn says that it does not know it
+COMMON = "common.pt"
+_KNOWN = ((0, 16), (0, 20))  # the first and the last version of Megatron-Core that was tried
+
+Path = Union[str, os.PathLike]
+
+
+def _version() -> tuple[int, int]:
+    """Of Megatron-Core. Raises NotSupported for one that was not tried."""
+    text = megatron.core.__version__
+    major, minor = (int(part) for part in text.split(".")[:2])
+    if not _KNOWN[0] <= (major, minor) <= _KNOWN[1]:
+        raise NotSupported(f"cairn.megatron knows Megatron-Core 0.16 to 0.20; this is {text}", 2)
+    return major, minor
+
+
+_VERSION = _version()
+
+
+class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
+    """``dist_checkpointing.save(state, directory, sharded_strategy=CairnSaveStrategy())``, with async_sharded_save, too.
+
+    The number of the step is that at the end of the directory's name. compress, deadline: see cairn.torch.Options. What else Megatron's
+    own strategy takes is accepted, and has no meaning here.
+    """
+
+    def __init__(self, *_: Any, compress: bool = False, deadline: float = 600.0, **__: Any):
+        super().__init__(BACKEND, 1)
+        self._compress = compress
+        self._deadline = deadline
+
+    def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
+        """Returns when the step is committed. Raises what cairn.torch.save raises."""
+        self._begin(sharded_state_dict, checkpoint_dir).result()
+
+    def async_save(self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore") -> Any:
+        """Returns a request for Megatron's queue when the tensors are copied; Cairn's helper process writes them."""
+        handle = self._begin(sharded_state_dict, checkpoint_dir)
+        handle.wait_staged()
+        running = _Running(handle)
+        return _async_request_class(async_strategy)(_wait_for, (running.path,), [running.finish])
+
+    def _begin(self, sharded_state_dict: dict, directory: Path) -> SaveHandle:
+        options = Options(compress=self._compress, deadline=self._deadline, state=self._state(sharded_state_dict, directory))
+        save = Save(directory, _step_of(directory), options)
+        try:
+            return save.hand_over(stage(_layout_of(sharded_state_dict)))
+        except BaseException as error:
+            save.abort(error)
+            raise
+
+    @staticmethod
+    def _state(sharded_state_dict: dict, directory: Path) -> dict:
+        """What the step says of the file beside it. From 0.19 on Megatron makes the file's content a part of the state dict."""
+        if dist.get_rank() != 0:
+            return {}
+        common = pathlib.Path(directory, COMMON)
+        if (given := _take_common(sharded_state_dict)) is not None:
+            with open(common, "wb") as file:
+                torch.save(given.data, file)
+        with open(common, "rb") as file:
+            os.fsync(file.fileno())
+        return {COMMON: _digest(common)}
+
+
+class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
+    """``dist_checkpointing.load(state, directory, sharded_strategy=CairnLoadStrategy())``; what Megatron wrote itself is loaded as before.
+
+    allow_pickle: load objects with any class in them; only from a source that you trust.
+    """
+
+    def __init__(self, *args: Any, allow_pickle: bool = False, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._allow_pickle = allow_pickle
+
+    def load(self, sharded_state_dict: dict, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
+        """Fills the tensors in place. Raises LoadMismatch that names all that does not fit, PickleRefused, CorruptError."""
+        if not _is_ours(checkpoint_dir):
+            return super().load(sharded_state_dict, checkpoint_dir, *args, **kwargs)
+        with contextlib.closing(_open(checkpoint_dir)) as opened:
+            wanted = list(nested_values(sharded_state_dict))
+            _refuse_mismatch(opened, wanted)
+            objects = {id(item): self._object(opened, item) for item in wanted if isinstance(item, ShardedObject)}
+            tensors = [item for item in wanted if isinstance(item, ShardedTensor)]
+            read_boxes(opened.helper, opened.handle, [box for item in tensors for box in _box(opened, item)])
+            opened.check()
+        return dict_list_map_outplace(lambda item: objects[id(item)] if id(item) in objects else item.data, sharded_state_dict)
+
+    def load_tensors_metadata(self, checkpoint_dir: Path, *args: Any, **kwargs: Any) -> dict:
+        if not _is_ours(checkpoint_dir):
+            return super().load_tensors_metadata(checkpoint_dir, *args, **kwargs)
+        with contextlib.closing(_open(checkpoint_dir)) as opened:
+            return _tensors_of(opened)
+
+    def load_sharded_metadata(self, checkpoint_dir: Path) -> dict:
+        if not _is_ours(checkpoint_dir):
+            return super().load_sharded_metadata(checkpoint_dir)
+        with contextlib.closing(_open(checkpoint_dir)) as opened:
+            return {**{key: ShardedObject.empty_from_unique_key(key) for key in opened.objects}, **_tensors_of(opened)}
+
+    def remove_sharded_tensors(self, checkpoint_dir: str, key_prefix: str) -> None:
+        if not _is_ours(checkpoint_dir):
+            return super().remove_sharded_tensors(checkpoint_dir, key_prefix)
+        raise NotSupported(f"{checkpoint_dir}: a committed step of Cairn is not changed; load it and save another", 2)
+
+    def _object(self, opened: Opened, item: ShardedObject) -> Any:
+        key = item.unique_key
+        pickled = opened.pickle(key)
+        if pickled is None or self._allow_pickle:
+            return opened.value(key, self._allow_pickle)
+        try:
+            return torch.load(io.BytesIO(pickled), weights_only=True)
+        except pickle.UnpicklingError as error:
+            why = f"a pickle of other classes than Megatron allows ({str(error).splitlines()[0]})"
+            raise PickleRefused(f"{opened.directory}: {key}: {why}; give allow_pickle=True if you trust the checkpoint") from None
+
+
+class _Running:
+    """A save under way, for Megatron's queue, which asks whether a process of its own has ended: that process waits for a lock that this one
+    holds until the save has ended. A lock of POSIX: a fork does not inherit it, and it ends with its holder."""
+
+    def __init__(self, handle: SaveHandle):
+        self._handle = handle
+        fd, self.path = tempfile.mkstemp(prefix="cairn-save-")
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        handle.add_done_callback(lambda _: os.close(fd))
+
+    def finish(self) -> None:
+        """Raises what went wrong, before Megatron says that the iteration is saved."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._handle.result()
+
+
+def _wait_for(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH)
+
+
+def _async_request_class(async_strategy: str) -> type:
+    if _VERSION < (0, 17):
+        return theirs.AsyncRequest
+    return theirs.get_async_strategy(async_strategy, "AsyncRequest")[1]
+
+
+class _Shards(torch.Tensor):
+    """This rank's parts of one tensor, as torch.distributed.checkpoint's planners take them."""
+
+    @staticmethod
+    def __new__(cls, parts: list) -> "_Shards":
+        return torch.Tensor._make_wrapper_subclass(cls, torch.Size(parts[0].global_shape), dtype=parts[0].dtype)
+
+    def __init__(self, parts: list):
+        in_order = sorted(parts, key=lambda part: part.global_offset)  # as the helper keeps them
+        self._parts = {torch.Size(part.global_offset): part for part in in_order}
+
+    def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
+        return [WriteItem(MetadataIndex(fqn, offset), WriteItemType.SHARD, tensor_data=self._described(offset)) for offset in self._parts]
+
+    def _described(self, offset: torch.Size) -> TensorWriteData:
+        part = self._parts[offset]
+        return TensorWriteData(ChunkStorageMetadata(offset, torch.Size(_extent(part))), TensorProperties.create_from_tensor(part.data), self.size())
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(offset, torch.Size(_extent(part))) for offset, part in self._parts.items()]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
+        return _with_prepended_axes(self._parts[index.offset])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(f"{func} of a part of a checkpoint")
+
+
+def _layout_of(sharded_state_dict: dict) -> Layout:
+    """What this rank writes: its main replicas."""
+    objects: dict = {}
+    parts: dict = {}
+    for item in nested_values(sharded_state_dict):
+        if not is_main_replica(item.replica_id) or item.key == _COMMON_STATE:
+            continue
+        if isinstance(item, ShardedObject):
+            objects[item.unique_key] = item.data
+        elif item.data is None or item.flattened_range is not None:
+            raise ValueError(f"{item.key}: it has {'no data' if item.data is None else 'a flattened_range, which Megatron-Core itself has dropped'}")
+        else:
+            parts.setdefault(item.key, []).append(item)
+    planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
+    planner.flatten_state_dict = planner.flatten_sharded_tensors = False
+    planner.set_up_planner({**objects, **{key: _Shards(found) for key, found in parts.items()}})
+    planner.create_local_plan()
+    return planner.layout()
+
+
+def _extent(item: ShardedTensor) -> list[int]:
+    return [1] * item.prepend_axis_num + list(item.local_shape)
+
+
+def _with_prepended_axes(item: ShardedTensor) -> torch.Tensor:
+    tensor = item.data.detach()
+    for _ in range(item.prepend_axis_num):
+        tensor = tensor[None]
+    return tensor
+
+
+_COMMON_STATE = "common_state"  # the key, from 0.19 on, of what was in common.pt alone before; it stays there
+
+
+def _take_common(sharded_state_dict: dict) -> Optional[ShardedObject]:
+    found = sharded_state_dict.get(_COMMON_STATE)
+    return found if isinstance(found, ShardedObject) else None
+
+
+def _digest(file: pathlib.Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _step_of(directory: Path) -> int:
+    number = re.search(r"\d+$", os.path.basename(os.path.abspath(directory)))
+    return int(number[0]) if number else 0
+
+
+def _steps_in(directory: Path) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if re.fullmatch(r"step-\d{8,}", name))
+
+
+def _is_ours(directory: Path) -> bool:
+    return bool(_steps_in(directory))
+
+
+def _open(directory: Path) -> Opened:
+    """Raises CorruptError where the file beside the step is not the one that was saved with it."""
+    opened = Opened(os.path.join(directory, _steps_in(directory)[-1]))
+    common, digest = pathlib.Path(directory, COMMON), opened.state.get(COMMON)
+    if digest is not None and digest != _digest(common):
+        opened.close()
+        raise CorruptError(f"{common}: not the file that was saved with {opened.directory}", 1)
+    return opened
+
+
+def _tensors_of(opened: Opened) -> dict:
+    """{key: ShardedTensor without data}"""
+    shapes = {key: torch.empty(tensor["shape"], dtype=TORCH_OF[tensor["dtype"]], device="meta") for key, (_, tensor) in opened.tensors.items()}
+    return {key: ShardedTensor.from_rank_offsets(key, tensor).without_data() for key, tensor in shapes.items()}
+
+
+def _refuse_mismatch(opened: Opened, wanted: list) -> None:
+    faults = sorted({fault for item in wanted if (fault := _fault(opened, item))})
+    if faults:
+        more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
+        raise LoadMismatch(f"{opened.directory} does not fit the model:\n  " + "\n  ".join(faults[:20]) + more)
+
+
+def _fault(opened: Opened, item: Any) -> Optional[str]:
+    if isinstance(item, ShardedObject):
+        return None if item.unique_key in opened.objects else f"{item.unique_key}: not in the checkpoint"
+    if item.key not in opened.tensors:
+        return f"{item.key}: not in the checkpoint"
+    saved = opened.tensors[item.key][1]["shape"]
+    fits = len(saved) == len(item.global_shape) if item.allow_shape_mismatch else saved == list(item.global_shape)
+    return None if fits else f"{item.key}: saved as {saved}; here {list(item.global_shape)}"
+
+
+def _box(opened: Opened, item: ShardedTensor) -> Iterator[Box]:
+    """What of the saved tensor this rank's part is. Of a shape that may differ (a padded vocabulary), what both have; the rest is zero."""
+    item.init_data("cpu")
+    number, saved = opened.tensors[item.key]
+    target = _with_prepended_axes(item)
+    if item.allow_shape_mismatch:
+        target.zero_()
+        for dimension, (offset, size) in enumerate(zip(item.global_offset, saved["shape"])):
+            target = target.narrow(dimension, 0, max(0, min(target.shape[dimension], size - offset)))
+    yield Box(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
+
+
+def _register() -> None:
+    """Up to 0.16 Megatron has a table by what `metadata.json` names: there a load needs no word of Cairn but the import."""
+    from megatron.core.dist_checkpointing.strategies import base
+
+    base.register_default_strategy(base.StrategyAction.SAVE_SHARDED, BACKEND, 1, CairnSaveStrategy())
+    base.register_default_strategy(base.StrategyAction.LOAD_SHARDED, BACKEND, 1, CairnLoadStrategy())
+
+
+if _VERSION < (0, 17):
+    _register()
+
+
+def patch(**options: Any) -> None:
+    """Lets Megatron-LM's training save and load with Cairn: call it before `pretrain`. With ``--ckpt-format torch_dist``, the default.
+
+    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy.
+    """
+    from megatron.training import checkpointing
+
+    reading = {name: options.pop(name) for name in ("allow_pickle",) if name in options}
+
+    def saving(*args: Any, **kwargs: Any) -> CairnSaveStrategy:
+        return CairnSaveStrategy(**options)
+
+    def loading(*args: Any, **kwargs: Any) -> CairnLoadStrategy:
+        return CairnLoadStrategy(**reading)
+
+    CairnSaveStrategy(**options)  # unknown ones are said here
+    if _VERSION < (0, 17):
+        checkpointing.get_default_save_sharded_strategy = saving
+        checkpointing.get_default_load_sharded_strategy = loading
+    else:
+        checkpointing.TorchDistSaveShardedStrategy = saving
+        checkpointing.TorchDistLoadShardedStrategy = loading

@@ -1,0 +1,273 @@
+"""What the ranks of test_deepspeed.py's jobs run: CASE(rank, world, directory), with the real DeepSpeed on gloo and the CPU."""
+
+import os
+import pathlib
+import signal
+import sys
+
+os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0", OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "python")]
+
+import cairn.deepspeed  # noqa: E402
+import deepspeed  # noqa: E402
+import deepspeed.module_inject  # noqa: E402, F401 - here and below what each forked rank would import for itself
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401
+import torch.distributed as dist  # noqa: E402
+import torch.utils.cpp_extension  # noqa: E402, F401
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
+
+SETTINGS = [(stage, kind) for stage in (1, 2, 3) for kind in ("fp32", "bf16") if (stage, kind) != (3, "fp32")]
+
+
+def join(rank, world, directory, name):
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
+    deepspeed.init_distributed("gloo")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(37, 24)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.GELU(), torch.nn.Linear(40, 24))
+        self.norm = torch.nn.LayerNorm(24)
+        self.head = torch.nn.Linear(24, 37, bias=False)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        logits = self.head(self.norm(x + self.inner(x)))
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def engine_of(stage, kind, seed, through_cairn=True, **config):
+    torch.manual_seed(seed)
+    config = {
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "bf16": {"enabled": kind == "bf16"},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 1e-2}},
+        **config,
+    }
+    engine, *_ = deepspeed.initialize(model=Model(), config=config)
+    if through_cairn:
+        cairn.deepspeed.use(engine)
+    return engine
+
+
+def train(engine, steps):
+    """The losses of this rank, as exact text."""
+    losses = []
+    for _ in range(steps):
+        generator = torch.Generator().manual_seed(100 * engine.global_steps + dist.get_rank())
+        loss = engine(torch.randint(0, 37, (3, 9), generator=generator))
+        engine.backward(loss)
+        engine.step()
+        losses.append(float(loss).hex())
+    return losses
+
+
+def weights(engine):
+    """Of the model and, in fp32, of the optimizer: all that this rank has."""
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), enabled=engine.zero_optimization_stage() == 3):
+        found = {name: tensor.detach().clone() for name, tensor in engine.module.state_dict().items()}
+    for number, (_, state) in enumerate(sorted(engine.optimizer.optimizer.state.items(), key=lambda item: item[0].shape)):
+        found.update({f"{number}.{key}": value.clone() for key, value in state.items() if torch.is_tensor(value)})
+    return found
+
+
+def check_equal(found, expected):
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
+
+
+def unbroken(rank, world, directory):
+    """Six steps of each kind of training, with a save after the third."""
+    join(rank, world, directory, "unbroken")
+    for stage, kind in SETTINGS:
+        run = f"{directory}/zero{stage}-{kind}"
+        engine = engine_of(stage, kind, seed=1)
+        train(engine, 3)
+        assert engine.save_checkpoint(run, client_state={"seen": 27})
+        torch.save({"losses": train(engine, 3), "weights": weights(engine)}, f"{run}-after-{rank}.pt")
+
+
+def resumed(rank, world, directory):
+    """The last three of them, from the checkpoints."""
+    join(rank, world, directory, "resumed")
+    for stage, kind in SETTINGS:
+        run = f"{directory}/zero{stage}-{kind}"
+        engine = engine_of(stage, kind, seed=2)
+        path, client = engine.load_checkpoint(run)
+        assert path is not None and client["seen"] == 27 and engine.global_steps == 3
+        expected = torch.load(f"{run}-after-{rank}.pt")
+        assert train(engine, 3) == expected["losses"], (stage, kind)
+        check_equal(weights(engine), expected["weights"])
+
+
+def by_deepspeed(rank, world, directory):
+    """DeepSpeed's own loader and its own tool read what Cairn wrote and sealed."""
+    join(rank, world, directory, "by_deepspeed")
+    for stage, kind in SETTINGS:
+        run = f"{directory}/zero{stage}-{kind}"
+        engine = engine_of(stage, kind, seed=3, through_cairn=False)
+        assert engine.load_checkpoint(run)[0] is not None
+        masters = get_fp32_state_dict_from_zero_checkpoint(run)
+        expected = torch.load(f"{run}-after-{rank}.pt")
+        assert train(engine, 3) == expected["losses"], (stage, kind)
+        assert masters.keys() == engine.module.state_dict().keys()
+
+
+def names(directory):
+    """Of what lies there, without the scripts that DeepSpeed copies."""
+    return [name for name in sorted(os.listdir(directory)) if not name.endswith(".py")]
+
+
+def dies(rank, world, directory):
+    """Rank 1 is killed while it saves: first another tag, then the same tag again, of which half the files are written."""
+    tag = pathlib.Path(f"{directory}/dies-tag").read_text()
+    join(rank, world, directory, f"dies-{tag}")
+    run = f"{directory}/dies"
+    engine = engine_of(1, "bf16", seed=1)
+    train(engine, 1)
+    engine.save_checkpoint(run)
+    engine.save_checkpoint(run, "best2", save_latest=False)
+    train(engine, 1)
+    write = torch.save
+
+    def half_written(state, file, **options):
+        if rank == 1:
+            file.write(b"PK\3\4")
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(state, file, **options)
+
+    torch.save = half_written
+    try:
+        engine.save_checkpoint(run, tag)
+    except RuntimeError:  # gloo's, of a lost connection
+        return
+    raise AssertionError("a tag without rank 1's files was committed")
+
+
+def after_deaths(rank, world, directory):
+    """The tags of before are whole, and the training continues from them; the leftovers go with the next save."""
+    join(rank, world, directory, "after_deaths")
+    run = f"{directory}/dies"
+    assert names(run) == [".cairn-partial", "best2", "global_step1", "latest"], names(run)
+    engine = engine_of(1, "bf16", seed=2)
+    for tag in (None, "best2"):
+        path, _ = engine.load_checkpoint(run, tag)
+        assert engine.global_steps == 1 and (tag or "global_step1") in path
+    train(engine, 1)
+    engine.save_checkpoint(run)
+    assert names(run) == ["best2", "global_step1", "global_step2", "latest"], names(run)
+
+
+def cannot_write(rank, world, directory):
+    """A rank that cannot write is named on all ranks, what was there stays, and the next save goes well."""
+    join(rank, world, directory, "cannot_write")
+    run = f"{directory}/cannot_write"
+    engine = engine_of(2, "fp32", seed=1)
+    train(engine, 1)
+    engine.save_checkpoint(run, "same1")
+    before = {name: os.stat(f"{run}/same1/{name}") for name in names(f"{run}/same1")}
+    place_of = engine.checkpoint_engine._place_of
+    if rank == 1:
+        engine.checkpoint_engine._place_of = lambda path: "/proc/none/file"
+    try:
+        engine.save_checkpoint(run, "same1")
+    except cairn.deepspeed.SaveFailed as error:
+        assert "rank 1" in str(error) and "rank 0" not in str(error) and "optim_states.pt" in str(error), error
+    else:
+        raise AssertionError("saved")
+    assert {name: os.stat(f"{run}/same1/{name}") for name in names(f"{run}/same1")}.keys() == before.keys()
+    assert names(run) == ["latest", "same1"], names(run)
+    engine.checkpoint_engine._place_of = place_of
+    train(engine, 1)
+    engine.save_checkpoint(run, "same1")
+    assert engine.load_checkpoint(run)[1] is not None and engine.global_steps == 2
+    engine.save_16bit_model(run)
+    assert len(torch.load(f"{run}/pytorch_model.bin")) == len(engine.module.state_dict())
+
+
+def damage(path):
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def not_whole(rank, world, directory):
+    """Damage, a torn later tag of plain DeepSpeed, an empty `latest`: the newest whole tag is loaded; a named one is refused."""
+    join(rank, world, directory, "not_whole")
+    run = f"{directory}/not_whole"
+    engine = engine_of(1, "fp32", seed=1)
+    for _ in range(3):
+        train(engine, 1)
+        engine.save_checkpoint(run)
+    if rank == 0:
+        damage(f"{run}/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt")
+    dist.barrier()
+    assert "global_step2" in engine.load_checkpoint(run)[0]
+    assert engine.global_steps == 2
+    try:
+        engine.load_checkpoint(run, "global_step3")
+    except cairn.deepspeed.NotWhole as error:
+        assert "zero_pp_rank_1" in str(error), error
+    else:
+        raise AssertionError("loaded a damaged tag")
+    plain = engine_of(1, "fp32", seed=1, through_cairn=False)
+    plain.load_checkpoint(run, "global_step2")
+    train(plain, 2)
+    plain.save_checkpoint(run, "global_step4")
+    if rank == 0:
+        os.remove(f"{run}/global_step4/mp_rank_00_model_states.pt")
+        pathlib.Path(run, "latest").write_text("")
+        newest = cairn.run(["seal", "--newest", "--hash", run], capture=True)
+        assert newest.stdout.strip() == f"{run}/global_step2" and "global_step4" in newest.stderr, newest
+    dist.barrier()
+    assert "global_step2" in engine.load_checkpoint(run)[0]
+    if rank == 0:
+        for step in (1, 2):
+            damage(f"{run}/global_step{step}/mp_rank_00_model_states.pt")
+    dist.barrier()
+    try:
+        engine.load_checkpoint(run)
+    except cairn.deepspeed.NotWhole as error:
+        assert "no tag is whole" in str(error), error
+    else:
+        raise AssertionError("loaded")
+
+
+def refused(rank, world, directory):
+    """What is not known, or goes past the checkpoint engine."""
+    join(rank, world, directory, "refused")
+    engine = engine_of(1, "fp32", seed=1)
+    assert engine.load_checkpoint(f"{directory}/nothing")[0] is None
+    for word, attempt in {
+        "before": lambda: cairn.deepspeed.use(engine),
+        "one of bytes, sizes": lambda: cairn.deepspeed.use(engine, check="some"),
+        "without a dot": lambda: engine.save_checkpoint(f"{directory}/refused", ".hidden"),
+        "name of a directory": lambda: engine.save_checkpoint(f"{directory}/refused", "a/b"),
+        "FastCheckpointEngine": lambda: engine_of(1, "fp32", seed=1, checkpoint={"writer": {"type": "python", "data_parallel": "replica"}}),
+        "use_node_local_storage": lambda: engine_of(1, "fp32", seed=1, checkpoint={"use_node_local_storage": True}),
+    }.items():
+        try:
+            attempt()
+        except ValueError as error:
+            assert word in str(error), (word, error)
+        else:
+            raise AssertionError(word)
+
+
+def guide(rank, world, directory):
+    """docs/guide/save-from-deepspeed.md: its Python, then its commands."""
+    import ranks
+
+    join(rank, world, directory, "guide")
+    assert len(ranks.run_guide("save-from-deepspeed.md", {"Model": Model}, directory)) > 2

@@ -1,0 +1,307 @@
+"""What the ranks of test_megatron.py's jobs run: CASE(rank, world, directory), with the real Megatron-Core on gloo and the CPU. The model, its
+optimizer and the schedule are those of tests/interop."""
+
+import os
+import pathlib
+import random
+import signal
+import socket
+import sys
+import time
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # which would compile fused functions of Megatron's for a minute
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/interop")]
+
+import cairn.megatron  # noqa: E402
+import megatron_trainer as trainer  # noqa: E402
+import megatron_writer as writer  # noqa: E402
+import numpy  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from cairn.torch import CorruptError, LoadMismatch, NotSupported, PickleRefused, SaveFailed  # noqa: E402
+from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+from megatron.core.dist_checkpointing import ShardedObject, ShardedTensor  # noqa: E402
+from megatron.core.dist_checkpointing.core import CheckpointingException  # noqa: E402
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue  # noqa: E402
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelLoadStrategyWrapper, FullyParallelSaveStrategyWrapper  # noqa: E402
+from megatron.core.distributed import finalize_model_grads  # noqa: E402
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler  # noqa: E402
+from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
+
+SCHEDULE = {
+    "max_lr": 1e-2,
+    "min_lr": 1e-3,
+    "lr_warmup_steps": 8,
+    "lr_decay_steps": 200,
+    "lr_decay_style": "cosine",
+    "start_wd": 0.1,
+    "end_wd": 0.1,
+    "wd_incr_steps": 200,
+    "wd_incr_style": "constant",
+}
+COMMON = {"zero": 1, "lr": 1e-2, "clip": 1.0, "batches": True}
+SETTINGS = {  # of four ranks
+    "tp2": {**COMMON, "tp": 2, "pp": 1},
+    "pp2": {**COMMON, "tp": 1, "pp": 2},
+    "fp32": {**COMMON, "tp": 2, "pp": 2, "zero": 0, "fp32": True},
+}
+SAMPLES, MICRO, POSITIONS = 8, 2, 8
+OLD = cairn.megatron._VERSION < (0, 17)  # it finds the strategy by itself
+
+
+def free_port(rank, file):
+    if rank == 0:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            pathlib.Path(file + ".new").write_text(str(s.getsockname()[1]))
+        os.rename(file + ".new", file)
+    while not os.path.exists(file):
+        time.sleep(0.02)
+    return int(pathlib.Path(file).read_text())
+
+
+class Training:
+    """A tiny GPT that Megatron's own schedule of the pipeline trains. One at a time in a process."""
+
+    def __init__(self, rank, world, name, directory, job, **changes):
+        torch.set_num_threads(1)
+        if dist.is_initialized():
+            parallel_state.destroy_model_parallel()
+            dist.destroy_process_group()
+        self.spec = {**SETTINGS[name], "world": world, **changes}
+        self.ddp, self.optimizer = trainer.start(rank, self.spec, free_port(rank, f"{directory}/port-{job}-{name}"))
+        self.model = self.ddp.module
+        self.schedule = OptimizerParamScheduler(self.optimizer, init_lr=0.0, use_checkpoint_opt_param_scheduler=False, **SCHEDULE)
+        self.rank, self.iteration = rank, 0
+
+    def train(self, iterations):
+        """The mean losses, as exact text; on the last stage."""
+        return [self._step() for _ in range(iterations)]
+
+    def _step(self):
+        generator = torch.Generator().manual_seed(self.iteration)
+        tokens = torch.randint(0, 61, (SAMPLES, POSITIONS + 1), generator=generator)
+        mine = tokens.chunk(parallel_state.get_data_parallel_world_size())[parallel_state.get_data_parallel_rank()].split(MICRO)
+        self.ddp.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        losses = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=iter(mine),
+            model=self.ddp,
+            num_microbatches=len(mine),
+            seq_length=POSITIONS,
+            micro_batch_size=MICRO,
+            forward_only=False,
+        )
+        finalize_model_grads([self.ddp])
+        updated, _, _ = self.optimizer.step()
+        assert updated
+        self.schedule.step(increment=SAMPLES)
+        self.iteration += 1
+        return [loss.item().hex() for loss in losses]
+
+    def state(self, is_loading=False):
+        state = trainer.sharded(self.model, self.optimizer, self.metadata, is_loading)
+        pp, tp = parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()
+        shape = parallel_state.get_pipeline_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_world_size()
+        generators = [{"random": random.getstate(), "numpy": numpy.random.get_state(), "torch": torch.get_rng_state()}]
+        if not (is_loading and self.spec.get("resharded")):  # Megatron-LM, too, starts them anew where the topology is another
+            state["rng_state"] = ShardedObject("rng_state", generators, shape, (pp, tp), replica_id=parallel_state.get_data_parallel_rank())
+        if not is_loading:
+            state.update(args=writer.arguments(self.spec), iteration=self.iteration, opt_param_scheduler=self.schedule.state_dict())
+        return state
+
+    @property
+    def metadata(self):
+        return trainer.metadata_of(self.spec)
+
+    def save(self, run, strategy, **options):
+        directory = f"{run}/iter_{self.iteration:07}"
+        if self.rank == 0:
+            os.makedirs(directory, exist_ok=True)
+        dist.barrier()
+        return dist_checkpointing.save(self.state(), directory, strategy, content_metadata=self.metadata, **options)
+
+    def load(self, directory, strategy=None, strict="raise_all"):
+        state = dist_checkpointing.load(self.state(True), directory, strategy, strict=strict)
+        self.model.load_state_dict(state["model"], strict=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["opt_param_scheduler"])
+        self.iteration = state["iteration"]
+        return state
+
+    def tensors(self):
+        """All that this rank has, whole states of a distributed optimizer included."""
+        found = {name: tensor.clone() for name, tensor in self.model.state_dict().items() if torch.is_tensor(tensor)}
+        for name, states in trainer.states_of(self.model, self.optimizer).items():
+            found.update({f"{name}.{role}": tensor.detach().clone() for role, tensor in states.items()})
+        return found
+
+
+def forward(data, model):
+    tokens = next(data)
+    positions = torch.arange(POSITIONS)
+    mask = (positions[:, None] < positions)[None, None]
+    output = model(tokens[:, :-1], positions[None].expand(MICRO, -1), mask, labels=tokens[:, 1:])
+    return output, lambda losses: (losses.mean(), losses.mean().detach())
+
+
+def check_equal(found, expected):
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype and torch.equal(tensor, expected[name]), name
+
+
+def unbroken(rank, world, directory):
+    """Six iterations of each setting. The third is saved with Cairn while the training goes on, and beside it by Megatron itself."""
+    for name in SETTINGS:
+        training = Training(rank, world, name, directory, "unbroken")
+        random.seed(f"{parallel_state.get_tensor_model_parallel_rank()} {parallel_state.get_pipeline_model_parallel_rank()}")
+        training.train(3)
+        save_as_megatron(training, f"{directory}/{name}-theirs")
+        queue = AsyncCallsQueue()
+        queue.schedule_async_request(training.save(f"{directory}/{name}", cairn.megatron.CairnSaveStrategy(), async_sharded_save=True))
+        losses = training.train(1)
+        queue.maybe_finalize_async_calls(blocking=True)
+        losses += training.train(2)
+        torch.save({"losses": losses, "tensors": training.tensors(), "random": random.getstate()}, f"{directory}/{name}-after-{rank}.pt")
+
+
+def save_as_megatron(training, run):
+    from multiprocessing import get_context
+
+    # Megatron would spawn a process for this queue, which imports all of the above once more for each rank.
+    writer.filesystem_async._results_queue = get_context("fork").Manager().Queue()
+    training.save(run, ("torch_dist", 1))
+
+
+def resumed(rank, world, directory):
+    for name in SETTINGS:
+        training = Training(rank, world, name, directory, "resumed")
+        state = training.load(f"{directory}/{name}/iter_0000003", None if OLD else cairn.megatron.CairnLoadStrategy())
+        expected = torch.load(f"{directory}/{name}-after-{rank}.pt", weights_only=False)
+        generators = state["rng_state"][0]
+        assert generators["random"] == expected["random"] and generators["numpy"][0] == "MT19937", generators.keys()
+        assert training.train(3) == expected["losses"], name
+        check_equal(training.tensors(), expected["tensors"])
+
+
+def resharded(rank, world, directory):
+    """Under another topology, what Cairn loads is what Megatron loads from its own files, bit for bit; also where those were sealed."""
+    for name, tp, pp in (("tp2", 1, 1), ("tp2", 1, 2), ("pp2", 2, 1)):
+        found = []
+        for run in (name, f"{name}-theirs"):
+            training = Training(rank, world, name, directory, f"{run}-{tp}{pp}", tp=tp, pp=pp, resharded=True)
+            strategy = None if run.endswith("theirs") else cairn.megatron.CairnLoadStrategy()
+            training.load(f"{directory}/{run}/iter_0000003", strategy, strict="assume_ok_unexpected")
+            found.append(training.tensors())
+        check_equal(*found)
+        training.save(f"{directory}/{name}-{tp}{pp}", cairn.megatron.CairnSaveStrategy())
+
+
+
+
+def dies(rank, world, directory):
+    """Rank 1 is killed before it has handed over what it has; the queue of the other says so, and the iteration is not recognised."""
+    training = Training(rank, world, "pp2", directory, "dies")
+    training.train(1)
+    training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy())
+    training.train(1)
+    queue = AsyncCallsQueue()
+    if rank == 1:
+        cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
+    queue.schedule_async_request(training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy(deadline=60), async_sharded_save=True))
+    request = queue.async_calls[0].async_request
+    try:
+        request.finalize_fns[0]()
+    except SaveFailed as error:
+        assert "rank 1" in str(error), error
+    else:
+        raise AssertionError("an iteration without rank 1's part was committed")
+    os._exit(0)  # gloo's end would wait for rank 1
+
+
+def after_death(rank, world, directory):
+    training = Training(rank, world, "pp2", directory, "after_death")
+    assert not dist_checkpointing.check_is_distributed_checkpoint(f"{directory}/dies/iter_0000002")
+    training.load(f"{directory}/dies/iter_0000001", cairn.megatron.CairnLoadStrategy())
+    assert training.iteration == 1
+    training.train(1)
+    training.save(f"{directory}/dies", cairn.megatron.CairnSaveStrategy())  # over what is left of the torn one
+    training.load(f"{directory}/dies/iter_0000002", cairn.megatron.CairnLoadStrategy())
+    assert training.iteration == 2
+
+
+class Own:
+    """A class that no checkpoint may make by itself."""
+
+
+def refused(error_type, word, attempt):
+    try:
+        attempt()
+    except error_type as error:
+        assert word in str(error), (word, error)
+    else:
+        raise AssertionError(f"nothing said about {word}")
+
+
+def fits(rank, world, directory):
+    training = Training(rank, world, "tp2", directory, "fits", pp=1)
+    path, load = f"{directory}/fits_0000007", cairn.megatron.CairnLoadStrategy()
+    if rank == 0:
+        os.makedirs(path)
+    dist.barrier()
+
+    def state(columns=4, rows=10, kind=Own, **more):
+        """A tensor cut along its columns; a vocabulary with padding, of which rank 0 has five rows; an object of each rank."""
+        table = torch.arange(rows * 3.0).view(rows, 3) + 1
+        return {
+            "cut": ShardedTensor.from_rank_offsets("cut", torch.full((3000, columns), rank + 1.0), (1, rank, world)),
+            "layers": {7: ShardedTensor.from_rank_offsets("layers", torch.full((5,), rank + 0.5), (0, rank, world), prepend_axis_num=1)},
+            "table": ShardedTensor.from_rank_offsets("table", table, replica_id=rank, allow_shape_mismatch=True),
+            "object": ShardedObject("object", kind(), (world,), (rank,)),
+            **more,
+        }
+
+    save = FullyParallelSaveStrategyWrapper(cairn.megatron.CairnSaveStrategy())
+    dist_checkpointing.save(state() | {"common": 5}, path, save)
+    refused(PickleRefused, "allow_pickle=True", lambda: dist_checkpointing.load(state(), path, load))
+    trusting = cairn.megatron.CairnLoadStrategy(allow_pickle=True)
+    for strategy in (trusting, FullyParallelLoadStrategyWrapper(trusting)):
+        wanted = state(rows=12)
+        for item in (wanted["cut"], wanted["layers"][7], wanted["table"]):
+            item.data.fill_(-1)
+        found = dist_checkpointing.load(wanted, path, strategy)
+        assert found["common"] == 5 and isinstance(found["object"], Own) and set(found["layers"]) == {7}
+        assert (found["cut"] == rank + 1).all() and (found["layers"][7] == rank + 0.5).all()
+        assert torch.equal(found["table"][:10].flatten(), torch.arange(30.0) + 1) and (found["table"][10:] == 0).all()
+    refused(LoadMismatch, "cut: saved as [3000, 8]; here [3000, 10]", lambda: dist_checkpointing.load(state(columns=5), path, trusting))
+    other = ShardedTensor.from_rank_offsets("other", torch.zeros(2), (0, rank, world))
+    refused(LoadMismatch, "other: not in the checkpoint", lambda: dist_checkpointing.load(state(other=other), path, trusting))
+    refused(NotSupported, "not changed", lambda: load.remove_sharded_tensors(path, "cut"))
+    refused(TypeError, "cut: torch.complex64", lambda: dist_checkpointing.save(complex_of(rank, world), path, cairn.megatron.CairnSaveStrategy()))
+    dist.barrier()
+    if rank == 0:
+        torch.save({"common": 6}, f"{path}/common.pt")
+    dist.barrier()
+    refused(CorruptError, "common.pt: not the file that was saved", lambda: dist_checkpointing.load(state(), path, trusting))
+    if rank == 0:
+        os.remove(f"{path}/metadata.json")
+    dist.barrier()
+    refused(CheckpointingException, "is not a distributed checkpoint", lambda: dist_checkpointing.load(state(), path, trusting))
+    assert training.iteration == 0
+
+
+def complex_of(rank, world):
+    return {"cut": ShardedTensor.from_rank_offsets("cut", torch.zeros(3, dtype=torch.complex64), (0, rank, world))}
+
+
+def guide(rank, world, directory):
+    """docs/guide/save-from-megatron.md: its Python, on one rank."""
+    import ranks
+
+    os.makedirs(f"{directory}/gpt")
+    training = Training(rank, world, "tp2", directory, "guide", tp=1)
+    training.train(1)
+    assert len(ranks.run_guide("save-from-megatron.md", {"training": training}, directory)) > 2

@@ -1,0 +1,70 @@
+"""Jobs of several processes for unittests: what each rank does is CASE(rank, world, directory) of a module of cases, which is imported once
+for all jobs, and forked."""
+
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import pathlib
+import re
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run_case(module, case, rank, world, directory, seconds):
+    with open(f"{directory}/{case}-{rank}.log", "a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
+    getattr(importlib.import_module(module), case)(rank, world, directory)
+
+
+def run_guide(page, names, directory):
+    """Runs all Python of a page of docs/guide in one process, in the order of the page, with `names` given, and returns its blocks."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
+    exec(compile("\n".join(blocks).replace("/scratch", directory), page, "exec"), {"__name__": "guide", **names})
+    return blocks
+
+
+class RanksCase(unittest.TestCase):
+    """`cases`: the name of the module, beside this one."""
+
+    cases: str
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.mkdtemp()
+        # The server's, or it imports nothing.
+        paths = [str(ROOT / "tests/python"), str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        cls.context = multiprocessing.get_context("forkserver")
+        cls.context.set_forkserver_preload([cls.cases])
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.directory)
+
+    def run_ranks(self, case, world, killed=(), seconds=120):
+        """killed: the ranks that end by SIGKILL; all others must return."""
+        ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, world, self.directory, seconds)) for rank in range(world)]
+        for process in ranks:
+            process.start()
+        until = time.monotonic() + seconds
+        for process in ranks:
+            process.join(max(0, until - time.monotonic()))
+        late = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
+        for process in ranks:
+            process.kill()
+        self.assertEqual(late, [], f"these ranks did not end\n{self.logs(case, late)}")
+        expected = [-signal.SIGKILL if rank in killed else 0 for rank in range(world)]
+        found = [process.exitcode for process in ranks]
+        wrong = [rank for rank in range(world) if found[rank] != expected[rank]]
+        self.assertEqual(found, expected, f"{case}\n{self.logs(case, wrong)}")
+
+    def logs(self, case, ranks):
+        return "\n".join(pathlib.Path(f"{self.directory}/{case}-{rank}.log").read_text()[-12000:] for rank in ranks)

@@ -1,0 +1,43 @@
+"""`cairn.megatron` with the real Megatron-Core: trainings that resume bit by bit, other topologies, ranks that die, and what is refused."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[2] / "python")]
+
+import cairn  # noqa: E402
+import ranks  # noqa: E402
+
+
+class MegatronTest(ranks.RanksCase):
+    cases = "megatron_cases"
+
+    def test_1_a_training_resumes_bit_by_bit(self):
+        self.run_ranks("unbroken", 4)
+        for name in ("tp2", "pp2", "fp32"):
+            iteration = f"{self.directory}/{name}/iter_0000003"
+            self.assertLess({"common.pt", "metadata.json", "step-00000003"}, set(os.listdir(iteration)))
+            cairn.run(["verify", f"{iteration}/step-00000003"], capture=True)
+            cairn.run(["seal", f"{self.directory}/{name}-theirs/iter_0000003", "--settle", "0"], capture=True)
+        self.run_ranks("resumed", 4)
+        self.run_ranks("resharded", 2)
+        for again in ("tp2-11", "tp2-12", "pp2-21"):
+            steps = [f"{self.directory}/{name}/iter_0000003/step-00000003" for name in (again[:3], again)]
+            said = cairn.run(["diff", *steps], check=False, capture=True).stdout  # the number of ranks is in the arguments that are saved
+            self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
+
+    def test_2_a_rank_that_dies_leaves_the_iteration_of_before(self):
+        self.run_ranks("dies", 2, killed=(1,))
+        self.run_ranks("after_death", 2)
+
+    def test_3_what_does_not_fit_is_named(self):
+        self.run_ranks("fits", 2)
+
+    def test_4_the_guide(self):
+        self.run_ranks("guide", 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
