@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._errors import CorruptError, NotSupported
+from cairn._errors import CorruptError, NotSupported
 from cairn.torch._layout import Layout
 from cairn.torch._objects import PickleRefused
 from cairn.torch._planner import CairnPlanner, LoadMismatch

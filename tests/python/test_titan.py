@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import re
 import shutil
 import socket
 import subprocess

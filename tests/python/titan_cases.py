@@ -22,6 +22,7 @@ _DEVICE = {"get_device_name": "CPU", "current_device": 0, "memory_stats": {}, "r
 for _name, _value in {**_DEVICE, "get_device_properties": types.SimpleNamespace(total_memory=1 << 34)}.items():
     setattr(torch.cpu, _name, lambda *_, value=_value: value)
 
+import cairn.titan  # noqa: E402
 import datasets  # noqa: E402
 import torchtitan.trainer  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
@@ -32,8 +33,6 @@ from torchtitan.hf_datasets import DatasetConfig, text_datasets  # noqa: E402
 from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
 from torchtitan.models.llama3.config_registry import llama3_debugmodel  # noqa: E402
 from torchtitan.models.qwen3.config_registry import qwen3_debugmodel  # noqa: E402
-
-import cairn.titan  # noqa: E402
 
 _TEXTS = [f"{number} is {number * number} less than {number**3}" for number in range(400)]
 text_datasets.DATASETS["counting"] = DatasetConfig("", lambda path: datasets.Dataset.from_dict({"text": _TEXTS}), lambda sample: sample["text"])
