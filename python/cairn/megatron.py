@@ -29,14 +29,14 @@ from megatron.core.dist_checkpointing.strategies import torch as theirs
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from cairn.torch._dtypes import TORCH_OF
 from cairn._errors import CorruptError, NotSupported
+from cairn._windows import Box, read_boxes
+from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._layout import Layout
 from cairn.torch._objects import PickleRefused
 from cairn.torch._planner import CairnPlanner, LoadMismatch
-from cairn.torch._reader import Opened
+from cairn.torch._reader import TorchOpened, box_of
 from cairn.torch._saving import Options, Save, SaveHandle, stage
-from cairn.torch._windows import Box, read_boxes
 
 BACKEND = "cairn"  # in metadata.json: a Megatron without Cairn says that it does not know it
 COMMON = "common.pt"
@@ -143,7 +143,7 @@ class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):
             return super().remove_sharded_tensors(checkpoint_dir, key_prefix)
         raise NotSupported(f"{checkpoint_dir}: a committed step of Cairn is not changed; load it and save another", 2)
 
-    def _object(self, opened: Opened, item: ShardedObject) -> Any:
+    def _object(self, opened: TorchOpened, item: ShardedObject) -> Any:
         key = item.unique_key
         pickled = opened.pickle(key)
         if pickled is None or self._allow_pickle:
@@ -268,9 +268,9 @@ def _is_ours(directory: Path) -> bool:
     return bool(_steps_in(directory))
 
 
-def _open(directory: Path) -> Opened:
+def _open(directory: Path) -> TorchOpened:
     """Raises CorruptError where the file beside the step is not the one that was saved with it."""
-    opened = Opened(os.path.join(directory, _steps_in(directory)[-1]))
+    opened = TorchOpened(os.path.join(directory, _steps_in(directory)[-1]))
     common, digest = pathlib.Path(directory, COMMON), opened.state.get(COMMON)
     if digest is not None and digest != _digest(common):
         opened.close()
@@ -278,20 +278,20 @@ def _open(directory: Path) -> Opened:
     return opened
 
 
-def _tensors_of(opened: Opened) -> dict:
+def _tensors_of(opened: TorchOpened) -> dict:
     """{key: ShardedTensor without data}"""
     shapes = {key: torch.empty(tensor["shape"], dtype=TORCH_OF[tensor["dtype"]], device="meta") for key, (_, tensor) in opened.tensors.items()}
     return {key: ShardedTensor.from_rank_offsets(key, tensor).without_data() for key, tensor in shapes.items()}
 
 
-def _refuse_mismatch(opened: Opened, wanted: list) -> None:
+def _refuse_mismatch(opened: TorchOpened, wanted: list) -> None:
     faults = sorted({fault for item in wanted if (fault := _fault(opened, item))})
     if faults:
         more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
         raise LoadMismatch(f"{opened.directory} does not fit the model:\n  " + "\n  ".join(faults[:20]) + more)
 
 
-def _fault(opened: Opened, item: Any) -> Optional[str]:
+def _fault(opened: TorchOpened, item: Any) -> Optional[str]:
     if isinstance(item, ShardedObject):
         return None if item.unique_key in opened.objects else f"{item.unique_key}: not in the checkpoint"
     if item.key not in opened.tensors:
@@ -301,7 +301,7 @@ def _fault(opened: Opened, item: Any) -> Optional[str]:
     return None if fits else f"{item.key}: saved as {saved}; here {list(item.global_shape)}"
 
 
-def _box(opened: Opened, item: ShardedTensor) -> Iterator[Box]:
+def _box(opened: TorchOpened, item: ShardedTensor) -> Iterator[Box]:
     """What of the saved tensor this rank's part is. Of a shape that may differ (a padded vocabulary), what both have; the rest is zero."""
     item.init_data("cpu")
     number, saved = opened.tensors[item.key]
@@ -310,7 +310,7 @@ def _box(opened: Opened, item: ShardedTensor) -> Iterator[Box]:
         target.zero_()
         for dimension, (offset, size) in enumerate(zip(item.global_offset, saved["shape"])):
             target = target.narrow(dimension, 0, max(0, min(target.shape[dimension], size - offset)))
-    yield Box(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
+    yield box_of(number, item.global_offset, TORCH_OF[saved["dtype"]], target)
 
 
 def _register() -> None:

@@ -121,6 +121,8 @@ class Training:
         if self.rank == 0:
             os.makedirs(directory, exist_ok=True)
         dist.barrier()
+        if not OLD and options:
+            options["async_strategy"] = "mcore"
         return dist_checkpointing.save(self.state(), directory, strategy, content_metadata=self.metadata, **options)
 
     def load(self, directory, strategy=None, strict="raise_all"):
@@ -198,8 +200,6 @@ def resharded(rank, world, directory):
             found.append(training.tensors())
         check_equal(*found)
         training.save(f"{directory}/{name}-{tp}{pp}", cairn.megatron.CairnSaveStrategy())
-
-
 
 
 def dies(rank, world, directory):

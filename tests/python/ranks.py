@@ -49,7 +49,7 @@ class RanksCase(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.directory)
 
-    def run_ranks(self, case, world, killed=(), seconds=120):
+    def run_ranks(self, case, world, killed=(), seconds=300):
         """killed: the ranks that end by SIGKILL; all others must return."""
         ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, world, self.directory, seconds)) for rank in range(world)]
         for process in ranks:
