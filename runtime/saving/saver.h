@@ -98,7 +98,7 @@ class Saver {
   FileSystem& fs_ = FileSystem::Posix();
   SaveCodec codec_;
   SaidOnce leftovers_{"old step not removed: "};
-  H5Views views_;  // of rank 0's seals
+  H5Views views_;    // of rank 0's seals
   SaveQueue queue_;  // last: it ends first, and finishes what it was given
 };
 
