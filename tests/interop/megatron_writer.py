@@ -34,6 +34,7 @@ from megatron.core.transformer import TransformerConfig  # noqa: E402
 # Megatron asks CUDA these things whether there is a GPU or not.
 torch.cuda.current_device = lambda: "cpu"
 torch.cuda.synchronize = lambda *_: None
+torch.cuda.current_stream = lambda *_: None
 torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 
 

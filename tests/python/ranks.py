@@ -21,7 +21,10 @@ def run_case(module, case, rank, world, directory, seconds):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
-    getattr(importlib.import_module(module), case)(rank, world, directory)
+    try:
+        getattr(importlib.import_module(module), case)(rank, world, directory)
+    except SystemExit as error:  # Megatron ends a process with status 0 where it cannot load
+        raise RuntimeError(f"{case} ended the process") from error
 
 
 def run_guide(page, names, directory):
