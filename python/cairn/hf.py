@@ -42,7 +42,7 @@ def patch() -> None:
     for name in _FUNCTIONS:
         _check(name)
     _originals.update({name: getattr(_fsdp, name) for name in _FUNCTIONS})
-    for name, original in _originals.items():
+    for original in list(_originals.values()):
         _replace(original, _with_cairn(original))
 
 
