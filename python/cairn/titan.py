@@ -15,8 +15,8 @@ import torch
 
 import cairn.torch
 from cairn import _retention
+from cairn._opened import Opened
 from cairn.torch import _job
-from cairn.torch._reader import Opened
 
 try:
     from torchtitan.components.checkpointer import dcp as _dcp
@@ -84,9 +84,7 @@ class CheckpointManager(_dcp.CheckpointManager):
             return super().dcp_save(state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf)
         contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
         step = int(checkpoint_id.rpartition("-")[2])
-        handle = cairn.torch.async_save(
-            state_dict, self.folder, step, compress=self._compress, state={"torchtitan": {"contents": contents}}
-        )
+        handle = cairn.torch.async_save(state_dict, self.folder, step, compress=self._compress, state={"torchtitan": {"contents": contents}})
         self.save_future = handle
         if self.keep_latest_k > 0 and _job.rank_and_world()[0] == 0:
             handle.add_done_callback(self._retire)

@@ -178,6 +178,7 @@ class OwnershipTest(unittest.TestCase):
         self.assertEqual(_ownership.widened([tp[0]], root, tp, [False, False, False]), sorted(root[:, 0].flatten().tolist()))
         everyone = root.flatten().tolist()
         self.assertEqual(_ownership.widened([5], root, everyone, [False, False, False]), [5])
+        self.assertEqual(_ownership.widened([5], root.flatten(), [5], [False]), [5])  # torchtitan's: unflattened from a world without names
 
     def test_the_work_is_spread(self):
         counts = collections.Counter(_ownership.choose(range(8), f"layers.{layer}.weight", (0, 0)) for layer in range(8000))

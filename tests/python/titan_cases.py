@@ -1,4 +1,4 @@
-"""What the ranks of test_titan.py's jobs run: torchtitan's own Trainer, on gloo and the CPU, with its own small models.
+"""What the ranks of test_titan.py run, CASE(rank, world, directory): torchtitan's own Trainer, on gloo and the CPU, with its own small models.
 
 torchtitan wants a GPU, so torch says here that the CPU is one, and has what torch.cuda tells of a device. FlexAttention has no backward
 pass on a CPU: the models have torchtitan's other attention. Nothing else of torchtitan is replaced.
@@ -8,11 +8,14 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
+import socket
 import sys
+import time
 import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [os.environ["CAIRN_TITAN"], str(ROOT / "python")]  # the torch that torchtitan needs comes first
+sys.path[:0] = [os.environ["CAIRN_TITAN"], str(ROOT / "python"), str(ROOT / "tests/python")]  # the torch that torchtitan needs comes first
 
 import torch  # noqa: E402
 import torch._utils  # noqa: E402
@@ -24,6 +27,7 @@ for _name, _value in {**_DEVICE, "get_device_properties": types.SimpleNamespace(
 
 import cairn.titan  # noqa: E402
 import datasets  # noqa: E402
+import ranks  # noqa: E402
 import torchtitan.trainer  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
 from torch.distributed.fsdp import FSDPModule  # noqa: E402
@@ -87,16 +91,6 @@ def llama(directory):
     return small(llama3_debugmodel(), directory)
 
 
-def from_page(directory):
-    """As docs/guide/save-from-torchtitan.md says."""
-    namespace = {}
-    exec((pathlib.Path(directory) / "page.py").read_text(), namespace)
-    return small(namespace["my_llama"](), directory)
-
-
-MANAGERS = {"cairn": cairn.titan.CheckpointManager, "dcp": CheckpointManager}
-
-
 def digests(state):
     """SHA-256 of every whole tensor and every other value, by name."""
     found = {}
@@ -108,37 +102,171 @@ def digests(state):
     return found
 
 
-def run(rank, world, port, directory, job):
-    """job: model, manager, checkpoint (settings), parallelism (settings), steps; train: False only loads. Leaves result-RANK.json."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT=str(port))
+def environment(rank, world, directory, name):
+    """What torchrun would set. Rank 0 finds a free port."""
+    place = pathlib.Path(directory, f"{name}.port")
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            place.with_suffix(".new").write_text(str(free.getsockname()[1]))
+        place.with_suffix(".new").rename(place)
+    while not place.exists():
+        time.sleep(0.01)
+    settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "localhost", "MASTER_PORT": place.read_text()}
+    os.environ.update({key: str(value) for key, value in settings.items()})
     torch.set_num_threads(1)
-    config = globals()[job["model"]](directory)
-    if "manager" in job:
-        settings = {"enable": True, "interval": 2, "last_save_model_only": False, **job.get("checkpoint", {})}
-        config.checkpoint = MANAGERS[job["manager"]].Config(**settings)
-    config.training.steps = job.get("steps", 6)
-    for name, value in job.get("parallelism", {}).items():
-        setattr(config.parallelism, name, value)
-    trainer, result = config.build(), {}
-    for module in (module for part in trainer.model_parts for module in part.modules()):
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-    losses = {}
-    trainer.metrics_processor.log = lambda step, average, *_, **__: losses.__setitem__(step, average)
-    try:
-        if job.get("train", True):
-            trainer.train()
-        else:
-            trainer.checkpointer.load(config.checkpoint.load_step)
-        result = {
-            "losses": losses,
-            "step": trainer.step,
-            "model": {name: digest for part in trainer.model_parts for name, digest in digests(part.state_dict()).items()},
-            "optimizer": digests(trainer.optimizers.state_dict()),
-            "trainable": [name for part in trainer.model_parts for name, tensor in part.named_parameters() if tensor.requires_grad],
+
+
+def result(directory, name, rank):
+    return json.loads(pathlib.Path(directory, f"{name}-result-{rank}.json").read_text())
+
+
+class Job:
+    """One Trainer in a process of its own. `name`: of the case. folder: its dump folder, in `directory`."""
+
+    def __init__(self, rank, world, directory, name, model=llama, folder=None, config=None, parallelism=(), **checkpoint):
+        environment(rank, world, directory, name)
+        self.place = pathlib.Path(directory, f"{name}-result-{rank}.json")
+        dump = f"{directory}/{folder or name}"
+        if config is None:
+            config = model(dump)
+            manager = checkpoint.pop("manager", cairn.titan.CheckpointManager)
+            config.checkpoint = manager.Config(**{"enable": True, "interval": 2, "last_save_model_only": False, **checkpoint})
+        for key, value in dict(parallelism).items():
+            setattr(config.parallelism, key, value)
+        self.trainer, self.losses = config.build(), {}
+        for module in (module for part in self.trainer.model_parts for module in part.modules()):
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        self.trainer.metrics_processor.log = lambda step, average, *_, **__: self.losses.__setitem__(str(step), average)
+
+    def load(self, step=-1):
+        self.trainer.checkpointer.load(step)
+        return self.end()
+
+    def train(self):
+        self.trainer.train()
+        return self.end()
+
+    def state(self):
+        parts = self.trainer.model_parts
+        return {
+            "losses": self.losses,
+            "step": self.trainer.step,
+            "model": {name: digest for part in parts for name, digest in digests(part.state_dict()).items()},
+            "optimizer": digests(self.trainer.optimizers.state_dict()),
         }
-    except Exception as error:
-        result = {"error": f"{type(error).__name__}: {error}"}
-    trainer.close()
-    pathlib.Path(directory, f"result-{rank}.json").write_text(json.dumps(result))
-    torch.distributed.destroy_process_group()
+
+    def end(self):
+        found = self.state()
+        self.trainer.close()
+        self.place.write_text(json.dumps(found))
+        torch.distributed.destroy_process_group()
+        return found
+
+
+def same(found, expected, *parts):
+    for part in parts:
+        assert found[part] == expected[part], (part, found[part], expected[part])
+
+
+def whole(rank, world, directory):
+    """Tied embeddings, a frozen layer; six steps without a break, saved beside the training."""
+    job = Job(rank, world, directory, "whole", tied, async_mode="async_with_pinned_mem", keep_latest_k=0)
+    learning = [name for part in job.trainer.model_parts for name, tensor in part.named_parameters() if tensor.requires_grad]
+    assert learning and not any(name.startswith("layers.0.") for name in learning), learning
+    assert list(job.train()["losses"]) == list("123456")
+
+
+def again(rank, world, directory):
+    """The same training in new processes, from its step 4."""
+    if rank == 0:
+        for step in ("step-00000002", "step-00000004"):
+            shutil.copytree(f"{directory}/whole/checkpoint/{step}", f"{directory}/copying/checkpoint/{step}")
+        shutil.copy(f"{directory}/whole/checkpoint/.run", f"{directory}/copying/checkpoint/.run")
+        pathlib.Path(directory, "copying").rename(f"{directory}/again")
+    found = Job(rank, world, directory, "again", tied, async_mode="async", keep_latest_k=2).train()
+    expected = result(directory, "whole", rank)
+    assert found["losses"] == {step: expected["losses"][step] for step in "56"}, (found["losses"], expected["losses"])
+    same(found, expected, "model", "optimizer", "step")
+
+
+def alone(rank, world, directory):
+    """What two ranks saved, in one."""
+    found = Job(rank, world, directory, "alone", tied, "whole", exclude_from_loading=["dataloader"]).load()
+    same(found, result(directory, "whole", 0), "model", "optimizer", "step")
+
+
+def dcp_before(rank, world, directory):
+    """With torchtitan's own manager, before the one line was changed."""
+    Job(rank, world, directory, "dcp_before", folder="llama", manager=CheckpointManager, interval=4).train()
+
+
+def dcp_after(rank, world, directory):
+    """The training goes on from a step of DCP's, and keeps its newest two steps: of Cairn's, nothing else."""
+    if rank == 0:
+        shutil.rmtree(f"{directory}/llama/checkpoint/step-6")
+    time.sleep(1)
+    job = Job(rank, world, directory, "dcp_after", folder="llama", interval=1, keep_latest_k=2)
+    expected, found = result(directory, "dcp_before", rank), job.train()
+    assert found["losses"] == {step: expected["losses"][step] for step in "56"}
+    same(found, expected, "model", "optimizer")
+
+
+def tensor_parallel(rank, world, directory):
+    parallelism = {"tensor_parallel_degree": 2}
+    found = Job(rank, world, directory, "tp", folder="llama", parallelism=parallelism, exclude_from_loading=["dataloader"]).load()
+    same(found, result(directory, "dcp_before", 0), "model", "step")
+
+
+def pipeline(rank, world, directory):
+    """Each stage has its layers, and their states of the optimizer; then it saves, two stages' plain numbers included."""
+    parallelism = {"pipeline_parallel_degree": 2}
+    job = Job(rank, world, directory, "pp", folder="llama", parallelism=parallelism, exclude_from_loading=["dataloader"])
+    job.trainer.checkpointer.load()
+    expected, found = result(directory, "dcp_before", 0), job.state()
+    for part in ("model", "optimizer"):
+        assert found[part] and all(expected[part][name] == digest for name, digest in found[part].items()), part
+    job.trainer.checkpointer.folder = f"{directory}/pp/checkpoint"
+    job.trainer.checkpointer.save(8)
+    job.end()
+
+
+def after_pipeline(rank, world, directory):
+    found = Job(rank, world, directory, "after_pp", folder="pp", exclude_from_loading=["dataloader"]).load()
+    same(found, result(directory, "dcp_before", 0), "model", "optimizer")
+
+
+def model_alone(rank, world, directory):
+    """The last step of a training that exports bfloat16, and a new training from it. torchtitan's errors would not say what to do."""
+    first = Job(rank, world, directory, "exported", last_save_model_only=True, export_dtype="bfloat16", interval=10)
+    first.trainer.config.training.steps = 1
+    first.train()
+    job = Job(rank, world, directory, "more", folder="exported")
+    try:
+        job.trainer.checkpointer.load()
+    except cairn.torch.LoadMismatch as error:
+        assert "the model alone" in str(error) and "initial_load_path" in str(error), error
+    else:
+        raise AssertionError("resumed without an optimizer")
+    job.end()
+    source = f"{directory}/exported/checkpoint/step-00000001"
+    refused = Job(rank, world, directory, "refused", initial_load_path=source)
+    try:
+        refused.trainer.checkpointer.load()
+    except cairn.torch.LoadMismatch as error:
+        assert "bfloat16" in str(error), error
+    else:
+        raise AssertionError("converted unasked")
+    refused.end()
+    Job(rank, world, directory, "cast", initial_load_path=source, cast_on_load=True).load()
+
+
+def guide(rank, world, directory):
+    """docs/guide/save-from-torchtitan.md, and its training for some steps."""
+    environment(rank, world, directory, "guide-environment")
+    found = {}
+    exec(ranks.run_guide("save-from-torchtitan.md", {}, directory)[0], found)
+    config = small(found["my_llama"](), f"{directory}/guide")
+    config.checkpoint.interval = 2
+    assert list(Job(rank, world, directory, "guide", config=config).train()["losses"]) == list("123456")

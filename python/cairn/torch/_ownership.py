@@ -37,6 +37,8 @@ def widened(ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], ap
     root: ranks, of the shape of the mesh that it was cut out of. members: all ranks of the mesh. apart: for each dimension of root,
     whether ranks along it hold other tensors.
     """
+    if root.dim() == 1:  # a world that meshes were unflattened from says nothing of its dimensions: stages may be among them
+        return sorted(ranks)
     place = {rank: at for at, rank in enumerate(root.flatten().tolist())}
     coordinates = {rank: _unravelled(place[rank], root.shape) for rank in (*ranks, *members)}
     all_ranks: set = set()

@@ -1,0 +1,224 @@
+"""What the ranks of test_hf.py run, CASE(rank, world, directory): the Trainer of transformers and accelerate itself under FSDP2, on gloo and the CPU.
+
+accelerate shards over GPUs alone: here its state says that ranks on CPUs are FSDP's, too. Nothing else of it is replaced.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
+
+import accelerate.state  # noqa: E402
+import accelerate.utils.fsdp_utils as fsdp_utils  # noqa: E402
+import cairn.hf  # noqa: E402
+import ranks  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+import torch.distributed.checkpoint.state_dict  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+
+_init = accelerate.state.AcceleratorState.__init__
+
+
+def _init_with_fsdp(self, *positional, fsdp_plugin=None, **named):
+    _init(self, *positional, fsdp_plugin=fsdp_plugin, **named)
+    if fsdp_plugin is not None:
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        accelerate.state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+
+accelerate.state.AcceleratorState.__init__ = _init_with_fsdp
+ROWS = 97
+
+
+def llama():
+    """Its first layer does not learn."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=ROWS, **sizes))
+    model.model.layers[0].requires_grad_(False)
+    return model, "LlamaDecoderLayer"
+
+
+def gpt2():
+    """Its output layer is its embedding."""
+    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=ROWS, n_positions=32, bos_token_id=0, eos_token_id=0)), "GPT2Block"
+
+
+def samples():
+    return [{"input_ids": row, "labels": row} for row in torch.randint(0, ROWS, (64, 16), generator=torch.Generator().manual_seed(3))]
+
+
+def digests(state):
+    """SHA-256 of every whole tensor, by name."""
+    found = {}
+    for name, value in state.items():
+        whole = (value.full_tensor() if isinstance(value, DTensor) else value).detach().contiguous()
+        found[name] = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return found
+
+
+SETTINGS = {"max_steps": 6, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "seed": 5, "disable_tqdm": True, "report_to": []}
+
+
+def join(rank, world, directory, name):
+    """What torchrun would set; the group itself is made here."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT="1")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/store-{name}", rank=rank, world_size=world)
+
+
+def job(rank, world, directory, name, model, resume=None, kind="SHARDED_STATE_DICT", callbacks=(), **settings):
+    """Trains, and returns the Trainer with its losses and weights. `name`: of the case, and its directory."""
+    join(rank, world, directory, name)
+    writer = dcp.FileSystemWriter
+    torch.manual_seed(0)
+    made, layer = model()
+    fsdp = {"state_dict_type": kind, "transformer_layer_cls_to_wrap": [layer]}
+    arguments = TrainingArguments(f"{directory}/{name}", use_cpu=True, ddp_backend="gloo", fsdp=True, fsdp_config=fsdp, **{**SETTINGS, **settings})
+    training = Trainer(model=made, args=arguments, train_dataset=samples(), callbacks=list(callbacks))
+    training.train(resume_from_checkpoint=resume)
+    assert dcp.FileSystemWriter is writer, "torch.distributed.checkpoint is not as it was"
+    losses = {str(entry["step"]): entry["loss"] for entry in training.state.log_history if "loss" in entry}
+    return {"losses": losses, "model": digests(training.model.state_dict()), "optimizer": digests(_states(training))}
+
+
+def _states(training):
+    states = torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(training.model, training.optimizer)["state"]
+    return {f"{name}.{key}": value for name, state in states.items() for key, value in state.items()}
+
+
+def keep(directory, name, rank, found):
+    pathlib.Path(directory, f"{name}-result-{rank}.json").write_text(json.dumps(found))
+
+
+def kept(directory, name, rank):
+    return json.loads(pathlib.Path(directory, f"{name}-result-{rank}.json").read_text())
+
+
+def whole(rank, world, directory):
+    """LLaMA with a frozen layer: six steps without a break."""
+    cairn.hf.patch()
+    cairn.hf.patch()  # the same again
+    found = job(rank, world, directory, "whole", llama)
+    assert list(found["losses"]) == list("123456") and not any(".layers.0." in name for name in found["optimizer"])
+    keep(directory, "whole", rank, found)
+
+
+def again(rank, world, directory):
+    """From its step 4, in new processes: losses, weights and moments."""
+    cairn.hf.patch()
+    found = job(rank, world, directory, "again", llama, f"{directory}/whole/checkpoint-4")
+    assert found == kept(directory, "whole", rank), (found["losses"], kept(directory, "whole", rank)["losses"])
+
+
+def wider(rank, world, directory):
+    """What two ranks saved, in four: no step is left to train, so that the weights are those that were loaded."""
+    cairn.hf.patch()
+    found = job(rank, world, directory, "wider", llama, f"{directory}/whole/checkpoint-6", learning_rate=0.0)
+    expected = kept(directory, "whole", 0)
+    assert found["model"] == expected["model"]
+
+
+def tied(rank, world, directory):
+    """GPT-2, whose output layer is its embedding; with all that the callback does, and something that fails."""
+    cairn.hf.patch()
+    good = cairn.hf.CairnCallback(archive=f"{directory}/store", weights=f"{directory}/weights", dtype="fp32")
+    bad = cairn.hf.CairnCallback(seal=False, weights="/proc/nowhere")
+    found = job(rank, world, directory, "tied", gpt2, callbacks=[good, bad], save_total_limit=2, max_steps=4)
+    good.wait()
+    if rank == 0:
+        loaded = GPT2LMHeadModel.from_pretrained(f"{directory}/weights/checkpoint-4")
+        assert digests(loaded.state_dict()) == found["model"]
+        assert len(bad.failures) == 2 and "checkpoint-4: cairn strip: " in bad.failures[1], bad.failures
+        try:
+            bad.wait()
+        except cairn.CairnError as error:
+            assert "nowhere" in str(error), error
+        else:
+            raise AssertionError("swallowed")
+
+
+def other_format(rank, world, directory):
+    """What accelerate saves by torch.save: it does, and a warning says so."""
+    cairn.hf.patch()
+    with unittest.TestCase().assertLogs("cairn.hf", "WARNING") as said:
+        job(rank, world, directory, "full", gpt2, kind="FULL_STATE_DICT", max_steps=2)
+    assert "FULL_STATE_DICT; set SHARDED_STATE_DICT" in said.output[0], said.output
+    assert os.path.isfile(f"{directory}/full/checkpoint-2/pytorch_model_fsdp.bin")
+
+
+def loop(rank, world, directory):
+    """accelerate by itself: save_state, two steps, load_state, the same two steps; and what DCP wrote before."""
+    join(rank, world, directory, "loop")
+    cairn.hf.patch()
+    torch.manual_seed(0)
+    model, layer = gpt2()
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, state_dict_type="SHARDED_STATE_DICT", auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=[layer]
+    )
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    batches = [torch.stack([sample["input_ids"] for sample in samples()[at : at + 4]]) for at in range(0, 16, 4)]
+
+    def train(some):
+        losses = []
+        for batch in some:
+            loss = model(input_ids=batch, labels=batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses, digests(model.state_dict())
+
+    before = train(batches[:2])[1]
+    accelerator.save_state(f"{directory}/state_2")
+    assert os.path.isdir(f"{directory}/state_2/optimizer_0/step-00000002")
+    first = train(batches[2:])
+    accelerator.load_state(f"{directory}/state_2")
+    assert digests(model.state_dict()) == before
+    assert train(batches[2:]) == first
+    cairn.hf.unpatch()
+    cairn.hf.unpatch()
+    accelerator.save_state(f"{directory}/dcp_3")
+    assert os.path.isfile(f"{directory}/dcp_3/pytorch_model_fsdp_0/.metadata")
+    cairn.hf.patch()
+    train(batches[:1])
+    accelerator.load_state(f"{directory}/dcp_3")
+    assert digests(model.state_dict()) == first[1]
+
+
+def refuses(rank, world, directory):
+    """An accelerate that saves otherwise."""
+    original = fsdp_utils.save_fsdp_optimizer
+    fsdp_utils.save_fsdp_optimizer = lambda *arguments: None
+    try:
+        cairn.hf.patch()
+    except ImportError as error:
+        assert "save_fsdp_optimizer" in str(error) and accelerate.__version__ in str(error), error
+    else:
+        raise AssertionError("patched what it does not know")
+    fsdp_utils.save_fsdp_optimizer = original
+    assert cairn.hf.step_of("/a/run-3/checkpoint-500/optimizer_0") == 500
+    assert cairn.hf.step_of("/a/checkpoint_12/pytorch_model_fsdp_0") == 12
+    assert cairn.hf.step_of("/a/best/optimizer_0") == 0
+
+
+def guide(rank, world, directory):
+    """docs/guide/save-from-hf-trainer.md, with a model of seconds and on the CPU."""
+    join(rank, world, directory, "guide")
+    torch.manual_seed(0)
+    (model, layer), made = gpt2(), TrainingArguments.__init__
+    small = {**SETTINGS, "use_cpu": True, "ddp_backend": "gloo", "max_steps": 4}
+    TrainingArguments.__init__ = lambda self, *positional, **named: made(self, *positional, **{**small, **named})
+    ranks.run_guide("save-from-hf-trainer.md", {"model": model, "layer": layer, "dataset": samples()}, directory)
+    torch.distributed.barrier()
+    if rank == 0:
+        GPT2LMHeadModel.from_pretrained(f"{directory}/release/checkpoint-4")
