@@ -43,9 +43,9 @@ class Segment:
             for fd in reply.fds:
                 os.close(fd)
         self._targets = list(self._views(layout.tensors, reply.fields["offsets"]))
-        self._begins = [at for places in reply.fields["offsets"] for at in places]
-        if self._begins != sorted(self._begins):
-            raise RuntimeError("cairn serve does not keep the order of the pieces; it and cairn.torch are of different versions")
+        begins = [at for places in reply.fields["offsets"] for at in places]
+        self._order = sorted(range(len(begins)), key=begins.__getitem__)  # as they lie in the memory: pieces may come unsorted
+        self._begins = sorted(begins)
         self._gpu: Optional[_device.Gpu] = None
 
     def _views(self, tensors: list, offsets: list):
@@ -60,9 +60,10 @@ class Segment:
         if self._gpu is None and (gpu := _device.gpu_of([source for _, source in sources])) is not None:
             gpu.register(self._buffer)
             self._gpu = gpu
-        pieces = [
-            _device.Piece(name, source, target, bool(later) and storage(source) in later) for (name, source), target in zip(sources, self._targets)
-        ]
+        pieces = []
+        for number in self._order:
+            name, source = sources[number]
+            pieces.append(_device.Piece(name, source, self._targets[number], bool(later) and storage(source) in later))
         return _device.Copying(pieces, self._gpu)
 
     def filled(self, pieces: int) -> int:
