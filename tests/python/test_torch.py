@@ -31,7 +31,7 @@ import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _windows  # noqa: E402
-from cairn.torch import _device, _job, _objects, _ownership, _reader, _saving  # noqa: E402
+from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
 
@@ -540,6 +540,16 @@ class RoundTripTest(ProcessTest):
         state = {"big": torch.randn(300, 4000), "other": torch.randn(50_000)}
         with mock.patch.object(_windows.read_boxes, "__defaults__", (1 << 16,)):
             self.check(state)
+
+    def test_pieces_of_a_tensor_in_any_order(self):
+        rows = torch.randn(4, 4096)
+        pieces = [{"offset": [begin, 0], "extent": [2, 4096]} for begin in (2, 0)]
+        tensors = [{"fqn": "w", "dtype": "fp32", "shape": [4, 4096], "pieces": pieces}]
+        save = _saving.Save(self.directory, 1, _saving.Options())
+        save.hand_over(_saving.stage(_layout.Layout(tensors, sources=[("w", rows[2:]), ("w", rows[:2])]))).result(60)
+        loaded = {"w": torch.zeros(4, 4096)}
+        cairn.torch.load(loaded, self.directory)
+        self.assertTrue(torch.equal(loaded["w"], rows))
 
     def test_a_load_asks_for_less_than_was_saved(self):
         loaded = self.round_trip({"a": torch.ones(9000), "b": torch.ones(9000), "c": 3}, {"a": torch.zeros(9000)})
