@@ -14,15 +14,16 @@
 namespace cairn {
 namespace {
 
-constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes;  // HDF5 packs its metadata into blocks of this size
-constexpr H5Z_filter_t kZstdFilter = 32015;            // as registered with the HDF Group
-constexpr unsigned kZstdLevel = 1;                     // what a program that rewrites the file would use
+// HDF5 packs its metadata into blocks of these sizes: the second where it adds to a file.
+constexpr hsize_t kMetadataBlockBytes = kH5HeadBytes, kAddedBlockBytes = kPageBytes;
+constexpr H5Z_filter_t kZstdFilter = 32015;  // as registered with the HDF Group
+constexpr unsigned kZstdLevel = 1;           // what a program that rewrites the file would use
 
-H5Handle AccessList(bool aligned) {
+H5Handle AccessList(bool aligned, bool adds) {
   H5Handle list(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
   if (aligned) H5Pset_alignment(list.get(), 1, kPageBytes);
-  H5Pset_meta_block_size(list.get(), kMetadataBlockBytes);
+  H5Pset_meta_block_size(list.get(), adds ? kAddedBlockBytes : kMetadataBlockBytes);
   H5Pset_small_data_block_size(list.get(), 0);
   return list;
 }
@@ -75,7 +76,7 @@ Result<H5Layout> Build(SparsePages& memory, bool aligned,
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Layout layout;
   {
-    const H5Handle access = AccessList(aligned);
+    const H5Handle access = AccessList(aligned, !memory.pages.empty());
     CAIRN_RETURN_IF_ERROR(UseSparseMemory(access.get(), &memory));
     const H5Handle file = OpenOrCreate(memory, access);
     if (!file.ok()) return H5Error("create a file in memory");
