@@ -75,15 +75,15 @@ class Fake:
         (pathlib.Path(begun["run"]) / "aborted").write_text(request["error"])
         return {}
 
-    def save(self, request, fds):
+    def write(self, request, fds):
         if "FAKE_DIE" in os.environ:
             os._exit(int(os.environ["FAKE_DIE"]))
         if "FAKE_FAIL" in os.environ:
             kind, _, message = os.environ["FAKE_FAIL"].partition(" ")
             return self.send({"id": request["id"], "error": message, "kind": kind})
-        threading.Thread(target=self.write, args=(request,)).start()
+        threading.Thread(target=self.finish, args=(request,)).start()
 
-    def write(self, request):
+    def finish(self, request):
         tensors, offsets, fd = self.plans[request["plan"]]
         begun = self.begun[request["nonce"]]
         size = os.fstat(fd).st_size

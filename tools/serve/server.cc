@@ -136,7 +136,7 @@ class Server {
     if (what == "plan") return Plan(id, head);
     if (what == "forget") return Forget(id, head);
     if (what == "begin") return Begin(id, head);
-    if (what == "save") return Save(id, message.packet);
+    if (what == "write") return Write(id, message.packet);
     if (what == "copied") return Copied(id, head);
     if (what == "abort") return Abort(id, head);
     if (what == "window") return AddWindow(id, message);
@@ -170,7 +170,7 @@ class Server {
     return OkStatus();
   }
 
-  Status Save(int64_t id, const Packet& request) {
+  Status Write(int64_t id, const Packet& request) {
     const auto begun = begun_.find(request.head.at("nonce").get<std::string>());
     if (begun == begun_.end()) return Corrupt("a save that was not begun");
     const std::shared_ptr<RunningSave> save = begun->second;

@@ -30,7 +30,7 @@ class Layout:
     groups: dict = dataclasses.field(default_factory=dict)
 
     def objects(self) -> tuple[dict, bytes]:
-        """(as in "save", the tail of that message)"""
+        """(as in "write", the tail of that message)"""
         fields, tail = {}, bytearray()
         for name, group in self.groups.items():
             fields[name] = {"tail": [len(tail), len(group.tail)], "values": group.values}

@@ -155,7 +155,7 @@ class Save:
     def _send(self, handle: SaveHandle, staged: Staged) -> None:
         objects, tail = staged.layout.objects()
         saved = self._helper.request(
-            "save",
+            "write",
             on_event=lambda event: self._written(handle, staged),
             nonce=self._nonce,
             plan=staged.segment.plan,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -94,7 +95,7 @@ class Trainer {
   }
   int64_t HandOver() {
     return Send(
-        {{"do", "save"},
+        {{"do", "write"},
          {"nonce", kNonce},
          {"plan", 1},
          {"objects", {{"train", {{"tail", {0, 0}}, {"values", {{"train.step", {{"json", "7"}}}}}}}}}});
@@ -162,38 +163,36 @@ TEST(ServeTest, ATensorThatNobodyWritesEndsTheSaveByName) {
   EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
 }
 
-TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
-  const TempDir dir;
+// Rank 0's reply where rank 1 has begun, does this, and its trainer dies.
+json SaveBesideOneThatDies(const std::string& run, const std::function<void(Trainer&)>& before) {
   std::thread second([&] {
     Trainer trainer;
     trainer.Plan(1, 2, 2, kRows, 2);
-    trainer.Begin(dir / "run", 1, 2);
+    trainer.Begin(run, 1, 2);
+    before(trainer);
     trainer.Die();
   });
   Trainer trainer;
   trainer.Plan(0, 2, 0, 2, 1);
-  trainer.Begin(dir / "run", 0, 2);
-  const json reply = trainer.Save();
+  trainer.Begin(run, 0, 2);
+  json reply = trainer.Save();
   second.join();
+  return reply;
+}
+
+TEST(ServeTest, ARankWhoseTrainerDiesBeforeItsCopyIsNamed) {
+  const TempDir dir;
+  const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer&) {});
   EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
       << reply;
 }
 
 TEST(ServeTest, ATrainerThatDiesWhileItCopiesIsNamed) {
   const TempDir dir;
-  std::thread second([&] {
-    Trainer trainer;
-    trainer.Plan(1, 2, 2, kRows, 2);
-    trainer.Begin(dir / "run", 1, 2);
+  const json reply = SaveBesideOneThatDies(dir / "run", [](Trainer& trainer) {
     trainer.HandOver();
     trainer.Copied(kPageBytes);
-    trainer.Die();
   });
-  Trainer trainer;
-  trainer.Plan(0, 2, 0, 2, 1);
-  trainer.Begin(dir / "run", 0, 2);
-  const json reply = trainer.Save();
-  second.join();
   EXPECT_NE(reply["error"].get<std::string>().find("rank 1 failed: its training ended"), std::string::npos)
       << reply;
 }
@@ -272,7 +271,7 @@ TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
   Trainer trainer;
   for (const json& request :
        {json{{"do", "dance"}}, json{{"do", "plan"}}, json{{"do", "plan"}, {"rank", "x"}},
-        json{{"do", "save"}}, json{{"do", "save"}, {"nonce", "00"}, {"plan", 3}},
+        json{{"do", "write"}}, json{{"do", "write"}, {"nonce", "00"}, {"plan", 3}},
         json{{"do", "begin"}, {"run", ""}},
         json{{"do", "begin"}, {"run", dir / "r"}, {"step", 1}, {"nonce", "../x"}, {"rank", 0}, {"world", 1}},
         json{{"do", "read"}, {"handle", 9}, {"window", 9}, {"boxes", json::array()}},
