@@ -11,26 +11,13 @@ import json
 import logging
 import os
 import pathlib
-import re
 import secrets
 from collections.abc import Iterator
 from typing import Optional
 
-_STEP = re.compile(r"step-([0-9]{8,})")
+from cairn._steps import number, steps
+
 logger = logging.getLogger("cairn")
-
-
-def steps(run: pathlib.Path) -> list[pathlib.Path]:
-    """The committed steps of a run directory, the newest first. A partial, retired or superseded one has another name."""
-    if not run.is_dir():
-        return []
-    found = [entry for entry in run.iterdir() if _STEP.fullmatch(entry.name) and (entry / "manifest.json").is_file()]
-    return sorted(found, key=number, reverse=True)
-
-
-def number(step: pathlib.Path) -> int:
-    """The step's, from its directory's name."""
-    return int(_STEP.fullmatch(step.name).group(1))
 
 
 def keep_newest(run: pathlib.Path, count: int) -> list[pathlib.Path]:

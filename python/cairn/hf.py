@@ -172,17 +172,19 @@ class CairnCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Waits; a failure was logged, and does not keep the other ranks from what comes after the training."""
-        for work in self._under_way:
-            work.result()
-        if self.failures:
+        if self._ended():
             logger.error("%d of the checkpoints' programs failed: %s", len(self.failures), "; ".join(self.failures))
 
     def wait(self) -> None:
         """Until all is done. Raises CairnError that says what failed."""
+        if self._ended():
+            raise cairn.CairnError("; ".join(self.failures), 1)
+
+    def _ended(self) -> list:
+        """The failures, once all is done."""
         for work in self._under_way:
             work.result()
-        if self.failures:
-            raise cairn.CairnError("; ".join(self.failures), 1)
+        return self.failures
 
     def _finish(self, checkpoint: pathlib.Path, config: Any) -> None:
         if self._seal:

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from cairn._errors import CorruptError, NotSupported
+from cairn._steps import steps
 from cairn._windows import Box, read_boxes
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._layout import Layout
@@ -228,7 +229,6 @@ def _layout_of(sharded_state_dict: dict) -> Layout:
     planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
     planner.flatten_state_dict = planner.flatten_sharded_tensors = False
     planner.set_up_planner({**objects, **{key: _Shards(found) for key, found in parts.items()}})
-    planner.create_local_plan()
     return planner.layout()
 
 
@@ -260,17 +260,13 @@ def _step_of(directory: Path) -> int:
     return int(number[0]) if number else 0
 
 
-def _steps_in(directory: Path) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if re.fullmatch(r"step-\d{8,}", name))
-
-
 def _is_ours(directory: Path) -> bool:
-    return bool(_steps_in(directory))
+    return bool(steps(pathlib.Path(directory)))
 
 
 def _open(directory: Path) -> TorchOpened:
     """Raises CorruptError where the file beside the step is not the one that was saved with it."""
-    opened = TorchOpened(os.path.join(directory, _steps_in(directory)[-1]))
+    opened = TorchOpened(steps(pathlib.Path(directory))[0])
     common, digest = pathlib.Path(directory, COMMON), opened.state.get(COMMON)
     if digest is not None and digest != _digest(common):
         opened.close()
@@ -287,8 +283,7 @@ def _tensors_of(opened: TorchOpened) -> dict:
 def _refuse_mismatch(opened: TorchOpened, wanted: list) -> None:
     faults = sorted({fault for item in wanted if (fault := _fault(opened, item))})
     if faults:
-        more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
-        raise LoadMismatch(f"{opened.directory} does not fit the model:\n  " + "\n  ".join(faults[:20]) + more)
+        raise LoadMismatch.of(f"{opened.directory} does not fit the model", faults)
 
 
 def _fault(opened: TorchOpened, item: Any) -> Optional[str]:

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 
 import cairn.torch
-from cairn import _retention
+from cairn import _retention, _steps
 from cairn._opened import Opened
 from cairn.torch import _job
 
@@ -144,7 +144,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         return int(_job.agree(f"cairn.titan/load/{self._loads}", found, _PATIENCE))
 
     def _newest_step(self, folder: str) -> int:
-        steps = _retention.steps(pathlib.Path(folder))
+        steps = _steps.steps(pathlib.Path(folder))
         for step in steps:
             try:
                 Opened(step).close()
@@ -153,7 +153,7 @@ class CheckpointManager(_dcp.CheckpointManager):
                 if step == steps[-1]:
                     raise  # a start from nothing is not what a folder with steps asks for
                 continue
-            return max(_retention.number(step), super()._find_load_step(folder))
+            return max(_steps.number(step), super()._find_load_step(folder))
         return super()._find_load_step(folder)
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:

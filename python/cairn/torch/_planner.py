@@ -26,6 +26,12 @@ STAGED = "__cairn_staged__"  # the key of what CairnStager hands to dcp.save
 class LoadMismatch(ValueError):
     """What a state dict asks for is not what the checkpoint has. The message names each tensor and both sides."""
 
+    @classmethod
+    def of(cls, what: str, faults: list) -> LoadMismatch:
+        """Names the first 20 faults."""
+        more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
+        return cls(f"{what}:\n  " + "\n  ".join(faults[:20]) + more)
+
 
 class CairnPlanner(DefaultSavePlanner):
     """Plans a save so that each element is written once, with no word between the ranks.
@@ -97,8 +103,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         saved = self.metadata.state_dict_metadata
         faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
         if faults:
-            more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
-            raise LoadMismatch("the state dict does not fit the checkpoint:\n  " + "\n  ".join(faults[:20]) + more)
+            raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
         return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
 
     def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:

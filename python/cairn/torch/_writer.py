@@ -97,7 +97,6 @@ class CairnStager(AsyncStager):
     def stage(self, state_dict: dict) -> Union[dict, Future]:
         planner = CairnPlanner(self._replicas)
         planner.set_up_planner(state_dict)
-        planner.create_local_plan()
         staged = stage(planner.layout(), self._optimizer)
         staged.start()
         self._copying = staged.copying
