@@ -5,7 +5,6 @@ import copy
 import gc
 import io
 import math
-import multiprocessing
 import os
 import pathlib
 import random
@@ -28,6 +27,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
 import cairn  # noqa: E402
 import cairn.torch  # noqa: E402
 import numpy  # noqa: E402
+import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _windows  # noqa: E402
@@ -705,33 +705,10 @@ class OptimizerTest(ProcessTest):
             cairn.torch.async_save(self.state(), self.directory, 1, optimizer=[self.model])
 
 
-class RanksTest(unittest.TestCase):
+class RanksTest(ranks.RanksCase):
     """Jobs of several processes: what each rank does is in torch_cases.py."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.directory = tempfile.mkdtemp()
-        cls.context = multiprocessing.get_context("forkserver")
-        cls.context.set_forkserver_preload(["torch_cases"])
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.directory)
-
-    def run_ranks(self, case, world, killed=()):
-        import torch_cases
-
-        ranks = [self.context.Process(target=getattr(torch_cases, case), args=(rank, world, self.directory)) for rank in range(world)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(300)
-        late = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
-        for process in ranks:
-            process.kill()
-        self.assertEqual(late, [], "these ranks did not end")
-        expected = [-signal.SIGKILL if rank in killed else 0 for rank in range(world)]
-        self.assertEqual([process.exitcode for process in ranks], expected, case)
+    cases = "torch_cases"
 
     def test_four_ranks_save_and_other_numbers_load(self):
         self.run_ranks("save_all", 4)
