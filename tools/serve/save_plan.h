@@ -7,6 +7,7 @@
 
 #include "ckpt/h5/h5_views.h"
 #include "ckpt/step/shard_plan.h"
+#include "tools/serve/content_shard.h"
 #include "tools/serve/shared_memory.h"
 #include "tools/serve/state_table.h"
 
@@ -20,7 +21,10 @@ struct SavePlan {
   std::optional<ShardPlan> shard;    // nothing where this rank writes nothing
   SharedMemory memory;
   std::vector<std::vector<uint64_t>> offsets;  // in the memory, of each tensor's pieces
-  H5Views views;                               // of the steps that this rank commits
+  // Of the steps that this rank commits:
+  H5Views views;
+  ContentShard small_tensors;
+  ContentShard values;
 
   // Of the trainer's request: {"rank", "world", "tensors": [{"fqn", "path"?, "dtype", "shape", "pieces":
   // [{"offset", "extent"}]}], "names": [FQN]}. Errors: Corrupt, NoSpace.

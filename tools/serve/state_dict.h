@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,13 @@ class StateDict {
 
   // Of all: those in shards, then the small ones, the JSON and the pickles.
   std::vector<TensorEntry> Tensors() const;
-  // What the committer writes into a shard of its own.
+  // What is in no rank's shard, and the committer writes.
   struct Content {
     TensorEntry entry;
     std::string bytes;
   };
-  const std::vector<Content>& contents() const { return contents_; }
+  std::span<const Content> small_tensors() const { return std::span(contents_).first(small_.size()); }
+  std::span<const Content> values() const { return std::span(contents_).subspan(small_.size()); }
   // For the manifest, as far as the values say them: `param_groups`, `optimizer_step` where all parameters
   // agree, and plain numbers (`other`).
   nlohmann::json ManifestState() const;
@@ -65,7 +67,7 @@ class StateDict {
   std::map<std::string, std::pair<int, StateValue>> values_;  // and the rank that it is of
   std::set<std::string> differ_;
   std::vector<std::string> differences_;
-  std::vector<Content> contents_;
+  std::vector<Content> contents_;  // the small tensors first
 };
 
 // What Json() says, read back from a step. Errors: Corrupt.

@@ -35,30 +35,6 @@ Status UncoveredTensor(const Status& why) {
                          why.message());
 }
 
-// A shard of what no rank has in one: small tensors, JSON, pickles.
-Result<ShardReceipt> WriteContents(FileSystem& fs, const std::string& directory, int writer,
-                                   const StepIdentity& identity,
-                                   const std::vector<StateDict::Content>& contents) {
-  std::vector<TensorEntry> entries;
-  std::vector<Piece> pieces;
-  std::vector<const std::string*> bytes;
-  for (const StateDict::Content& content : contents) {
-    entries.push_back(content.entry);
-    if (content.bytes.empty()) continue;
-    const Dims& shape = content.entry.spec.shape;
-    pieces.push_back({.tensor = static_cast<uint32_t>(entries.size() - 1),
-                      .box = Box::Whole(shape),
-                      .range = {0, shape.Volume()}});
-    bytes.push_back(&content.bytes);
-  }
-  WriteRing ring(fs);
-  CAIRN_ASSIGN_OR_RETURN(const auto shard, ShardWriter::Create(fs, ring, directory, ShardName(writer),
-                                                               identity, entries, std::move(pieces)));
-  for (size_t i = 0; i < bytes.size(); ++i)
-    CAIRN_RETURN_IF_ERROR(shard->Append(i, std::as_bytes(std::span(*bytes[i]))));
-  return shard->Finish();
-}
-
 }  // namespace
 
 Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
@@ -212,15 +188,27 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
   return info;
 }
 
+// In two shards: of small tensors, which keep their sizes from step to step, and of other values, which do
+// not.
+Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict,
+                               std::vector<ShardReceipt>& receipts) const {
+  const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
+    return shard.Write(fs_, directory_, ShardName(writer), identity_, contents);
+  };
+  CAIRN_ASSIGN_OR_RETURN(auto tensors, write(plan.small_tensors, team_.size, state_dict.small_tensors()));
+  CAIRN_ASSIGN_OR_RETURN(auto values, write(plan.values, team_.size + 1, state_dict.values()));
+  if (tensors) receipts.push_back(std::move(*tensors));
+  if (values) receipts.push_back(std::move(*values));
+  return OkStatus();
+}
+
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   CAIRN_RETURN_IF_ERROR(AwaitTeam(fs_, directory_, team_).status());
   runs_.RemoveFailed(fs_);  // every rank is here, so that none reads there any more
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
-  CAIRN_ASSIGN_OR_RETURN(ShardReceipt own,
-                         WriteContents(fs_, directory_, team_.size, identity_, state_dict.contents()));
-  receipts.push_back(std::move(own));
+  CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, receipts));
   const Result<StepSeal> seal =
       MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());

@@ -3,7 +3,7 @@
 // Ranks meet in the partial directory (convert/stream/rank_team.h), which all of them must see anyway; the
 // trainer's process groups have no part in it. Rank 0 opens the room once it holds the run. Each rank then
 // writes its shard, leaves what it holds as files of the team, and is through. Rank 0 joins them, writes what
-// is in no shard into one of its own, and publishes. A rank that fails, or whose trainer ends before its
+// is in no shard into two of its own, and publishes. A rank that fails, or whose trainer ends before its
 // state was copied, ends the save for all, by name; a rank that says nothing ends it at the deadline.
 #pragma once
 
@@ -79,6 +79,8 @@ class StepSave {
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
   Status Gather(const SavePlan& plan, StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
+  Status WriteContents(SavePlan& plan, const StateDict& state_dict,
+                       std::vector<ShardReceipt>& receipts) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
   Status RemoveFiles(bool (*goes)(std::string_view)) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);

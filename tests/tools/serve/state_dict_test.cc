@@ -67,7 +67,7 @@ TEST(StateDictTest, OfValuesThatDifferTheLowestRanksCountsAndItIsSaid) {
     ASSERT_TRUE(dict.Add(rank, Json("train.step", text)).ok());
   ASSERT_TRUE(dict.Close().ok());
   EXPECT_EQ(dict.differences(), std::vector<std::string>{"rank 2 had another train.step; rank 0's was kept"});
-  const auto read = ParseStateDict(dict.contents().back().bytes).value();
+  const auto read = ParseStateDict(dict.values().back().bytes).value();
   EXPECT_EQ(read.values["train.step"]["json"], "1");
 }
 
@@ -76,7 +76,7 @@ TEST(StateDictTest, WhatOneRankAloneHoldsIsThere) {
   ASSERT_TRUE(dict.Add(0, Json("dataloader.dp_rank_0", "[1]")).ok());
   ASSERT_TRUE(dict.Add(1, Json("dataloader.dp_rank_1", "[2]")).ok());
   ASSERT_TRUE(dict.Close().ok());
-  const auto read = ParseStateDict(dict.contents().back().bytes).value();
+  const auto read = ParseStateDict(dict.values().back().bytes).value();
   EXPECT_EQ(read.values["dataloader.dp_rank_1"]["json"], "[2]");
 }
 
