@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-import threading
 from typing import Any, Optional
 
 import torch
 
 import cairn.torch
-from cairn import _retention, _steps
+from cairn import _steps
 from cairn._opened import Opened
 from cairn.torch import _job
 
@@ -44,7 +43,6 @@ class CheckpointManager(_dcp.CheckpointManager):
 
     save_future: Optional[cairn.torch.SaveHandle] = None
     staging_future: Optional[cairn.torch.SaveHandle] = None
-    _retention: Optional[threading.Thread] = None
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(_dcp.CheckpointManager.Config):
@@ -84,10 +82,9 @@ class CheckpointManager(_dcp.CheckpointManager):
             return super().dcp_save(state_dict, f"{checkpoint_id}-hf", _dcp.AsyncMode.DISABLED, enable_garbage_collection, to_hf)
         contents = "all" if _dcp.OPTIMIZER in state_dict else "model"
         step = int(checkpoint_id.rpartition("-")[2])
-        handle = cairn.torch.async_save(state_dict, self.folder, step, compress=self._compress, state={"torchtitan": {"contents": contents}})
+        options = {"compress": self._compress, "keep_last": self.keep_latest_k, "state": {"torchtitan": {"contents": contents}}}
+        handle = cairn.torch.async_save(state_dict, self.folder, step, **options)
         self.save_future = handle
-        if self.keep_latest_k > 0 and _job.rank_and_world()[0] == 0:
-            handle.add_done_callback(self._retire)
         if async_mode == _dcp.AsyncMode.DISABLED:
             self.maybe_wait_for_saving()
         elif async_mode == _dcp.AsyncMode.ASYNC:
@@ -108,25 +105,7 @@ class CheckpointManager(_dcp.CheckpointManager):
         logger.info("%s is committed, %.1f s after it was begun", saved.step_dir, saved.durable_s)
 
     def _close(self) -> None:
-        try:
-            self.maybe_wait_for_saving()
-        finally:
-            if self._retention is not None:
-                self._retention.join()
-
-    def _retire(self, saved: Any) -> None:
-        """The newest step is committed: older ones may go. In a thread, because removing large files takes its time."""
-        if saved.exception() is None:
-            self._retention = threading.Thread(target=self._keep_newest, args=(saved.result().step_dir,), name="cairn-retention")
-            self._retention.start()
-
-    def _keep_newest(self, newest: str) -> None:
-        try:
-            Opened(newest).close()  # what goes is not the only one that can be read
-            for step in _retention.keep_newest(pathlib.Path(self.folder), self.keep_latest_k):
-                logger.info("removed %s (checkpoint.keep_latest_k = %d)", step, self.keep_latest_k)
-        except Exception as error:
-            logger.error("%s: old steps stay: %s", self.folder, error)
+        self.maybe_wait_for_saving()
 
     def dcp_load(self, state_dict: dict, checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         """Loads a step of Cairn, at any mesh; torchtitan's own code loads Hugging Face's files and DCP's."""

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import sys
-import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -14,42 +13,6 @@ sys.path[:0] = PLACES  # torchtitan's torch comes first, in the ranks, too
 
 import cairn  # noqa: E402
 import ranks  # noqa: E402
-from cairn import _retention  # noqa: E402
-
-
-class RetentionTest(unittest.TestCase):
-    """What may go, and what stays, over a run of real steps."""
-
-    def test_only_whole_steps_of_the_run_go(self):
-        with tempfile.TemporaryDirectory() as directory:
-            run = pathlib.Path(directory, "run")
-            for step in range(9):
-                cairn_torch().save({"w": step}, run, step)
-            cairn_torch().save({"w": "again"}, run, 8)  # keeps the first one, as superseded
-            (run / "step-00000000" / "notes.txt").write_text("mine")
-            (run / "step-00000001").rename(run / "moved")
-            (run / "step-00000001").symlink_to(run / "moved")
-            (run / "held").mkdir()
-            (run / "held" / "step-00000002.00").write_text("/another/step")
-            manifest = run / "step-00000003" / "manifest.json"
-            manifest.write_text(manifest.read_text().replace('"run": "', '"run": "f'))
-            (run / "step-4").mkdir()
-            (run / "step-00000009.partial-00").mkdir()
-            before = set(os.listdir(run))
-            with self.assertLogs("cairn", "WARNING") as said:
-                gone = _retention.keep_newest(run, 2)
-            self.assertEqual([step.name for step in gone], ["step-00000006", "step-00000005", "step-00000004"])
-            self.assertEqual(before - set(os.listdir(run)), {step.name for step in gone})
-            for number, reason in enumerate(["notes.txt is not part of it", "a link", "virtual step", "another run's"]):
-                self.assertRegex("\n".join(said.output), f"step-0000000{number} stays: .*{reason}")
-            cairn.run(["verify", run / "step-00000008"], capture=True)
-            self.assertEqual(_retention.keep_newest(run, 100), [])
-
-
-def cairn_torch():
-    import cairn.torch
-
-    return cairn.torch
 
 
 @unittest.skipUnless(os.path.isdir(os.environ["CAIRN_TITAN"]), "torchtitan is not there (scripts/setup --tests)")

@@ -611,6 +611,24 @@ class RoundTripTest(ProcessTest):
         cairn.torch.load(into, self.directory)
         self.assertEqual(into["step"], "again")
 
+    def test_older_steps_go_once_a_newer_one_is_committed(self):
+        """Only what is a whole step, and nothing else than that."""
+        run = pathlib.Path(self.directory)
+        for step in range(6):
+            cairn.torch.save({"w": step}, run, step)
+        cairn.torch.save({"w": "again"}, run, 5)  # the first one is superseded
+        (run / "step-00000000" / "notes.txt").write_text("mine")
+        (run / "held").mkdir()
+        (run / "held" / "step-00000001.00").write_text("/another/step")
+        (run / "step-00000002" / "manifest.json").write_text("{")
+        with self.assertLogs("cairn.torch", "WARNING") as said:
+            cairn.torch.save({"w": 6}, run, 6, keep_last=2)
+        stays = {"step-00000000", "step-00000001", "step-00000002", "step-00000005", "step-00000006"}
+        self.assertEqual({path.name for path in run.iterdir() if path.name.startswith("step-")}, stays)
+        self.assertRegex("\n".join(said.output), "keep_last=2: .*notes.txt is not part of the checkpoint")
+        with self.assertRaisesRegex(ValueError, "keep_last=-1"):
+            cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
+
     def test_the_suite_reads_it(self):
         saved = cairn.torch.save({"model": torch.nn.Linear(100, 30).state_dict(), "step": 7}, self.directory, 7, compress=True)
         cairn.run(["verify", saved.step_dir], capture=True)

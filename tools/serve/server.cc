@@ -75,6 +75,7 @@ Result<std::vector<Packet>> GroupsOf(const Packet& request) {
 SaveOptions OptionsOf(const nlohmann::json& request) {
   const nlohmann::json said = request.value("options", nlohmann::json::object());
   return {.compress = said.value("compress", false),
+          .retention = {.keep_last = said.value("keep_last", int64_t{0})},
           .model = said.value("model", nlohmann::json::object()),
           .state = said.value("state", nlohmann::json::object())};
 }
@@ -230,9 +231,12 @@ class Server {
     const double written = running.watch.Seconds();
     socket_.Send({{{"id", id}, {"event", "written"}}, {}});
     CAIRN_RETURN_IF_ERROR(running.save.Finish(*given.plan, given.groups, given.options));
+    const double durable = running.watch.Seconds();
+    const std::vector<std::string> left = running.save.RetireSteps(given.options);
     Reply(id, {{{"step_dir", running.save.step_dir()},
                 {"written_s", written},
-                {"durable_s", running.watch.Seconds()}},
+                {"durable_s", durable},
+                {"left", left}},
                {}});
     return OkStatus();
   }

@@ -218,6 +218,15 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   return PublishStep(fs_, request_.run_dir, request_.step, request_.nonce);
 }
 
+std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const {
+  std::vector<std::string> left;
+  if (!team_.leads()) return left;
+  const auto complain = [&](const Status& why) { left.emplace_back(why.message()); };
+  const Status retired = ApplyRetention(fs_, request_.run_dir, options.retention, request_.nonce, complain);
+  if (!retired.ok()) complain(retired);
+  return left;
+}
+
 // All that `goes` accepts. The first error, once all were tried.
 Status StepSave::RemoveFiles(bool (*goes)(std::string_view)) const {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));

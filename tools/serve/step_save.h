@@ -54,6 +54,7 @@ class HeldRuns {
 
 struct SaveOptions {
   bool compress = false;
+  RetentionPolicy retention;  // of the run, once the step is committed
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();  // beside the iteration
 };
@@ -70,6 +71,9 @@ class StepSave {
                     const std::function<Status(uint64_t end)>& wait_for);
   // `groups`: packets of state_dict.h. Returns when the step is committed.
   Status Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options);
+  // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
+  // should go and stays; the save is none the worse for it.
+  std::vector<std::string> RetireSteps(const SaveOptions& options) const;
   // The save is given up: all ranks hear why.
   void Abandon(const Status& why);
 

@@ -30,7 +30,7 @@ def async_save(
     state_dict(). optimizer: one or more of torch's. Their parameters and states are copied while training continues, and their next
     step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
     beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
-    replicas: see CairnPlanner. options: compress, model, state, deadline, see Options.
+    replicas: see CairnPlanner. options: compress, model, state, deadline, keep_last, see Options.
     What goes wrong later is in the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other
     ranks' saves fail, too.
     """

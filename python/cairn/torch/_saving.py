@@ -32,15 +32,21 @@ class Saved(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Options:
     """compress: store tensors compressed. model, state: what a manifest says of the model and of the training, as JSON.
-    deadline: seconds without any progress of any rank after which a save fails."""
+    deadline: seconds without any progress of any rank after which a save fails. keep_last: once a step is committed, all steps of the run
+    but so many of the newest are removed (two stay at least; docs/deletion.md); 0: none."""
 
     compress: bool = False
     model: dict = dataclasses.field(default_factory=dict)
     state: dict = dataclasses.field(default_factory=dict)
     deadline: float = 600.0
+    keep_last: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 0:
+            raise ValueError(f"keep_last={self.keep_last}: a number of steps, or 0 to keep all")
 
     def for_helper(self) -> dict:
-        return {"compress": self.compress, "model": self.model, "state": self.state}
+        return {"compress": self.compress, "model": self.model, "state": self.state, "keep_last": self.keep_last}
 
 
 class SaveHandle(Future):
@@ -185,7 +191,10 @@ class Save:
         if (error := done.exception()) is not None:
             return self._fail(handle, staged, error)
         self._written(handle, staged)
-        handle.set_result(Saved(**done.result().fields))
+        fields = done.result().fields
+        for why in fields.pop("left"):
+            logger.warning("keep_last=%d: %s", self._options.keep_last, why)
+        handle.set_result(Saved(**fields))
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
         """The begin's error says more than that of a save that could not begin."""
