@@ -13,7 +13,7 @@ from typing import Callable
 
 from cairn._helper import Helper
 
-WINDOW = 256 << 20
+WINDOW = 64 << 20  # larger ones overlap less, and their pages are new at each load
 _IN_FLIGHT = 2
 _ALIGNMENT = 64
 _MAX_BOXES = 4096  # of one request
@@ -74,13 +74,17 @@ class _Window:
         try:
             os.ftruncate(fd, size)
             self._bytes = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED))
-            helper.request("window", fds=(fd,), window=self._number).result()
+            self._added = helper.request("window", fds=(fd,), window=self._number)  # answered after the reads before it
         finally:
             os.close(fd)
 
     def read(self, handle: int, batch: list) -> Future:
         wanted = [{"tensor": box.tensor, "offset": list(box.offset), "extent": list(box.extent), "at": at} for box, at in batch]
         return self._helper.request("read", handle=handle, window=self._number, boxes=wanted)
+
+    def check(self) -> None:
+        """Raises what kept the helper from taking the window. To be called before a read of it counts."""
+        self._added.result()
 
     def copy_out(self, batch: list) -> None:
         for box, at in batch:
@@ -120,6 +124,7 @@ def read_boxes(helper: Helper, handle: int, boxes: Iterable[Box], window: int = 
 def _take_over(under_way: collections.deque) -> _Window:
     """Waits for the oldest read, copies from its window, and returns that window."""
     current, batch, read = under_way.popleft()
+    current.check()
     read.result()
     current.copy_out(batch)
     return current
