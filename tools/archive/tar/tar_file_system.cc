@@ -108,9 +108,17 @@ Status TarFileSystem::LearnSizes() {
   return OkStatus();
 }
 
-Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
+// As in any file system, "directory/" is "directory".
+std::optional<std::string> TarFileSystem::NameOf(std::string path) const {
+  while (path.ends_with('/')) path.pop_back();
+  if (path == tar_path_) return "";
   const std::string prefix = JoinPath(tar_path_, "");
-  const auto found = path.starts_with(prefix) ? by_name_.find(path.substr(prefix.size())) : by_name_.end();
+  return path.starts_with(prefix) ? std::optional(path.substr(prefix.size())) : std::nullopt;
+}
+
+Result<const TarEntry*> TarFileSystem::Entry(const std::string& path) const {
+  const std::optional<std::string> name = NameOf(path);
+  const auto found = name ? by_name_.find(*name) : by_name_.end();
   if (found == by_name_.end()) return NotFound("{}: no such entry in the tar", path);
   return found->second;
 }
@@ -151,8 +159,7 @@ Status TarFileSystem::ReadSibling(const std::string& name, uint64_t offset, std:
 }
 
 Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
-  const std::string prefix = JoinPath(tar_path_, "");
-  if (path == tar_path_ || (path.starts_with(prefix) && directories_.contains(path.substr(prefix.size()))))
+  if (const std::optional<std::string> name = NameOf(path); name && directories_.contains(*name))
     return FileInfo{.kind = FileKind::kDirectory};
   CAIRN_ASSIGN_OR_RETURN(const TarEntry* entry, Entry(path));
   const int64_t modified = entry->facts.modified_unix_seconds;
@@ -160,10 +167,8 @@ Result<FileInfo> TarFileSystem::Stat(const std::string& path) {
 }
 
 Result<std::vector<std::string>> TarFileSystem::List(const std::string& directory) {
-  const std::string prefix = JoinPath(tar_path_, "");
-  const auto found = directory == tar_path_          ? directories_.find("")
-                     : directory.starts_with(prefix) ? directories_.find(directory.substr(prefix.size()))
-                                                     : directories_.end();
+  const std::optional<std::string> name = NameOf(directory);
+  const auto found = name ? directories_.find(*name) : directories_.end();
   if (found == directories_.end()) return NotFound("{}: no such directory in the tar", directory);
   return std::vector<std::string>(found->second.begin(), found->second.end());
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -36,6 +37,8 @@ class TarFileSystem final : public ReadOnlyFileSystem {
 
  private:
   TarFileSystem(std::string tar_path, TarIndex index, std::shared_ptr<File> tar);
+  // Of a file or directory of the tar, "" of the tar itself; nothing for a path elsewhere.
+  std::optional<std::string> NameOf(std::string path) const;
   Result<const TarEntry*> Entry(const std::string& path) const;
   Result<std::unique_ptr<File>> OpenEntry(const TarEntry& entry, bool siblings);
   Status ReadSibling(const std::string& name, uint64_t offset, std::span<std::byte> out);
