@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import tarfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[2] / "python")]
@@ -20,6 +21,7 @@ class MegatronTest(ranks.RanksCase):
             iteration = f"{self.directory}/{name}/iter_0000003"
             self.assertLess({"common.pt", "metadata.json", "step-00000003"}, set(os.listdir(iteration)))
             cairn.run(["verify", f"{iteration}/step-00000003"], capture=True)
+            self.read_by_the_suite(iteration, f"{self.directory}/store-{name}")
             cairn.run(["seal", f"{self.directory}/{name}-theirs/iter_0000003", "--settle", "0"], capture=True)
         self.run_ranks("resumed", 4)
         self.run_ranks("resharded", 2)
@@ -27,6 +29,17 @@ class MegatronTest(ranks.RanksCase):
             steps = [f"{self.directory}/{name}/iter_0000003/step-00000003" for name in (again[:3], again)]
             said = cairn.run(["diff", *steps], check=False, capture=True).stdout  # the number of ranks is in the arguments that are saved
             self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
+
+    def read_by_the_suite(self, iteration, store):
+        """The iteration's directory itself: as the step in it, and archived with all that Megatron needs to load it."""
+        self.assertRegex(cairn.run(["verify", iteration], capture=True).stdout, "step-00000003: good")
+        cairn.run(["archive", "run", iteration, "--store", store], capture=True)
+        (member,) = (name for name in os.listdir(store) if name.endswith(".tar"))
+        with tarfile.open(f"{store}/{member}") as tar:
+            names = {pathlib.Path(name).name for name in tar.getnames()}
+        self.assertLess({"common.pt", "metadata.json", "manifest.json"}, names)
+        run = pathlib.Path(iteration).parent.name
+        cairn.run(["diff", iteration, f"{store}:{run}@3"], capture=True)
 
     def test_2_a_rank_that_dies_leaves_the_iteration_of_before(self):
         self.run_ranks("dies", 2, killed=(1,))

@@ -13,11 +13,13 @@
 
 #include "ckpt/base/box_cover.h"
 #include "ckpt/io/open_files.h"
+#include "ckpt/run/run_dir.h"
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
 #include "convert/formats/formats.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/hugging_face/weight_index.h"
+#include "convert/formats/megatron/megatron_dist.h"
 #include "convert/torch/torch_file.h"
 
 namespace cairn {
@@ -412,6 +414,7 @@ class PartsChecker {
 
   // As every verb opens it. Replicas are not compared: that would read them.
   void OpenAsAWhole(OpenOptions options) {
+    if (IsSavedByCairnMegatron(fs_, directory_)) return OpenStepInside();
     options.replicas = Replicas::kFirst;
     parts_.system = options.format.empty() ? SystemOf(fs_, directory_) : options.format;
     if (parts_.system.empty()) {
@@ -424,6 +427,13 @@ class PartsChecker {
     parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", parts_.system,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),
                                        (*source)->catalog().bytes()));
+  }
+
+  void OpenStepInside() {
+    parts_.system = "cairn";
+    const auto step = OpenCheckpoint(fs_, directory_, [&](const Status& why) { AddFailure("", why); });
+    if (!step.ok()) return AddFailure("", step.status());
+    parts_.whole.push_back((*step)->directory() + ", a step of Cairn");
   }
 
   FileSystem& fs_;

@@ -10,6 +10,8 @@
 namespace cairn {
 namespace {
 
+void PrintPassedOver(const Status& skipped) { PrintProblem("passed over: " + skipped.message()); }
+
 // An archived member, and what it is read through.
 struct OpenedMember {
   std::unique_ptr<FileSystem> view;
@@ -38,7 +40,15 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
                                   const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
   OpenedSource opened;
-  if (options.format.empty() ? member.form == Form::kFiles : options.format != "native") {
+  // Of another system, unless a step of Cairn lies among its files, as where cairn.megatron saved.
+  const auto steps = ListSteps(*member.view, member.path);
+  const bool files = member.form == Form::kFiles;
+  const bool step_inside = files && steps.ok() && !steps->empty();
+  if (step_inside && (options.format.empty() || options.format == "native")) {
+    opened.step.view = std::move(member.view);
+    CAIRN_ASSIGN_OR_RETURN(opened.step.reader,
+                           OpenCheckpoint(*opened.step.view, member.path, PrintPassedOver));
+  } else if (options.format.empty() ? files : options.format != "native") {
     opened.step.view = std::move(member.view);
     CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.step.view, member.path, options));
   } else {
@@ -57,9 +67,7 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
     return OpenStep(std::move(member), argument);
   }
   OpenedStep opened;
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, [](const Status& skipped) {
-                           PrintProblem("passed over: " + skipped.message());
-                         }));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, PrintPassedOver));
   return opened;
 }
 

@@ -25,6 +25,10 @@ namespace {
 
 constexpr uint64_t kMaxMetadataBytes = 1 << 20;
 
+// What cairn.megatron saved (python/cairn/megatron.py): a run of Cairn with one step lies beside
+// metadata.json.
+constexpr const char* kCairnBackend = "cairn";
+
 constexpr std::pair<std::string_view, Role> kRoles[] = {{"optimizer.state.exp_avg.", Role::kExpAvg},
                                                         {"optimizer.state.exp_avg_sq.", Role::kExpAvgSq},
                                                         {"optimizer.state.fp32_param.", Role::kMaster},
@@ -271,15 +275,25 @@ class MegatronDistOpener {
   Manifest manifest_;
 };
 
+// That metadata.json names; null where there is none.
+nlohmann::json BackendOf(FileSystem& fs, const std::string& directory) {
+  const std::string path = JoinPath(directory, "metadata.json");
+  if (!fs.Stat(path).ok()) return {};
+  const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
+  if (!text.ok()) return {};
+  const auto json = ParseStrictJson(*text);
+  return json.ok() && json->is_object() ? json->value("sharded_backend", nlohmann::json()) : nlohmann::json();
+}
+
 }  // namespace
 
 bool IsMegatronDist(FileSystem& fs, const std::string& directory) {
-  const std::string path = JoinPath(directory, "metadata.json");
-  if (!fs.Stat(path).ok()) return false;
-  const auto text = ReadSmallFile(fs, path, kMaxMetadataBytes);
-  if (!text.ok()) return false;
-  const auto json = ParseStrictJson(*text);
-  return json.ok() && json->is_object() && json->contains("sharded_backend");
+  const nlohmann::json backend = BackendOf(fs, directory);
+  return !backend.is_null() && backend != kCairnBackend;
+}
+
+bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory) {
+  return BackendOf(fs, directory) == kCairnBackend;
 }
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,

@@ -322,6 +322,9 @@ Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std:
                                                       const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
+  if (IsSavedByCairnMegatron(fs, directory))
+    return NotSupported("{}: its newest iteration is a step of Cairn, which cairn.megatron saved; give {}",
+                        path, directory);
   if (!HoldsRanks(fs, directory))
     return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
                     directory);

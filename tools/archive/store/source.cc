@@ -1,5 +1,6 @@
-// An argument is tried in this order: a step, if it has a manifest; the committed steps of a run directory;
-// the directories in it that carry another system's step number; else the directory itself, as one tree. A
+// An argument is tried in this order: a step, if it has a manifest; an iteration of Megatron-Core as one
+// tree, also where cairn.megatron saved a step into it; the committed steps of a run directory; the
+// directories in it that carry another system's step number; else the directory itself, as one tree. A
 // directory that looks like a run of Cairn without a committed step is an error: a save that was not
 // finished must not be archived as mere files.
 
@@ -15,6 +16,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr const char* kMegatronMetadata = "metadata.json";  // of an iteration of Megatron-Core
 
 namespace stdfs = std::filesystem;
 
@@ -44,6 +47,10 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
   if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
   if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
     sources.push_back({.path = argument});
+    return OkStatus();
+  }
+  if (fs.Stat(JoinPath(argument, kMegatronMetadata)).ok()) {  // with or without a step of Cairn in it
+    sources.push_back({.path = argument, .native = false});
     return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
