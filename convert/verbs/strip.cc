@@ -6,6 +6,7 @@
 #include "convert/verbs/strip.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <unordered_map>
 
@@ -91,6 +92,9 @@ std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
     std::erase_if(parameters, [&](const ParameterSpec& spec) {
       return path.empty() || spec.name.starts_with(path + ".");
     });
+  const std::vector<std::string> alone = NamesOfStatesAlone(source.catalog());
+  const std::set<std::string_view> left(alone.begin(), alone.end());
+  std::erase_if(parameters, [&](const ParameterSpec& spec) { return left.contains(spec.name); });
   return parameters;
 }
 
@@ -144,8 +148,11 @@ Result<StripPlan> PlanStrip(const CheckpointSource& source, const StripOptions& 
 }
 
 // What was allowed on the way here, and now.
-nlohmann::json HistoryOf(const Manifest& manifest, const StripOptions& options) {
+nlohmann::json HistoryOf(const CheckpointSource& source, const StripOptions& options) {
+  const Manifest& manifest = source.manifest();
   nlohmann::json history = manifest.history;
+  for (const std::string& name : NamesOfStatesAlone(source.catalog()))
+    history.push_back(fmt::format("left out the optimizer's states of {}, which has no weight", name));
   for (const std::string& path : OptimizerPaths(manifest))
     history.push_back(fmt::format("left out {}, an optimizer's state", path));
   if (options.dtype && options.on_overflow == OnOverflow::kSaturate)
@@ -161,7 +168,7 @@ SafetensorsMetadata ProvenanceOf(const CheckpointSource& source, const StripOpti
                                   {"cairn.step", std::to_string(manifest.step)},
                                   {kSourceFingerprintKey, ""}};
   if (!options.command.empty()) metadata["cairn.command"] = options.command;
-  const nlohmann::json history = HistoryOf(manifest, options);
+  const nlohmann::json history = HistoryOf(source, options);
   if (!history.empty()) metadata["cairn.history"] = history.dump();
   if (options.format != StripFormat::kSafetensors) return metadata;
   metadata["cairn.model"] = manifest.model.dump();
@@ -219,7 +226,7 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
                       step.topology(),
                       manifest.model,
                       manifest.state,
-                      HistoryOf(manifest, options)};
+                      HistoryOf(source, options)};
   const TensorStreamOptions stream_options = StreamOptions(options);
   TensorStream stream(source, plan.weights, stream_options);
   CAIRN_ASSIGN_OR_RETURN(const auto builder, StepBuilder::Create(fs, run_dir, info, step, options.writer));
@@ -283,6 +290,18 @@ Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& optio
   StripResult result = ResultOf(plan, stream.counts(), source, stream.source_fingerprint());
   result.overflowed = Overflows(stream, options);
   return result;
+}
+
+std::vector<std::string> NamesOfStatesAlone(const TensorTable& table) {
+  std::set<std::string> names, weights;
+  for (const TensorEntry& tensor : table.tensors) {
+    if (IsOpaque(tensor.role)) continue;
+    (IsOptimizerState(tensor.role) && tensor.role != Role::kMaster ? names : weights)
+        .insert(tensor.spec.name);
+  }
+  std::vector<std::string> alone;
+  std::ranges::set_difference(names, weights, std::back_inserter(alone));
+  return alone;
 }
 
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {

@@ -70,6 +70,10 @@ struct StripResult {
   uint64_t files = 0;
 };
 
+// Names that the optimizer has states of and that have no weight, because the training fused weights for its
+// optimizer alone. What is released does not need them.
+std::vector<std::string> NamesOfStatesAlone(const TensorTable& table);
+
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
 // left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are
 // not the model's); InvalidArgument (a glob that matches nothing).

@@ -634,6 +634,19 @@ class RoundTripTest(ProcessTest):
         cairn.run(["verify", saved.step_dir], capture=True)
         self.assertRegex(cairn.run(["ls", self.directory], capture=True).stdout, r"(?m)^7 +verified")
 
+    def test_states_of_weights_that_are_fused_for_the_optimizer_alone(self):
+        """As torchtitan's fused projections: the model has wq and wk, the optimizer wqk."""
+        state = {"wq.weight": torch.randn(4, 4), "wk.weight": torch.randn(4, 4)}
+        moments = {f"optimizer.state.wqk.weight.{name}": torch.rand(8, 4) for name in ("exp_avg", "exp_avg_sq")}
+        saved = cairn.torch.save({**state, **moments}, self.directory, 1)
+        said = cairn.run(["strip", saved.step_dir, f"{self.directory}/out", "--dtype", "fp32", "--format", "safetensors"], capture=True)
+        self.assertRegex(said.stdout, r"left out: the optimizer's states of 1 tensors .* as wqk\.weight")
+        with cairn.open(f"{self.directory}/out") as released:
+            self.assertEqual(set(released), set(state))
+            self.assertTrue(same({name: torch.from_numpy(released[name][:]) for name in state}, state))
+        refused = cairn.run(["convert", saved.step_dir, f"{self.directory}/dcp", "--to", "dcp"], check=False, capture=True)
+        self.assertRegex(refused.stderr, r"wqk\.weight has states of the optimizer and no weight")
+
     def test_a_damaged_step_is_refused(self):
         saved = cairn.torch.save({"w": torch.randn(100_000)}, self.directory, 7)
         largest = max(pathlib.Path(saved.step_dir).rglob("*.h5"), key=lambda file: file.stat().st_size)

@@ -60,6 +60,7 @@ ordered_json ToJson(const CheckpointSource& source, const StripResult& result, d
           {"target", result.path},
           {"source_fingerprint", ToHex(result.source_fingerprint)},
           {"account", AccountOf(source)},
+          {"states_left_out", NamesOfStatesAlone(source.catalog())},
           {"files", result.files},
           {"bytes_read", result.bytes_read},
           {"bytes_written", result.bytes_written},
@@ -115,6 +116,9 @@ void PrintStripText(const CheckpointSource& source, const StripOptions& options,
                result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
   PrintAccount(source);
+  if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
+    PrintLine("left out: the optimizer's states of {} tensors that have no weight of that name, as {}",
+              alone.size(), alone.front());
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",

@@ -50,7 +50,12 @@ class Chooser {
   Status AddParameter(const ParameterSpec& spec) {
     TrainingParameter parameter{.spec = spec, .weight = 0, .master = {}, .exp_avg = {}, .exp_avg_sq = {}};
     std::optional<uint32_t> weight = Find(spec, Role::kWeight), master = Find(spec, Role::kMaster);
-    if (!weight && !master) return NotFound("tensor {} has no weight", spec.name);
+    if (!weight && !master)
+      return NotSupported(
+          "tensor {} has states of the optimizer and no weight of that name, as where weights are fused for "
+          "the "
+          "optimizer alone; cairn strip takes the weights",
+          spec.name);
     if (!weight) weight = std::exchange(master, std::nullopt);
     const Dtype stored = catalog_.tensors[*weight].dtype, type = dtype_.value_or(stored);
     if (!master && stored == Dtype::kF32 && type != stored) master = weight;
