@@ -10,8 +10,8 @@ namespace cairn {
 // Whether the directory's metadata.json says so: it names a backend, and not cairn's.
 bool IsMegatronDist(FileSystem& fs, const std::string& directory);
 
-// Whether it says that cairn.megatron saved there (python/cairn/megatron.py): the directory is a run of Cairn,
-// too, and its one step holds the tensors.
+// Whether it says that cairn.megatron saved there (python/cairn/megatron.py): the directory is a run of
+// Cairn, too, and its one step holds the tensors.
 bool IsSavedByCairnMegatron(FileSystem& fs, const std::string& directory);
 
 Result<std::unique_ptr<ForeignSource>> OpenMegatronDist(FileSystem& fs, const std::string& directory,
