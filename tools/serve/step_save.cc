@@ -188,17 +188,17 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
   return info;
 }
 
-// In two shards: of small tensors, which keep their sizes from step to step, and of other values, which do
-// not.
+// In two shards: of values, which each step has and whose sizes change, and of small tensors, if any, which
+// are laid out once.
 Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict,
                                std::vector<ShardReceipt>& receipts) const {
   const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
     return shard.Write(fs_, directory_, ShardName(writer), identity_, contents);
   };
-  CAIRN_ASSIGN_OR_RETURN(auto tensors, write(plan.small_tensors, team_.size, state_dict.small_tensors()));
-  CAIRN_ASSIGN_OR_RETURN(auto values, write(plan.values, team_.size + 1, state_dict.values()));
-  if (tensors) receipts.push_back(std::move(*tensors));
+  CAIRN_ASSIGN_OR_RETURN(auto values, write(plan.values, team_.size, state_dict.values()));
+  CAIRN_ASSIGN_OR_RETURN(auto tensors, write(plan.small_tensors, team_.size + 1, state_dict.small_tensors()));
   if (values) receipts.push_back(std::move(*values));
+  if (tensors) receipts.push_back(std::move(*tensors));
   return OkStatus();
 }
 
