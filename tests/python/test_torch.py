@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import errno
 import gc
 import io
 import math
@@ -646,6 +647,29 @@ class RoundTripTest(ProcessTest):
             self.assertTrue(same({name: torch.from_numpy(released[name][:]) for name in state}, state))
         refused = cairn.run(["convert", saved.step_dir, f"{self.directory}/dcp", "--to", "dcp"], check=False, capture=True)
         self.assertRegex(refused.stderr, r"wqk\.weight has states of the optimizer and no weight")
+
+    def test_a_full_disk_fails_the_save_and_keeps_the_steps_before(self):
+        small = pathlib.Path(self.directory, "small")
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], capture_output=True).returncode:
+            self.skipTest("mounting a small tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", "-l", small])
+        state, run = {"w": torch.randn(1000, 600)}, small / "run"
+        cairn.torch.save(state, run, 1)
+        with self.assertRaisesRegex(OSError, "No space left on device") as refused:
+            cairn.torch.save(state, run, 2)
+        self.assertEqual(refused.exception.errno, errno.ENOSPC)
+        self.assertEqual([path.name for path in run.glob("step-*")], ["step-00000001"])
+        shutil.rmtree(run / "step-00000001")
+        cairn.torch.save(state, run, 3)
+        self.assertEqual(cairn.torch.load({"w": torch.zeros(1000, 600)}, run), 3)
+
+    def test_a_helper_finishes_saves_whatever_a_scheduler_sends(self):
+        saved = cairn.torch.async_save({"w": torch.randn(1000, 600)}, self.directory, 1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(_helper.helper().pid, number)
+        saved.result()
+        cairn.torch.save({"w": torch.zeros(3)}, self.directory, 2)
 
     def test_a_damaged_step_is_refused(self):
         saved = cairn.torch.save({"w": torch.randn(100_000)}, self.directory, 7)
