@@ -53,8 +53,7 @@ class Chooser {
     if (!weight && !master)
       return NotSupported(
           "tensor {} has states of the optimizer and no weight of that name, as where weights are fused for "
-          "the "
-          "optimizer alone; cairn strip takes the weights",
+          "the optimizer alone; cairn strip takes the weights",
           spec.name);
     if (!weight) weight = std::exchange(master, std::nullopt);
     const Dtype stored = catalog_.tensors[*weight].dtype, type = dtype_.value_or(stored);

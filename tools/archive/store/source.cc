@@ -1,5 +1,5 @@
-// An argument is tried in this order: a step, if it has a manifest; an iteration of Megatron-Core as one
-// tree, also where cairn.megatron saved a step into it; the committed steps of a run directory; the
+// An argument is tried in this order: a step, if it has a manifest; an iteration of Megatron-Core that
+// cairn.megatron saved, as one tree with the step in it; the committed steps of a run directory; the
 // directories in it that carry another system's step number; else the directory itself, as one tree. A
 // directory that looks like a run of Cairn without a committed step is an error: a save that was not
 // finished must not be archived as mere files.
@@ -13,11 +13,10 @@
 #include "ckpt/model/layout.h"
 #include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
+#include "convert/formats/megatron/megatron_dist.h"
 
 namespace cairn {
 namespace {
-
-constexpr const char* kMegatronMetadata = "metadata.json";  // of an iteration of Megatron-Core
 
 namespace stdfs = std::filesystem;
 
@@ -49,7 +48,7 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
     sources.push_back({.path = argument});
     return OkStatus();
   }
-  if (fs.Stat(JoinPath(argument, kMegatronMetadata)).ok()) {  // with or without a step of Cairn in it
+  if (IsSavedByCairnMegatron(fs, argument)) {
     sources.push_back({.path = argument, .native = false});
     return OkStatus();
   }
