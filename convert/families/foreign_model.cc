@@ -37,8 +37,7 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
     return NotSupported(
         "nothing in the source says which family of models this is, and a Hugging Face release needs one; "
         "--format safetensors keeps the tensors under their own names; those of a transformers model load "
-        "with "
-        "its config.json beside them");
+        "with its config.json beside them");
   if (architecture == nullptr)
     return NotSupported(
         "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",

@@ -6,7 +6,6 @@
 #include "convert/verbs/strip.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <unordered_map>
 
@@ -92,9 +91,8 @@ std::vector<ParameterSpec> ReleasedParameters(const CheckpointSource& source) {
     std::erase_if(parameters, [&](const ParameterSpec& spec) {
       return path.empty() || spec.name.starts_with(path + ".");
     });
-  const std::vector<std::string> alone = NamesOfStatesAlone(source.catalog());
-  const std::set<std::string_view> left(alone.begin(), alone.end());
-  std::erase_if(parameters, [&](const ParameterSpec& spec) { return left.contains(spec.name); });
+  const std::set<std::string> alone = NamesOfStatesAlone(source.catalog());
+  std::erase_if(parameters, [&](const ParameterSpec& spec) { return alone.contains(spec.name); });
   return parameters;
 }
 
@@ -292,16 +290,13 @@ Result<StripResult> TryStrip(CheckpointSource& source, const StripOptions& optio
   return result;
 }
 
-std::vector<std::string> NamesOfStatesAlone(const TensorTable& table) {
-  std::set<std::string> names, weights;
-  for (const TensorEntry& tensor : table.tensors) {
-    if (IsOpaque(tensor.role)) continue;
-    (IsOptimizerState(tensor.role) && tensor.role != Role::kMaster ? names : weights)
-        .insert(tensor.spec.name);
-  }
-  std::vector<std::string> alone;
-  std::ranges::set_difference(names, weights, std::back_inserter(alone));
-  return alone;
+std::set<std::string> NamesOfStatesAlone(const TensorTable& table) {
+  std::set<std::string> names;
+  for (const TensorEntry& tensor : table.tensors)
+    if (!IsOpaque(tensor.role)) names.insert(tensor.spec.name);
+  for (const TensorEntry& tensor : table.tensors)
+    if (tensor.role == Role::kWeight || tensor.role == Role::kMaster) names.erase(tensor.spec.name);
+  return names;
 }
 
 Result<StripCost> EstimateStrip(const CheckpointSource& source, const StripOptions& options) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,7 @@ struct StripResult {
 
 // Names that the optimizer has states of and that have no weight, because the training fused weights for its
 // optimizer alone. What is released does not need them.
-std::vector<std::string> NamesOfStatesAlone(const TensorTable& table);
+std::set<std::string> NamesOfStatesAlone(const TensorTable& table);
 
 // Makes the directory `target`; for kNative `target`/step-N. After an error, or an overflow, nothing of it is
 // left. Errors: AlreadyExists; NoSpace; NotSupported (architecture, dtype); Corrupt (source; tensors that are

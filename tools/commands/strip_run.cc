@@ -118,7 +118,7 @@ void PrintStripText(const CheckpointSource& source, const StripOptions& options,
   PrintAccount(source);
   if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
     PrintLine("left out: the optimizer's states of {} tensors that have no weight of that name, as {}",
-              alone.size(), alone.front());
+              alone.size(), *alone.begin());
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",

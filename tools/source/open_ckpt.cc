@@ -26,13 +26,19 @@ Result<OpenedMember> OpenMemberOf(const MemberName& name) {
   return OpenedMember{std::move(view), std::move(path), member.form};
 }
 
+// Among the files of another system, as where cairn.megatron saved.
+bool HoldsStep(const OpenedMember& member) {
+  const auto steps = ListSteps(*member.view, member.path);
+  return steps.ok() && !steps->empty();
+}
+
 Result<OpenedStep> OpenStep(OpenedMember member, const std::string& argument) {
-  if (member.form == Form::kFiles)
+  if (member.form == Form::kFiles && !HoldsStep(member))
     return NotSupported(
         "{}: files of another system; make a step of them with cairn convert {} DST --to native", member.path,
         argument);
   OpenedStep opened{.view = std::move(member.view), .reader = nullptr};
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(*opened.view, member.path));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(*opened.view, member.path, PrintPassedOver));
   return opened;
 }
 
@@ -40,15 +46,8 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
                                   const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(OpenedMember member, OpenMemberOf(name));
   OpenedSource opened;
-  // Of another system, unless a step of Cairn lies among its files, as where cairn.megatron saved.
-  const auto steps = ListSteps(*member.view, member.path);
-  const bool files = member.form == Form::kFiles;
-  const bool step_inside = files && steps.ok() && !steps->empty();
-  if (step_inside && (options.format.empty() || options.format == "native")) {
-    opened.step.view = std::move(member.view);
-    CAIRN_ASSIGN_OR_RETURN(opened.step.reader,
-                           OpenCheckpoint(*opened.step.view, member.path, PrintPassedOver));
-  } else if (options.format.empty() ? files : options.format != "native") {
+  const bool other_system = member.form == Form::kFiles && !HoldsStep(member);
+  if (options.format.empty() ? other_system : options.format != "native") {
     opened.step.view = std::move(member.view);
     CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(*opened.step.view, member.path, options));
   } else {
