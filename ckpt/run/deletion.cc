@@ -107,6 +107,8 @@ class StepCheck {
     CAIRN_ASSIGN_OR_RETURN(manifest_, ReadManifest(fs_, directory_, &digest));
     if (digest != d_.manifest)
       return Corrupt("{}: was saved again meanwhile; it stays, run again", directory_);
+    if (!d_.run.empty() && manifest_.run != d_.run)
+      return InvalidArgument("{}: of another run than the one that is saved here; it stays", directory_);
     const auto named = ParseStepDirName(d_.name.substr(0, d_.name.find('.')));
     if (named && *named != manifest_.step)
       return Corrupt("{}: its manifest says step {}; it stays", directory_, manifest_.step);

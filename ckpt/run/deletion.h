@@ -70,6 +70,7 @@ struct StepDeletion {
   std::string nonce;  // of the name that it has while it is removed
   Shards shards = Shards::kHere;
   bool newest_too = false;  // a user insists: the newest healthy step may go
+  std::string run;          // its identity; empty: the step may be of any run
 };
 // Nothing where it may go.
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,

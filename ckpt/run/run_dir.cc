@@ -158,24 +158,29 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
 }
 
 Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
-                  const std::string& nonce, Shards shards) {
+                  const std::string& nonce, Shards shards, const std::string& run) {
   const std::string manifest = JoinPath(JoinPath(run_dir, name), kManifestName);
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, manifest, kMaxManifestBytes));
   const std::optional<int64_t> step = ParseStepDirName(name.substr(0, name.find('.')));
   if (!step) return InvalidArgument("{}: not the name of a step", JoinPath(run_dir, name));
   CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
                          HealthySuccessor::Find(fs, run_dir, *step, shards));
-  return DeleteStep(
-      fs, {.run_dir = run_dir, .name = name, .manifest = DigestOf(text), .nonce = nonce, .shards = shards},
-      successor);
+  return DeleteStep(fs,
+                    {.run_dir = run_dir,
+                     .name = name,
+                     .manifest = DigestOf(text),
+                     .nonce = nonce,
+                     .shards = shards,
+                     .run = run},
+                    successor);
 }
 
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
-                        const Complain& left) {
+                        const Complain& left, const std::string& run) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(run_dir));
   for (const std::string& name : names) {
     if (ParseMarkedDirName(name) != "superseded") continue;
-    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards), left));
+    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, name, nonce, shards, run), left));
   }
   return OkStatus();
 }
@@ -187,9 +192,10 @@ Status ApplyRetention(FileSystem& fs, const std::string& run_dir, const Retentio
   for (int64_t step : StepsToRetire(facts, policy)) {
     CAIRN_ASSIGN_OR_RETURN(const std::string holder, HolderOf(fs, run_dir, step));
     if (!holder.empty()) continue;
-    CAIRN_RETURN_IF_ERROR(LeaveRefused(RetireStep(fs, run_dir, StepDirName(step), nonce), left));
+    CAIRN_RETURN_IF_ERROR(
+        LeaveRefused(RetireStep(fs, run_dir, StepDirName(step), nonce, Shards::kHere, policy.run), left));
   }
-  return RemoveSuperseded(fs, run_dir, nonce, Shards::kHere, left);
+  return RemoveSuperseded(fs, run_dir, nonce, Shards::kHere, left, policy.run);
 }
 
 }  // namespace cairn

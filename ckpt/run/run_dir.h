@@ -53,6 +53,7 @@ struct RetentionPolicy {
   int64_t keep_tokens = 0;  // the first step at or after each multiple of T consumed tokens
   int64_t keep_epochs = 0;  // the first step at or after each E-th pass over the training data
   int64_t keep_best = 0;    // the N lowest validation losses, of steps that were evaluated as they were saved
+  std::string run = {};     // retire steps of this run alone; empty: whatever the directory holds
   bool enabled() const {
     return keep_last > 0 || keep_every > 0 || keep_tokens > 0 || keep_epochs > 0 || keep_best > 0;
   }
@@ -69,10 +70,10 @@ std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const Re
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:
 // those of DeleteStep, and NotFound where there is no such successor; then nothing has changed.
 Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string& name,
-                  const std::string& nonce, Shards shards = Shards::kHere);
-// Retires superseded steps.
+                  const std::string& nonce, Shards shards = Shards::kHere, const std::string& run = {});
+// Retires superseded steps, of `run` alone where it is not empty.
 Status RemoveSuperseded(FileSystem& fs, const std::string& run_dir, const std::string& nonce, Shards shards,
-                        const Complain& left);
+                        const Complain& left, const std::string& run = {});
 
 // Retires what the policy does not keep, and superseded steps. Call only once the newest step is committed
 // and verified. A step that does not open is not counted and never deleted, nor is one

@@ -135,6 +135,14 @@ Status VerifyReport::status() const {
   return problems.empty() ? OkStatus() : Corrupt("{}", ToString(problems.front()));
 }
 
+Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
+                     const StepIdentity& identity) {
+  VerifyReport report;
+  CAIRN_RETURN_IF_ERROR(VerifyShard(fs, directory, receipt.file, PackCatalog(receipt.catalog), 0,
+                                    identity.run, identity.step, report));
+  return report.status();
+}
+
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::function<void(uint64_t)>& progress,
                         int jobs) {
   const StepCatalog& catalog = step.catalog();

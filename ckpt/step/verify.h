@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/step/shard_plan.h"
 #include "ckpt/step/step_reader.h"
 
 namespace cairn {
@@ -33,6 +34,11 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
                    const StepCatalog& catalog, uint32_t file_index, const std::string& run, int64_t step,
                    VerifyReport& report, const std::function<Status(std::span<const std::byte>)>& sink = {},
                    bool may_map = true);
+
+// A shard that was just written, where it lies now. Errors: Corrupt with the first problem; those of the
+// disk.
+Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
+                     const StepIdentity& identity);
 
 // Every byte of every file of a step. `progress` gets the bytes done, by one thread at a time; may be
 // empty. An unreadable file is a problem of the report, not an error. With several `jobs`, `fs` is used by as

@@ -168,10 +168,7 @@ void Saver::Retire(const Save& save, bool read) {
 
 bool Saver::ReadsBack(const Save& save, const ShardReceipt& receipt) const {
   const std::string directory = JoinPath(options_.save_dir, StepDirName(save.info.identity.step));
-  VerifyReport report;
-  Status status = VerifyShard(fs_, directory, receipt.file, PackCatalog(receipt.catalog), 0,
-                              save.info.identity.run, save.info.identity.step, report);
-  if (status.ok() && !report.problems.empty()) status = Corrupt("{}", ToString(report.problems[0]));
+  const Status status = ReadBackShard(fs_, directory, receipt, save.info.identity);
   if (!status.ok()) Say(fmt::format("reading it back: {}; older steps are kept", status.message()));
   return status.ok();
 }

@@ -615,18 +615,28 @@ class RoundTripTest(ProcessTest):
     def test_older_steps_go_once_a_newer_one_is_committed(self):
         """Only what is a whole step, and nothing else than that."""
         run = pathlib.Path(self.directory)
-        for step in range(6):
+        for step in range(10):
             cairn.torch.save({"w": step}, run, step)
-        cairn.torch.save({"w": "again"}, run, 5)  # the first one is superseded
+        cairn.torch.save({"w": "again"}, run, 8)  # the first one is superseded
+        cairn.torch.save({"w": "another"}, f"{self.directory}/other", 4)
         (run / "step-00000000" / "notes.txt").write_text("mine")
+        (run / "step-00000001").rename(run / "moved")
+        (run / "step-00000001").symlink_to(run / "moved")
         (run / "held").mkdir()
-        (run / "held" / "step-00000001.00").write_text("/another/step")
-        (run / "step-00000002" / "manifest.json").write_text("{")
+        (run / "held" / "step-00000002.00").write_text("/another/step")
+        (run / "step-00000003" / "manifest.json").write_text("{")
+        shutil.rmtree(run / "step-00000004")
+        shutil.copytree(f"{self.directory}/other/step-00000004", run / "step-00000004")
+        (run / "step-4").mkdir()
+        before = set(os.listdir(run))
         with self.assertLogs("cairn.torch", "WARNING") as said:
-            cairn.torch.save({"w": 6}, run, 6, keep_last=2)
-        stays = {"step-00000000", "step-00000001", "step-00000002", "step-00000005", "step-00000006"}
-        self.assertEqual({path.name for path in run.iterdir() if path.name.startswith("step-")}, stays)
-        self.assertRegex("\n".join(said.output), "keep_last=2: .*notes.txt is not part of the checkpoint")
+            cairn.torch.save({"w": 10}, run, 10, keep_last=2)
+        gone = before - set(os.listdir(run))
+        self.assertEqual({name.partition(".")[0] for name in gone}, {f"step-0000000{number}" for number in (5, 6, 7, 8)})
+        warnings_ = "\n".join(said.output)
+        for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (4, "of another run")):
+            self.assertRegex(warnings_, f"keep_last=2: .*step-0000000{number}.*{reason}")
+        cairn.run(["verify", run / "step-00000010"], capture=True)
         with self.assertRaisesRegex(ValueError, "keep_last=-1"):
             cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
 

@@ -15,6 +15,7 @@
 #include "ckpt/step/packed_shard_writer.h"
 #include "ckpt/step/partial_dir.h"
 #include "ckpt/step/shard_image.h"
+#include "ckpt/step/verify.h"
 
 namespace cairn {
 namespace {
@@ -137,7 +138,14 @@ Status StepSave::Deliver(const SavePlan& plan, const std::vector<Packet>& groups
   return WriteSmallFile(fs_, JoinPath(directory_, ReceiptName(team_.rank)), EncodePacket(receipt));
 }
 
+// What older steps are deleted for must be more than written.
+Status StepSave::ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const {
+  if (!receipt || !options.retention.enabled()) return OkStatus();
+  return ReadBackShard(fs_, directory_, *receipt, identity_);
+}
+
 Status StepSave::Finish(SavePlan& plan, const std::vector<Packet>& groups, const SaveOptions& options) {
+  CAIRN_RETURN_IF_ERROR(ReadBack(receipt_, options));
   CAIRN_RETURN_IF_ERROR(Deliver(plan, groups));
   LeaveTeam(fs_, directory_, team_, OkStatus(), 0);
   return team_.leads() ? Commit(plan, options) : AwaitCommit();
@@ -190,16 +198,16 @@ StepInfo StepSave::InfoOf(const StateDict& state_dict, const SaveOptions& option
 
 // In two shards: of values, which each step has and whose sizes change, and of small tensors, if any, which
 // are laid out once.
-Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict,
+Status StepSave::WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
                                std::vector<ShardReceipt>& receipts) const {
   const auto write = [&](ContentShard& shard, int writer, std::span<const StateDict::Content> contents) {
-    return shard.Write(fs_, directory_, ShardName(writer), identity_, contents);
+    CAIRN_ASSIGN_OR_RETURN(auto receipt,
+                           shard.Write(fs_, directory_, ShardName(writer), identity_, contents));
+    if (receipt) receipts.push_back(*receipt);
+    return ReadBack(receipt, options);
   };
-  CAIRN_ASSIGN_OR_RETURN(auto values, write(plan.values, team_.size, state_dict.values()));
-  CAIRN_ASSIGN_OR_RETURN(auto tensors, write(plan.small_tensors, team_.size + 1, state_dict.small_tensors()));
-  if (values) receipts.push_back(std::move(*values));
-  if (tensors) receipts.push_back(std::move(*tensors));
-  return OkStatus();
+  CAIRN_RETURN_IF_ERROR(write(plan.values, team_.size, state_dict.values()));
+  return write(plan.small_tensors, team_.size + 1, state_dict.small_tensors());
 }
 
 Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
@@ -208,7 +216,7 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   StateDict state_dict;
   std::vector<ShardReceipt> receipts;
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
-  CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, receipts));
+  CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, options, receipts));
   const Result<StepSeal> seal =
       MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
@@ -222,7 +230,9 @@ std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const
   std::vector<std::string> left;
   if (!team_.leads()) return left;
   const auto complain = [&](const Status& why) { left.emplace_back(why.message()); };
-  const Status retired = ApplyRetention(fs_, request_.run_dir, options.retention, request_.nonce, complain);
+  RetentionPolicy policy = options.retention;
+  policy.run = identity_.run;
+  const Status retired = ApplyRetention(fs_, request_.run_dir, policy, request_.nonce, complain);
   if (!retired.ok()) complain(retired);
   return left;
 }

@@ -54,7 +54,7 @@ class HeldRuns {
 
 struct SaveOptions {
   bool compress = false;
-  RetentionPolicy retention;  // of the run, once the step is committed
+  RetentionPolicy retention;  // of the run, once the step is committed; its shards are read back before
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();  // beside the iteration
 };
@@ -83,8 +83,9 @@ class StepSave {
   Status Deliver(const SavePlan& plan, const std::vector<Packet>& groups);
   Result<std::string> LeaveContent(std::string_view kind, std::string_view bytes);
   Status Gather(const SavePlan& plan, StateDict& state_dict, std::vector<ShardReceipt>& receipts) const;
-  Status WriteContents(SavePlan& plan, const StateDict& state_dict,
+  Status WriteContents(SavePlan& plan, const StateDict& state_dict, const SaveOptions& options,
                        std::vector<ShardReceipt>& receipts) const;
+  Status ReadBack(const std::optional<ShardReceipt>& receipt, const SaveOptions& options) const;
   StepInfo InfoOf(const StateDict& state_dict, const SaveOptions& options) const;
   Status RemoveFiles(bool (*goes)(std::string_view)) const;
   Status Commit(SavePlan& plan, const SaveOptions& options);

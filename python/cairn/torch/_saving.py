@@ -33,7 +33,7 @@ class Saved(NamedTuple):
 class Options:
     """compress: store tensors compressed. model, state: what a manifest says of the model and of the training, as JSON.
     deadline: seconds without any progress of any rank after which a save fails. keep_last: once a step is committed, all steps of the run
-    but so many of the newest are removed (two stay at least; docs/deletion.md); 0: none."""
+    but so many of the newest are removed (two stay at least; docs/deletion.md), and each step is read back before; 0: none."""
 
     compress: bool = False
     model: dict = dataclasses.field(default_factory=dict)

@@ -101,6 +101,8 @@ TEST_F(DeletionTest, EachThingThatIsNotAsItShouldBeIsARefusalAndChangesNothing) 
          stdfs::copy(Path(10), Path(20));
          deletion = Deletion(20);
        }},
+      {"of another run", DeletionRefusal::kIdentity, 20,
+       [](StepDeletion& deletion) { deletion.run = std::string(32, 'f'); }},
       {"no manifest", DeletionRefusal::kIdentity, 20,
        [&](StepDeletion&) { stdfs::remove(Path(20) + "/manifest.json"); }},
       {"a file of somebody", DeletionRefusal::kForeign, 20,

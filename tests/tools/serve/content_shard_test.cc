@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "ckpt/step/verify.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -56,6 +58,18 @@ TEST_F(ContentShardTest, DigestsAreOfTheStepThatWasSaved) {
   Written({Bytes("a", "one")}, 2);
   ASSERT_EQ(digests_.size(), 2u);
   EXPECT_NE(digests_[0], digests_[1]);
+}
+
+TEST_F(ContentShardTest, WhatWasWrittenReadsBackAndADamagedByteDoesNot) {
+  const StepIdentity identity{"run", 1};
+  const auto receipt = shard_.Write(fs_, directory_.path(), "s.h5", identity, std::vector{Bytes("a", "one")});
+  ASSERT_TRUE(receipt.ok() && *receipt);
+  EXPECT_TRUE(ReadBackShard(fs_, directory_.path(), **receipt, identity).ok());
+  std::fstream file(directory_ / "s.h5", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<int64_t>((*receipt)->catalog.pieces.at(0).file_offset));
+  file << "O";
+  file.close();
+  EXPECT_EQ(ReadBackShard(fs_, directory_.path(), **receipt, identity).kind(), StatusKind::kCorrupt);
 }
 
 TEST_F(ContentShardTest, WhatIsEmptyHasNoFile) {
