@@ -1,5 +1,5 @@
-// A small file that is replaced as a whole: a reader sees the old bytes or the new ones, after a kill or
-// a power loss too.
+// A small file that appears or is replaced as a whole: a reader sees the old bytes or the new ones, after a
+// kill or a power loss too.
 #pragma once
 
 #include <string>
@@ -15,5 +15,10 @@ inline constexpr std::string_view kPartialSuffix =
 // Puts `bytes` in the place of `path`, which need not exist: written and synced as PATH.partial, renamed, its
 // directory synced. A PATH.partial that a killed run left is removed first; a failure leaves none.
 Status ReplaceSmallFile(FileSystem& fs, const std::string& path, std::string_view bytes);
+
+// The same where several processes write `path`, or its directory need not be synced: each has a `temporary`
+// of its own, which is not there yet, in the same directory.
+Status WriteAndRename(FileSystem& fs, const std::string& temporary, const std::string& path,
+                      std::string_view bytes);
 
 }  // namespace cairn

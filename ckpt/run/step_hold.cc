@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include "ckpt/base/digest.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
+#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
@@ -20,9 +22,10 @@ Status HoldStep(FileSystem& fs, const std::string& step_dir, const std::string& 
   if (!step) return OkStatus();
   const std::string holds = JoinPath(path.parent_path().string(), kHeldName);
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, holds));
-  const std::string hold = JoinPath(holds, HoldName(*step, ToHex(DigestOf(holder)).substr(0, 8)));
-  CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, hold));  // its age counts
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, hold, holder + "\n"));
+  const std::string name = HoldName(*step, ToHex(DigestOf(holder)).substr(0, 8));
+  // Whole and without a gap, its age renewed: HolderOf may look at any moment.
+  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, JoinPath(holds, fmt::format("next-{}-{}", NewNonce(), name)),
+                                       JoinPath(holds, name), holder + "\n"));
   return fs.SyncDir(holds);
 }
 

@@ -7,6 +7,7 @@
 #include "ckpt/step/commit.h"
 
 #include "ckpt/h5/h5_index.h"
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
@@ -14,11 +15,9 @@ namespace {
 
 // `latest` names the newest step for people and scripts. Losing it costs nothing: loaders scan.
 Status WriteLatest(FileSystem& fs, const std::string& run_dir, int64_t step, const std::string& nonce) {
-  const std::string temporary = JoinPath(run_dir, LatestTempName(nonce));
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, temporary, StepDirName(step) + "\n"));
-  const Status renamed = fs.Rename(temporary, JoinPath(run_dir, kLatestName));
-  if (!renamed.ok()) (void)fs.RemoveFile(temporary);  // or it would be in the way of the next one
-  return renamed.ok() ? fs.SyncDir(run_dir) : renamed;
+  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, JoinPath(run_dir, LatestTempName(nonce)),
+                                       JoinPath(run_dir, kLatestName), StepDirName(step) + "\n"));
+  return fs.SyncDir(run_dir);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// All meetings are files in the partial directory, which every rank polls. "team-room" says that rank 0 is
-// ready; it holds the name of the launch, so that the room of another launch is not entered. "team-ended-N"
-// says that rank N is through; it counts only with its final newline, since a peer may see it half written.
-// "team-failed" holds the words of the first failure. Where the directory itself is gone, rank 0 has failed
-// and removed it, or has published.
+// All meetings are files in the partial directory, which every rank polls; each appears whole ("team-next-N"
+// until then). "team-room" says that rank 0 is ready; it holds the name of the launch, so that the room of
+// another launch is not entered. "team-ended-N" says that rank N is through. "team-failed" holds the words of
+// the first failure. Where the directory itself is gone, rank 0 has failed and removed it, or has published.
 
 #include "convert/stream/rank_team.h"
 
@@ -11,6 +10,8 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+
+#include "ckpt/io/replace_file.h"
 
 namespace cairn {
 namespace {
@@ -25,6 +26,12 @@ constexpr std::chrono::seconds kDismissDeadline{30};
 
 constexpr size_t kMaxNamedRanks = 8;
 constexpr std::string_view kEndedPrefix = "team-ended-";
+
+Status Post(FileSystem& fs, const std::string& directory, const RankTeam& team, std::string_view name,
+            std::string_view text) {
+  return WriteAndRename(fs, JoinPath(directory, fmt::format("team-next-{:05}", team.rank)),
+                        JoinPath(directory, name), text);
+}
 
 std::string EndedName(int rank) { return fmt::format("{}{:05}", kEndedPrefix, rank); }
 
@@ -64,7 +71,7 @@ std::optional<uint64_t> BytesReadBy(FileSystem& fs, const std::string& directory
   uint64_t sum = 0;
   for (int rank = 1; rank < team.size; ++rank) {
     const auto text = ReadSmallFile(fs, JoinPath(directory, EndedName(rank)), kMaxTextBytes);
-    if (!text.ok() || !text->ends_with('\n')) return std::nullopt;
+    if (!text.ok()) return std::nullopt;
     uint64_t bytes = 0;
     std::from_chars(text->data(), text->data() + text->size(), bytes);
     sum += bytes;
@@ -113,7 +120,7 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
     if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
-  return WriteSmallFile(fs, JoinPath(directory, kRoomName), team.launch + "\n");
+  return Post(fs, directory, team, kRoomName, team.launch + "\n");
 }
 
 Status AwaitTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam& team) {
@@ -137,11 +144,11 @@ Status CheckTeam(FileSystem& fs, const std::string& directory) {
 
 void LeaveTeam(FileSystem& fs, const std::string& directory, const RankTeam& team, const Status& outcome,
                uint64_t bytes_read) {
-  if (!outcome.ok())  // the first one stays
-    (void)WriteSmallFile(fs, JoinPath(directory, kFailedName),
-                         fmt::format("rank {} failed: {}", team.rank, outcome.message()));
-  if (!team.leads())
-    (void)WriteSmallFile(fs, JoinPath(directory, EndedName(team.rank)), fmt::format("{}\n", bytes_read));
+  // The first one stays: this may be only its echo.
+  if (!outcome.ok() && !fs.Stat(JoinPath(directory, kFailedName)).ok())
+    (void)Post(fs, directory, team, kFailedName,
+               fmt::format("rank {} failed: {}", team.rank, outcome.message()));
+  if (!team.leads()) (void)Post(fs, directory, team, EndedName(team.rank), fmt::format("{}\n", bytes_read));
 }
 
 Result<uint64_t> AwaitTeam(FileSystem& fs, const std::string& directory, const RankTeam& team) {

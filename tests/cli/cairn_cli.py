@@ -1,7 +1,7 @@
 """What the tests of the command share: running it as a user does, and steps without a training.
 
 CAIRN, CAIRN_MAKE_STEP (tests/support/make_step_main.cc) and CAIRN_TRAIN name the programs; CAIRN_TRAIN is empty where
-it was not built.
+it was not built, and CAIRN_SANITIZE where they are as users have them.
 """
 
 import json
@@ -16,6 +16,7 @@ import unittest
 CAIRN = os.environ["CAIRN"]
 MAKE_STEP = os.environ["CAIRN_MAKE_STEP"]
 TRAINER = os.environ.get("CAIRN_TRAIN", "")
+SANITIZED = bool(os.environ.get("CAIRN_SANITIZE"))  # its memory is the sanitizer's
 
 
 def verbs():

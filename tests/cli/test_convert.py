@@ -7,7 +7,7 @@ import subprocess
 import unittest
 import zipfile
 
-from cairn_cli import CliTest, tree
+from cairn_cli import SANITIZED, CliTest, tree
 
 
 def manifest_of(run):
@@ -47,8 +47,9 @@ class ReshapeTest(CliTest):
         self.assertEqual(facts["files"], written["files"])
         self.assertGreaterEqual(facts["write_bytes"], written["bytes_written"])
         self.assertLess(facts["write_bytes"], 1.1 * written["bytes_written"])
-        self.assertLess(facts["peak_memory_bytes"], 1.4 * written["peak_memory_bytes"])
-        self.assertGreater(facts["peak_memory_bytes"], 0.7 * written["peak_memory_bytes"])
+        if not SANITIZED:
+            self.assertLess(facts["peak_memory_bytes"], 1.4 * written["peak_memory_bytes"])
+            self.assertGreater(facts["peak_memory_bytes"], 0.7 * written["peak_memory_bytes"])
 
     def test_topologies_that_do_not_fit(self):
         for flags, says in ((["--tp", 3], "TP=3 does not divide the model's 4 attention heads"),

@@ -121,7 +121,7 @@ InputPeaks PeaksOfInputs() { return g_peaks; }
 
 namespace {
 
-void* New(std::size_t bytes, std::size_t alignment) {
+void* TryNew(std::size_t bytes, std::size_t alignment) {
   bytes = std::max<std::size_t>(bytes, 1);
   // Before it is tried: the counter tells of what is there, and this would never be.
   if (bytes > cairn::kInputBytes && cairn::g_input)
@@ -129,9 +129,13 @@ void* New(std::size_t bytes, std::size_t alignment) {
   void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
                      ? std::malloc(bytes)
                      : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (!memory) throw std::bad_alloc();
-  cairn::Count(memory);
+  if (memory) cairn::Count(memory);
   return memory;
+}
+
+void* New(std::size_t bytes, std::size_t alignment) {
+  void* memory = TryNew(bytes, alignment);
+  return memory ? memory : throw std::bad_alloc();
 }
 
 void Delete(void* memory) {
@@ -146,6 +150,11 @@ void Delete(void* memory) {
 void* operator new(std::size_t bytes) { return New(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return New(bytes, static_cast<std::size_t>(alignment));
+}
+// Under a sanitizer these would be its own, whose memory the forms of delete below may not get.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return TryNew(bytes, 1); }
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return TryNew(bytes, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory) noexcept { Delete(memory); }
 void operator delete(void* memory, std::size_t) noexcept { Delete(memory); }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_identity.h"
@@ -120,9 +121,7 @@ Result<std::string> StepSave::LeaveContent(std::string_view kind, std::string_vi
   const std::string name = ContentName(kind, bytes);
   const std::string path = JoinPath(directory_, name);
   if (fs_.Stat(path).ok()) return name;
-  const std::string temporary = fmt::format("{}.{:05}", path, team_.rank);
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs_, temporary, bytes));
-  CAIRN_RETURN_IF_ERROR(fs_.Rename(temporary, path));
+  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs_, fmt::format("{}.{:05}", path, team_.rank), path, bytes));
   return name;
 }
 

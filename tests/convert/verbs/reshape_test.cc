@@ -421,35 +421,5 @@ TEST_F(ReshapeResumeTest, OneRankThatFailsFailsAllAndNothingIsLeft) {
   }
 }
 
-TEST(RankTeamTest, LaunchersAreRecognisedByTheirVariables) {
-  const auto team = [](std::map<std::string, std::string> env) {
-    return RankTeam::FromEnvironment([env = std::move(env)](const char* name) -> const char* {
-      const auto found = env.find(name);
-      return found == env.end() ? nullptr : found->second.c_str();
-    });
-  };
-  EXPECT_TRUE(team({}).alone());
-  EXPECT_EQ(team({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).rank, 2);
-  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}}).size, 3);
-  EXPECT_EQ(team({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).rank, 1);
-  // A batch script that starts the command by itself is one process, however many tasks its job has.
-  EXPECT_TRUE(team({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).alone());
-  EXPECT_TRUE(team({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}).alone());
-  EXPECT_EQ(team({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PBS_JOBID", "7.host"}}).launch,
-            "PBS_JOBID=7.host ");
-}
-
-// A killed launch may have left such a room; nobody could tell whose it is.
-TEST(RankTeamTest, ALaunchWithoutANameIsRefused) {
-  const TempDir dir(TempDir::Place::kMemory);
-  for (const int rank : {0, 1}) {
-    const RankTeam team{.rank = rank, .size = 2};
-    const Status status =
-        rank == 0 ? OpenTeamRoom(Fs(), dir / "", team) : AwaitTeamRoom(Fs(), dir / "", team);
-    EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument);
-    EXPECT_NE(status.message().find("PMI_JOBID"), std::string::npos) << status.message();
-  }
-}
-
 }  // namespace
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "ckpt/io/replace_file.h"
 #include "ckpt/step/partial_dir.h"
 
 namespace cairn {
@@ -22,12 +23,7 @@ constexpr uint64_t kMaxStatusBytes = 16 << 20;
 Status WriteWhole(FileSystem& fs, const std::string& path, const std::string& text) {
   const std::string parent = ParentDir(path);
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, parent));
-  const std::string next = fmt::format("{}.{}", path, NewNonce());
-  CAIRN_RETURN_IF_ERROR(WriteSmallFile(fs, next, text));
-  if (const Status status = fs.Rename(next, path); !status.ok()) {
-    (void)fs.RemoveFile(next);
-    return status;
-  }
+  CAIRN_RETURN_IF_ERROR(WriteAndRename(fs, fmt::format("{}.{}", path, NewNonce()), path, text));
   return fs.SyncDir(parent);
 }
 
