@@ -268,7 +268,7 @@ Status StepSave::AwaitCommit() const {
 }
 
 void StepSave::Abandon(const Status& why) {
-  if (!team_.leads() && !entered_ && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
+  if (!entered() && !AwaitTeamRoom(fs_, directory_, team_).ok()) return;
   LeaveTeam(fs_, directory_, team_, why, 0);
   if (!team_.leads() || !fs_.Stat(directory_).ok()) return;
   DismissTeam(fs_, directory_, team_);

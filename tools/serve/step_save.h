@@ -74,8 +74,9 @@ class StepSave {
   // After Finish, rank 0: removes the steps that the options do not keep. Returns a sentence for each that
   // should go and stays; the save is none the worse for it.
   std::vector<std::string> RetireSteps(const SaveOptions& options) const;
-  // The save is given up: all ranks hear why.
+  // The save is given up: all ranks hear why. Waits for the room where this rank has not entered it.
   void Abandon(const Status& why);
+  bool entered() const { return team_.leads() || entered_; }
 
   std::string step_dir() const;
 
