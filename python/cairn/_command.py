@@ -61,7 +61,7 @@ def run(arguments: Sequence[str | os.PathLike], *, check: bool = True, capture: 
     check: raise CairnError where the exit status is not 0. Its message is what the program wrote on stderr, if that is captured.
     capture: keep what it prints, as text, in ``stdout`` and ``stderr`` of the result; otherwise it goes where yours goes.
     """
-    command = [program(), *map(os.fspath, arguments)]
+    command = [program(), *(os.fspath(argument) for argument in arguments)]
     done = subprocess.run(command, capture_output=capture, text=True)
     if check and done.returncode != 0:
         said = (done.stderr or "").strip() or f"cairn {' '.join(command[1:])}: exit status {done.returncode}"

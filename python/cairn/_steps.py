@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-_STEP = re.compile(r"step-([0-9]{8,})")
+_STEP = re.compile(r"step-[0-9]{8,}")
 
 
 def steps(run: pathlib.Path) -> list[pathlib.Path]:
@@ -17,5 +17,5 @@ def steps(run: pathlib.Path) -> list[pathlib.Path]:
 
 
 def number(step: pathlib.Path) -> int:
-    """The step's, from its directory's name."""
-    return int(_STEP.fullmatch(step.name).group(1))
+    """The step's, from its directory's name. Raises ValueError for another name."""
+    return int(step.name.removeprefix("step-"))

@@ -206,10 +206,10 @@ class _Shards(torch.Tensor):
         return [ChunkStorageMetadata(offset, torch.Size(_extent(part))) for offset, part in self._parts.items()]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
-        return _with_prepended_axes(self._parts[index.offset])
+        return _with_prepended_axes(self._parts[torch.Size(index.offset or ())])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{func} of a part of a checkpoint")
 
 

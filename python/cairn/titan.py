@@ -54,7 +54,8 @@ class CheckpointManager(_dcp.CheckpointManager):
 
     def __init__(self, config: Config, **parts: Any) -> None:
         # Without asynchronous DCP there is no gloo group; without retention no thread that removes whatever is called step-N.
-        super().__init__(dataclasses.replace(config, async_mode="disabled", keep_latest_k=0), **parts)
+        without: dict[str, Any] = {"async_mode": "disabled", "keep_latest_k": 0}
+        super().__init__(dataclasses.replace(config, **without), **parts)
         if not self.enable:
             return
         if filesystem.is_remote(self.folder):
@@ -101,6 +102,8 @@ class CheckpointManager(_dcp.CheckpointManager):
     def _wait_for_saving(self) -> None:
         handle, self.save_future = self.save_future, None
         self.staging_future = None
+        if handle is None:
+            return
         saved = handle.result()
         logger.info("%s is committed, %.1f s after it was begun", saved.step_dir, saved.durable_s)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
-from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlanner, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
@@ -65,21 +65,23 @@ class Recipe:
         mappings = _private.mappings(planner)
         for item in items:
             path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
-            if item.type != WriteItemType.BYTE_IO:
+            data = item.tensor_data
+            if data is not None:
                 _check(item.index.fqn, planner.resolve_data(item))
-            if item.type == WriteItemType.BYTE_IO or _is_small(item):
+            if data is None or _is_small(item, data):
                 self._others.append((item, path))
             else:
-                self._add_tensor(item, path, planner, numbers, ownership)
+                self._add_tensor(item, data, path, planner, numbers, ownership)
         self._names = [item.index.fqn for item, _ in self._others]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
 
-    def _add_tensor(self, item: WriteItem, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]) -> None:
-        fqn, chunk = item.index.fqn, item.tensor_data.chunk
-        dtype = item.tensor_data.properties.dtype
+    def _add_tensor(
+        self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
+    ) -> None:
+        fqn, chunk, dtype = item.index.fqn, data.chunk, data.properties.dtype
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
-            described = {"fqn": fqn, "dtype": NAME_OF[dtype], "shape": list(item.tensor_data.size), "pieces": []}
+            described = {"fqn": fqn, "dtype": NAME_OF[dtype], "shape": list(data.size), "pieces": []}
             self._tensors.append({**described, "path": path} if path != [fqn] else described)
         if math.prod(chunk.sizes) and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
             self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
@@ -109,9 +111,9 @@ def _kind_of(value: Any) -> Any:
     return None if isinstance(value, torch.Tensor) else "object"
 
 
-def _is_small(item: WriteItem) -> bool:
+def _is_small(item: WriteItem, data: TensorWriteData) -> bool:
     plain_and_small = item.type == WriteItemType.TENSOR and (item.tensor_storage_size() or 0) <= SMALL
-    return plain_and_small or item.tensor_data.size.numel() == 0
+    return plain_and_small or data.size.numel() == 0
 
 
 def _add_object(layout: Layout, fqn: str, path: list, entry: dict) -> None:
@@ -134,7 +136,7 @@ def _entry(item: WriteItem, planner: Any) -> dict:
     return {"pickle": planner.resolve_data(item).getvalue()}
 
 
-def _check(fqn: str, tensor: torch.Tensor) -> None:
+def _check(fqn: str, tensor: Any) -> None:
     if tensor.device.type == "meta":
         raise ValueError(f"{fqn}: a tensor on the meta device has no values to save")
     if tensor.layout != torch.strided or tensor.is_quantized:

@@ -50,7 +50,7 @@ def widened(ranks: Iterable[int], root: torch.Tensor, members: Iterable[int], ap
 
 
 def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
-    coordinate = []
+    coordinate: list[int] = []
     for extent in reversed(shape):
         at, last = divmod(at, extent)
         coordinate.insert(0, last)
@@ -61,8 +61,8 @@ def _check_dtensor(fqn: str, tensor: DTensor) -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(f"{fqn}: a DTensor of partial sums {tensor.placements}; redistribute it first")
     for placement in tensor.placements:  # FSDP over TP on one dimension: its rows are one box only where they divide evenly
-        if type(placement).__name__ == "_StridedShard" and tensor.shape[placement.dim] % _shards(tensor, placement.dim):
-            raise ValueError(f"{fqn}: dimension {placement.dim} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}")
+        if type(placement).__name__ == "_StridedShard" and tensor.shape[dimension := _dimension(placement)] % _shards(tensor, dimension):
+            raise ValueError(f"{fqn}: dimension {dimension} of {tuple(tensor.shape)} is sharded unevenly by {tensor.placements}")
 
 
 def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
@@ -71,9 +71,14 @@ def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
     return widened(ranks, root.mesh, mesh.mesh.flatten().tolist(), [name in PIPELINE for name in names])
 
 
+def _dimension(placement: Any) -> int:
+    """Of the tensor, that it shards; -1 where it shards none."""
+    return getattr(placement, "dim", -1)
+
+
 def _shards(tensor: DTensor, dimension: int) -> int:
     sizes = zip(tensor.device_mesh.mesh.shape, tensor.placements)
-    return math.prod(size for size, placement in sizes if getattr(placement, "dim", None) == dimension)
+    return math.prod(size for size, placement in sizes if _dimension(placement) == dimension)
 
 
 class Ownership:
@@ -114,7 +119,9 @@ class Ownership:
         replicated = tuple(placement.is_replicate() for placement in tensor.placements)
         key = (id(mesh), replicated)
         if key not in self._of_mesh:
-            self._of_mesh[key] = _widened_by_mesh(mesh_holders(mesh.mesh, mesh.get_coordinate(), replicated), mesh)
+            if (coordinate := mesh.get_coordinate()) is None:
+                raise ValueError(f"{fqn}: rank {self._rank} is not in its mesh {mesh}")
+            self._of_mesh[key] = _widened_by_mesh(mesh_holders(mesh.mesh, coordinate, replicated), mesh)
         return self._of_mesh[key]
 
     def _given(self, fqn: str, value: Any) -> Optional[list[int]]:

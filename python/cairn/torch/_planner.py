@@ -100,11 +100,13 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         self.cast = cast
 
     def create_local_plan(self) -> LoadPlan:
-        saved = self.metadata.state_dict_metadata
+        if (metadata := self.metadata) is None:
+            raise ValueError("set_up_planner comes first, with the metadata of the checkpoint")
+        saved = metadata.state_dict_metadata
         faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
-        return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
+        return create_default_local_load_plan(self.state_dict, metadata, not self.allow_partial_load)
 
     def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:
         if saved is None:

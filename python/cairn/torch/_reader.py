@@ -76,7 +76,7 @@ class CairnReader(StorageReader):
 
     @property
     def step(self) -> int:
-        return self._opened.step
+        return self._alive().step
 
     def reset(self, checkpoint_id: Union[str, os.PathLike, None] = None) -> None:
         """checkpoint_id: another path."""
@@ -96,11 +96,11 @@ class CairnReader(StorageReader):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_opened", None) is not None:
-            self._opened.drop()
+        if (opened := getattr(self, "_opened", None)) is not None:
+            opened.drop()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return self._opened.metadata()
+        return self._alive().metadata()
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         pass
@@ -113,11 +113,12 @@ class CairnReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future:
         """Fills the planner's tensors. Raises PickleRefused, CorruptError, OSError."""
+        opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
-        objects = [(item, self._opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
+        objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
         targets = [planner.resolve_tensor(item).detach() for item in tensors]
-        read_boxes(self._opened.helper, self._opened.handle, map(self._opened.box, tensors, targets))
-        self._opened.check()
+        read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets))
+        opened.check()
         for item, target in zip(tensors, targets):
             planner.commit_tensor(item, target)
         for item, value in objects:
@@ -125,6 +126,11 @@ class CairnReader(StorageReader):
         done: torch.futures.Future = torch.futures.Future()
         done.set_result(None)
         return done
+
+    def _alive(self) -> TorchOpened:
+        if self._opened is None:
+            raise ValueError("the reader is closed")
+        return self._opened
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional, Union
 
 from torch.optim import Optimizer
 
+from cairn._errors import HelperDied
 from cairn._helper import Helper, helper
 from cairn.torch import _job, _optimizers
 from cairn.torch._device import Copying
@@ -90,7 +91,8 @@ class Staged:
     def release(self) -> None:
         """The segment may be filled again, once no copy goes there any more."""
         if self._started:
-            self.copying.future.add_done_callback(lambda _, free=self.free: _settle(free))
+            free = self.free  # without a reference to self, which the copy outlives
+            self.copying.future.add_done_callback(lambda _: _settle(free))
         else:
             _settle(self.free)
 
@@ -137,8 +139,9 @@ class Save:
         self._step = step
         self._nonce = _job.session.nonce(step, options.deadline)
         rank, world = _job.rank_and_world()
-        where = {"run": os.path.abspath(directory), "step": step, "rank": rank, "world": world}
-        self._begun = self._helper.request("begin", nonce=self._nonce, deadline=options.deadline, **where)
+        self._begun = self._helper.request(
+            "begin", nonce=self._nonce, deadline=options.deadline, run=os.path.abspath(directory), step=step, rank=rank, world=world
+        )
 
     def abort(self, error: BaseException) -> None:
         """Tells the other ranks why there will be nothing of this one."""
@@ -148,7 +151,8 @@ class Save:
     def hand_over(self, staged: Staged) -> SaveHandle:
         """Gives the staged state dict to the helper, which writes what is copied while the rest still is."""
         if staged.helper is not self._helper:
-            raise self._helper.death or staged.helper.death  # one was started after the other had ended
+            death = self._helper.death or staged.helper.death  # one was started after the other had ended
+            raise death or HelperDied("the process `cairn serve` that the state dict was staged for has been replaced", 0)
         handle = SaveHandle()
         handle._copying = staged.copying
         self._helper.track(handle)
@@ -198,8 +202,8 @@ class Save:
 
     def _fail(self, handle: SaveHandle, staged: Staged, error: BaseException) -> None:
         """The begin's error says more than that of a save that could not begin."""
-        if self._begun.done() and self._begun.exception() is not None:
-            error = self._begun.exception()
+        if self._begun.done():
+            error = self._begun.exception() or error
         staged.release()
         if handle.done():
             return

@@ -56,17 +56,19 @@ class CairnWriter(StorageWriter):
             raise ValueError("with no_dist=True every rank would write everything: give planner=CairnPlanner()")
         save = Save(self._directory, self._step, self._options)
         try:
-            self._handle = save.hand_over(_staged_by(planner, plan))
+            handle = self._handle = save.hand_over(_staged_by(planner, plan))
         except BaseException as error:
             save.abort(error)
             raise
-        self._handle.written.result()
+        handle.written.result()
         done: torch.futures.Future = torch.futures.Future()
         done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, None) for item in plan.items])
         return done
 
     def finish(self, metadata: Metadata, results: list) -> None:
         """Waits until the step is committed."""
+        if self._handle is None:
+            raise ValueError("write_data comes before finish")
         self._handle.result()
 
     @classmethod
