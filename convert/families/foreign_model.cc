@@ -36,8 +36,8 @@ Result<ForeignModel> HuggingFaceModel(const json& model, Dtype dtype) {
   if (!name.is_string())
     return NotSupported(
         "nothing in the source says which family of models this is, and a Hugging Face release needs one; "
-        "--format safetensors keeps the tensors under their own names; those of a transformers model load "
-        "with its config.json beside them");
+        "--config FILE names the config.json of a transformers model; --format safetensors keeps the "
+        "tensors under their own names");
   if (architecture == nullptr)
     return NotSupported(
         "architecture {} has no Hugging Face form here; --format safetensors keeps canonical names",

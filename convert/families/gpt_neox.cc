@@ -22,7 +22,7 @@ Architecture GptNeoX() {
               {layer + "mlp.dense_h_to_4h", {"mlp.up"}, kAlways},
               {layer + "mlp.dense_4h_to_h", {"mlp.down"}, kAlways},
               {"gpt_neox.final_layer_norm", {"final_norm"}, kAlways},
-              {.name = "embed_out", .canonical = {"output"}, .when = "!tied_embeddings"},
+              {.name = "embed_out", .canonical = {"output"}, .when = "!tied_embeddings", .also = "lm_head"},
           },
       .fields =
           {

@@ -17,7 +17,6 @@ namespace {
 constexpr int kFates = 256;  // labels of fates begin here, behind those of roles
 constexpr uint64_t kMaxRuns = 1 << 20;
 constexpr size_t kMaxListedPathBytes = 512;
-constexpr size_t kMaxNames = 256;  // in the manifest
 
 constexpr std::array<std::string_view, 7> kFateNames = {
     "training_state", "buffer", "allowed", "replica", "padding", "alignment", "unreferenced"};
@@ -278,7 +277,8 @@ Result<nlohmann::json> Account::Close(const StoredCatalog& catalog) const {
     parts[std::string(name)] = {{"count", total.first}, {"bytes", total.second}};
   }
   for (const auto& [what, there] : names_)
-    if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxNames) in_no_tensor.push_back(what.second);
+    if (what.first <= Fate::kAllowed && in_no_tensor.size() < kMaxAccountNames)
+      in_no_tensor.push_back(what.second);
   return nlohmann::json{
       {"storages", storages}, {"bytes", bytes}, {"parts", parts}, {"in_no_tensor", std::move(in_no_tensor)}};
 }

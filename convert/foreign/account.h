@@ -30,6 +30,7 @@ enum class Fate : uint8_t {
 };
 // Of a manifest's state: what Account::Close() gave when the source was read.
 inline constexpr const char* kAccountKey = "source_account";
+inline constexpr size_t kMaxAccountNames = 256;  // of what is in no tensor, in the manifest
 
 std::string_view Name(Fate fate);  // "training_state", "buffer", ...
 

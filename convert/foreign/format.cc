@@ -15,8 +15,7 @@ Status LeaveOutOptimizer(const OpenOptions& options, Manifest& manifest, const S
 }
 
 bool IsAllowed(const OpenOptions& options, const std::string& name) {
-  const bool allowed =
-      std::ranges::any_of(options.allow, [&](const std::string& glob) { return FitsGlob(name, glob); });
+  const bool allowed = FitsAnyGlob(name, options.allow);
   if (allowed && options.let_pass) options.let_pass->insert(name);
   return allowed;
 }

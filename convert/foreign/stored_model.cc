@@ -6,17 +6,13 @@
 
 #include "convert/foreign/stored_model.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
 #include "ckpt/base/digest.h"
 #include "ckpt/base/glob.h"
-#include "ckpt/io/strict_json.h"
-#include "convert/families/families.h"
-#include "convert/families/hugging_face_config.h"
+#include "convert/foreign/config_model.h"
 #include "convert/foreign/foreign_identity.h"
 #include "convert/torch/pickle_emitter.h"
 
@@ -25,21 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxConfigBytes = 1 << 20;
 constexpr uint64_t kCompareBytes = 4 << 20;
-constexpr size_t kNamesInMessage = 4;
-
-bool MatchesAny(const std::vector<std::string>& globs, const std::string& name) {
-  return std::ranges::any_of(globs, [&](const auto& glob) { return FitsGlob(name, glob); });
-}
-
-// "a, b and 7 more"
-std::string NamesOf(const std::vector<std::string>& names) {
-  const auto shown = std::span(names).first(std::min(names.size(), kNamesInMessage));
-  std::string text = fmt::format("{}", fmt::join(shown, ", "));
-  if (names.size() > shown.size()) text += fmt::format(" and {} more", names.size() - shown.size());
-  return text;
-}
 
 // Requires a dtype.
 StoredArray ArrayOf(const ListedTensor& tensor) {
@@ -48,19 +30,15 @@ StoredArray ArrayOf(const ListedTensor& tensor) {
   return array;
 }
 
-// The stored name of the output matrix, which tied models may carry as a copy.
-std::string HeadOf(const Architecture& architecture) {
-  for (const Module& module : architecture.modules)
-    if (module.canonical[0] == "output") return module.name + ".weight";
-  return "";
-}
-
 class Mapper {
  public:
   Mapper(const Architecture& architecture, const ExpandedModel& expanded,
          const std::vector<std::string>& allow)
-      : architecture_(architecture), expanded_(expanded), allow_(allow), found_(expanded.tensors.size()) {
-    for (uint32_t i = 0; i < expanded.tensors.size(); ++i) place_of_.emplace(expanded.tensors[i].name, i);
+      : architecture_(architecture),
+        expanded_(expanded),
+        allow_(allow),
+        places_(architecture, expanded),
+        found_(expanded.tensors.size()) {
     for (uint32_t i = 0; i < expanded.parameters.size(); ++i) {
       parameter_of_.emplace(expanded.parameters[i].name, i);
       mapped_.catalog.tensors.push_back({expanded.parameters[i], Role::kWeight, Dtype::kF32});
@@ -68,16 +46,16 @@ class Mapper {
   }
 
   Status Add(const ListedTensor& tensor) {
-    const auto place = PlaceOf(tensor.name);
+    const auto place = places_.Find(tensor.name);
     if (place) return Take(tensor, *place);
-    if (MatchesAny(architecture_.buffers, tensor.name)) {
+    if (places_.IsBuffer(tensor.name)) {
       mapped_.buffers.push_back(tensor);
       return OkStatus();
     }
-    if (MatchesAny(allow_, tensor.name)) {
+    if (FitsAnyGlob(tensor.name, allow_)) {
       mapped_.left_out.push_back(tensor.name);
       mapped_.allowed.push_back(tensor);
-    } else if (tensor.name == HeadOf(architecture_)) {
+    } else if (places_.IsHead(tensor.name)) {
       mapped_.twins.push_back({0, tensor});
     } else {
       unknown_.push_back(tensor.name);
@@ -90,24 +68,18 @@ class Mapper {
       return InvalidArgument(
           "{} tensors have no place in a {} model of this config.json: {}; --allow GLOB leaves "
           "them out",
-          unknown_.size(), architecture_.name, NamesOf(unknown_));
+          unknown_.size(), architecture_.name, SomeOf(unknown_));
     std::vector<std::string> missing;
     for (uint32_t i = 0; i < found_.size(); ++i)
       if (!found_[i]) missing.push_back(expanded_.tensors[i].name);
     if (!missing.empty())
       return NotFound("{} tensors that config.json asks for are missing: {}", missing.size(),
-                      NamesOf(missing));
+                      SomeOf(missing));
     for (StoredTwin& twin : mapped_.twins) CAIRN_RETURN_IF_ERROR(FindOriginal(twin));
     return std::move(mapped_);
   }
 
  private:
-  std::optional<uint32_t> PlaceOf(const std::string& name) const {
-    auto place = place_of_.find(name);
-    if (place == place_of_.end()) place = place_of_.find(architecture_.base_prefix + name);
-    return place == place_of_.end() ? std::nullopt : std::optional(place->second);
-  }
-
   Status Take(const ListedTensor& tensor, uint32_t place) {
     const ForeignTensor& wanted = expanded_.tensors[place];
     if (found_[place])
@@ -148,7 +120,7 @@ class Mapper {
   const Architecture& architecture_;
   const ExpandedModel& expanded_;
   const std::vector<std::string>& allow_;
-  std::unordered_map<std::string, uint32_t> place_of_;  // of a stored name: into the expanded tensors
+  const ModelPlaces places_;
   std::unordered_map<std::string, uint32_t> parameter_of_;
   std::vector<bool> found_;
   std::vector<std::string> unknown_;
@@ -186,19 +158,6 @@ void NoteDtype(const StoredCatalog& catalog, json& model) {
     model["hugging_face"]["stored_dtype"] = TorchName(dtype);
 }
 
-// Of what no field of the function means: --allow config.KEY says that it means nothing.
-void LeaveOutOthers(const std::vector<std::string>& allow, json& model, json& history) {
-  const json others = model.value("other", json::object());
-  json left = json::object();
-  for (const auto& [name, value] : others.items())
-    if (MatchesAny(allow, name))
-      history.push_back(fmt::format("import: {} was left out of account (--allow)", name));
-    else
-      left[name] = value;
-  model.erase("other");
-  if (!left.empty()) model["other"] = left;
-}
-
 void Leave(Account& account, Fate fate, const ListedTensor& tensor, const std::vector<std::string>& files) {
   if (!tensor.dtype) return account.LeaveStorage(fate, tensor.name);
   for (const StoredExtent& extent : tensor.extents)
@@ -213,24 +172,6 @@ Status Settle(const MappedModel& mapped, Account& account, Manifest& manifest) {
   for (const StoredTwin& twin : mapped.twins) Leave(account, Fate::kReplica, twin.copy, files);
   CAIRN_ASSIGN_OR_RETURN(manifest.state[kAccountKey], account.Close(mapped.catalog));
   return OkStatus();
-}
-
-// Null architecture: a family without a table, and the model is config.json alone.
-Result<json> ReadModel(FileSystem& fs, const std::string& directory, const Architecture*& architecture) {
-  const std::string path = JoinPath(directory, "config.json");
-  CAIRN_ASSIGN_OR_RETURN(const json config, ReadJsonObject(fs, path, kMaxConfigBytes));
-  const json type = config.value("model_type", json());
-  architecture = FindArchitecture(type.is_string() ? type.get<std::string>() : "");
-  if (architecture == nullptr) return json{{"config", config}};
-  Result<json> model = ModelOfConfig(*architecture, config);
-  if (!model.ok()) return model.status().WithContext(directory);
-  json kept = {{"config", config}};
-  const std::string generation = JoinPath(directory, "generation_config.json");
-  if (fs.Stat(generation).ok()) {
-    CAIRN_ASSIGN_OR_RETURN(kept["generation_config"], ReadJsonObject(fs, generation, kMaxConfigBytes));
-  }
-  (*model)["hugging_face"] = std::move(kept);
-  return model;
 }
 
 }  // namespace
@@ -261,13 +202,13 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
                                                        std::vector<std::string> files,
                                                        const std::vector<ListedTensor>& tensors,
                                                        Account account, const OpenOptions& options) {
-  const Architecture* architecture = nullptr;
-  CAIRN_ASSIGN_OR_RETURN(json model, ReadModel(fs, directory, architecture));
-  if (architecture == nullptr)
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, JoinPath(directory, "config.json")));
+  json& model = config.model;
+  if (config.architecture == nullptr)
     return OpenUnderOwnNames(fs, directory, std::move(files), tensors, std::move(account), std::move(model),
                              options);
   Result<MappedModel> mapped =
-      MapToParameters(*architecture, model, tensors, std::move(files), options.allow);
+      MapToParameters(*config.architecture, model, tensors, std::move(files), options.allow);
   if (!mapped.ok()) return mapped.status().WithContext(directory);
   for (const StoredTwin& twin : mapped->twins)
     CAIRN_RETURN_IF_ERROR(CompareTwin(fs, directory, mapped->catalog, twin));
@@ -275,7 +216,7 @@ Result<std::unique_ptr<ForeignSource>> OpenStoredModel(FileSystem& fs, const std
   CAIRN_RETURN_IF_ERROR(Settle(*mapped, account, manifest).WithContext(directory));
   CAIRN_ASSIGN_OR_RETURN(manifest.run, RunOf(fs, directory, model, mapped->catalog));
   NoteDtype(mapped->catalog, model);
-  LeaveOutOthers(options.allow, model, manifest.history);
+  manifest.history = LeaveOutFields(options.allow, model);
   manifest.model = std::move(model);
   for (const std::string& name : mapped->left_out)
     manifest.history.push_back(fmt::format("import: {} was left out (--allow)", name));
@@ -293,7 +234,7 @@ Result<std::unique_ptr<ForeignSource>> OpenUnderOwnNames(FileSystem& fs, const s
   mapped.catalog.files = std::move(files);
   StoredCatalog& catalog = mapped.catalog;
   for (const ListedTensor& tensor : tensors) {
-    if (MatchesAny(options.allow, tensor.name)) {
+    if (FitsAnyGlob(tensor.name, options.allow)) {
       mapped.left_out.push_back(tensor.name);
       mapped.allowed.push_back(tensor);
       continue;

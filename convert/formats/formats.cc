@@ -66,7 +66,8 @@ Result<std::unique_ptr<ForeignSource>> OpenForeign(FileSystem& fs, const std::st
     return source;
   }
   if (!options.format.empty())
-    return NotFound("there is no format {}; the formats are {}", options.format, fmt::join(names, ", "));
+    return InvalidArgument("there is no format {}; the formats are {}", options.format,
+                           fmt::join(names, ", "));
   return NotFound("{}: neither a Cairn step or run nor a checkpoint of {}; name it with --from", path,
                   fmt::join(names, ", "));
 }

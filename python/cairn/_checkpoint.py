@@ -7,7 +7,7 @@ import fnmatch
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from cairn._opened import Opened
@@ -70,12 +70,13 @@ class Checkpoint(Mapping[str, Tensor]):
     Any thread may read. After a fork, and where its process `cairn serve` was killed, it is opened again when it is next read.
     """
 
-    def __init__(self, path: Path, verify: bool = True):
+    def __init__(self, path: Path, verify: bool = True, **options: Any):
         self._verify = verify
+        self._options = options
         self._closed = False
         self._lock = threading.Lock()
         self._lock_of = os.getpid()
-        self._opened = Opened(path)
+        self._opened = Opened(path, **options)
         self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)  # a run may have a newer step then
         self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
         self._by_role = {(tensor.name, tensor.role): tensor for tensor in self._tensors.values()}
@@ -174,7 +175,7 @@ class Checkpoint(Mapping[str, Tensor]):
             self._lock, self._lock_of = threading.Lock(), os.getpid()
         with self._lock:
             if not self._opened.helper.alive:
-                again = Opened(self._again)
+                again = Opened(self._again, **self._options)
                 if again.tensors != self._opened.tensors:
                     raise ValueError(f"{self.path} is another checkpoint than it was when it was opened; open it again")
                 self._opened = again
@@ -192,7 +193,16 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"{self.path} has no tensor {asked}" + (f"; is it {' or '.join(alike)}?" if alike else "")
 
 
-def open(path: Path, *, verify: bool = True) -> Checkpoint:
+def open(
+    path: Path,
+    *,
+    verify: bool = True,
+    from_: Optional[str] = None,
+    config: Optional[Path] = None,
+    allow: Sequence[str] = (),
+    replicas: Optional[str] = None,
+    true_vocab_size: Optional[int] = None,
+) -> Checkpoint:
     """Opens a checkpoint to look into it. Its names and shapes are read now, values when they are asked for.
 
     path: a step, a run (its newest step that opens), `STORE:RUN@STEP`, or the file or directory of another system: all that
@@ -200,8 +210,12 @@ def open(path: Path, *, verify: bool = True) -> Checkpoint:
     verify: compare what is read with every checksum that the format has. Steps of Cairn are compared in any case, chunk by chunk. In other
     systems' files a CRC-32 is of a whole record, which is read to its end when a slice of it is asked for; ``verify=False`` reads the
     slice alone.
+    config: config.json of the model, or its directory, where the tensors have Hugging Face's names and nothing says which model it is: then
+    they are found under canonical names.
+    from_, allow, replicas, true_vocab_size: of other systems' checkpoints, as the flags of `cairn inspect`: the format where the files do
+    not say it, globs of tensors to leave out, what to do where copies differ ("first", "mean"), rows of a padded vocabulary.
 
-    Raises FileNotFoundError, CorruptError or NotSupported, which name the file.
+    Raises FileNotFoundError, CorruptError or NotSupported, which name the file, and ValueError.
 
     >>> import cairn
     >>> with cairn.open("run") as checkpoint:
@@ -211,4 +225,5 @@ def open(path: Path, *, verify: bool = True) -> Checkpoint:
     <cairn tensor layers.0.mlp.up.weight: bf16 [64, 16], 2.05 kB>
     (2, 3) fp32 100
     """
-    return Checkpoint(path, verify)
+    config = None if config is None else os.path.abspath(config)
+    return Checkpoint(path, verify, from_=from_, config=config, allow=allow, replicas=replicas, true_vocab_size=true_vocab_size)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from cairn._helper import Helper, helper
 
 
 class Opened:
-    """path: a step, a run (its newest step that opens), or another system's checkpoint.
+    """path: a step, a run (its newest step that opens), or another system's checkpoint. options: of READING; None: its default.
 
-    Opened here: FileNotFoundError, CorruptError, NotSupported.
+    Opened here: FileNotFoundError, CorruptError, NotSupported, ValueError.
     """
 
-    def __init__(self, path: Union[str, os.PathLike]):
+    READING = ("from_", "config", "allow", "replicas", "true_vocab_size")  # flags of every verb that reads another system's checkpoint
+
+    def __init__(self, path: Union[str, os.PathLike], **options: Any):
         self.helper: Helper = helper()
-        reply = self.helper.ask("open", path=os.path.abspath(path))
+        given = {name.rstrip("_"): value for name, value in options.items() if value is not None}
+        if isinstance(given.get("allow"), str):
+            given["allow"] = [given["allow"]]
+        reply = self.helper.ask("open", path=os.path.abspath(path), options=given)
         fields = reply.fields
         self.handle: int = fields["handle"]
         self.directory: str = fields["dir"]

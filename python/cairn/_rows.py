@@ -62,7 +62,7 @@ def diff(
 
     a, b: a step, a run, `STORE:RUN@STEP`, or another system's checkpoint.
     ignore: "optimizer", "dtype", or globs of tensors. tolerance: by glob, ABS or (ABS, REL): |a-b| <= ABS + REL*|b|.
-    options: other flags of `cairn diff`, with underscores: ``max_memory="1GB"``, ``replicas="first"``.
+    options: other flags of `cairn diff`, with underscores: ``max_memory="1GB"``, ``replicas="first"``, ``from_="hf"``.
 
     A row has "tensor" and "difference": "values" with "elements", "differing", "beyond_tolerance", "max_abs", "max_rel", "max_ulp",
     "relative_norm", "cosine", "first_element"; "only in A", "only in B", shapes or types with "a" and "b".
@@ -76,7 +76,8 @@ def diff(
     True
     """
     allowed = [f"{glob}={_tolerance(limits)}" for glob, limits in (tolerance or {}).items()]
-    found = _json("diff", [a, b], _flags(ignore=list(ignore), tolerance=allowed, atol=atol, rtol=rtol, **options), opens=True)
+    flags = _flags(ignore=list(ignore), tolerance=allowed, atol=atol, rtol=rtol, **options)
+    found = _json("diff", [a, b], flags, {name: options[name] for name in Opened.READING if name in options})
     rows = Differences(_uniform(found["differences"]))
     for name in ("a", "b", "equal", "within_tolerance", "tensors_compared", "tensors_equal"):
         setattr(rows, name, found[name])
@@ -140,16 +141,16 @@ def verify(path: Path, **options: Any) -> Problems:
     return rows
 
 
-def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], opens: bool = False) -> Any:
-    """What the command prints. opens: the paths are checkpoints, and opening one tells best what is wrong with it."""
+def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optional[dict] = None) -> Any:
+    """What the command prints. reading: the paths are checkpoints, and opening one like this says best what is wrong with it."""
     for path in paths:
         if not os.path.exists(path) and "@" not in os.fspath(path):  # STORE:RUN@STEP is no path
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", os.fspath(path))
     done = run([verb, "--json", *flags, *paths], capture=True, check=False)
     if done.returncode in (0, 1):
         return json.loads(done.stdout)
-    for path in paths if opens else ():
-        Opened(path).close()
+    for path in () if reading is None else paths:
+        Opened(path, **reading).close()
     said = done.stderr.strip().removeprefix("cairn: ") or f"cairn {verb}: exit status {done.returncode}"
     if "cairn " + verb + " --help" in said:
         raise ValueError(said)
@@ -160,7 +161,7 @@ def _flags(**options: Any) -> list:
     """``max_memory="1GB"`` as the command has it. None and False are left out, True is a flag, a list one flag for each item."""
     flags: list = []
     for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
+        flag = "--" + name.rstrip("_").replace("_", "-")
         if value is True:
             flags.append(flag)
         elif value is not None and value is not False:

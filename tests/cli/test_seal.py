@@ -45,6 +45,10 @@ class SealTest(CliTest):
         self.cairn("ls", self.dir, says="sealed")
         self.assertEqual(self.newest(run), str(second))
         self.cairn("verify", run, says=["global_step200: good", "every byte against the seal"])
+        (first / SEAL).rename(first / "aside")
+        said = self.cairn("verify", run, "--all", says=["global_step100 has no seal", "global_step200: good"]).stdout
+        self.assertRegex(said, "global_step100: good, .*structure")
+        (first / "aside").rename(first / SEAL)
         self.cairn("fingerprint", second)  # the seal is in nobody's way
         self.check_damage(run, first, second)
 

@@ -27,6 +27,7 @@ from trained_on import (
     train_here,
     write_batches,
 )
+from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CANONICAL = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "master_param": "master"}
@@ -218,6 +219,20 @@ class DeepSpeedTest(Case):
         for name, value in theirs.items():
             self.assertTrue(same_bits(ours[name], value.half()), name)
         cairn("verify", self.path(source + "-fp16"))
+        self.check_by_config(source, theirs)
+
+    def check_by_config(self, source, theirs):
+        """With its config.json the model loads in transformers, and becomes Megatron's with its optimizer."""
+        release, config = self.path(source + "-hf"), self.path(source + "-config")
+        GPT2Config(n_embd=16, n_layer=3, n_head=4, vocab_size=29, n_positions=7).save_pretrained(config)  # deepspeed_writer.py: Tied
+        cairn("strip", self.path(source), release, "--config", config, "--dtype", "fp32")
+        loaded = GPT2LMHeadModel.from_pretrained(release).state_dict()
+        self.assertEqual({f"model.{name}" for name in loaded}, set(theirs))
+        for name, value in loaded.items():
+            self.assertTrue(same_bits(value, theirs[f"model.{name}"]), name)
+        if source == "tied2":  # ZeRO-3 keeps the masters alone
+            cairn("convert", self.path(source), self.path("tied2-megatron"), "--config", config, "--to", "megatron", "--zero", 1)
+            cairn("diff", self.path(source), self.path("tied2-megatron"), "--config", config)
 
     def check(self, source, name, job):
         self.compare(source, name, job, "known")

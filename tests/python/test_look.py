@@ -30,6 +30,7 @@ import look_files  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from cairn import _arrays, _helper, _selection, _windows  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 FOREIGN = ("dcp", "torch-dist", "megatron-deepspeed", "megatron", "universal", "safetensors", "hf")
 
@@ -376,6 +377,22 @@ class TroubleTest(unittest.TestCase):
         path.write_text("hello")
         with self.assertRaisesRegex(cairn.NotSupported, "notes.txt"):
             cairn.open(path)
+
+    def test_what_has_no_place_is_left_out_when_asked(self):
+        path = self.copy("hf")
+        file = path / "model.safetensors"
+        save_file({**load_file(file), "model.extra": torch.ones(3)}, file, {"format": "pt"})
+        with self.assertRaisesRegex(ValueError, "model.extra.*--allow"):
+            cairn.open(path)
+        with cairn.open(path, allow="*.extra") as checkpoint, cairn.open(HERE / "run") as run:
+            self.assertEqual({tensor.name for tensor in checkpoint.values()}, {name for name, tensor in run.items() if tensor.role == "weight"})
+            self.assertEqual(checkpoint["layers.0.mlp.up.weight"].tobytes(), run["layers.0.mlp.up.weight"].tobytes())
+        with cairn.open(file, from_="safetensors") as checkpoint:
+            self.assertEqual(checkpoint["model.extra"].numpy().tolist(), [1, 1, 1])
+        self.assertTrue(cairn.diff(path, HERE / "run", allow=["*.extra"], ignore=["optimizer"]).equal)
+        for options, says in (({"from_": "zip"}, "no format zip"), ({"replicas": "most"}, "replicas=most"), ({"true_vocab_size": -1}, "rows")):
+            with self.subTest(**options), self.assertRaisesRegex(ValueError, says):
+                cairn.open(path, **options)
 
     def test_a_flipped_bit_is_named_by_its_file(self):
         """In whatever has a sum over its values."""

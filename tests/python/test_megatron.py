@@ -22,6 +22,7 @@ class MegatronTest(ranks.RanksCase):
             self.assertLess({"common.pt", "metadata.json", "step-00000003"}, set(os.listdir(iteration)))
             cairn.run(["verify", f"{iteration}/step-00000003"], capture=True)
             self.read_by_the_suite(iteration, f"{self.directory}/store-{name}")
+            self.read_by_the_suite_as_a_run(f"{self.directory}/{name}")
             cairn.run(["seal", f"{self.directory}/{name}-theirs/iter_0000003", "--settle", "0"], capture=True)
         self.run_ranks("resumed", 4)
         self.run_ranks("resharded", 2)
@@ -41,6 +42,13 @@ class MegatronTest(ranks.RanksCase):
         self.assertLess({"common.pt", "metadata.json", "manifest.json"}, names)
         run = pathlib.Path(iteration).parent.name
         cairn.run(["diff", iteration, f"{store}:{run}@3"], capture=True)
+
+    def read_by_the_suite_as_a_run(self, run):
+        """Its newest iteration is the one that Megatron's tracker names, whichever system saved it."""
+        pathlib.Path(run, "latest_checkpointed_iteration.txt").write_text("3")
+        for flags in ([], ["--all"]):
+            self.assertRegex(cairn.run(["verify", run, *flags], capture=True).stdout, "iter_0000003/step-00000003: good")
+        cairn.run(["diff", run, f"{run}/iter_0000003/step-00000003"], capture=True)
 
     def test_2_a_rank_that_dies_leaves_the_iteration_of_before(self):
         self.run_ranks("dies", 2, killed=(1,))

@@ -83,12 +83,17 @@ class ModelChecker {
       if (positions || !spec.name.starts_with("embedding.position")) wanted.emplace(spec.name, &spec);
     for (const TensorEntry& tensor : tensors_) {
       const auto found = wanted.find(tensor.spec.name);
-      if (tensor.role == Role::kRng || found == wanted.end()) continue;
+      if (!HasItsShape(tensor.role) || found == wanted.end()) continue;
       if (const std::string what = Contradiction(tensor.spec, *found->second); !what.empty()) {
         problems_.push_back({JoinPath(directory_, kManifestName), 0, DisplayName(tensor), what});
         return;  // the rest follows from it as a rule
       }
     }
+  }
+
+  // Other optimizers' states have a number, a row or a column of a parameter.
+  static bool HasItsShape(Role role) {
+    return role == Role::kWeight || role == Role::kMaster || role == Role::kExpAvg || role == Role::kExpAvgSq;
   }
 
   // Query, key and value are cut between heads, so their unit is the size of a head.

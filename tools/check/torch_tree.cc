@@ -119,8 +119,7 @@ class TreePrinter {
   // Tensors that are not asked for are left out, and so is all that is no tensor where only some are.
   bool Wanted(const std::string& path, const PyValue& value) const {
     if (globs_.empty()) return true;
-    return value.is(PyKind::kTensor) &&
-           std::ranges::any_of(globs_, [&](const std::string& glob) { return FitsGlob(path, glob); });
+    return value.is(PyKind::kTensor) && FitsAnyGlob(path, globs_);
   }
 
   void Line(size_t depth, const std::string& key, const std::string& text) const {

@@ -15,6 +15,7 @@
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
+#include "convert/formats/megatron/megatron_lm.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/store.h"
@@ -84,26 +85,42 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   return directories;
 }
 
-// The sealed steps that `path` means: itself, or of a run its newest step where that is sealed, or all that
-// are.
-std::vector<std::string> SealedSteps(FileSystem& fs, const std::string& path, bool all) {
-  if (HasSeal(fs, path)) return {path};
-  std::vector<ForeignStep> steps = ListRunSteps(fs, path);
-  if (!all && steps.size() > 1) steps.erase(steps.begin(), steps.end() - 1);
-  std::vector<std::string> sealed;
+// What `path` means where another system may have written it: itself, or of a run all its steps or the
+// newest. The tracker of a run says which that is, but a seal says more. A run of Cairn is one whatever else
+// lies in it.
+std::vector<std::string> CheckpointsAt(FileSystem& fs, const std::string& path, bool all) {
+  const auto native = ListSteps(fs, path);
+  if ((native.ok() && !native->empty()) || IsForeignStep(fs, path)) return {path};
+  const std::vector<ForeignStep> steps = ListRunSteps(fs, path);
+  const std::string& newest = steps.back().path;
+  if (!all) return {HasSeal(fs, newest) || !IsForeign(path) ? newest : path};
+  std::vector<std::string> checkpoints;
   for (const ForeignStep& step : steps) {
-    if (HasSeal(fs, step.path))
-      sealed.push_back(step.path);
-    else if (all)
-      PrintProblem(fmt::format("note: {} has no seal", step.path));
+    if (!HasSeal(fs, step.path)) PrintProblem(fmt::format("note: {} has no seal", step.path));
+    checkpoints.push_back(step.path);
   }
-  return sealed;
+  return checkpoints;
 }
 
 class Verifier {
  public:
   Verifier(const VerifyOptions& options, CheckOptions checks)
       : options_(options), checks_(std::move(checks)) {}
+
+  // Of any system, outside of archives. Errors: where there is nothing that a check could be about.
+  Status CheckAny(FileSystem& fs, const std::string& path) {
+    if (HasSeal(fs, path)) {
+      if (!options_.values || options_.structure || options_.hash)
+        CAIRN_RETURN_IF_ERROR(CheckSealed(fs, path));
+      return options_.values ? CheckForeign(path) : OkStatus();
+    }
+    if (IsForeign(path) || !options_.open.format.empty() || !options_.open.config.empty())
+      return CheckForeign(path);
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
+                           StepsToCheck(fs, IterationSavedByCairn(fs, path), options_.all));
+    for (const std::string& step : steps) Check(fs, step);
+    return OkStatus();
+  }
 
   void Check(FileSystem& fs, const std::string& directory) {
     const std::optional<Manifest> manifest = ManifestOf(fs, directory);
@@ -321,22 +338,8 @@ Result<int> RunVerify(const VerifyOptions& options) {
     verifier.Check(*view, view->root());
     return verifier.Finish();
   }
-  const std::vector<std::string> sealed = SealedSteps(fs, options.checkpoint, options.all);
-  if (!sealed.empty()) {
-    for (const std::string& step : sealed) {
-      if (!options.values || options.structure || options.hash)
-        CAIRN_RETURN_IF_ERROR(verifier.CheckSealed(fs, step));
-      if (options.values) CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(step));
-    }
-    return verifier.Finish();
-  }
-  if (IsForeign(options.checkpoint) || !options.open.format.empty()) {
-    CAIRN_RETURN_IF_ERROR(verifier.CheckForeign(options.checkpoint));
-    return verifier.Finish();
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> steps,
-                         StepsToCheck(fs, options.checkpoint, options.all));
-  for (const std::string& step : steps) verifier.Check(fs, step);
+  for (const std::string& path : CheckpointsAt(fs, options.checkpoint, options.all))
+    CAIRN_RETURN_IF_ERROR(verifier.CheckAny(fs, path));
   return verifier.Finish();
 }
 

@@ -28,9 +28,10 @@ using nlohmann::ordered_json;
 
 constexpr size_t kListedTensors = 10;  // of those that lost something; --json has all
 
-// Flags that change how the work is done, not what comes out.
-constexpr const char* kSilentFlags[] = {"--jobs",    "--max-memory", "--direct",       "--json",
-                                        "--dry-run", "--tokenizer",  "--no-checksums", "--no-rounding-check"};
+// Flags that change how the work is done, not what comes out; and paths.
+constexpr const char* kSilentFlags[] = {"--jobs",      "--max-memory",   "--direct",
+                                        "--json",      "--config",       "--dry-run",
+                                        "--tokenizer", "--no-checksums", "--no-rounding-check"};
 
 CastCounts TotalOf(const StripResult& result) {
   CastCounts total;

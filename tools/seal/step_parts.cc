@@ -17,6 +17,7 @@
 #include "convert/formats/dcp/dcp_index.h"
 #include "convert/formats/deepspeed/deepspeed_files.h"
 #include "convert/formats/formats.h"
+#include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/hugging_face/safetensors_header.h"
 #include "convert/formats/hugging_face/weight_index.h"
 #include "convert/formats/megatron/megatron_dist.h"
@@ -422,7 +423,9 @@ class PartsChecker {
       return;
     }
     if (!parts_.problems.empty()) return;  // it would say the same in other words
-    const auto source = OpenForeign(fs_, directory_, options);
+    auto source = OpenForeign(fs_, directory_, options);
+    if (source.ok() && !options.config.empty() && !(*source)->manifest().model.contains("architecture"))
+      source = ReadByConfig(fs_, std::move(source).value(), options);
     if (!source.ok()) return AddFailure("", source.status());
     parts_.whole.push_back(fmt::format("{}: {} of {} bytes, every element covered once", parts_.system,
                                        Counted((*source)->catalog().tensors.size(), "tensor"),

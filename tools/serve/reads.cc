@@ -7,6 +7,7 @@
 #include "tools/check/source_check.h"
 #include "tools/serve/save_plan.h"
 #include "tools/serve/state_dict.h"
+#include "tools/source/source_flags.h"
 
 namespace cairn {
 namespace {
@@ -73,7 +74,9 @@ nlohmann::json PathsOf(const ReadStateDict& read) {
 }  // namespace
 
 Result<Packet> Reads::Open(const nlohmann::json& request) {
-  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>()));
+  CAIRN_ASSIGN_OR_RETURN(const OpenOptions options,
+                         ParseSourceOptions(request.value("options", nlohmann::json::object())));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>(), options));
   CAIRN_RETURN_IF_ERROR(CheckSource(opened, {.skip_rounding = true}, kDefaultMaxMemory, /*json=*/true));
   CheckpointSource& source = opened.source();
   CAIRN_ASSIGN_OR_RETURN(const ReadStateDict read, StateDictOf(source));

@@ -13,8 +13,9 @@ namespace cairn {
 
 class Reads {
  public:
-  // {"path"}: a step, a run (its newest step that opens), or any format of another system. What is in it, for
-  // the reply; pickles in the tail. Errors: those of OpenAnyCkpt.
+  // {"path", "options"?}: a step, a run (its newest step that opens), or any format of another system;
+  // options as ParseSourceOptions has them. What is in it, for the reply; pickles in the tail. Errors: those
+  // of OpenAnyCkpt.
   Result<Packet> Open(const nlohmann::json& request);
   // {"window"}: memory that the trainer made.
   Status AddWindow(const nlohmann::json& request, UniqueFd descriptor);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "ckpt/run/run_dir.h"
+#include "convert/formats/hugging_face/config_source.h"
+#include "convert/formats/megatron/megatron_lm.h"
 #include "tools/archive/store/restore.h"
 #include "tools/archive/store/store.h"
 #include "tools/cli/output.h"
@@ -56,6 +58,18 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
   return opened;
 }
 
+Result<OpenedSource> OpenAsItIs(const std::string& argument, const OpenOptions& options) {
+  const MemberName name = SplitMemberName(FileSystem::Posix(), argument);
+  if (!name.selector.empty()) return OpenArchived(name, argument, options);
+  OpenedSource opened;
+  if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
+    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
+  }
+  return opened;
+}
+
 }  // namespace
 
 Result<OpenedStep> OpenCkpt(const std::string& argument) {
@@ -66,24 +80,28 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
     return OpenStep(std::move(member), argument);
   }
   OpenedStep opened;
-  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, argument, PrintPassedOver));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader,
+                         OpenCheckpoint(fs, IterationSavedByCairn(fs, argument), PrintPassedOver));
   return opened;
 }
 
 bool IsForeign(const std::string& argument) {
-  return std::ranges::any_of(
-      Formats(), [&](const Format& format) { return format.matches(FileSystem::Posix(), argument); });
+  FileSystem& fs = FileSystem::Posix();
+  return IterationSavedByCairn(fs, argument) == argument &&
+         std::ranges::any_of(Formats(), [&](const Format& format) { return format.matches(fs, argument); });
 }
 
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options) {
-  const MemberName name = SplitMemberName(FileSystem::Posix(), argument);
-  if (!name.selector.empty()) return OpenArchived(name, argument, options);
-  OpenedSource opened;
-  if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
-    CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
-  } else {
-    CAIRN_ASSIGN_OR_RETURN(opened.step, OpenCkpt(argument));
+  CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAsItIs(argument, options));
+  if (options.config.empty()) return opened;
+  if (opened.source().manifest().model.contains("architecture")) {
+    PrintProblem(fmt::format("note: {} says itself which model it is; --config is not used for it",
+                             opened.source().name()));
+    return opened;
   }
+  std::unique_ptr<CheckpointSource> source = std::move(opened.foreign);
+  if (!source) source = std::move(opened.step.reader);
+  CAIRN_ASSIGN_OR_RETURN(opened.foreign, ReadByConfig(FileSystem::Posix(), std::move(source), options));
   return opened;
 }
 

@@ -1,5 +1,6 @@
-// A CKPT argument, opened: a step directory, a run directory (its newest step that opens), STORE:RUN@STEP, or
-// another system's checkpoint.
+// A CKPT argument, opened: a step directory, a run directory (its newest step that opens; of a run that
+// cairn.megatron saved, the step in the iteration that its tracker names), STORE:RUN@STEP, or another
+// system's checkpoint.
 #pragma once
 
 #include <memory>
@@ -28,13 +29,14 @@ bool IsForeign(const std::string& argument);
 // A native step, or a checkpoint of another system: both in a directory or in an archive.
 struct OpenedSource {
   OpenedStep step;                         // its reader is null where the format is foreign
-  std::unique_ptr<ForeignSource> foreign;  // null where it is native
+  std::unique_ptr<ForeignSource> foreign;  // null where it is native, and not read by a config.json
 
   FileSystem& fs() const { return step.fs(); }
   CheckpointSource& source() const {
     return foreign ? static_cast<CheckpointSource&>(*foreign) : *step.reader;
   }
 };
+// `options.config` is for a source that does not say its model itself; for another a note says so.
 Result<OpenedSource> OpenAnyCkpt(const std::string& argument, const OpenOptions& options = {});
 
 }  // namespace cairn

@@ -12,11 +12,20 @@ std::string FormatNames() {
   return names;
 }
 
+// As --replicas takes them; the first is the default.
+std::vector<std::pair<std::string, Replicas>> ReplicasByName() {
+  return {{"strict", Replicas::kStrict}, {"first", Replicas::kFirst}, {"mean", Replicas::kMean}};
+}
+
 }  // namespace
 
 void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
   verb.add_option("--from", options.format, "format of SRC, if its files do not say it")
       ->option_text(FormatNames());
+  verb.add_option("--config", options.config,
+                  "config.json of the model, or its directory, where SRC has Hugging Face's names and does "
+                  "not say which model it is: a step of cairn.torch, DCP, DeepSpeed")
+      ->option_text("FILE");
   verb.add_option("--allow", options.allow,
                   "leave out stored tensors that have no place here, or 'optimizer' if its state cannot be "
                   "read; repeatable")
@@ -29,7 +38,24 @@ void AddSourceFlags(CLI::App& verb, OpenOptions& options) {
       verb, "--replicas", options.replicas,
       "if the copies of several ranks differ: refuse them (the default), take the first rank's, or average "
       "them",
-      {{"strict", Replicas::kStrict}, {"first", Replicas::kFirst}, {"mean", Replicas::kMean}});
+      ReplicasByName());
+}
+
+Result<OpenOptions> ParseSourceOptions(const nlohmann::json& said) {
+  const auto rows = said.value("true_vocab_size", int64_t{0});
+  if (rows < 0) return InvalidArgument("true_vocab_size={}: a number of rows", rows);
+  OpenOptions options{.format = said.value("from", ""),
+                      .allow = said.value("allow", std::vector<std::string>()),
+                      .config = said.value("config", ""),
+                      .vocab_size = static_cast<uint64_t>(rows),
+                      .let_pass = {}};
+  const std::string asked = said.value("replicas", "strict");
+  for (const auto& [word, value] : ReplicasByName())
+    if (word == asked) {
+      options.replicas = value;
+      return options;
+    }
+  return InvalidArgument("replicas={}: strict, first or mean", asked);
 }
 
 }  // namespace cairn

@@ -2,12 +2,18 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
+#include "ckpt/base/status.h"
 #include "convert/formats/formats.h"
 
 namespace cairn {
 
-// Adds --from, --allow and --replicas.
+// Adds --from, --config, --allow, --true-vocab-size and --replicas.
 void AddSourceFlags(CLI::App& verb, OpenOptions& options);
+
+// The same as JSON: {"from"?, "config"?, "allow"?: [GLOB], "replicas"?, "true_vocab_size"?}. Errors:
+// InvalidArgument.
+Result<OpenOptions> ParseSourceOptions(const nlohmann::json& said);
 
 }  // namespace cairn

@@ -158,7 +158,9 @@ Result<MegatronShape> MegatronShapeOf(const nlohmann::json& model, const Trainin
   shape.heads = size("num_attention_heads", 0);
   shape.vocab = size("vocab_size", 0);
   if (shape.layers == 0 || shape.hidden == 0 || shape.heads == 0 || shape.vocab == 0)
-    return NotSupported("it does not say what model it is, which Megatron's formats need");
+    return NotSupported(
+        "it does not say what model it is, which Megatron's formats need; --config FILE names the "
+        "config.json of a transformers model");
   shape.groups = size("num_key_value_heads", shape.heads);
   shape.head = size("head_dim", shape.hidden / shape.heads);
   shape.ffn = size("ffn_hidden_size", 4 * shape.hidden);

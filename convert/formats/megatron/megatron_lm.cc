@@ -318,13 +318,18 @@ bool MatchesMegatronLm(FileSystem& fs, const std::string& path) {
   return fs.Stat(JoinPath(path, kTracker)).ok() || HoldsRanks(fs, path) || IsMegatronDist(fs, path);
 }
 
+std::string IterationSavedByCairn(FileSystem& fs, const std::string& path) {
+  const Result<std::string> iteration = IterationOf(fs, path);
+  return iteration.ok() && IsSavedByCairnMegatron(fs, *iteration) ? *iteration : path;
+}
+
 Result<std::unique_ptr<ForeignSource>> OpenMegatronLm(FileSystem& fs, const std::string& path,
                                                       const OpenOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const std::string directory, IterationOf(fs, path));
   if (IsMegatronDist(fs, directory)) return OpenMegatronDist(fs, directory, options);
   if (IsSavedByCairnMegatron(fs, directory))
-    return NotSupported("{}: its newest iteration is a step of Cairn, which cairn.megatron saved; give {}",
-                        path, directory);
+    return NotSupported("{}: cairn.megatron saved its newest iteration as a step of Cairn; leave out --from",
+                        path);
   if (!HoldsRanks(fs, directory))
     return NotFound("{}: there are neither mp_rank_* directories nor a metadata.json of Megatron's",
                     directory);

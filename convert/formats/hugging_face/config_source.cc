@@ -1,0 +1,201 @@
+#include "convert/formats/hugging_face/config_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "ckpt/step/partial_dir.h"
+#include "convert/foreign/account.h"
+#include "convert/foreign/transpose.h"
+#include "convert/formats/hugging_face/config_mapping.h"
+#include "convert/formats/training/param_groups.h"
+
+namespace cairn {
+namespace {
+
+using nlohmann::json;
+
+// The members of an optimizer's groups are parameters now.
+void RenameMembers(const ConfigMapping& mapped, json& state) {
+  const auto groups = state.find("param_groups");
+  if (groups == state.end() || !groups->is_array()) return;
+  for (json& group : *groups) {
+    if (!group.is_object() || !group.contains(kGroupMembers) || !group[kGroupMembers].is_array()) continue;
+    json renamed = json::array();
+    for (const json& name : group[kGroupMembers]) {
+      const auto found = mapped.parameters_of.find(name.is_string() ? name.get<std::string>() : "");
+      if (found != mapped.parameters_of.end())
+        for (const std::string& parameter : found->second) renamed.push_back(parameter);
+    }
+    group[kGroupMembers] = std::move(renamed);
+  }
+}
+
+// As Account::Close() tells it: a tensor of the source is a storage.
+json AccountFor(const CheckpointSource& source, const ConfigMapping& mapped) {
+  std::map<std::string, std::pair<uint64_t, uint64_t>> parts;  // count and bytes
+  std::vector<bool> left(source.catalog().tensors.size());
+  json in_no_tensor = json::array();
+  const auto& tensors = source.catalog().tensors;
+  for (const auto& [fate, numbers] : mapped.left)
+    for (const uint32_t tensor : numbers) {
+      left[tensor] = true;
+      auto& [count, bytes] = parts[fate];
+      ++count;
+      bytes += tensors[tensor].bytes();
+      if (fate != "replica" && in_no_tensor.size() < kMaxAccountNames)
+        in_no_tensor.push_back(DisplayName(tensors[tensor]));
+    }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (left[i]) continue;
+    auto& [count, bytes] = parts[std::string(Name(tensors[i].role))];
+    ++count;
+    bytes += tensors[i].bytes();
+  }
+  json told = json::object();
+  for (const auto& [name, part] : parts) told[name] = {{"count", part.first}, {"bytes", part.second}};
+  return {{"storages", tensors.size()},
+          {"bytes", source.catalog().bytes()},
+          {"parts", std::move(told)},
+          {"in_no_tensor", std::move(in_no_tensor)}};
+}
+
+class ConfigSource final : public ForeignSource {
+ public:
+  ConfigSource(std::unique_ptr<CheckpointSource> source, ConfigMapping mapped, json model,
+               std::vector<std::string> history)
+      : source_(std::move(source)), manifest_(source_->manifest()) {
+    manifest_.model = std::move(model);
+    manifest_.files.clear();
+    RenameMembers(mapped, manifest_.state);
+    manifest_.state.erase("shared_params");
+    manifest_.state[kAccountKey] = AccountFor(*source_, mapped);
+    std::ranges::move(history, std::back_inserter(manifest_.history));
+    std::ranges::move(mapped.history, std::back_inserter(manifest_.history));
+    catalog_ = std::move(mapped.catalog);
+    catalog_.files = source_->catalog().files;
+    parts_ = std::move(mapped.parts);
+    std::ranges::stable_sort(parts_, {}, &ArrayPart::tensor);
+    first_parts_.assign(catalog_.tensors.size() + 1, 0);
+    for (const ArrayPart& part : parts_) ++first_parts_[part.tensor + 1];
+    for (size_t i = 0; i < catalog_.tensors.size(); ++i) first_parts_[i + 1] += first_parts_[i];
+  }
+
+  const Manifest& manifest() const override { return manifest_; }
+  const TensorTable& catalog() const override { return catalog_; }
+  const Regions& regions() const override { return regions_; }
+  const std::string& directory() const override { return source_->directory(); }
+  const std::string& name() const override { return name_.empty() ? source_->name() : name_; }
+  void SetName(std::string name) override { name_ = std::move(name); }
+  void AddHistory(std::string entry) override { manifest_.history.push_back(std::move(entry)); }
+  Status CheckRead() override { return source_->CheckRead(); }
+  void SetCacheBytes(uint64_t bytes) override { source_->SetCacheBytes(bytes); }
+  uint64_t bytes_read() const override { return source_->bytes_read(); }
+
+  bool CheckRecords(std::vector<SummedRecord> records) override {
+    auto* const foreign = dynamic_cast<ForeignSource*>(source_.get());
+    return foreign != nullptr && foreign->CheckRecords(std::move(records));
+  }
+
+  Status ReadBox(uint32_t tensor, const Box& box, std::span<std::byte> out) override {
+    for (size_t i = first_parts_[tensor]; i < first_parts_[tensor + 1]; ++i) {
+      const ArrayPart& part = parts_[i];
+      const auto common = box.rank() == 0 ? box : Intersect(part.box, box);
+      if (!common) continue;
+      const Box stored = part.ToArray(*common);
+      if (!part.transpose && *common == box) return source_->ReadBox(part.array, stored, out);
+      CAIRN_RETURN_IF_ERROR(ReadPart(part, stored, *common, box, out));
+    }
+    return OkStatus();
+  }
+
+  void ReadAhead(BoxSequence next) override {
+    if (!next) return source_->ReadAhead({});
+    source_->ReadAhead([this, next = std::move(next), boxes = std::deque<TensorBox>()]() mutable {
+      while (boxes.empty()) {
+        const std::optional<TensorBox> wanted = next();
+        if (!wanted) return std::optional<TensorBox>();
+        AddBoxes(*wanted, boxes);
+      }
+      const TensorBox first = boxes.front();
+      boxes.pop_front();
+      return std::optional(first);
+    });
+  }
+
+ private:
+  // The parts, each in the file where the tensor that holds it begins.
+  class PartRegions final : public Regions {
+   public:
+    explicit PartRegions(const ConfigSource& source) : source_(source) {}
+    size_t size() const override { return source_.parts_.size(); }
+    Region operator[](size_t index) const override {
+      const ArrayPart& part = source_.parts_[index];
+      Region region = Region::Whole(part.tensor, 0, part.box);
+      const Regions& stored = source_.source_->regions();
+      const auto [first, last] = stored.OfTensor(part.array);
+      if (first == last) return region;
+      region.file = stored[first].file;
+      region.offset = stored[first].offset;
+      return region;
+    }
+    std::pair<size_t, size_t> OfTensor(uint32_t tensor) const override {
+      return {source_.first_parts_[tensor], source_.first_parts_[tensor + 1]};
+    }
+
+   private:
+    const ConfigSource& source_;
+  };
+
+  Status ReadPart(const ArrayPart& part, const Box& stored, const Box& common, const Box& box,
+                  std::span<std::byte> out) {
+    const uint64_t size = SizeOf(catalog_.tensors[part.tensor].dtype);
+    read_.resize(stored.Volume() * size);
+    CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
+    if (part.transpose) {
+      turned_.resize(read_.size());
+      Transpose(read_.data(), stored.extent[0], stored.extent[1], size, turned_.data());
+      read_.swap(turned_);
+    }
+    ForEachRun(common, common, box, [&](uint64_t from, uint64_t to, uint64_t count) {
+      std::memcpy(&out[to * size], &read_[from * size], count * size);
+    });
+    return OkStatus();
+  }
+
+  // Columns of a transposed tensor are no contiguous boxes, which alone are announced.
+  void AddBoxes(const TensorBox& wanted, std::deque<TensorBox>& boxes) const {
+    for (size_t i = first_parts_[wanted.tensor]; i < first_parts_[wanted.tensor + 1]; ++i) {
+      const ArrayPart& part = parts_[i];
+      const auto common = wanted.box.rank() == 0 ? wanted.box : Intersect(part.box, wanted.box);
+      if (common && !part.transpose) boxes.push_back({part.array, part.ToArray(*common)});
+    }
+  }
+
+  const std::unique_ptr<CheckpointSource> source_;
+  Manifest manifest_;
+  std::string name_;
+  TensorTable catalog_;
+  std::vector<ArrayPart> parts_;     // by tensor
+  std::vector<size_t> first_parts_;  // of each tensor; one more at the end
+  const PartRegions regions_{*this};
+  std::vector<std::byte> read_, turned_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ForeignSource>> ReadByConfig(FileSystem& fs, std::unique_ptr<CheckpointSource> source,
+                                                    const OpenOptions& options) {
+  CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(options.config));
+  const std::string path = info.is_directory() ? JoinPath(options.config, "config.json") : options.config;
+  CAIRN_ASSIGN_OR_RETURN(ConfigModel config, ReadConfigModel(fs, path));
+  Result<ConfigMapping> mapped = MapByConfig(*source, config, options);
+  if (!mapped.ok()) return mapped.status().WithContext(source->name());
+  std::vector<std::string> history = {fmt::format(
+      "import: its names were read as those of a {} model (--config)", config.architecture->name)};
+  std::ranges::move(LeaveOutFields(options.allow, config.model), std::back_inserter(history));
+  return std::unique_ptr<ForeignSource>(std::make_unique<ConfigSource>(
+      std::move(source), std::move(*mapped), std::move(config.model), std::move(history)));
+}
+
+}  // namespace cairn

@@ -1,0 +1,225 @@
+"""`--config`: what transformers trains under its own names, saved with cairn.torch and with DCP, is read as the model of its config.json."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+import warnings
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python")]
+
+import cairn  # noqa: E402
+import cairn.torch  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+import transformers  # noqa: E402
+from cairn.torch import _layout  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: E402
+
+BASE = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
+SIZES = {**BASE, "intermediate_size": 48}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+MODELS = {
+    "llama": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=False),
+    "qwen2": transformers.Qwen2Config(**GROUPED, tie_word_embeddings=True),
+    "gpt2": transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    "gpt_neox": transformers.GPTNeoXConfig(**SIZES),
+    "phi3": transformers.Phi3Config(**GROUPED, tie_word_embeddings=False, pad_token_id=0),
+    "mistral": transformers.MistralConfig(**GROUPED),
+    "qwen3": transformers.Qwen3Config(**GROUPED, head_dim=8),
+    "gemma2": transformers.Gemma2Config(**GROUPED, head_dim=8),
+    "bloom": transformers.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4),
+    "opt": transformers.OPTConfig(**BASE, ffn_dim=48, word_embed_proj_dim=32),
+}
+ROLES = ("weight", "exp_avg", "exp_avg_sq")
+
+
+def step_of(model, optimizer):
+    tokens = torch.randint(96, (2, 16))
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def trained(config, frozen=()):
+    """(model, optimizer) after two steps; norms and biases do not decay."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(part in name for part in frozen))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [{"params": [p for p in parameters if p.dim() > 1]}, {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.1)
+    for _ in range(2):
+        step_of(model, optimizer)
+    return model.eval(), optimizer
+
+
+def state_of(model, optimizer):
+    return {"model": model.state_dict(), "optim": get_optimizer_state_dict(model, optimizer), "step": 2}
+
+
+def parts_of(name, stored):
+    """Some parameters of the second layer under canonical names, cut out of the tensors that transformers has."""
+    layer = "model.layers.1."
+    if name == "gpt2":
+        fused = stored["transformer.h.1.attn.c_attn.weight"]
+        return {"attention.query": fused[:, :32].T, "attention.value": fused[:, 64:].T}
+    if name == "phi3":
+        return {"attention.key": stored[f"{layer}self_attn.qkv_proj.weight"][32:48], "mlp.gate": stored[f"{layer}mlp.gate_up_proj.weight"][:48]}
+    if name in ("gpt_neox", "bloom"):
+        attention = {"gpt_neox": "gpt_neox.layers.1.attention.", "bloom": "transformer.h.1.self_attention."}[name]
+        heads = stored[f"{attention}query_key_value.weight"].view(4, 3, 8, 32)
+        return {"attention.query": heads[:, 0].reshape(32, 32), "attention.value": heads[:, 2].reshape(32, 32)}
+    if name == "opt":
+        return {"mlp.down": stored["model.decoder.layers.1.fc2.weight"]}
+    return {"attention.key": stored[f"{layer}self_attn.k_proj.weight"], "mlp.down": stored[f"{layer}mlp.down_proj.weight"]}
+
+
+class ConfigTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        place = tempfile.TemporaryDirectory(prefix="cairn-config-")
+        cls.addClassCleanup(place.cleanup)
+        cls.directory = pathlib.Path(place.name)
+        warnings.simplefilter("ignore")
+        cls.trained = {}
+        for name, config in MODELS.items():
+            cls.trained[name] = trained(config)
+            cairn.torch.save(state_of(*cls.trained[name]), cls.directory / name, step=2)
+            cls.trained[name][0].save_pretrained(cls.directory / f"{name}-pretrained")
+
+    def cairn(self, *arguments):
+        return cairn.run([*map(str, arguments)], capture=True).stdout
+
+    def config(self, name):
+        return self.directory / f"{name}-pretrained/config.json"
+
+    def strip(self, name, source, release, *flags):
+        said = self.cairn("strip", source, self.directory / release, "--config", self.config(name), "--dtype", "fp32", *flags)
+        self.same_as_trained(release, name)
+        return said
+
+    def same_as_trained(self, release, name):
+        self.same(self.directory / release, self.trained[name][0])
+
+    def same(self, release, model):
+        """Every tensor that transformers loads, bit for bit, and the same logits."""
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(release)
+        expected, found = model.state_dict(), loaded.state_dict()
+        self.assertEqual(found.keys(), expected.keys())
+        for key, tensor in expected.items():
+            self.assertTrue(torch.equal(found[key], tensor), key)
+        tokens = torch.arange(16)[None]
+        with torch.no_grad():
+            self.assertTrue(torch.equal(loaded.eval()(tokens).logits, model(tokens).logits))
+
+    def test_a_release_of_each_family(self):
+        for name in MODELS:
+            with self.subTest(model=name):
+                release = f"{name}-release"
+                self.assertIn("all accounted for", self.strip(name, self.directory / name, release))
+                self.cairn("diff", self.directory / release, self.directory / f"{name}-pretrained")
+                said = self.cairn("diff", self.directory / name, self.directory / release, "--config", self.config(name), "--ignore", "optimizer")
+                self.assertRegex(said, r"(\d+) tensors compared, \1 of them equal")
+
+    def test_the_optimizer_comes_along(self):
+        """Cut as the weights are: what AdamW holds of a fused matrix is of its parts."""
+        for name, (model, optimizer) in self.trained.items():
+            state = get_optimizer_state_dict(model, optimizer)["state"]
+            with self.subTest(model=name), cairn.open(self.directory / name, config=self.config(name)) as checkpoint:
+                self.assertLessEqual(set(ROLES), set(checkpoint.roles()))
+                sizes = [sum(one.nbytes for one in checkpoint.values() if one.role == role) for role in ROLES]
+                self.assertEqual(sizes, [sum(p.nbytes for p in model.parameters())] * 3)
+                for role in ROLES[1:]:
+                    for part, expected in parts_of(name, {key: value[role] for key, value in state.items()}).items():
+                        found = checkpoint[f"layers.1.{part}.weight", role].numpy()
+                        self.assertTrue(torch.equal(torch.from_numpy(found), expected), (part, role))
+
+    def test_through_megatron_and_back(self):
+        for name in ("llama", "gpt2"):
+            with self.subTest(model=name):
+                megatron, flags = self.directory / f"{name}-megatron", ["--config", self.config(name)]
+                self.cairn("convert", self.directory / name, megatron, *flags, "--to", "megatron", "--tp", 2, "--dtype", "bf16")
+                self.cairn("strip", megatron, self.directory / f"{name}-back", "--dtype", "fp32")  # the masters
+                self.same_as_trained(f"{name}-back", name)
+                moments = {}
+                for source, options in ((self.directory / name, {"config": self.config(name)}), (megatron, {})):
+                    with cairn.open(source, **options) as checkpoint:
+                        moments[source] = {key: one.tobytes() for key, one in checkpoint.items() if one.role in ROLES[1:]}
+                self.assertEqual(*moments.values())
+
+    def test_a_step_of_it_needs_no_config_any_more(self):
+        native = self.directory / "native"
+        self.cairn("convert", self.directory / "gpt2", native, "--config", self.config("gpt2").parent, "--to", "native")
+        self.cairn("verify", native, "--values", "--hash")
+        self.cairn("strip", native, self.directory / "native-release", "--dtype", "fp32")
+        self.same_as_trained("native-release", "gpt2")
+
+    def test_of_dcp(self):
+        dcp.save(state_of(*self.trained["phi3"]), checkpoint_id=self.directory / "dcp", no_dist=True)
+        self.strip("phi3", self.directory / "dcp", "dcp-release")
+        self.cairn("verify", self.directory / "dcp", "--config", self.config("phi3"))
+        with self.assertRaisesRegex(cairn.CairnError, "no place"):
+            self.cairn("seal", self.directory / "dcp", "--settle", 0, "--config", self.config("llama"))
+        self.cairn("seal", self.directory / "dcp", "--settle", 0, "--config", self.config("phi3"))
+
+    def refused(self, run, says, config):
+        target = self.directory / "refused"
+        with self.assertRaisesRegex(cairn.CairnError, says):
+            self.cairn("strip", run, target, "--config", config)
+        self.assertFalse(target.exists())
+
+    def changed_config(self, **fields):
+        path = self.directory / "changed.json"
+        path.write_text(json.dumps({**json.loads(self.config("llama").read_text()), **fields}))
+        return path
+
+    def test_what_does_not_fit_is_named(self):
+        run = self.directory / "llama"
+        self.refused(run, "missing: model.layers.2", self.changed_config(num_hidden_layers=3))
+        self.refused(run, "no place .*layers.1.*--allow", self.changed_config(num_hidden_layers=1))
+        self.refused(run, "shape", self.changed_config(intermediate_size=64))
+        self.refused(run, "model_type", self.changed_config(model_type="mamba"))
+        self.refused(run, "no place .*model.embed_tokens.weight", self.config("gpt2"))
+        self.refused(run, "nowhere", self.directory / "nowhere")
+
+    def test_frozen_parameters(self):
+        """The optimizer does not name them, so that they keep what the state dict put before their names."""
+        model, optimizer = trained(MODELS["llama"], frozen=("embed_tokens", "layers.0."))
+        cairn.torch.save(state_of(model, optimizer), self.directory / "frozen", step=2)
+        self.cairn("strip", self.directory / "frozen", self.directory / "frozen-release", "--config", self.config("llama"), "--dtype", "fp32")
+        self.same(self.directory / "frozen-release", model)
+
+    def test_several_models(self):
+        model, _ = self.trained["llama"]
+        run = self.directory / "several"
+        cairn.torch.save({"ema": {key: tensor * 0.5 for key, tensor in model.state_dict().items()}, "model": model.state_dict()}, run, step=1)
+        self.refused(run, "several models, behind 'ema.', 'model.'.*--allow", self.config("llama"))
+        self.strip("llama", run, "one-of-several", "--allow", "ema.*")
+
+    def test_a_head_that_is_not_tied_is_refused(self):
+        state = {key: tensor.clone() for key, tensor in self.trained["qwen2"][0].state_dict().items()}
+        state["lm_head.weight"][0, 0] += 1
+        cairn.torch.save(state, self.directory / "untied", step=1)
+        self.refused(self.directory / "untied", "lm_head.weight.*differs", self.config("qwen2"))
+
+    def test_states_that_cannot_be_cut(self):
+        """Adafactor has a number for each row of the fused matrix."""
+        model, _ = trained(MODELS["gpt2"])
+        optimizer = transformers.Adafactor(model.parameters(), lr=1e-3, relative_step=False)
+        step_of(model, optimizer)
+        run = self.directory / "adafactor"
+        with mock.patch.object(_layout, "SMALL", 64):
+            cairn.torch.save({**state_of(model, optimizer), "model": self.trained["gpt2"][0].state_dict()}, run, step=1)
+        self.refused(run, "cannot be cut.*--allow optimizer", self.config("gpt2"))
+        self.strip("gpt2", run, "adafactor-release", "--allow", "optimizer")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    unittest.main()
