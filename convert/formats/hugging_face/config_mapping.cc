@@ -27,6 +27,7 @@ class Mapper {
   Mapper(CheckpointSource& source, const Architecture& architecture, const ExpandedModel& expanded,
          const OpenOptions& options)
       : source_(source), expanded_(expanded), options_(options), places_(architecture, expanded) {
+    one_step_ = source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true;
     for (const ParameterSpec& spec : expanded.parameters) spec_of_.emplace(spec.name, &spec);
     for (const SecondName& name : SecondNames(source)) second_[name.first].push_back(name.spec.name);
   }
@@ -88,7 +89,8 @@ class Mapper {
 
   void Place(uint32_t tensor) {
     const TensorEntry& stored = entry(tensor);
-    if (IsOpaque(stored.role)) return mapped_.left["training_state"].push_back(tensor);
+    if (IsOpaque(stored.role) || (stored.role == Role::kStep && one_step_))
+      return mapped_.left["training_state"].push_back(tensor);
     const bool state = IsState(stored.role);
     if (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer"))) {
       if (!state)
@@ -214,6 +216,7 @@ class Mapper {
   const ExpandedModel& expanded_;
   const OpenOptions& options_;
   const ModelPlaces places_;
+  bool one_step_ = false;  // the manifest's state has the number that each parameter has
   std::map<std::string, const ParameterSpec*> spec_of_;
   std::map<std::string, std::vector<std::string>> second_;  // names of shared parameters, by the first
   std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // tensor of the source, by place and role
