@@ -20,8 +20,7 @@ struct OpenOptions {
   std::string format;              // empty: recognised from the files
   std::vector<std::string> allow;  // globs of stored names that have no place here and may be left out
   Replicas replicas = Replicas::kStrict;
-  std::string
-      config;  // config.json of the model, or its directory, where the files have its names and not that
+  std::string config;       // config.json of the model, or its directory, where names alone tell which it is
   uint64_t vocab_size = 0;  // true size of a padded vocabulary, where no file says it; 0: what the files say
   // What IsAllowed() was true of. OpenForeign() makes one, and puts the names into the manifest's history.
   std::shared_ptr<std::set<std::string>> let_pass;

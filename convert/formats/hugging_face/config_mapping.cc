@@ -21,6 +21,7 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kCompareElements = 1 << 20;
+constexpr const char* kEmbedding = "embedding.word.weight";
 
 class Mapper {
  public:
@@ -70,13 +71,18 @@ class Mapper {
     }
   }
 
-  // By its own name, or by one that it has as a shared parameter. A place is better than none.
-  std::optional<Known> FindAny(const TensorEntry& stored) {
-    std::vector<std::string> names = {stored.spec.name};
-    if (const auto second = second_.find(stored.spec.name); second != second_.end())
+  // Its own, and those that it has as a shared parameter.
+  std::vector<std::string> NamesOf(const std::string& stored) const {
+    std::vector<std::string> names = {stored};
+    if (const auto second = second_.find(stored); second != second_.end())
       names.insert(names.end(), second->second.begin(), second->second.end());
+    return names;
+  }
+
+  // A place is better than none.
+  std::optional<Known> FindAny(const TensorEntry& stored) {
     std::optional<Known> known;
-    for (const std::string& name : names) {
+    for (const std::string& name : NamesOf(stored.spec.name)) {
       const auto found = Find(name);
       if (!found || (known && !found->place)) continue;
       known = found;
@@ -142,13 +148,14 @@ class Mapper {
       if (added) continue;
       CAIRN_RETURN_IF_ERROR(CompareTwin(found->second, twin));
       mapped_.left["replica"].push_back(twin);
+      mapped_.parameters_of[entry(twin).spec.name] = {kEmbedding};
     }
     return OkStatus();
   }
 
   uint32_t EmbeddingPlace() const {
     uint32_t place = 0;
-    while (expanded_.tensors[place].parts[0].parameter != "embedding.word.weight") ++place;
+    while (expanded_.tensors[place].parts[0].parameter != kEmbedding) ++place;
     return place;
   }
 
@@ -186,8 +193,7 @@ class Mapper {
     for (const ForeignPart& part : wanted.parts) {
       auto [parameter, added] = made.try_emplace(part.parameter, mapped_.catalog.tensors.size());
       if (added) AddTensor(part.parameter, role, stored, as_stored);
-      auto& names = mapped_.parameters_of[stored.spec.name];
-      if (std::ranges::find(names, part.parameter) == names.end()) names.push_back(part.parameter);
+      Name(stored.spec.name, part.parameter);
       if (as_stored)
         mapped_.parts.push_back({{part.box, part.in_array, part.transpose}, parameter->second, tensor});
       else if (added)
@@ -195,6 +201,14 @@ class Mapper {
             {{Box::Whole(stored.spec.shape), Box::Whole(stored.spec.shape)}, parameter->second, tensor});
     }
     return OkStatus();
+  }
+
+  // Under all names that the tensor has.
+  void Name(const std::string& stored, const std::string& parameter) {
+    for (const std::string& name : NamesOf(stored)) {
+      auto& parameters = mapped_.parameters_of[name];
+      if (std::ranges::find(parameters, parameter) == parameters.end()) parameters.push_back(parameter);
+    }
   }
 
   static bool IsOneParameter(const ForeignTensor& tensor) {

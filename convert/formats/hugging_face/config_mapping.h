@@ -16,7 +16,7 @@ namespace cairn {
 struct ConfigMapping {
   TensorTable catalog;
   std::vector<ArrayPart> parts;  // array: a tensor of the source. Of one tensor after the other
-  std::map<std::string, std::vector<std::string>> parameters_of;  // by name of the source
+  std::map<std::string, std::vector<std::string>> parameters_of;  // by each name of the source
   std::map<std::string, std::vector<uint32_t>> left;              // tensors in no parameter, by fate
   std::vector<std::string> history;
 };

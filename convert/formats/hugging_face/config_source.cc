@@ -8,6 +8,7 @@
 #include "convert/foreign/account.h"
 #include "convert/foreign/transpose.h"
 #include "convert/formats/hugging_face/config_mapping.h"
+#include "convert/formats/training/group_members.h"
 #include "convert/formats/training/param_groups.h"
 
 namespace cairn {
@@ -19,16 +20,21 @@ using nlohmann::json;
 void RenameMembers(const ConfigMapping& mapped, json& state) {
   const auto groups = state.find("param_groups");
   if (groups == state.end() || !groups->is_array()) return;
-  for (json& group : *groups) {
-    if (!group.is_object() || !group.contains(kGroupMembers) || !group[kGroupMembers].is_array()) continue;
-    json renamed = json::array();
-    for (const json& name : group[kGroupMembers]) {
+  const auto says = [](const json& group) {
+    return group.is_object() && group.contains(kGroupMembers) && group[kGroupMembers].is_array();
+  };
+  const auto saying = static_cast<size_t>(std::ranges::count_if(*groups, says));
+  if (saying == 0) return;
+  if (saying < groups->size()) return GroupMembers().PutInto(*groups);
+  GroupMembers members(groups->size());
+  for (size_t g = 0; g < groups->size(); ++g) {
+    for (const json& name : (*groups)[g][kGroupMembers]) {
       const auto found = mapped.parameters_of.find(name.is_string() ? name.get<std::string>() : "");
-      if (found != mapped.parameters_of.end())
-        for (const std::string& parameter : found->second) renamed.push_back(parameter);
+      if (found == mapped.parameters_of.end()) continue;
+      for (const std::string& parameter : found->second) members.Add(g, parameter);
     }
-    group[kGroupMembers] = std::move(renamed);
   }
+  members.PutInto(*groups);
 }
 
 // As Account::Close() tells it: a tensor of the source is a storage.
