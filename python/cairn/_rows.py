@@ -149,8 +149,9 @@ def _json(verb: str, paths: Sequence[Path], flags: Sequence[str], reading: Optio
     done = run([verb, "--json", *flags, *paths], capture=True, check=False)
     if done.returncode in (0, 1):
         return json.loads(done.stdout)
-    for path in () if reading is None else paths:
-        Opened(path, **reading).close()
+    if reading is not None:
+        for path in paths:
+            Opened(path, **reading).close()
     said = done.stderr.strip().removeprefix("cairn: ") or f"cairn {verb}: exit status {done.returncode}"
     if "cairn " + verb + " --help" in said:
         raise ValueError(said)
