@@ -187,8 +187,8 @@ class Server {
     Push(saves_, [this, id, save, given] {
       const Status saved = Guarded([&] { return Flush(id, *save, *given); });
       if (saved.ok()) return OkStatus();
-      // Who hears of the failure finds nothing of the save any more. A rank that has no room yet would wait for
-      // it.
+      // Who hears of the failure finds nothing of the save any more. A rank that has no room yet would wait
+      // for it.
       const bool entered = save->save.entered();
       if (entered) save->save.Abandon(saved);
       Fail(id, saved);
