@@ -26,16 +26,17 @@ class GoldenBytesTest(unittest.TestCase):
         self.assertEqual(changed, [], "changed files; tests/golden/golden_bytes.py says what to do")
 
     def test_steps_of_every_version_are_read(self):
-        expected = json.loads((GOLDEN / "steps-1" / "fingerprints.json").read_text())
-        with tempfile.TemporaryDirectory() as directory:
-            with tarfile.open(GOLDEN / "steps-1" / "steps.tar.xz") as tar:
-                tar.extractall(directory)
-            self.assertEqual(sorted(os.listdir(directory)), sorted(expected))
-            for run, fingerprint in expected.items():
-                for flags in (["verify", "--structure", "--hash", "--no-record"], ["fingerprint", "--json"]):
-                    done = subprocess.run([os.environ["CAIRN"], flags[0], run, *flags[1:]], cwd=directory, capture_output=True, text=True)
-                    self.assertEqual(done.returncode, 0, f"{run}: {done.stdout}{done.stderr}")
-                self.assertEqual(json.loads(done.stdout)["fingerprint"], fingerprint, run)
+        for steps in sorted(GOLDEN.glob("steps-*")):
+            expected = json.loads((steps / "fingerprints.json").read_text())
+            with self.subTest(steps=steps.name), tempfile.TemporaryDirectory() as directory:
+                with tarfile.open(steps / "steps.tar.xz") as tar:
+                    tar.extractall(directory)
+                self.assertEqual(sorted(os.listdir(directory)), sorted(expected))
+                for run, fingerprint in expected.items():
+                    for flags in (["verify", "--structure", "--hash", "--no-record"], ["fingerprint", "--json"]):
+                        done = subprocess.run([os.environ["CAIRN"], flags[0], run, *flags[1:]], cwd=directory, capture_output=True, text=True)
+                        self.assertEqual(done.returncode, 0, f"{run}: {done.stdout}{done.stderr}")
+                    self.assertEqual(json.loads(done.stdout)["fingerprint"], fingerprint, run)
 
     def test_stores_of_every_version_are_whole(self):
         for stores in sorted(GOLDEN.glob("archive-v*/stores.tar.*")):

@@ -5,6 +5,7 @@ import copy
 import errno
 import gc
 import io
+import json
 import math
 import os
 import pathlib
@@ -611,6 +612,31 @@ class RoundTripTest(ProcessTest):
         cairn.torch.save({"step": "again"}, self.directory, 10)
         cairn.torch.load(into, self.directory)
         self.assertEqual(into["step"], "again")
+
+    def test_steps_of_every_version_are_loaded(self):
+        golden = ROOT / "tests/golden/steps-2"
+        subprocess.run(["tar", "xJf", golden / "steps.tar.xz", "-C", self.directory], check=True)
+        edges = {"scalar": torch.tensor(3.5, dtype=torch.bfloat16), "empty": torch.empty(0, 3), "flags": torch.tensor([True, False])}
+        expected = {
+            "edges": {**edges, "moment": torch.arange(6, dtype=torch.float64).view(2, 3)},
+            "loader": {"1": {"epoch": 1, "seen": [3, 1, 2], "shard": ("file", 7), "left": {"a", "b"}}},
+            "config": {"name": "golden", "betas": (0.9, 0.95), "nested": [1, None, {"nan": float("nan")}]},
+            "step": 2,
+        }
+        weights = []
+        for run in json.loads((golden / "fingerprints.json").read_text()):
+            into = {
+                "edges": {name: torch.full_like(tensor, 1) for name, tensor in expected["edges"].items()},
+                "loader": {"1": dict.fromkeys(expected["loader"]["1"])},
+                "config": {"name": None, "betas": None, "nested": [None, None, {"nan": None}]},
+                "step": None,
+                "model": {"embed.weight": torch.zeros(101, 8)},
+            }
+            self.assertEqual(cairn.torch.load(into, f"{self.directory}/{run}"), 10)
+            weights.append(into.pop("model")["embed.weight"])
+            self.assertTrue(same(into, expected), into)
+        for other in weights[1:]:  # the same training, but for the order of its sums
+            torch.testing.assert_close(other, weights[0])
 
     def test_older_steps_go_once_a_newer_one_is_committed(self):
         """Only what is a whole step, and nothing else than that."""
