@@ -229,6 +229,7 @@ Status StepReader::FillChunk(Chunk& chunk) {
     if (stored) {
       bytes_read_ += place.stored_bytes;
       chunk.memory = std::move(stored->memory);
+      chunk.read_ahead = true;
       chunk.bytes = stored->bytes;
       return DecodeStored(catalog_.pieces[chunk.piece], chunk.index, chunk.bytes, chunk.bytes);
     }
@@ -307,7 +308,7 @@ void StepReader::ReadAhead(BoxSequence next) {
 
 void StepReader::DropChunk(std::list<Chunk>::iterator chunk) {
   kept_bytes_ -= chunk->memory->capacity;
-  if (ahead_) ahead_->Recycle(std::move(chunk->memory));
+  if (ahead_ && chunk->read_ahead) ahead_->Recycle(std::move(chunk->memory));
   cache_.erase(chunk);
 }
 

@@ -58,6 +58,7 @@ class StepReader final : public CheckpointSource {
     size_t piece = 0;
     uint64_t index = 0;
     ChunkAhead::Buffer memory;
+    bool read_ahead = false;     // the memory is of those that are used again
     std::span<std::byte> bytes;  // in `memory`
     uint64_t used = 0;           // bytes that were copied out of it
   };

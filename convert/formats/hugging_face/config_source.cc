@@ -158,6 +158,10 @@ class ConfigSource final : public ForeignSource {
     const uint64_t size = SizeOf(catalog_.tensors[part.tensor].dtype);
     read_.resize(stored.Volume() * size);
     CAIRN_RETURN_IF_ERROR(source_->ReadBox(part.array, stored, read_));
+    if (part.transpose && common == box) {
+      Transpose(read_.data(), stored.extent[0], stored.extent[1], size, out.data());
+      return OkStatus();
+    }
     if (part.transpose) {
       turned_.resize(read_.size());
       Transpose(read_.data(), stored.extent[0], stored.extent[1], size, turned_.data());
