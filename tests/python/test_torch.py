@@ -743,8 +743,8 @@ class OptimizerTest(ProcessTest):
         self.model(torch.ones(64)).sum().backward()
         self.optimizer.step()
         self.gate = threading.Event()
-        copy = _device._copy_on_one_thread
-        gated = mock.patch.object(_device, "_copy_on_one_thread", lambda piece: self.gate.wait(60) and copy(piece))
+        copy = _device.copy_on_one_thread
+        gated = mock.patch.object(_device, "copy_on_one_thread", lambda *pair: self.gate.wait(60) and copy(*pair))
         gated.start()
         self.addCleanup(gated.stop)
         self.addCleanup(self.gate.set)

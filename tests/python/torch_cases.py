@@ -253,7 +253,7 @@ def rank_dies(rank, world, directory):
 
 def rank_dies_while_it_copies(rank, world, directory):
     """The same of one whose save is handed over, beside its training."""
-    dies(rank, world, directory, "dies_copying", cairn.torch._device, "_copy_on_one_thread")
+    dies(rank, world, directory, "dies_copying", cairn.torch._device, "copy_on_one_thread")
 
 
 def dies(rank, world, directory, name, module, function):

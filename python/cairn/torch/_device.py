@@ -114,19 +114,24 @@ def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int]) -> Iterator[
     for end in _batches(pieces):
         for piece, version in zip(pieces[begin:end], versions[begin:end]):
             if piece.later:
-                _copy_on_one_thread(piece)
+                copy_on_one_thread(piece.source, piece.target)
                 if piece.source._version != version:
                     raise RuntimeError(f"{piece.name} was changed while it was copied: by something else than the optimizers that were given")
         yield end
         begin = end
 
 
-def _copy_on_one_thread(piece: Piece) -> None:
-    """torch would use the threads of the training."""
-    if piece.source.is_contiguous() and not piece.source.is_conj() and not piece.source.is_neg():
-        ctypes.memmove(piece.target.data_ptr(), piece.source.data_ptr(), piece.target.nbytes)
+def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:
+    """As target.copy_(source), which would use threads of the training, or wait for them where all cores are busy."""
+    if source.dtype == target.dtype and _is_plain(source) and _is_plain(target):
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)
     else:
-        _copy([piece])
+        with torch.no_grad():
+            target.copy_(source)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Gpu:

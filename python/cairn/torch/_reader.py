@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from cairn._opened import Opened
 from cairn._windows import Box, read_boxes
+from cairn.torch._device import copy_on_one_thread
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._objects import decode
 from cairn.torch._planner import CairnLoadPlanner
@@ -56,8 +57,7 @@ def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch
 
     def deliver(elements: memoryview, begin: Sequence[int], extent: Sequence[int]) -> None:
         part = tuple(slice(at - first, at - first + count) for at, first, count in zip(begin, offset, extent))
-        with torch.no_grad():
-            target[part].copy_(torch.frombuffer(elements, dtype=dtype).view(tuple(extent)))
+        copy_on_one_thread(torch.frombuffer(elements, dtype=dtype).view(tuple(extent)), target[part])
 
     return Box(number, offset, target.shape, dtype.itemsize, deliver)
 
