@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional, Union
 import accelerate.utils.fsdp_utils as _fsdp
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from transformers import TrainerCallback
 
 import cairn
@@ -74,9 +75,12 @@ def _with_cairn(original: Callable) -> Callable:
 
     @functools.wraps(original)
     def function(*positional: Any, **named: Any) -> Any:
-        if (other := _other_format(parameters.bind(*positional, **named).arguments)) is not None:
+        arguments = parameters.bind(*positional, **named).arguments
+        if (other := _other_format(arguments)) is not None:
             logger.warning("%s: not with Cairn, because %s", original.__name__, other)
             return original(*positional, **named)
+        if original.__name__ == "load_fsdp_optimizer":
+            get_optimizer_state_dict(arguments["model"], arguments["optimizer"])  # makes the states: accelerate's call under FSDP1 loads none
         torchs = {name: getattr(dcp, name) for name in ("FileSystemWriter", "FileSystemReader", "save", "load")}
 
         def as_torchs(do: Callable) -> Callable:
@@ -102,11 +106,12 @@ def _called(names: dict, do: Callable, *positional: Any, **named: Any) -> Any:
 
 
 def _other_format(arguments: dict) -> Optional[str]:
-    """Why accelerate does not use torch.distributed.checkpoint with FSDP2's tensors here; None where it does."""
+    """Why accelerate does not use torch.distributed.checkpoint here, or Cairn cannot; None where both do."""
     plugin = arguments["fsdp_plugin"]
     kind = getattr(plugin.state_dict_type, "name", plugin.state_dict_type)
-    if plugin.fsdp_version != 2:
-        return "this is FSDP1; set FSDP's version to 2"
+    strategy = str(getattr(plugin.reshard_after_forward, "name", ""))
+    if strategy.lstrip("_").startswith("HYBRID"):
+        return f"FSDP1's {strategy} does not say which ranks hold the same; set FSDP's version to 2"
     if kind != "SHARDED_STATE_DICT":
         return f"FSDP's state_dict_type is {kind}; set SHARDED_STATE_DICT"
     return None if arguments.get("use_dcp", True) else "use_dcp is False"
@@ -120,7 +125,7 @@ class _Place(str):
 
 
 def _save(state_dict: dict, storage_writer: _Place, planner: Any) -> None:
-    """As accelerate calls dcp.save. FSDP2's tensors say who writes them: DCP's planner and its collectives are not needed."""
+    """As accelerate calls dcp.save. FSDP's tensors say who writes them: DCP's planner and its collectives are not needed."""
     cairn.torch.save(state_dict, storage_writer, step_of(storage_writer))
 
 

@@ -155,22 +155,23 @@ def other_format(rank, world, directory):
     assert os.path.isfile(f"{directory}/full/checkpoint-2/pytorch_model_fsdp.bin")
 
 
-def loop(rank, world, directory):
-    """accelerate by itself: save_state, two steps, load_state, the same two steps; and what DCP wrote before."""
-    join(rank, world, directory, "loop")
-    cairn.hf.patch()
+def accelerated(version, model, **settings):
+    """accelerate by itself: its Accelerator, the prepared model, and what trains it on the samples, four at a time, from number `begin` on."""
     torch.manual_seed(0)
-    model, layer = gpt2()
-    plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, state_dict_type="SHARDED_STATE_DICT", auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=[layer]
-    )
-    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    batches = [torch.stack([sample["input_ids"] for sample in samples()[at : at + 4]]) for at in range(0, 16, 4)]
+    made, layer = model()
+    kind = {"state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": [layer]}
+    accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=version, **kind, **settings))
+    if version == 1:  # compares it with "cpu"; accelerate says "cpu:0"
+        accelerate.state.PartialState._shared_state["device"] = accelerate.state.AcceleratorState._shared_state["device"] = torch.device("cpu")
+        model = accelerator.prepare(made)
+        optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    else:
+        model, optimizer = accelerator.prepare(made, torch.optim.AdamW(made.parameters(), lr=1e-3))
 
-    def train(some):
+    def train(begin, end):
         losses = []
-        for batch in some:
+        for at in range(begin, end, 4):
+            batch = torch.stack([sample["input_ids"] for sample in samples()[at : at + 4]])
             loss = model(input_ids=batch, labels=batch).loss
             accelerator.backward(loss)
             optimizer.step()
@@ -178,19 +179,43 @@ def loop(rank, world, directory):
             losses.append(loss.item())
         return losses, digests(model.state_dict())
 
-    before = train(batches[:2])[1]
+    return accelerator, model, train
+
+
+def fsdp1(rank, world, directory):
+    """Its shards are ShardedTensors. Once more in new processes: from the save."""
+    again = os.path.isdir(f"{directory}/fsdp1_3")
+    join(rank, world, directory, f"fsdp1-{again}")
+    cairn.hf.patch()
+    accelerator, _, train = accelerated(1, llama, use_orig_params=True)
+    if again:
+        accelerator.load_state(f"{directory}/fsdp1_3")
+        assert list(train(12, 24)) == kept(directory, "fsdp1", rank)  # without the moments it is not; so accelerate resumes with DCP
+        return
+    train(0, 12)
+    accelerator.save_state(f"{directory}/fsdp1_3")
+    assert os.path.isdir(f"{directory}/fsdp1_3/optimizer_0/step-00000003")
+    keep(directory, "fsdp1", rank, train(12, 24))
+
+
+def loop(rank, world, directory):
+    """accelerate by itself: save_state, two steps, load_state, the same two steps; and what DCP wrote before."""
+    join(rank, world, directory, "loop")
+    cairn.hf.patch()
+    accelerator, model, train = accelerated(2, gpt2)
+    before = train(0, 8)[1]
     accelerator.save_state(f"{directory}/state_2")
     assert os.path.isdir(f"{directory}/state_2/optimizer_0/step-00000002")
-    first = train(batches[2:])
+    first = train(8, 16)
     accelerator.load_state(f"{directory}/state_2")
     assert digests(model.state_dict()) == before
-    assert train(batches[2:]) == first
+    assert train(8, 16) == first
     cairn.hf.unpatch()
     cairn.hf.unpatch()
     accelerator.save_state(f"{directory}/dcp_3")
     assert os.path.isfile(f"{directory}/dcp_3/pytorch_model_fsdp_0/.metadata")
     cairn.hf.patch()
-    train(batches[:1])
+    train(0, 4)
     accelerator.load_state(f"{directory}/dcp_3")
     assert digests(model.state_dict()) == first[1]
 
@@ -206,6 +231,8 @@ def refuses(rank, world, directory):
     else:
         raise AssertionError("patched what it does not know")
     fsdp_utils.save_fsdp_optimizer = original
+    hybrid = FullyShardedDataParallelPlugin(fsdp_version=1, reshard_after_forward="HYBRID_SHARD", state_dict_type="SHARDED_STATE_DICT")
+    assert "which ranks hold the same" in cairn.hf._other_format({"fsdp_plugin": hybrid})
     assert cairn.hf.step_of("/a/run-3/checkpoint-500/optimizer_0") == 500
     assert cairn.hf.step_of("/a/checkpoint_12/pytorch_model_fsdp_0") == 12
     assert cairn.hf.step_of("/a/best/optimizer_0") == 0

@@ -38,6 +38,11 @@ class HfTest(ranks.RanksCase):
     def test_3_accelerate_by_itself(self):
         self.run_ranks("loop", 2)
 
+    def test_3_fsdp1(self):
+        self.run_ranks("fsdp1", 2)
+        self.run_ranks("fsdp1", 2)
+        cairn.run(["verify", f"{self.directory}/fsdp1_3/optimizer_0"], capture=True)
+
     def test_4_what_it_does_not_do(self):
         self.run_ranks("other_format", 2)
         self.run_ranks("refuses", 1)

@@ -557,6 +557,17 @@ class RoundTripTest(ProcessTest):
         loaded = self.round_trip({"a": torch.ones(9000), "b": torch.ones(9000), "c": 3}, {"a": torch.zeros(9000)})
         self.assertEqual((loaded["a"].sum(), list(loaded)), (9000, ["a"]))
 
+    def test_a_dict_that_is_empty_here_and_was_not_is_named(self):
+        weight = torch.nn.Parameter(torch.ones(30))
+        stepped, fresh = torch.optim.AdamW([weight]), torch.optim.AdamW([weight])
+        weight.grad = torch.ones(30)
+        stepped.step()
+        saved = cairn.torch.save({"optim": stepped.state_dict(), "none": {"at": {}}}, self.directory, 7)
+        with self.assertRaisesRegex(cairn.torch.LoadMismatch, r"\n  optim\.state: 3 values were saved in it, and here it is empty"):
+            cairn.torch.load({"optim": fresh.state_dict(), "none": {"at": {}}}, saved.step_dir)
+        cairn.torch.load({"optim": fresh.state_dict()}, saved.step_dir, strict=False)
+        cairn.torch.load({}, saved.step_dir)
+
     def test_what_does_not_fit_is_named_with_both_sides(self):
         saved = cairn.torch.save({"m": {"w": torch.ones(30, 100), "b": torch.ones(5)}, "step": 1}, self.directory, 7)
         wrong = {"m": {"w": torch.zeros(30, 101), "b": torch.zeros(5, dtype=torch.bfloat16), "new": 0}, "step": torch.ones(1)}
@@ -808,6 +819,12 @@ class RanksTest(ranks.RanksCase):
                 self.run_ranks("load_all", world)
         for name in ("fsdp", "hsdp", "tp_fsdp", "whole"):
             cairn.run(["verify", f"{self.directory}/{name}"], capture=True)
+
+    def test_fsdp1(self):
+        self.run_ranks("fsdp1", 2)
+        self.run_ranks("fsdp1", 3)
+        cairn.run(["verify", f"{self.directory}/fsdp1"], capture=True)
+        self.run_ranks("hybrid_fsdp1", 4)
 
     def test_torch_distributed_checkpoint(self):
         self.run_ranks("with_dcp", 4)

@@ -17,9 +17,11 @@ import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # noqa: E402
+from torch.distributed._shard.sharded_tensor import ShardedTensor  # noqa: E402
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard  # noqa: E402
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 
@@ -192,6 +194,50 @@ def load_all(rank, world, directory):
         assert state["step"] == 2
         job.load_state_dict(state)
         assert job.schedule.last_epoch == (0 if name == "tp_fsdp" else 2)
+
+
+def fsdp1(rank, world, directory):
+    """Its ShardedTensors: two ranks save, three load."""
+    join(rank, world, directory, f"fsdp1-{world}")
+    torch.manual_seed(world)
+    wrap = ModuleWrapPolicy({Block})
+    model = FullyShardedDataParallel(Model(), auto_wrap_policy=wrap, device_id=torch.device("cpu"), use_orig_params=world == 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    Training(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5), rank).train(2)
+    state, file = dict(zip(("model", "optim"), get_state_dict(model, optimizer))), f"{directory}/fsdp1.pt"
+    if world == 2:
+        assert isinstance(state["model"]["embed.weight"], ShardedTensor)
+        cairn.torch.save(state, f"{directory}/fsdp1", 2, deadline=60)
+    else:
+        assert cairn.torch.load(state, f"{directory}/fsdp1") == 2
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+    whole = dict(zip(("model", "optim"), get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))))
+    if rank == 0 and world == 2:
+        keep(whole, rank, file)
+    elif rank == 0:
+        compare(whole, file)
+
+
+def hybrid_fsdp1(rank, world, directory):
+    """A ShardedTensor does not say which other ranks hold the same: refused, with what to say."""
+    join(rank, world, directory, "hybrid")
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    both = (groups[rank // 2], groups[2 + rank % 2])
+    model = FullyShardedDataParallel(
+        Block(), process_group=both, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_id=torch.device("cpu"), use_orig_params=True
+    )
+    state = get_model_state_dict(model)
+    try:
+        cairn.torch.save(state, f"{directory}/hybrid", 1, deadline=60)
+    except Exception as error:
+        assert "overlaps" in str(error) and "HYBRID_SHARD" in str(error), error
+    else:
+        raise AssertionError("a step that holds its tensors twice was committed")
+    saved = cairn.torch.save(state, f"{directory}/hybrid", 1, deadline=60, replicas=lambda name: dist.get_process_group_ranks(both[1]))
+    before = state["up.weight"].local_shards()[0].tensor.clone()
+    state["up.weight"].local_shards()[0].tensor.zero_()
+    cairn.torch.load(state, saved.step_dir)
+    assert before.any() and torch.equal(state["up.weight"].local_shards()[0].tensor, before)
 
 
 def with_dcp(rank, world, directory):

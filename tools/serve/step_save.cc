@@ -33,8 +33,10 @@ std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", ran
 // A hole or an overlap comes of a tensor that ranks hold otherwise than the rule of who writes it supposes.
 Status UncoveredTensor(const Status& why) {
   if (why.kind() != StatusKind::kCorrupt) return why;
-  return InvalidArgument("{}; a plain tensor that only some ranks hold wants replicas=, which names them",
-                         why.message());
+  return InvalidArgument(
+      "{}; replicas= names the ranks that hold the same, where a plain tensor is on some ranks alone and for "
+      "HYBRID_SHARD of FSDP1",
+      why.message());
 }
 
 }  // namespace
