@@ -62,7 +62,8 @@ def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bo
     """Fills `state_dict` in place from a checkpoint, and returns its step. Ranks and their meshes may differ from those that saved.
 
     path: a step's or a run's directory (its newest whole step), or a checkpoint of another system that Cairn reads. Tensors must have the saved
-    shape, and the saved type unless `cast`. Each name must be in the checkpoint, unless strict=False; the checkpoint may have more.
+    shape, and the saved type unless `cast`. Each name must be in the checkpoint, unless strict=False; the checkpoint may have more,
+    but not where a dict is empty here: an optimizer that never stepped has no states to fill.
     Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
     """
     with CairnReader(path, allow_pickle) as reader, warnings.catch_warnings():

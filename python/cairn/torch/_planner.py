@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 import torch
@@ -92,7 +93,8 @@ _recipes = _Recipes()
 class CairnLoadPlanner(DefaultLoadPlanner):
     """Plans a load; objects come without a pickle between. One error names all that does not fit.
 
-    strict: every name of the state dict must be in the checkpoint. cast: a tensor may have another type than the saved one.
+    strict: every name of the state dict must be in the checkpoint, and no dict may be empty that was saved with something in it, as that of
+    an optimizer is before its first step. cast: a tensor may have another type than the saved one.
     """
 
     def __init__(self, strict: bool = True, cast: bool = False):
@@ -104,6 +106,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
             raise ValueError("set_up_planner comes first, with the metadata of the checkpoint")
         saved = metadata.state_dict_metadata
         faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
+        if not self.allow_partial_load:
+            faults += _lost(set(_empty_dicts(self.original_state_dict)), (metadata.planner_data or {}).values())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
         return create_default_local_load_plan(self.state_dict, metadata, not self.allow_partial_load)
@@ -127,6 +131,23 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         for part in path[:-1]:
             container = container[_key(container, part)]
         container[_key(container, path[-1])] = value
+
+
+def _empty_dicts(container: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Flat names have no trace of them."""
+    if isinstance(container, Mapping):
+        if path and not container:
+            yield path
+        for key, value in container.items():
+            yield from _empty_dicts(value, (*path, str(key)))
+
+
+def _lost(empty: set, saved: Iterable[tuple]) -> list[str]:
+    """saved: paths of values. Names the dicts that were not empty."""
+    begins = (tuple(map(str, path[:length])) for path in saved for length in range(1, len(path)))
+    counts = Counter(begin for begin in begins if begin in empty)
+    made = "get_optimizer_state_dict of torch.distributed.checkpoint.state_dict makes what an optimizer has only after its first step"
+    return [f"{'.'.join(path)}: {count} values were saved in it, and here it is empty; {made}" for path, count in sorted(counts.items())]
 
 
 def _key(container: Any, part: Any) -> Any:
