@@ -83,12 +83,12 @@ class Helper:
         if self._dropped and do != "close":
             self._close_dropped()
         number = self.next_number()
+        message = _encoded({"id": number, "do": do, **fields})
         future: Future = Future()
         with self._state:
             if self._death is not None:
                 raise self._death
             self._waiting[number] = (future, on_event)
-        message = json.dumps({"id": number, "do": do, **fields}, allow_nan=False, separators=(",", ":")).encode()
         try:
             with self._sending:
                 _send(self._socket, message, tail, fds)
@@ -163,6 +163,15 @@ class Helper:
             future.set_exception(self._death)
         with self._sending:
             self._socket.close()
+
+
+def _encoded(message: dict) -> bytes:
+    """As JSON. Raises ValueError for a name or a path that is not Unicode, which the helper would take for a broken message."""
+    text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text[max(error.start - 40, 0) : error.end]!r}: not Unicode text") from None
 
 
 def _send(to: socket.socket, message: bytes, tail: bytes, fds: tuple) -> None:

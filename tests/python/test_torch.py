@@ -522,6 +522,15 @@ class RoundTripTest(ProcessTest):
         loaded = self.round_trip(state, {**into, "step": 0, "none": 1, "tuple": 0, "order": {"z": 0, "a": 0, "m": 0}})
         self.assertTrue(same(loaded, state))
 
+    def test_many_values_at_the_top_are_a_few_files(self):
+        state = {f"{number}": torch.full((4,), float(number)) for number in range(200)} | {"ü": 3}
+        planner = cairn.torch.CairnPlanner()
+        planner.set_up_planner(state)
+        groups = planner.layout().groups
+        self.assertLessEqual(len(groups), 16)
+        self.assertEqual(sum(len(group.values) for group in groups.values()), 201)
+        self.round_trip(state, zeros_like(state))
+
     def test_an_optimizers_own_keys_are_numbers(self):
         model = torch.nn.Linear(60, 60)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -592,9 +601,12 @@ class RoundTripTest(ProcessTest):
             (torch.ones(3, dtype=torch.complex128), "model.w: torch.complex128 is not a type"),
             (torch.eye(50).to_sparse(), "model.w: a torch.sparse_coo tensor"),
             (lambda: 0, "model.w: a function that neither"),
+            ({"\ud800": 1}, "\\ud800': not Unicode text"),
         ]:
             with self.assertRaisesRegex((TypeError, ValueError), re.escape(text)):
                 cairn.torch.save({"model": {"w": value}}, self.directory, 1)
+        with self.assertRaisesRegex(ValueError, "not Unicode text"):
+            cairn.torch.save({}, f"{self.directory}/\udcff", 1)
         with self.assertRaises(FileNotFoundError):
             cairn.torch.load({}, self.directory)  # nothing was left of them
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -17,12 +18,14 @@ from cairn.torch._objects import encode, encode_tensor
 from cairn.torch._ownership import Ownership
 
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
+GROUPS = 16  # of a layout at most: each is a file of a save
 
 
 @dataclasses.dataclass
 class Layout:
     """tensors: as the request "plan" has them. names: of all objects. sources: (FQN, local tensor) of all pieces, in their order.
-    groups: what else there is, by the first component of its name: ranks with an equal group share its bytes."""
+    groups: what else there is, by the first component of its name (by its CRC-32, where there are many): ranks with an equal group share its
+    bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
@@ -61,6 +64,7 @@ class Recipe:
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
         self._others: list = []  # (item, path) of everything else
+        self._group_of: dict = {}  # of the first component of a path
         numbers: dict = {}
         mappings = _private.mappings(planner)
         for item in items:
@@ -70,8 +74,12 @@ class Recipe:
                 _check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
                 self._others.append((item, path))
+                first = _first(item.index.fqn, path)
+                self._group_of[first] = first
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
+        if len(self._group_of) > GROUPS:
+            self._group_of = {first: str(zlib.crc32(first.encode(errors="surrogatepass")) % GROUPS) for first in self._group_of}
         self._names = [item.index.fqn for item, _ in self._others]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
 
@@ -92,7 +100,8 @@ class Recipe:
         layout = Layout(self._tensors, self._names)
         layout.sources = [(item.index.fqn, planner.resolve_data(item).detach()) for item in self._written]
         for item, path in self._others:
-            _add_object(layout, item.index.fqn, path, _entry(item, planner))
+            group = layout.groups.setdefault(self._group_of[_first(item.index.fqn, path)], Group())
+            _add_object(group, item.index.fqn, path, _entry(item, planner))
         return layout
 
 
@@ -116,10 +125,13 @@ def _is_small(item: WriteItem, data: TensorWriteData) -> bool:
     return plain_and_small or data.size.numel() == 0
 
 
-def _add_object(layout: Layout, fqn: str, path: list, entry: dict) -> None:
+def _first(fqn: str, path: list) -> str:
+    return str(path[0]) if len(path) > 1 else fqn.partition(".")[0]
+
+
+def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
     if path != [fqn]:
         entry["path"] = path
-    group = layout.groups.setdefault(str(path[0]) if len(path) > 1 else fqn.partition(".")[0], Group())
     if "pickle" in entry:
         entry["pickle"] = group.put(entry["pickle"])
     if "tensor" in entry:
