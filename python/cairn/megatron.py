@@ -320,22 +320,30 @@ if _VERSION < (0, 17):
     _register()
 
 
+def split_options(options: dict) -> tuple[dict, dict]:
+    """Those of CairnSaveStrategy, and those of CairnLoadStrategy. Raises TypeError for others."""
+    unknown = sorted(options.keys() - {"compress", "deadline", "allow_pickle"})
+    if unknown:
+        raise TypeError(f"not an option of cairn.megatron: {', '.join(unknown)}")
+    reading = {name: value for name, value in options.items() if name == "allow_pickle"}
+    return {name: value for name, value in options.items() if name not in reading}, reading
+
+
 def patch(**options: Any) -> None:
     """Lets Megatron-LM's training save and load with Cairn: call it before `pretrain`. With ``--ckpt-format torch_dist``, the default.
 
-    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy.
+    options: compress and deadline of CairnSaveStrategy, allow_pickle of CairnLoadStrategy. Raises TypeError for others.
     """
     from megatron.training import checkpointing
 
-    reading = {name: options.pop(name) for name in ("allow_pickle",) if name in options}
+    writing, reading = split_options(options)
 
     def saving(*args: Any, **kwargs: Any) -> CairnSaveStrategy:
-        return CairnSaveStrategy(**options)
+        return CairnSaveStrategy(**writing)
 
     def loading(*args: Any, **kwargs: Any) -> CairnLoadStrategy:
         return CairnLoadStrategy(**reading)
 
-    CairnSaveStrategy(**options)  # unknown ones are said here
     if _VERSION < (0, 17):
         checkpointing.get_default_save_sharded_strategy = saving
         checkpointing.get_default_load_sharded_strategy = loading
