@@ -171,11 +171,15 @@ def unbroken(rank, world, directory):
 
 
 def save_as_megatron(training, run):
+    fork_results_queue()
+    training.save(run, ("torch_dist", 1))
+
+
+def fork_results_queue():
+    """Megatron would spawn a process for this queue, which imports all of the above once more for each rank."""
     from multiprocessing import get_context
 
-    # Megatron would spawn a process for this queue, which imports all of the above once more for each rank.
     writer.filesystem_async._results_queue = get_context("fork").Manager().Queue()
-    training.save(run, ("torch_dist", 1))
 
 
 def resumed(rank, world, directory):

@@ -1,0 +1,114 @@
+"""What the ranks of test_bridge.py's jobs run: CASE(rank, world, directory). `job.train` is Megatron Bridge's own `pretrain` where
+CAIRN_BRIDGE_SOURCE says where that is, and a training over a stand-in of its seam otherwise."""
+
+import os
+import pathlib
+import signal
+
+import torch
+
+if REAL := bool(os.environ.get("CAIRN_BRIDGE_SOURCE")):
+    import bridge_real as job
+else:
+    import bridge_stand_in as job
+
+import cairn.bridge  # noqa: E402
+import cairn.megatron  # noqa: E402
+from cairn.torch import NotSupported, SaveFailed  # noqa: E402
+from megatron_cases import check_equal, refused  # noqa: E402
+
+TRACKER = "latest_checkpointed_iteration.txt"
+NAME = "cairn.bridge.CairnCheckpointManager"
+
+
+def keep(name, rank, directory, result):
+    torch.save(result, f"{directory}/{name}-after-{rank}.pt")
+
+
+def check_same(rank, directory, result):
+    """As the unbroken training: each loss, and all tensors at the end."""
+    expected = torch.load(f"{directory}/whole-after-{rank}.pt", weights_only=False)
+    assert result["losses"] == {step: expected["losses"][step] for step in result["losses"]}, (result["losses"], expected["losses"])
+    assert set(result["losses"]) == {4, 5, 6}, set(result["losses"])
+    check_equal(result["tensors"], expected["tensors"])
+
+
+def whole(rank, world, directory):
+    cairn.bridge.patch()
+    keep("whole", rank, directory, job.train(rank, world, f"{directory}/whole"))
+
+
+def first_half(rank, world, directory):
+    cairn.bridge.patch()
+    job.train(rank, world, f"{directory}/halves", 3)
+
+
+def second_half(rank, world, directory):
+    cairn.bridge.patch()
+    check_same(rank, directory, job.train(rank, world, f"{directory}/halves", fully_parallel_load=True))
+
+
+def first_half_beside(rank, world, directory):
+    cairn.bridge.patch()
+    job.train(rank, world, f"{directory}/beside", 3, async_save=True, fully_parallel_save=False)
+
+
+def second_half_beside(rank, world, directory):
+    cairn.bridge.patch()
+    check_same(rank, directory, job.train(rank, world, f"{directory}/beside", async_save=True))
+
+
+def before(rank, world, directory):
+    """By Bridge's own manager."""
+    job.train(rank, world, f"{directory}/before", 3, cairn=False)
+
+
+def after(rank, world, directory):
+    cairn.bridge.patch()
+    check_same(rank, directory, job.train(rank, world, f"{directory}/before"))
+
+
+def back(rank, world, directory):
+    """Bridge's own manager, in a process that called `patch`, continues from what Cairn saved."""
+    cairn.bridge.patch()
+    check_same(rank, directory, job.train(rank, world, f"{directory}/back", cairn=False))
+
+
+def dies(rank, world, directory):
+    """Rank 1 is killed in the save of the sixth iteration, before it has handed over what it has."""
+    cairn.bridge.patch(deadline=20)
+    if rank == 1:
+        cairn.megatron.stage = lambda layout: os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        job.train(rank, world, f"{directory}/torn", async_save=True)
+    except SaveFailed as error:
+        assert "rank 1" in str(error), error
+    except RuntimeError as error:  # a collective of Megatron's heard of it first
+        assert "Connection" in str(error) or "peer" in str(error), error
+    else:
+        raise AssertionError("an iteration without rank 1's part was committed")
+    os._exit(0)  # gloo's end would wait for rank 1
+
+
+def after_death(rank, world, directory):
+    """It continues from the iteration before, and saves over what is left of the torn one."""
+    assert pathlib.Path(directory, "torn", TRACKER).read_text() == "3"
+    assert not os.path.exists(f"{directory}/torn/iter_0000006/metadata.json")
+    cairn.bridge.patch()
+    check_same(rank, directory, job.train(rank, world, f"{directory}/torn"))
+    assert pathlib.Path(directory, "torn", TRACKER).read_text() == "6"
+
+
+def says(rank, world, directory):
+    from megatron.bridge.training import checkpointing
+
+    refused(TypeError, "compres", lambda: cairn.bridge.patch(compres=True))
+    config = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME)
+    if not REAL or hasattr(checkpointing, "_validate_target_prefix"):  # from 0.5.1 on
+        refused(Exception, "allowlist", lambda: checkpointing.create_checkpoint_manager(config))
+    cairn.bridge.patch()
+    manager = checkpointing.create_checkpoint_manager(config)
+    assert type(manager) is cairn.bridge.CairnCheckpointManager
+    assert manager.checkpointing_context.keys() <= {"load_strategy"}, manager.checkpointing_context
+    config.ckpt_format = "fsdp_dtensor"
+    refused(NotSupported, "fsdp_dtensor", lambda: checkpointing.create_checkpoint_manager(config))

@@ -1,0 +1,77 @@
+"""`cairn.bridge`: trainings that Megatron Bridge saves through its manager continue bit by bit, also from what Bridge itself saved.
+
+PyPI has no Megatron Bridge with a manager, so the cases run over a stand-in of the seam, bridge_stand_in.py. With the real one they run where
+CAIRN_BRIDGE_SOURCE names the directories that Python imports it from, separated by colons: `src` of Megatron-Bridge, the Megatron-LM that it
+pins, and whatever else they import. The ranks' whole training is then Bridge's `pretrain`, on the CPU (bridge_real.py).
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = os.environ.get("CAIRN_BRIDGE_SOURCE", "")
+PLACES = [*filter(None, SOURCE.split(os.pathsep)), str(ROOT / "tests/python"), str(ROOT / "python")]
+sys.path[:0] = PLACES
+
+if SOURCE and __name__ == "__mp_main__":  # a process that Megatron starts beside a rank
+    import bridge_real  # noqa: F401
+
+import cairn  # noqa: E402
+import ranks  # noqa: E402
+
+
+class BridgeTest(ranks.RanksCase):
+    cases = "bridge_cases"
+
+    @classmethod
+    def setUpClass(cls):
+        os.environ["PYTHONPATH"] = os.pathsep.join(PLACES)
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        super().setUpClass()
+        cls.run_ranks(cls(), "whole", 2)
+
+    def test_1_a_training_continues_bit_by_bit(self):
+        self.run_ranks("first_half", 2)
+        self.assertLess({"common.pt", "metadata.json", "step-00000003"}, set(os.listdir(f"{self.directory}/halves/iter_0000003")))
+        self.assertRegex(cairn.run(["verify", f"{self.directory}/halves"], capture=True).stdout, "iter_0000003/step-00000003: good")
+        for copy in ("back", "torn"):
+            shutil.copytree(f"{self.directory}/halves", f"{self.directory}/{copy}")
+        self.run_ranks("second_half", 2)
+        self.run_ranks("back", 2)
+
+    def test_2_beside_the_training(self):
+        self.run_ranks("first_half_beside", 2)
+        self.run_ranks("second_half_beside", 2)
+
+    def test_3_from_what_bridge_itself_saved(self):
+        self.run_ranks("before", 2)
+        self.run_ranks("after", 2)
+
+    def test_4_a_rank_that_dies_leaves_the_iteration_of_before(self):
+        self.run_ranks("dies", 2, killed=(1,))
+        self.run_ranks("after_death", 2)
+
+    def test_5_what_is_refused(self):
+        self.run_ranks("says", 1)
+
+
+@unittest.skipIf(SOURCE, "the real one is its own version")
+class OldBridgeTest(BridgeTest):
+    """As up to 0.5, whose loads ask Megatron for their strategy."""
+
+    @classmethod
+    def setUpClass(cls):
+        os.environ["BRIDGE_STAND_IN"] = "0.5"
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        del os.environ["BRIDGE_STAND_IN"]
+
+
+if __name__ == "__main__":
+    unittest.main()
