@@ -154,7 +154,7 @@ become(os.environ.get("BRIDGE_STAND_IN", "0.6"))
 
 
 def train(rank, world, run, until=6, cairn=True, **checkpoint):
-    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`, which is made. Returns what each rank has."""
+    """Iterations up to `until`, with a save after each third, from the newest one of the directory `run`. Returns what each rank has."""
     config = CheckpointConfig(run, run, **checkpoint)
     if cairn:
         config.custom_manager_class = "cairn.bridge.CairnCheckpointManager"
