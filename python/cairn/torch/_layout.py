@@ -21,11 +21,13 @@ SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. names: of all objects. sources: (FQN, local tensor) of all pieces, in their order.
-    groups: what else there is, by the first component of its name: ranks with an equal group share its bytes."""
+    """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
+    sources: (FQN, local tensor) of all pieces, in their order. groups: what else there is, by the first component of its name:
+    ranks with an equal group share its bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
+    small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     groups: dict = dataclasses.field(default_factory=dict)
 
@@ -73,23 +75,23 @@ class Recipe:
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
         self._names = [item.index.fqn for item, _ in self._others]
+        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in self._others if item.tensor_data is not None]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
 
     def _add_tensor(
         self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
     ) -> None:
-        fqn, chunk, dtype = item.index.fqn, data.chunk, data.properties.dtype
+        fqn, chunk = item.index.fqn, data.chunk
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
-            described = {"fqn": fqn, "dtype": NAME_OF[dtype], "shape": list(data.size), "pieces": []}
-            self._tensors.append({**described, "path": path} if path != [fqn] else described)
+            self._tensors.append({**_described(fqn, data, path), "pieces": []})
         if math.prod(chunk.sizes) and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
             self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
             self._written.append(item)
 
     def layout(self, planner: SavePlanner) -> Layout:
         """Of the state dict that the planner has now."""
-        layout = Layout(self._tensors, self._names)
+        layout = Layout(self._tensors, self._names, self._small)
         layout.sources = [(item.index.fqn, planner.resolve_data(item).detach()) for item in self._written]
         for item, path in self._others:
             _add_object(layout, item.index.fqn, path, _entry(item, planner))
@@ -134,6 +136,11 @@ def _entry(item: WriteItem, planner: Any) -> dict:
     if _private.looks_up(planner):
         return encode(_private.look_up(planner, item), item.index.fqn)
     return {"pickle": planner.resolve_data(item).getvalue()}
+
+
+def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
+    described = {"fqn": fqn, "dtype": NAME_OF[data.properties.dtype], "shape": list(data.size)}
+    return {**described, "path": path} if path != [fqn] else described
 
 
 def _check(fqn: str, tensor: Any) -> None:
