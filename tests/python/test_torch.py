@@ -5,6 +5,7 @@ import copy
 import errno
 import gc
 import io
+import itertools
 import json
 import math
 import os
@@ -584,6 +585,9 @@ class RoundTripTest(ProcessTest):
         ]:
             with self.assertRaisesRegex((TypeError, ValueError), re.escape(text)):
                 cairn.torch.save({"model": {"w": value}}, self.directory, 1)
+        for key, value in itertools.product(("nul\0", "\ud800", ""), (torch.ones(3), torch.ones(3000))):
+            with self.assertRaisesRegex(ValueError, "no name that a step can hold"):
+                cairn.torch.save({"model": {key: value, "w": torch.ones(3)}}, self.directory, 1)
         with self.assertRaises(FileNotFoundError):
             cairn.torch.load({}, self.directory)  # nothing was left of them
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 from cairn.torch._dtypes import NAME_OF
-from cairn.torch._objects import encode, encode_tensor
+from cairn.torch._objects import encode, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership
 
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
@@ -68,6 +68,7 @@ class Recipe:
         for item in items:
             path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
             data = item.tensor_data
+            _check_name(item.index.fqn, path, data is not None)
             if data is not None:
                 _check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
@@ -141,6 +142,13 @@ def _entry(item: WriteItem, planner: Any) -> dict:
 def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
     described = {"fqn": fqn, "dtype": NAME_OF[data.properties.dtype], "shape": list(data.size)}
     return {**described, "path": path} if path != [fqn] else described
+
+
+def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
+    """A step with such a key in it could not be read."""
+    for text in (fqn, *(part for part in path if isinstance(part, str))):
+        if (of_tensor and not text) or "\0" in text or not is_unicode(text):
+            raise ValueError(f"{fqn!r}: its key {text!r} is no name that a step can hold (empty, with a NUL, or not Unicode); rename it")
 
 
 def _check(fqn: str, tensor: Any) -> None:
