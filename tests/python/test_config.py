@@ -202,6 +202,76 @@ class ConfigTest(unittest.TestCase):
         self.refused(run, "several models, behind 'ema.', 'model.'.*--allow", self.config("llama"))
         self.strip("llama", run, "one-of-several", "--allow", "ema.*")
 
+    def test_a_tensor_of_another_module_fills_no_place(self):
+        """"reward.norm.weight" ends as the model's norm does, which is not there."""
+        state = dict(self.trained["llama"][0].state_dict())
+        other = torch.full_like(state.pop("model.norm.weight"), 9)
+        for number, value in enumerate(({"model": {**state, "reward.norm.weight": other}}, {"model": state, "reward": {"norm.weight": other}})):
+            run = self.directory / f"filled-{number}"
+            cairn.torch.save(value, run, step=1)
+            self.refused(run, "several models, behind '.*--allow", self.config("llama"))
+
+    def save_both(self, state, name):
+        """With cairn.torch, tensors with and beside the objects, and with DCP."""
+        with mock.patch.object(_layout, "SMALL", 2048):
+            cairn.torch.save(state, self.directory / f"{name}-cairn", step=1)
+        dcp.save(state, checkpoint_id=self.directory / f"{name}-dcp", no_dist=True)
+        return self.directory / f"{name}-cairn", self.directory / f"{name}-dcp"
+
+    def test_two_optimizers_of_one_model(self):
+        """Each has a group 0."""
+        model, _ = self.trained["llama"]
+        parameters = dict(model.named_parameters())
+        optimizers = {}
+        for name, lr in (("muon", 0.5), ("adam", 0.25)):
+            mine = [p for n, p in parameters.items() if ("proj" in n) == (name == "muon")]
+            optimizers[name] = get_optimizer_state_dict(model, torch.optim.SGD(mine, lr=lr))
+        for run in self.save_both({"model": model.state_dict(), "optim": optimizers}, "two"):
+            with cairn.open(run, config=self.config("llama")) as checkpoint:
+                groups = {group["lr"]: group["params"] for group in checkpoint.state["param_groups"]}
+                self.assertEqual(sorted(groups), [0.25, 0.5])
+                self.assertEqual(sorted(groups[0.25] + groups[0.5]), sorted(checkpoint.keys()))
+                self.assertTrue(all(".attention." in name or ".mlp." in name for name in groups[0.5]), groups[0.5])
+
+    def test_two_models_each_with_its_optimizer(self):
+        """Their states have the same names too."""
+        one, other = self.trained["llama"], trained(MODELS["llama"], frozen=("embed_tokens",))
+        step_of(*other)
+        state = {}
+        for name, (model, optimizer) in (("critic", other), ("actor", one)):
+            state |= {name: model.state_dict(), f"{name}_optim": get_optimizer_state_dict(model, optimizer)}
+        wanted = {key: value["exp_avg"] for key, value in state["actor_optim"]["state"].items()}
+        for run in self.save_both(state, "actor-critic"):
+            self.refused(run, "several models, behind 'actor.', 'critic.'", self.config("llama"))
+            with cairn.open(run, config=self.config("llama"), allow=["critic*"]) as checkpoint:
+                found = checkpoint["layers.1.mlp.down.weight", "exp_avg"].numpy()
+                self.assertTrue(torch.equal(torch.from_numpy(found), wanted["model.layers.1.mlp.down_proj.weight"]))
+                self.assertEqual([len(group["params"]) for group in checkpoint.state["param_groups"]], [16, 5])
+            with self.assertRaisesRegex(ValueError, "several models, behind 'actor_optim.', 'critic_optim.'"):
+                cairn.open(run, config=self.config("llama"), allow=["critic.*"])
+
+    def test_a_head_of_another_module_leaves_the_models_names(self):
+        """Small tensors and large ones have their names of one state dict."""
+        model, _ = self.trained["llama"]
+        value = {"lm_head.weight": torch.zeros(1, 32)}
+        for run in self.save_both({"model": model.state_dict(), "value": value}, "value-head"):
+            self.refused(run, "several models, behind 'model.', 'value.'", self.config("llama"))
+            self.strip("llama", run, f"{run.name}-release", "--allow", "value.*")
+
+    def test_states_by_numbers(self):
+        model, optimizer = self.trained["llama"]
+        run = self.directory / "numbers"
+        cairn.torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, run, step=1)
+        self.refused(run, "go by numbers .*get_optimizer_state_dict.*--allow optimizer", self.config("llama"))
+        self.strip("llama", run, "numbers-release", "--allow", "optimizer")
+
+    def test_what_a_release_leaves_out_is_named(self):
+        run = self.directory / "scale"
+        cairn.torch.save({"model": {"a": torch.ones(3)}, "logit_scale": torch.tensor(2.5)}, run, step=1)
+        for verb, format in (("strip", "--format"), ("convert", "--to")):
+            said = self.cairn(verb, run, self.directory / f"scale-{verb}", format, "safetensors")
+            self.assertIn("left out: 1 tensors of the training that are none of a model or an optimizer: logit_scale", said)
+
     def test_a_head_that_is_not_tied_is_refused(self):
         state = {key: tensor.clone() for key, tensor in self.trained["qwen2"][0].state_dict().items()}
         state["lm_head.weight"][0, 0] += 1

@@ -11,6 +11,7 @@
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/step/partial_dir.h"
 #include "convert/foreign/account.h"
+#include "convert/foreign/config_model.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/output.h"
@@ -47,6 +48,14 @@ ordered_json ToJson(const CastCounts& counts) {
           {"nonfinite", counts.nonfinite}};
 }
 
+// What a state dict had beside model and optimizer.
+std::vector<std::string> TrainingTensors(const CheckpointSource& source) {
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : source.catalog().tensors)
+    if (tensor.role == Role::kTraining) names.push_back(tensor.spec.name);
+  return names;
+}
+
 ordered_json ToJson(const CheckpointSource& source, const StripResult& result, double seconds) {
   ordered_json tensors = ordered_json::array();
   for (const StrippedTensor& tensor : result.tensors) {
@@ -62,6 +71,7 @@ ordered_json ToJson(const CheckpointSource& source, const StripResult& result, d
           {"source_fingerprint", ToHex(result.source_fingerprint)},
           {"account", AccountOf(source)},
           {"states_left_out", NamesOfStatesAlone(source.catalog())},
+          {"training_left_out", TrainingTensors(source)},
           {"files", result.files},
           {"bytes_read", result.bytes_read},
           {"bytes_written", result.bytes_written},
@@ -120,6 +130,9 @@ void PrintStripText(const CheckpointSource& source, const StripOptions& options,
   if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
     PrintLine("left out: the optimizer's states of {} tensors that have no weight of that name, as {}",
               alone.size(), *alone.begin());
+  if (const auto names = TrainingTensors(source); !names.empty())
+    PrintLine("left out: {} tensors of the training that are none of a model or an optimizer: {}",
+              names.size(), SomeOf(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",

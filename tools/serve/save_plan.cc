@@ -51,7 +51,13 @@ Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) 
     }
     plan->tensors.push_back(std::move(tensor));
   }
+  const size_t large = plan->tensors.size();
+  for (const nlohmann::json& said : request.value("small", nlohmann::json::array())) {
+    CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(said));
+    plan->tensors.push_back(std::move(tensor));
+  }
   PlaceTensors(plan->tensors, request.value("names", std::vector<std::string>()));
+  plan->tensors.erase(plan->tensors.begin() + static_cast<std::ptrdiff_t>(large), plan->tensors.end());
   plan->table = EncodeTable(plan->tensors);
   if (pieces.empty()) return plan;
   for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);

@@ -149,9 +149,23 @@ Status StateDict::Close() {
   return OkStatus();
 }
 
-// The step of every parameter, where it is a number and the same.
-std::optional<double> StateDict::OneStep() const {
-  std::set<float> steps;
+std::set<std::string> StateDict::Optimizers() const {
+  std::vector<std::string_view> names;
+  for (const auto& [fqn, tensor] : tensors_) names.push_back(fqn);
+  for (const auto& [fqn, value] : values_) names.push_back(fqn);
+  return DcpOptimizers(names);
+}
+
+bool StateDict::OptimizersAreApart(const std::set<std::string>& optimizers) const {
+  for (const auto* tensors : {&tensors_, &small_})
+    for (const auto& [fqn, tensor] : *tensors)
+      if (IsToldApart(fqn, tensor.entry.spec.name, optimizers)) return true;
+  return false;
+}
+
+// The step of every parameter, where it is a number and the same. `plain`: those that are numbers of Python.
+std::optional<double> StateDict::OneStep(const std::set<double>& plain) const {
+  std::set<double> steps = plain;
   for (const Content& content : contents_) {
     if (content.entry.role != Role::kStep) continue;
     if (content.entry.dtype != Dtype::kF32 || content.bytes.size() != sizeof(float)) return std::nullopt;
@@ -165,19 +179,23 @@ std::optional<double> StateDict::OneStep() const {
 
 nlohmann::json StateDict::ManifestState() const {
   nlohmann::json state = nlohmann::json::object(), other = nlohmann::json::object();
+  const std::set<std::string> optimizers = Optimizers();
+  std::set<double> steps;
   DcpParamGroups groups;
   for (const auto& [fqn, value] : values_) {
     const nlohmann::json& said = value.second.value;
     if (!said.contains("json")) continue;
     const nlohmann::json plain = PlainValue(said["json"]);
     const auto path = PathTexts(said.value("path", nlohmann::json()));
+    const auto place = DcpStatePlace(fqn, optimizers);
     if (DcpParamGroups::IsOne(fqn, path))
       groups.Add(fqn, path, plain);
     else if (plain.is_number())
       other[fqn] = plain;
+    if (plain.is_number() && place && place->role == Role::kStep) steps.insert(plain.get<double>());
   }
-  groups.PutInto(state);
-  if (const auto step = OneStep()) {
+  groups.PutInto(state, OptimizersAreApart(optimizers));
+  if (const auto step = OneStep(steps)) {
     state["optimizer_step"] = static_cast<int64_t>(*step);
     state["one_optimizer_step"] = true;
   }

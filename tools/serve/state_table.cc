@@ -40,7 +40,8 @@ Result<StateTensor> DescribedTensor(const nlohmann::json& described) {
   if (!dtype) return Corrupt("tensor {}: its type {} is not one of the format's", tensor.fqn, type);
   tensor.entry.dtype = *dtype;
   const auto shape = described.value("shape", std::vector<uint64_t>());
-  if (tensor.fqn.empty() || tensor.fqn.size() > UINT16_MAX || shape.size() > kMaxRank)
+  const bool named = !tensor.fqn.empty() && tensor.fqn.find('\0') == std::string::npos;
+  if (!named || tensor.fqn.size() > UINT16_MAX || shape.size() > kMaxRank)
     return Corrupt("tensor {}: a name or a shape that no step can hold", tensor.fqn);
   for (const uint64_t extent : shape) tensor.entry.spec.shape.push_back(extent);
   if (!CheckedBytes(tensor.entry.spec.shape, SizeOf(*dtype)))

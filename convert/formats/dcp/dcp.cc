@@ -61,7 +61,10 @@ class DcpReader {
     CAIRN_RETURN_IF_ERROR(ReadSteps(places));
     for (size_t i = 0; i < places.size(); ++i) CAIRN_RETURN_IF_ERROR(Add(index_.tensors[i], places[i]));
     CAIRN_RETURN_IF_ERROR(ReadState());
-    groups_.PutInto(manifest_.state);
+    bool apart = false;
+    for (size_t i = 0; i < places.size(); ++i)
+      apart |= IsToldApart(index_.tensors[i].name, places[i].parameter, optimizers_);
+    groups_.PutInto(manifest_.state, apart);
     CAIRN_RETURN_IF_ERROR(items_.ListAll(index_));
     if (!left_.empty()) manifest_.history.push_back("training state that is not carried: " + Joined(left_));
     return builder_.Open(fs_, path_, std::move(manifest_));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "convert/formats/training/param_groups.h"
@@ -23,37 +25,58 @@ std::optional<size_t> GroupIndex(const std::vector<std::string>& path) {
   return whole && group < kMaxParamGroups ? std::optional(group) : std::nullopt;
 }
 
-// "layers.0.weight" and "lr".
-std::optional<std::pair<std::string, std::string>> ParameterOf(const std::string& name,
-                                                               const std::vector<std::string>& path) {
+// What stands before "param_groups." in the name of a group's item.
+std::string OptimizerOf(const std::string& name, const std::vector<std::string>& path) {
+  size_t own = 2;
+  for (const std::string& part : std::span(path).last(3)) own += part.size();
+  return name.substr(0, name.size() - std::min(own, name.size()));
+}
+
+struct FlatItem {
+  std::string optimizer, parameter, key;  // "optim.", "layers.0.weight" and "lr"
+};
+
+std::optional<FlatItem> FlatItemOf(const std::string& name, const std::vector<std::string>& path) {
   const std::string& key = path.empty() ? name : path.back();
   const size_t begin = key.find(kFlat), end = key.rfind('.');
   const bool here = begin == 0 || (begin != std::string::npos && key[begin - 1] == '.');
   if (!here || end <= begin + kFlat.size()) return std::nullopt;
-  return std::pair(key.substr(begin + kFlat.size(), end - begin - kFlat.size()), key.substr(end + 1));
+  return FlatItem{name.substr(0, name.size() - std::min(name.size(), key.size() - begin)),
+                  key.substr(begin + kFlat.size(), end - begin - kFlat.size()), key.substr(end + 1)};
+}
+
+// No two groups have the same.
+bool HaveOwnMembers(const std::vector<nlohmann::json>& groups) {
+  std::set<std::string> seen;
+  for (const nlohmann::json& group : groups)
+    for (const auto& name : group.value(kGroupMembers, nlohmann::json()))
+      if (name.is_string() && !seen.insert(name.get<std::string>()).second) return false;
+  return true;
 }
 
 }  // namespace
 
 bool DcpParamGroups::IsOne(const std::string& name, const std::vector<std::string>& path) {
-  return GroupIndex(path) || ParameterOf(name, path);
+  return GroupIndex(path) || FlatItemOf(name, path);
 }
 
 void DcpParamGroups::Add(const std::string& name, const std::vector<std::string>& path,
                          const nlohmann::json& value) {
-  if (const auto group = GroupIndex(path)) return AddOfGroup(*group, path.back(), value);
-  const auto parameter = ParameterOf(name, path);
-  if (!parameter || value.is_discarded()) return;
-  const std::string own = WithoutModuleWrappers(parameter->first);
-  const auto [at, added] = place_.try_emplace(own, flat_.size());
-  if (added) flat_.emplace_back(own, nlohmann::json::object());
-  flat_[at->second].second[parameter->second] = value;
+  if (const auto group = GroupIndex(path))
+    return AddOfGroup(groups_[OptimizerOf(name, path)], *group, path.back(), value);
+  const auto item = FlatItemOf(name, path);
+  if (!item || value.is_discarded()) return;
+  const std::string own = WithoutModuleWrappers(item->parameter);
+  const auto [at, added] = place_.try_emplace({item->optimizer, own}, flat_.size());
+  if (added) flat_.push_back({item->optimizer, own, nlohmann::json::object()});
+  flat_[at->second].values[item->key] = value;
 }
 
-void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const nlohmann::json& value) {
-  if (groups_.size() <= group) groups_.resize(group + 1, nlohmann::json::object());
+void DcpParamGroups::AddOfGroup(Groups& groups, size_t group, const std::string& key,
+                                const nlohmann::json& value) {
+  if (groups.size() <= group) groups.resize(group + 1, nlohmann::json::object());
   if (key != kGroupMembers) {
-    if (!value.is_discarded()) groups_[group][key] = value;
+    if (!value.is_discarded()) groups[group][key] = value;
     return;
   }
   nlohmann::json names = nlohmann::json::array();
@@ -61,20 +84,31 @@ void DcpParamGroups::AddOfGroup(size_t group, const std::string& key, const nloh
                    std::ranges::all_of(value, [](const nlohmann::json& name) { return name.is_string(); });
   for (size_t i = 0; all && i < value.size(); ++i)
     names.push_back(WithoutModuleWrappers(value[i].get<std::string>()));
-  groups_[group][kGroupMembers] = all ? std::move(names) : nlohmann::json();
+  groups[group][kGroupMembers] = all ? std::move(names) : nlohmann::json();
 }
 
-void DcpParamGroups::PutInto(nlohmann::json& state) const {
-  std::vector<nlohmann::json> groups = groups_;
-  std::map<std::string, size_t> of_values;
-  for (const auto& [name, values] : flat_) {
-    const auto [at, added] = of_values.try_emplace(values.dump(), groups.size());
+void DcpParamGroups::PutInto(nlohmann::json& state, bool apart) const {
+  const auto name_of = [&](const std::string& optimizer, const std::string& parameter) {
+    return apart ? optimizer + parameter : parameter;
+  };
+  Groups groups;
+  for (const auto& [optimizer, own] : groups_) {
+    for (nlohmann::json group : own) {
+      if (apart && group.contains(kGroupMembers))
+        for (auto& name : group[kGroupMembers]) name = name_of(optimizer, name.get<std::string>());
+      groups.push_back(std::move(group));
+    }
+  }
+  std::map<std::pair<std::string, std::string>, size_t> of_values;
+  for (const auto& [optimizer, parameter, values] : flat_) {
+    const auto [at, added] = of_values.try_emplace({optimizer, values.dump()}, groups.size());
     if (added) groups.push_back(values);
-    groups[at->second][kGroupMembers].push_back(name);
+    groups[at->second][kGroupMembers].push_back(name_of(optimizer, parameter));
   }
   if (groups.empty()) return;
+  const bool known = HaveOwnMembers(groups);
   for (size_t g = 0; groups.size() > 1 && g < groups.size(); ++g)
-    if (!groups[g].contains(kGroupMembers)) groups[g][kGroupMembers] = nullptr;
+    if (!known || !groups[g].contains(kGroupMembers)) groups[g][kGroupMembers] = nullptr;
   state["param_groups"] = groups;
 }
 

@@ -23,16 +23,24 @@ class DcpParamGroups {
   // out. Parameters are named without the wrappers of their modules.
   void Add(const std::string& name, const std::vector<std::string>& path, const nlohmann::json& value);
 
-  // As `param_groups` of a manifest's state; flattened, parameters of equal hyper-parameters are a group.
-  // Nothing where none was added.
-  void PutInto(nlohmann::json& state) const;
+  // As `param_groups` of a manifest's state: those of one optimizer after the other; flattened, parameters of
+  // equal hyper-parameters are a group. Nothing where none was added. `apart`: members have their optimizer's
+  // name before theirs, as the states have (dcp_places.h). Else members that are in two groups make the
+  // members of all unknown (null).
+  void PutInto(nlohmann::json& state, bool apart) const;
 
  private:
-  void AddOfGroup(size_t group, const std::string& key, const nlohmann::json& value);
+  using Groups = std::vector<nlohmann::json>;
+  struct Flat {
+    std::string optimizer, parameter;
+    nlohmann::json values;
+  };
 
-  std::vector<nlohmann::json> groups_;
-  std::vector<std::pair<std::string, nlohmann::json>> flat_;  // each parameter's hyper-parameters
-  std::map<std::string, size_t> place_;                       // in flat_
+  static void AddOfGroup(Groups& groups, size_t group, const std::string& key, const nlohmann::json& value);
+
+  std::map<std::string, Groups> groups_;                         // by what stands before "param_groups."
+  std::vector<Flat> flat_;                                       // each parameter's hyper-parameters
+  std::map<std::pair<std::string, std::string>, size_t> place_;  // of optimizer and parameter, in flat_
 };
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
 // Optimizers are found by their param_groups, states by their paths, and weights by the last part of theirs
-// unless two share it.
+// unless two share it. States of two optimizers that share names have their optimizer's before them.
 #include "convert/formats/dcp/dcp_places.h"
 
 #include <algorithm>
@@ -40,11 +40,43 @@ std::string ModelName(const DcpName& tensor) {
   return WithoutModuleWrappers(tensor.path.empty() ? tensor.name : tensor.path.back());
 }
 
+// Weights go by their whole names where two share one, and by what is written of them where two share that.
+void TellWeightsApart(std::span<const DcpName> tensors, std::vector<DcpPlace>& places) {
+  const auto rename = [&](auto&& name) {
+    std::set<std::string> names;
+    bool unique = true;
+    for (const DcpPlace& place : places)
+      if (place.role == Role::kWeight) unique = names.insert(place.parameter).second && unique;
+    for (size_t i = 0; !unique && i < places.size(); ++i)
+      if (places[i].role == Role::kWeight) places[i].parameter = name(tensors[i].name);
+  };
+  rename(WithoutModuleWrappers);
+  rename([](const std::string& name) { return name; });
+}
+
+// Two optimizers that keep the same state of parameters of one name are of two models.
+void TellOptimizersApart(std::vector<DcpPlace>& places) {
+  std::map<std::pair<std::string_view, std::optional<Role>>, std::string_view> optimizer_of;
+  const auto is_state = [](const DcpPlace& place) { return place.optimizer.has_value(); };
+  const bool shared = std::ranges::any_of(places, [&](const DcpPlace& place) {
+    if (!is_state(place)) return false;
+    const auto [of, added] = optimizer_of.try_emplace({place.parameter, place.role}, *place.optimizer);
+    return of->second != *place.optimizer;
+  });
+  if (!shared) return;
+  for (DcpPlace& place : places)
+    if (is_state(place)) place.parameter = *place.optimizer + place.parameter;
+}
+
 }  // namespace
 
 std::string WithoutModuleWrappers(std::string name) {
   for (const std::string_view wrapper : kModuleWrappers)
-    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
+    for (size_t at = 0; (at = name.find(wrapper, at)) != std::string::npos;)
+      if (at == 0 || name[at - 1] == '.')
+        name.erase(at, wrapper.size());
+      else
+        ++at;
   return name;
 }
 
@@ -70,14 +102,21 @@ std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<st
   for (const std::string& optimizer : optimizers) {
     const size_t begin = optimizer.size() + kState.size();
     if (name.starts_with(optimizer + std::string(kState)) && begin < end)
-      return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role};
+      return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
   }
   if (!role) return std::nullopt;
   size_t begin = name.starts_with(kState) ? 0 : name.find(".state.");
   if (begin == std::string::npos) return std::nullopt;
-  begin += begin == 0 && name.starts_with(kState) ? kState.size() : kState.size() + 1;
+  const std::string optimizer = name.starts_with(kState) ? "" : name.substr(0, begin + 1);
+  begin = optimizer.size() + kState.size();
   if (begin >= end) return std::nullopt;
-  return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role};
+  return DcpPlace{WithoutModuleWrappers(name.substr(begin, end - begin)), role, false, optimizer};
+}
+
+bool IsToldApart(const std::string& name, const std::string& parameter,
+                 const std::set<std::string>& optimizers) {
+  const auto place = DcpStatePlace(name, optimizers);
+  return place && parameter != place->parameter && parameter == *place->optimizer + place->parameter;
 }
 
 // A number that an optimizer keeps states of is a parameter, whatever its name looks like.
@@ -91,8 +130,6 @@ std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
     if (states.back()) trained.insert(states.back()->parameter);
   }
   std::vector<DcpPlace> places;
-  std::set<std::string> names;
-  bool unique = true;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DcpName& tensor = tensors[i];
     const bool hyper = std::ranges::any_of(optimizers, [&](const std::string& optimizer) {
@@ -106,11 +143,10 @@ std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
       places.push_back({tensor.name, std::nullopt, true});
     } else {
       places.push_back({ModelName(tensor)});
-      unique = names.insert(places.back().parameter).second && unique;
     }
   }
-  for (size_t i = 0; !unique && i < places.size(); ++i)
-    if (places[i].role == Role::kWeight) places[i].parameter = WithoutModuleWrappers(tensors[i].name);
+  TellWeightsApart(tensors, places);
+  TellOptimizersApart(places);
   return places;
 }
 

@@ -24,8 +24,9 @@ struct DcpName {
 
 struct DcpPlace {
   std::string parameter;
-  std::optional<Role> role = Role::kWeight;  // nothing: a state of no known optimizer, or of the training
-  bool training = false;                     // how far a training was: no tensor of model or optimizer
+  std::optional<Role> role = Role::kWeight;   // nothing: a state of no known optimizer, or of the training
+  bool training = false;                      // how far a training was: no tensor of model or optimizer
+  std::optional<std::string> optimizer = {};  // of a state: what stands before "state." in its name
 };
 
 // Where the optimizers of a checkpoint are: what stands before "state." and "param_groups." in the names of
@@ -36,9 +37,14 @@ std::set<std::string> DcpOptimizers(std::span<const std::string_view> names);
 std::optional<DcpPlace> DcpStatePlace(const std::string& name, const std::set<std::string>& optimizers);
 
 // Of each tensor. Weights go by the last part of their path, which is the key of the model's state dict,
-// unless two models are in the checkpoint that share names.
+// unless two models are in the checkpoint that share names. States go by their parameter, unless two
+// optimizers share names: then "critic_optim.layers.0.weight".
 std::vector<DcpPlace> PlaceDcpTensors(std::span<const DcpName> tensors,
                                       const std::set<std::string>& optimizers);
+
+// Whether a state has its optimizer's name before its parameter's, since others have the same.
+bool IsToldApart(const std::string& name, const std::string& parameter,
+                 const std::set<std::string>& optimizers);
 
 // Without what torch.compile, FSDP1 and activation checkpointing put into the names of modules.
 std::string WithoutModuleWrappers(std::string name);

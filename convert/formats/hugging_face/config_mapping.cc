@@ -1,8 +1,9 @@
 // Mapper gives every tensor of the source a place: the family's table says which stored tensor of the model
 // holds which parameters. Names may begin with what the training's state dict put before the model's own
-// ("model."); that is taken off. A state of the stored tensor's shape is cut as its
-// weight is; one number counts for each parameter in it; any other shape (Adafactor's rows) wants a tensor
-// that is one parameter as it is.
+// ("model."); that is taken off, and must be the same everywhere: another module may have a tensor of the
+// same ending ("reward.norm.weight"), which would fill a place that the model left empty. A state of the
+// stored tensor's shape is cut as its weight is; one number counts for each parameter in it; any other shape
+// (Adafactor's rows) wants a tensor that is one parameter as it is.
 
 #include "convert/formats/hugging_face/config_mapping.h"
 
@@ -27,7 +28,11 @@ class Mapper {
  public:
   Mapper(CheckpointSource& source, const Architecture& architecture, const ExpandedModel& expanded,
          const OpenOptions& options)
-      : source_(source), expanded_(expanded), options_(options), places_(architecture, expanded) {
+      : source_(source),
+        expanded_(expanded),
+        options_(options),
+        base_(architecture.base_prefix),
+        places_(architecture, expanded) {
     one_step_ = source.manifest().state.value("one_optimizer_step", nlohmann::json()) == true;
     for (const ParameterSpec& spec : expanded.parameters) spec_of_.emplace(spec.name, &spec);
     for (const SecondName& name : SecondNames(source)) second_[name.first].push_back(name.spec.name);
@@ -52,6 +57,18 @@ class Mapper {
     std::optional<uint32_t> place;  // else a buffer, or the head of tied embeddings
     bool head = false;
   };
+  // Where the names of a model begin.
+  struct Begin {
+    std::string prefix;
+    std::optional<std::string> base;  // of a module's name below the base model; none: the head's
+  };
+  struct Begins {
+    std::set<std::string> prefixes, bases, heads;  // heads: their prefixes
+    void Add(const Begin& begin) {
+      prefixes.insert(begin.prefix);
+      begin.base ? bases.insert(*begin.base) : heads.insert(begin.prefix);
+    }
+  };
 
   const TensorEntry& entry(uint32_t tensor) const { return source_.catalog().tensors[tensor]; }
 
@@ -65,7 +82,7 @@ class Mapper {
       const std::string own = name.substr(at);
       const auto place = places_.Find(own);
       const bool head = places_.IsHead(own);
-      if (place || head || places_.IsBuffer(own)) return Known{at, place, head};
+      if (place || head || places_.IsBuffer(own)) return Known{at, place, head && !place};
       at = name.find('.', at);
       if (at == std::string::npos) return std::nullopt;
     }
@@ -80,17 +97,24 @@ class Mapper {
   }
 
   // A place is better than none.
-  std::optional<Known> FindAny(const TensorEntry& stored) {
+  std::optional<Known> FindAny(const TensorEntry& stored, Begin& begins) const {
     std::optional<Known> known;
     for (const std::string& name : NamesOf(stored.spec.name)) {
       const auto found = Find(name);
       if (!found || (known && !found->place)) continue;
       known = found;
-      if (!found->place) continue;
-      prefixes_[IsState(stored.role)].insert(name.substr(0, found->prefix));
-      break;
+      begins = BeginOf(name, *found);
+      if (found->place) break;
     }
     return known;
+  }
+
+  Begin BeginOf(const std::string& name, const Known& known) const {
+    Begin begin{name.substr(0, known.prefix), {}};
+    if (!known.place || !expanded_.tensors[*known.place].name.starts_with(base_)) return begin;
+    const bool whole = std::string_view(name).substr(known.prefix).starts_with(base_);
+    begin.base = begin.prefix + (whole ? base_ : "");
+    return begin;
   }
 
   void Place(uint32_t tensor) {
@@ -98,14 +122,21 @@ class Mapper {
     if (IsOpaque(stored.role) || (stored.role == Role::kStep && one_step_))
       return mapped_.left["training_state"].push_back(tensor);
     const bool state = IsState(stored.role);
+    Begin begin;
+    const std::optional<Known> known = FindAny(stored, begin);
+    if (known && known->place && (state || stored.role == Role::kMaster)) trained_.insert(*known->place);
     if (IsAllowed(stored.spec.name) || (state && IsAllowed("optimizer"))) {
       if (!state)
         mapped_.history.push_back(fmt::format("import: {} was left out (--allow)", DisplayName(stored)));
       return mapped_.left["allowed"].push_back(tensor);
     }
-    const std::optional<Known> known = FindAny(stored);
-    if (!known) return unknown_.push_back(DisplayName(stored));
-    if (!known->place) return (known->head ? twins_ : mapped_.left["buffer"]).push_back(tensor);
+    if (!known) {
+      numbered_ += state && stored.spec.name.find_first_not_of("0123456789") == std::string::npos;
+      return unknown_.push_back(DisplayName(stored));
+    }
+    if (!known->place && !known->head) return mapped_.left["buffer"].push_back(tensor);
+    begins_.push_back({state, known->place, std::move(begin)});
+    if (!known->place) return twins_.push_back(tensor);
     const auto [found, added] = found_.try_emplace({*known->place, stored.role}, tensor);
     if (!added)
       doubles_.push_back(fmt::format("{} as {}", DisplayName(entry(found->second)), DisplayName(stored)));
@@ -114,13 +145,26 @@ class Mapper {
   // Frozen parameters, which no optimizer names, may have names with a prefix beside others without. Two
   // models have prefixes of which none ends with the other.
   Status CheckPlaces() const {
-    for (const std::set<std::string>& prefixes : prefixes_) {
-      const auto longest = std::ranges::max_element(prefixes, {}, &std::string::size);
-      for (const std::string& prefix : prefixes)
-        if (!longest->ends_with(prefix))
-          return InvalidArgument("it has several models, behind '{}'; leave out others with --allow GLOB",
-                                 fmt::join(prefixes, "', '"));
+    Begins trained, others, weights, states;
+    for (const auto& [state, place, begin] : begins_) {
+      if (state) {
+        states.Add(begin);
+      } else {
+        weights.Add(begin);
+        (place && trained_.contains(*place) ? trained : others).Add(begin);
+      }
     }
+    CAIRN_RETURN_IF_ERROR(CheckEndings(weights.prefixes));
+    for (const Begins* of_one : {&trained, &others, &states})
+      if (of_one->bases.size() > 1)
+        return SeveralModels(of_one->prefixes.size() > 1 ? of_one->prefixes : of_one->bases);
+    for (const Begins* begins : {&weights, &states}) CAIRN_RETURN_IF_ERROR(CheckHeads(*begins));
+    if (numbered_ > 0 && numbered_ == unknown_.size())
+      return InvalidArgument(
+          "the optimizer's states go by numbers ({}), and nothing says which parameters they are of; save "
+          "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer), which has "
+          "names; --allow optimizer takes the weights without them",
+          SomeOf(unknown_));
     if (!unknown_.empty())
       return InvalidArgument("{} tensors have no place in the model of {}: {}; --allow GLOB leaves them out",
                              unknown_.size(), options_.config, SomeOf(unknown_));
@@ -128,6 +172,27 @@ class Mapper {
       return InvalidArgument(
           "{} tensors of the model are there twice: {}; --allow GLOB leaves one of each out", doubles_.size(),
           SomeOf(doubles_));
+    return OkStatus();
+  }
+
+  static Status SeveralModels(const std::set<std::string>& begins) {
+    return InvalidArgument("it has several models, behind '{}'; leave out others with --allow GLOB",
+                           fmt::join(begins, "', '"));
+  }
+
+  static Status CheckEndings(const std::set<std::string>& prefixes) {
+    const auto longest = std::ranges::max_element(prefixes, {}, &std::string::size);
+    for (const std::string& prefix : prefixes)
+      if (!longest->ends_with(prefix)) return SeveralModels(prefixes);
+    return OkStatus();
+  }
+
+  // A head lies beside the base model, or beside a module that the base model is in.
+  static Status CheckHeads(const Begins& begins) {
+    for (const std::string& head : begins.heads)
+      if (!begins.bases.empty() &&
+          std::ranges::none_of(begins.bases, [&](const std::string& base) { return base.starts_with(head); }))
+        return SeveralModels(begins.prefixes);
     return OkStatus();
   }
 
@@ -229,14 +294,22 @@ class Mapper {
   CheckpointSource& source_;
   const ExpandedModel& expanded_;
   const OpenOptions& options_;
+  const std::string base_;  // "model.", where the names of most modules begin
   const ModelPlaces places_;
   bool one_step_ = false;  // the manifest's state has the number that each parameter has
   std::map<std::string, const ParameterSpec*> spec_of_;
   std::map<std::string, std::vector<std::string>> second_;  // names of shared parameters, by the first
   std::map<std::pair<uint32_t, Role>, uint32_t> found_;     // tensor of the source, by place and role
   std::vector<uint32_t> twins_;
-  std::array<std::set<std::string>, 2> prefixes_;  // of weights and masters, and of states
+  struct Placed {
+    bool state = false;
+    std::optional<uint32_t> place;
+    Begin begin;
+  };
+  std::vector<Placed> begins_;
+  std::set<uint32_t> trained_;  // places that have a master or a state
   std::vector<std::string> unknown_, doubles_;
+  size_t numbered_ = 0;  // states among the unknown ones whose parameter is a number
   ConfigMapping mapped_;
 };
 

@@ -16,7 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// The members of an optimizer's groups are parameters now.
+// The members of an optimizer's groups are parameters now. Those that the source has no tensor of were left
+// out (--allow), and so are groups of them alone. Where it has none of any, they have other names.
 void RenameMembers(const ConfigMapping& mapped, json& state) {
   const auto groups = state.find("param_groups");
   if (groups == state.end() || !groups->is_array()) return;
@@ -26,15 +27,30 @@ void RenameMembers(const ConfigMapping& mapped, json& state) {
   const auto saying = static_cast<size_t>(std::ranges::count_if(*groups, says));
   if (saying == 0) return;
   if (saying < groups->size()) return GroupMembers().PutInto(*groups);
-  GroupMembers members(groups->size());
-  for (size_t g = 0; g < groups->size(); ++g) {
-    for (const json& name : (*groups)[g][kGroupMembers]) {
+  json kept = json::array();
+  std::vector<std::vector<std::string>> members;
+  bool any = false;
+  for (const json& group : *groups) {
+    std::vector<std::string> own;
+    for (const json& name : group[kGroupMembers]) {
       const auto found = mapped.parameters_of.find(name.is_string() ? name.get<std::string>() : "");
-      if (found == mapped.parameters_of.end()) continue;
-      for (const std::string& parameter : found->second) members.Add(g, parameter);
+      if (found != mapped.parameters_of.end())
+        own.insert(own.end(), found->second.begin(), found->second.end());
     }
+    any |= !own.empty();
+    if (own.empty() && !group[kGroupMembers].empty()) continue;
+    kept.push_back(group);
+    members.push_back(std::move(own));
   }
-  members.PutInto(*groups);
+  if (!any) {
+    for (json& group : *groups) group.erase(kGroupMembers);
+    return GroupMembers().PutInto(*groups);
+  }
+  GroupMembers named(kept.size());
+  for (size_t g = 0; g < members.size(); ++g)
+    for (const std::string& parameter : members[g]) named.Add(g, parameter);
+  named.PutInto(kept);
+  *groups = std::move(kept);
 }
 
 // As Account::Close() tells it: a tensor of the source is a storage.

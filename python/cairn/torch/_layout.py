@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from cairn.torch import _private
 from cairn.torch._dtypes import NAME_OF
-from cairn.torch._objects import encode, encode_tensor
+from cairn.torch._objects import encode, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership
 
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
@@ -23,12 +23,13 @@ GROUPS = 16  # of a layout at most: each is a file of a save
 
 @dataclasses.dataclass
 class Layout:
-    """tensors: as the request "plan" has them. names: of all objects. sources: (FQN, local tensor) of all pieces, in their order.
-    groups: what else there is, by the first component of its name (by its CRC-32, where there are many): ranks with an equal group share its
-    bytes."""
+    """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
+    sources: (FQN, local tensor) of all pieces, in their order. groups: what else there is, by the first component of its name (by
+    its CRC-32, where there are many): ranks with an equal group share its bytes."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
+    small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     groups: dict = dataclasses.field(default_factory=dict)
 
@@ -70,6 +71,7 @@ class Recipe:
         for item in items:
             path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
             data = item.tensor_data
+            _check_name(item.index.fqn, path, data is not None)
             if data is not None:
                 _check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
@@ -81,23 +83,23 @@ class Recipe:
         if len(self._group_of) > GROUPS:
             self._group_of = {first: str(zlib.crc32(first.encode(errors="surrogatepass")) % GROUPS) for first in self._group_of}
         self._names = [item.index.fqn for item, _ in self._others]
+        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in self._others if item.tensor_data is not None]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
 
     def _add_tensor(
         self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
     ) -> None:
-        fqn, chunk, dtype = item.index.fqn, data.chunk, data.properties.dtype
+        fqn, chunk = item.index.fqn, data.chunk
         if fqn not in numbers:
             numbers[fqn] = len(numbers)
-            described = {"fqn": fqn, "dtype": NAME_OF[dtype], "shape": list(data.size), "pieces": []}
-            self._tensors.append({**described, "path": path} if path != [fqn] else described)
+            self._tensors.append({**_described(fqn, data, path), "pieces": []})
         if math.prod(chunk.sizes) and (ownership is None or ownership.writes(fqn, planner.state_dict[fqn], chunk.offsets)):
             self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
             self._written.append(item)
 
     def layout(self, planner: SavePlanner) -> Layout:
         """Of the state dict that the planner has now."""
-        layout = Layout(self._tensors, self._names)
+        layout = Layout(self._tensors, self._names, self._small)
         layout.sources = [(item.index.fqn, planner.resolve_data(item).detach()) for item in self._written]
         for item, path in self._others:
             group = layout.groups.setdefault(self._group_of[_first(item.index.fqn, path)], Group())
@@ -146,6 +148,18 @@ def _entry(item: WriteItem, planner: Any) -> dict:
     if _private.looks_up(planner):
         return encode(_private.look_up(planner, item), item.index.fqn)
     return {"pickle": planner.resolve_data(item).getvalue()}
+
+
+def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
+    described = {"fqn": fqn, "dtype": NAME_OF[data.properties.dtype], "shape": list(data.size)}
+    return {**described, "path": path} if path != [fqn] else described
+
+
+def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
+    """A step with such a key in it could not be read."""
+    for text in (fqn, *(part for part in path if isinstance(part, str))):
+        if (of_tensor and not text) or "\0" in text or not is_unicode(text):
+            raise ValueError(f"{fqn!r}: its key {text!r} is no name that a step can hold (empty, with a NUL, or not Unicode); rename it")
 
 
 def _check(fqn: str, tensor: Any) -> None:

@@ -101,10 +101,10 @@ def _float_to_json(value: float, _: int) -> Any:
 
 
 def _str_to_json(value: str, _: int) -> Any:
-    return value if _is_unicode(value) else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
+    return value if is_unicode(value) else _tagged("str", utf16=_base64(value.encode("utf-16-le", "surrogatepass")))
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether UTF-8 can hold it: a lone surrogate, as os.listdir makes them, it cannot."""
     return text.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in text)
 
@@ -123,7 +123,7 @@ def _set_to_json(kind: str) -> Callable[[Any, int], dict]:
 
 
 def _dict_to_json(value: dict, depth: int) -> dict:
-    if TAG not in value and all(type(key) is str and _is_unicode(key) for key in value):
+    if TAG not in value and all(type(key) is str and is_unicode(key) for key in value):
         return {key: _to_json(item, depth) for key, item in value.items()}
     return _pairs_to_json("dict", value, depth)
 

@@ -36,7 +36,7 @@ class Segment:
         self.written: Future = Future()
         self.written.set_result(None)
         self._helper = helper
-        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names)
+        reply = helper.ask("plan", plan=self.plan, rank=rank, world=world, tensors=layout.tensors, names=layout.names, small=layout.small)
         try:
             self._buffer = map_bytes(reply.fds[0] if reply.fds else -1, reply.fields["bytes"])
         finally:
@@ -91,7 +91,7 @@ class Segments:
 
         Waits where two saves are being written, and says so once.
         """
-        key = (rank, world, layout.tensors, layout.names)
+        key = (rank, world, layout.tensors, layout.names, layout.small)
         with self._lock:
             segment = self._free(key) or self._make(key, layout, rank, world)
             segment.written = Future()

@@ -106,6 +106,24 @@ TEST(StateDictTest, TheManifestHearsOfGroupsStepsAndNumbers) {
                                         {"param_groups", {{{"lr", 0.5}, {"betas", {0.9, 0.95}}}}}}));
 }
 
+TEST(StateDictTest, StepsMayBeNumbersOfPython) {
+  for (const auto& [other, steps] : {std::pair("12", json(12)), {"12.0", json(12)}, {"13", json()}}) {
+    StateDict dict;
+    ASSERT_TRUE(dict.Add(0, Table({Tensor("a", {4})})).ok());
+    ASSERT_TRUE(dict.Add(0, Json("optim.state.a.step", "12")).ok());
+    ASSERT_TRUE(dict.Add(0, Json("optim.state.b.step", other)).ok());
+    ASSERT_TRUE(dict.Close().ok());
+    EXPECT_EQ(dict.ManifestState().value("optimizer_step", json()), steps) << other;
+  }
+}
+
+TEST(StateTableTest, ANameThatNoStepCanHoldIsRefused) {
+  for (const std::string& name : {std::string(), std::string("a\0b", 3)}) {
+    const auto tensor = DescribedTensor({{"fqn", name}, {"dtype", "fp32"}, {"shape", json::array()}});
+    EXPECT_EQ(tensor.status().kind(), StatusKind::kCorrupt);
+  }
+}
+
 TEST(StateDictTest, WhatIsNoGroupIsRefused) {
   StateDict dict;
   EXPECT_EQ(dict.Add(0, Packet{}).kind(), StatusKind::kCorrupt);

@@ -21,9 +21,9 @@ class DcpParamGroupsTest : public testing::Test {
     EXPECT_TRUE(DcpParamGroups::IsOne(name, path)) << name;
     groups_.Add(name, path, value);
   }
-  json Groups() const {
+  json Groups(bool apart = false) const {
     json state = json::object();
-    groups_.PutInto(state);
+    groups_.PutInto(state, apart);
     return state;
   }
 
@@ -51,6 +51,25 @@ TEST_F(DcpParamGroupsTest, FlattenedParametersOfEqualValuesAreAGroup) {
   EXPECT_EQ(Groups(), json({{"param_groups",
                              {{{"lr", 0.5}, {"weight_decay", 0.1}, {"params", {"a.weight", "b.weight"}}},
                               {{"lr", 0.5}, {"weight_decay", 0.0}, {"params", {"a.bias"}}}}}}));
+}
+
+TEST_F(DcpParamGroupsTest, GroupsOfTwoOptimizersFollowOneAnother) {
+  Add({"optim", "muon", "param_groups", "0", "lr"}, 0.5);
+  Add({"optim", "muon", "param_groups", "0", "params"}, {"a.weight"});
+  Add({"optim", "adam", "param_groups", "0", "lr"}, 0.25);
+  Add({"optim", "adam", "param_groups", "0", "params"}, {"a.bias"});
+  EXPECT_EQ(Groups()["param_groups"],
+            json({{{"lr", 0.25}, {"params", {"a.bias"}}}, {{"lr", 0.5}, {"params", {"a.weight"}}}}));
+}
+
+TEST_F(DcpParamGroupsTest, MembersOfTwoOptimizersThatShareNamesAreToldApartOrUnknown) {
+  Add({"actor_optim", "param_groups", "0", "params"}, {"a"});
+  Add({"critic_optim", "param_groups.a.lr"}, 0.5);
+  const json apart = Groups(true)["param_groups"];
+  ASSERT_EQ(apart.size(), 2u);
+  EXPECT_EQ(apart[0]["params"], json({"actor_optim.a"}));
+  EXPECT_EQ(apart[1]["params"], json({"critic_optim.a"}));
+  for (const json& group : Groups()["param_groups"]) EXPECT_TRUE(group["params"].is_null());
 }
 
 // Members that are numbers say nothing: a training of another program may number its parameters differently.

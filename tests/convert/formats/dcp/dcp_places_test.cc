@@ -47,6 +47,28 @@ TEST(DcpPlacesTest, TwoModelsThatShareNamesKeepTheirWholeNames) {
             (std::vector<std::string>{"model.a.weight weight", "ema.a.weight weight"}));
 }
 
+TEST(DcpPlacesTest, WeightsThatWrappersAloneTellApartKeepThem) {
+  EXPECT_EQ(Placed({{"model/a._orig_mod.b", 2}, {"model/a.b", 2}}),
+            (std::vector<std::string>{"model.a._orig_mod.b weight", "model.a.b weight"}));
+}
+
+TEST(DcpPlacesTest, AWrapperIsAWholePartOfAName) {
+  EXPECT_EQ(WithoutModuleWrappers("_orig_mod.a._fsdp_wrapped_module._checkpoint_wrapped_module.b"), "a.b");
+  EXPECT_EQ(WithoutModuleWrappers("my_orig_mod.weight"), "my_orig_mod.weight");
+}
+
+TEST(DcpPlacesTest, StatesOfTwoOptimizersThatShareNamesAreToldApart) {
+  EXPECT_EQ(Placed({{"actor/a", 2},
+                    {"actor_optim/state/a/exp_avg", 2},
+                    {"critic/a", 2},
+                    {"critic_optim/state/a/exp_avg", 2},
+                    {"critic_optim/state/b/exp_avg", 2}}),
+            (std::vector<std::string>{"actor.a weight", "actor_optim.a exp_avg", "critic.a weight",
+                                      "critic_optim.a exp_avg", "critic_optim.b exp_avg"}));
+  EXPECT_EQ(Placed({{"model/a", 2}, {"muon/state/a/momentum_buffer", 2}, {"adam/state/b/exp_avg", 2}})[1],
+            "a momentum_buffer");
+}
+
 TEST(DcpPlacesTest, AnUnknownStateIsOneWhereParamGroupsSaySo) {
   EXPECT_EQ(Placed({{"model/a", 2}, {"optim/state/a/soap_q", 2}, {"optim/param_groups/0/lr", 0}}),
             (std::vector<std::string>{"a weight", "a ?", "optim.param_groups.0.lr training"}));
