@@ -116,6 +116,15 @@ class SealTest(CliTest):
             time.sleep(0.1)
         self.fail(f"{path} did not come")
 
+    def test_a_step_that_was_sealed_in_spite_of_its_damage_is_not_resumed_from(self):
+        run = self.make_run(steps=(100, 200))
+        second = run / "global_step200"
+        victim = next(second.glob("*optim_states.pt"))
+        os.truncate(victim, victim.stat().st_size // 2)
+        self.seal(second, "--anyway")
+        self.seal(run)
+        self.assertEqual(self.newest(run, says=["sealed with --anyway", victim.name]), str(run / "global_step100"))
+
     def test_what_stands_in_the_way_leaves_nothing(self):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"

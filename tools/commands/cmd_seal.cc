@@ -260,6 +260,8 @@ class SealVerb {
     if (!HasSeal(fs_, step.path)) return step.path + ": it has no seal";
     const auto seal = ReadSeal(fs_, step.path);
     if (!seal.ok()) return seal.status().message();
+    if (!seal->problems.empty())
+      return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
     const SealReport report = CheckSeal(fs_, step.path, *seal,
                                         options_.hash ? SealDepth::kAll : SealDepth::kTouched, options_.jobs);
     for (const Problem& problem : report.problems) {
