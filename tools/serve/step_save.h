@@ -45,10 +45,11 @@ class HeldRuns {
   // the next save, or the next start.
   void KeepFailed(std::string directory) { failed_.push_back(std::move(directory)); }
   void RemoveFailed(FileSystem& fs);
-  Status CheckPlace(const std::string& run_dir) const { return locks_.at(run_dir).CheckPlace(); }
+  // Errors: Aborted where it is not the directory any more that is held.
+  Status CheckPlace(const std::string& run_dir) const;
 
  private:
-  std::map<std::string, RunLock> locks_;
+  std::map<std::string, RunLock> locks_;  // by the path without links: a process waits for its own locks, too
   std::vector<std::string> failed_;
 };
 

@@ -1,6 +1,7 @@
 // Ranks as threads, each with a helper at the other end of a socket, as cairn.torch has them.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -264,6 +265,18 @@ TEST(ServeTest, ARunThatWasRemovedBetweenTwoSavesIsMadeAnew) {
     EXPECT_TRUE(trainer.Save().contains("ok"));
     ASSERT_TRUE(RemoveTree(FileSystem::Posix(), dir / "run").ok());
   }
+}
+
+// A process that opens the lock's file again waits for itself.
+TEST(ServeTest, ARunIsOneUnderEveryPathThatLeadsThere) {
+  const TempDir dir;
+  Trainer trainer;
+  trainer.Plan(0, 1, 0, kRows, 1);
+  trainer.Begin(dir / "run", 0, 1);
+  EXPECT_TRUE(trainer.Save().contains("ok"));
+  ASSERT_EQ(::symlink((dir / "run").c_str(), (dir / "link").c_str()), 0);
+  EXPECT_TRUE(trainer.Begin(dir / "link", 0, 1, /*deadline=*/2).contains("ok"));
+  EXPECT_TRUE(trainer.Save().contains("ok"));
 }
 
 TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
