@@ -641,6 +641,8 @@ class RoundTripTest(ProcessTest):
 
     def test_steps_of_every_version_are_loaded(self):
         golden = ROOT / "tests/golden/steps-2"
+        with mock.patch.object(_layout, "MAX_VALUE_BYTES", 1000), self.assertRaisesRegex(ValueError, r"replay\.a: what is no tensor takes \d+ bytes"):
+            cairn.torch.save({"step": 1, "replay": {"a": b"x" * 900}}, self.directory, 1)
         subprocess.run(["tar", "xJf", golden / "steps.tar.xz", "-C", self.directory], check=True)
         edges = {"scalar": torch.tensor(3.5, dtype=torch.bfloat16), "empty": torch.empty(0, 3), "flags": torch.tensor([True, False])}
         expected = {

@@ -12,14 +12,12 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kMaxStateDictBytes = uint64_t{1} << 30;
-
 // Several ranks of a node load at once.
 int LoadThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8); }
 
 Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor) {
   const TensorEntry& entry = source.catalog().tensors[tensor];
-  if (entry.bytes() > kMaxStateDictBytes)
+  if (entry.bytes() > kMaxValueBytes)
     return NotSupported("{}: {} holds {} bytes of no tensor", source.name(), DisplayName(entry),
                         entry.bytes());
   std::string bytes(entry.bytes(), '\0');

@@ -57,6 +57,28 @@ nlohmann::json PlainValue(const nlohmann::json& text) {
   return tuple ? (*read)["items"] : nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
+// A tensor that several ranks hold is one.
+Status CheckAlike(int rank, const StateTensor& tensor, const TensorEntry& other) {
+  const TensorEntry& own = tensor.entry;
+  if (own == other) return OkStatus();
+  if (own.dtype != other.dtype || own.spec.shape != other.spec.shape)
+    return InvalidArgument("rank {} holds {} as {} {}, another rank as {} {}", rank, tensor.fqn,
+                           Name(own.dtype), ToString(own.spec.shape), Name(other.dtype),
+                           ToString(other.spec.shape));
+  return InvalidArgument(
+      "by what rank {} holds, {} would be {} of the step; by what another rank holds, {}: two parts of the "
+      "state dict share names of tensors, and some ranks hold one part alone; save the two in runs of their "
+      "own, or under names that they do not share",
+      rank, tensor.fqn, DisplayName(own), DisplayName(other));
+}
+
+// Whoever loads holds it in memory, so a larger one would never be read again.
+Status CheckSize(std::string_view what, uint64_t bytes) {
+  if (bytes <= kMaxValueBytes) return OkStatus();
+  return InvalidArgument("{}: {} bytes, and a step holds {} in no tensor; save large arrays as tensors", what,
+                         bytes, kMaxValueBytes);
+}
+
 }  // namespace
 
 Status StateDict::Add(int rank, const Packet& group) {
@@ -75,10 +97,7 @@ Status StateDict::Add(int rank, const Packet& group) {
 Status StateDict::Add(int rank, const std::vector<StateTensor>& table) {
   for (const StateTensor& tensor : table) {
     const auto [at, added] = tensors_.try_emplace(tensor.fqn, tensor);
-    if (!added && !(at->second.entry == tensor.entry))
-      return InvalidArgument("rank {} holds {} as {} {}, another rank as {} {}", rank, tensor.fqn,
-                             DisplayName(tensor.entry), Name(tensor.entry.dtype),
-                             DisplayName(at->second.entry), Name(at->second.entry.dtype));
+    if (!added) CAIRN_RETURN_IF_ERROR(CheckAlike(rank, tensor, at->second.entry));
   }
   return OkStatus();
 }
@@ -141,10 +160,13 @@ std::string StateDict::Json() const {
 Status StateDict::Close() {
   CAIRN_RETURN_IF_ERROR(AddSmallTensors());
   CAIRN_RETURN_IF_ERROR(CheckNames());
-  for (const auto& [fqn, value] : values_)
-    if (value.second.value.contains("pickle"))
-      contents_.push_back({BytesEntry(fqn, Role::kPickle, value.second.bytes.size()), value.second.bytes});
+  for (const auto& [fqn, value] : values_) {
+    if (!value.second.value.contains("pickle")) continue;
+    CAIRN_RETURN_IF_ERROR(CheckSize(fqn, value.second.bytes.size()));
+    contents_.push_back({BytesEntry(fqn, Role::kPickle, value.second.bytes.size()), value.second.bytes});
+  }
   std::string json = Json();
+  CAIRN_RETURN_IF_ERROR(CheckSize("the state dict's values as JSON", json.size()));
   contents_.push_back({BytesEntry(kStateDictName, Role::kJson, json.size()), std::move(json)});
   return OkStatus();
 }

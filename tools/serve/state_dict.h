@@ -22,6 +22,9 @@ namespace cairn {
 // The tensor (role json) that holds the names of all tensors and the values that JSON can say.
 inline constexpr const char* kStateDictName = "state_dict";
 
+// Of the JSON, and of each pickle.
+inline constexpr uint64_t kMaxValueBytes = uint64_t{1} << 30;
+
 // A value with the bytes that it points to.
 struct StateValue {
   nlohmann::json value;
@@ -38,7 +41,8 @@ class StateDict {
   // that have one name in the step.
   Status Add(int rank, const std::vector<StateTensor>& table);
 
-  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add.
+  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add, and
+  // InvalidArgument naming what is larger than kMaxValueBytes.
   Status Close();
 
   // Of all: those in shards, then the small ones, the JSON and the pickles.

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 from torch.distributed.checkpoint.planner import SavePlanner, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
 from cairn.torch import _private
 from cairn.torch._dtypes import NAME_OF
@@ -19,6 +20,9 @@ from cairn.torch._ownership import Ownership
 
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 GROUPS = 16  # of a layout at most: each is a file of a save
+MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper has the same limit for those of all ranks
+_MAX_NAME = 65535  # bytes
+_MAX_DIMENSIONS = 8
 
 
 @dataclasses.dataclass
@@ -38,6 +42,7 @@ class Layout:
         fields, tail = {}, bytearray()
         for name, group in self.groups.items():
             fields[name] = {"tail": [len(tail), len(group.tail)], "values": group.values}
+        _check_size({fqn: _size(entry) for group in self.groups.values() for fqn, entry in group.values.items()})
             tail += group.tail
         return fields, bytes(tail)
 
@@ -73,7 +78,7 @@ class Recipe:
             data = item.tensor_data
             _check_name(item.index.fqn, path, data is not None)
             if data is not None:
-                _check(item.index.fqn, planner.resolve_data(item))
+                check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
                 self._others.append((item, path))
                 first = _first(item.index.fqn, path)
@@ -150,6 +155,19 @@ def _entry(item: WriteItem, planner: Any) -> dict:
     return {"pickle": planner.resolve_data(item).getvalue()}
 
 
+def _check_size(sizes: dict) -> None:
+    """By name. What is larger than a load takes would be written and never be read again."""
+    if (total := sum(sizes.values())) > MAX_VALUE_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        what = f"{largest}: what is no tensor takes {total} bytes, this alone {sizes[largest]}"
+        raise ValueError(f"{what}, and a step holds {MAX_VALUE_BYTES}; save large arrays as tensors (torch.from_numpy)")
+
+
+def _size(entry: dict) -> int:
+    """Of an object; a tensor has its own place."""
+    return len(entry.get("json", "")) + (entry["pickle"][1] if "pickle" in entry else 0)
+
+
 def _described(fqn: str, data: TensorWriteData, path: list) -> dict:
     described = {"fqn": fqn, "dtype": NAME_OF[data.properties.dtype], "shape": list(data.size)}
     return {**described, "path": path} if path != [fqn] else described
@@ -160,9 +178,16 @@ def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
     for text in (fqn, *(part for part in path if isinstance(part, str))):
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
             raise ValueError(f"{fqn!r}: its key {text!r} is no name that a step can hold (empty, with a NUL, or not Unicode); rename it")
+    if of_tensor and (len(fqn.encode()) > _MAX_NAME or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))):
+        raise ValueError(f"{fqn[:200]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot; rename it")
 
 
-def _check(fqn: str, tensor: Any) -> None:
+def check(fqn: str, tensor: Any) -> None:
+    """Raises TypeError or ValueError for a tensor that is not saved."""
+    if is_lazy(tensor):
+        raise ValueError(f"{fqn}: not initialized yet; run the module once before")
+    if tensor.is_nested:
+        raise TypeError(f"{fqn}: a nested tensor; only dense tensors are saved")
     if tensor.device.type == "meta":
         raise ValueError(f"{fqn}: a tensor on the meta device has no values to save")
     if tensor.layout != torch.strided or tensor.is_quantized:

@@ -85,7 +85,32 @@ TEST(StateDictTest, RanksThatDisagreeOnATensorAreNamed) {
   ASSERT_TRUE(dict.Add(0, Table({Tensor("a", {4})})).ok());
   const Status other = dict.Add(3, Table({Tensor("a", {5})}));
   EXPECT_EQ(other.kind(), StatusKind::kInvalidArgument);
-  EXPECT_NE(other.message().find("rank 3 holds a"), std::string::npos) << other.message();
+  EXPECT_NE(other.message().find("rank 3 holds a as fp32 [5]"), std::string::npos) << other.message();
+}
+
+// Each rank names the tensors of a step by those that it holds.
+TEST(StateDictTest, ATensorThatRanksWouldNameOtherwiseIsNamedWithTheReason) {
+  StateDict dict;
+  const auto at = [](const std::string& group) {
+    StateTensor tensor = Tensor(group + ".w", {4});
+    tensor.path = {group, "w"};
+    return tensor;
+  };
+  ASSERT_TRUE(dict.Add(0, Table({at("ema"), at("model")})).ok());
+  const Status other = dict.Add(2, Table({at("model")}));
+  EXPECT_EQ(other.kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(other.message().find("model.w would be w"), std::string::npos) << other.message();
+}
+
+// They could be written, and never be read again.
+TEST(StateDictTest, ValuesLargerThanALoadTakesAreRefused) {
+  StateDict dict;
+  Packet pickle{{{"values", {{"replay", {{"pickle", {0u, kMaxValueBytes + 1}}}}}}}, {}};
+  pickle.tail.resize(kMaxValueBytes + 1);
+  ASSERT_TRUE(dict.Add(0, pickle).ok());
+  const Status closed = dict.Close();
+  EXPECT_EQ(closed.kind(), StatusKind::kInvalidArgument);
+  EXPECT_NE(closed.message().find("replay"), std::string::npos) << closed.message();
 }
 
 TEST(StateDictTest, TheManifestHearsOfGroupsStepsAndNumbers) {
