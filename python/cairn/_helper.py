@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, wait
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from cairn._command import program
 from cairn._errors import HelperDied, exception_of
@@ -163,6 +163,14 @@ class Helper:
             future.set_exception(self._death)
         with self._sending:
             self._socket.close()
+
+
+def absolute(path: Union[str, os.PathLike]) -> str:
+    """As the helper takes it, which is in another working directory later."""
+    text = os.fsdecode(path)
+    if "\0" in text:
+        raise ValueError(f"{text!r}: a path has no null byte")
+    return os.path.abspath(text)
 
 
 def _encoded(message: dict) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Optional, Union
 
-from cairn._helper import Helper, helper
+from cairn._helper import Helper, absolute, helper
 
 
 class Opened:
@@ -21,7 +21,7 @@ class Opened:
         given = {name.rstrip("_"): value for name, value in options.items() if value is not None}
         if isinstance(given.get("allow"), str):
             given["allow"] = [given["allow"]]
-        reply = self.helper.ask("open", path=os.path.abspath(path), options=given)
+        reply = self.helper.ask("open", path=absolute(path), options=given)
         fields = reply.fields
         self.handle: int = fields["handle"]
         self.directory: str = fields["dir"]

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import math
+import operator
 import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from torch.optim import Optimizer
 
 from cairn._errors import HelperDied
-from cairn._helper import Helper, helper
+from cairn._helper import Helper, absolute, helper
 from cairn.torch import _job, _optimizers
 from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
 
+_MAX_SECONDS = 10**8  # three years: more overflows clocks
+_MAX_INT = 2**63 - 1
+_MAX_DEPTH = 24  # of what a manifest says
 logger = logging.getLogger("cairn.torch")
 
 
@@ -43,11 +49,56 @@ class Options:
     keep_last: int = 0
 
     def __post_init__(self) -> None:
-        if self.keep_last < 0:
-            raise ValueError(f"keep_last={self.keep_last}: a number of steps, or 0 to keep all")
+        """What is wrong here would be noticed by the helper alone, or by nobody."""
+        whole("keep_last", self.keep_last, "a number of steps, or 0 to keep all")
+        if type(self.compress) is not bool:
+            raise TypeError(f"compress={self.compress!r}: True or False")
+        if not self.deadline > 0:
+            raise ValueError(f"deadline={self.deadline}: seconds, more than 0")
+        for name in ("model", "state"):
+            _check_json(name, getattr(self, name))
+
+    @property
+    def seconds(self) -> int:
+        """The deadline, as clocks take it."""
+        return math.ceil(min(self.deadline, _MAX_SECONDS))
 
     def for_helper(self) -> dict:
-        return {"compress": self.compress, "model": self.model, "state": self.state, "keep_last": self.keep_last}
+        return {"compress": self.compress, "model": self.model, "state": self.state, "keep_last": operator.index(self.keep_last)}
+
+
+def whole(name: str, value: Any, what: str) -> int:
+    """The value, which may be an integer of numpy's or torch's. Raises TypeError or ValueError: 1.7 is no step."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: {what}") from None
+    if not 0 <= number <= _MAX_INT:
+        raise ValueError(f"{name}={number}: {what}")
+    return number
+
+
+def _check_json(name: str, value: Any, depth: int = 0) -> None:
+    """Of what the manifest says."""
+    if depth == 0 and not isinstance(value, dict):
+        raise TypeError(f"{name}: a {type(value).__name__}; a dict of JSON")
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{name}: nests more than {_MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_json(f"{name}[{key!r}]", item, depth + 1)
+            if not isinstance(key, str):
+                raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON has texts")
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            _check_json(f"{name}[{at}]", item, depth + 1)
+    else:
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except TypeError:
+            raise TypeError(f"{name}: a {type(value).__name__}, which JSON has not; give its text or number") from None
+        except ValueError:
+            raise ValueError(f"{name}: {value!r}, which JSON has not") from None
 
 
 class SaveHandle(Future):
@@ -134,14 +185,13 @@ class Save:
     """
 
     def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options):
+        step, run = whole("step", step, "a whole number, 0 or more"), absolute(directory)
         self._helper = helper()
         self._options = options
         self._step = step
-        self._nonce = _job.session.nonce(step, options.deadline)
+        self._nonce = _job.session.nonce(step, options.seconds)
         rank, world = _job.rank_and_world()
-        self._begun = self._helper.request(
-            "begin", nonce=self._nonce, deadline=options.deadline, run=os.path.abspath(directory), step=step, rank=rank, world=world
-        )
+        self._begun = self._helper.request("begin", nonce=self._nonce, deadline=options.seconds, run=run, step=step, rank=rank, world=world)
 
     def abort(self, error: BaseException) -> None:
         """Tells the other ranks why there will be nothing of this one."""
@@ -155,8 +205,8 @@ class Save:
             raise death or HelperDied("the process `cairn serve` that the state dict was staged for has been replaced", 0)
         handle = SaveHandle()
         handle._copying = staged.copying
-        self._helper.track(handle)
         self._send(handle, staged)
+        self._helper.track(handle)  # not before: the end of Python would wait for what was never sent
         staged.copying.follow(lambda pieces: self._report(staged.segment.filled(pieces)))
         staged.copying.future.add_done_callback(lambda copied: self._copied(copied, handle, staged))
         staged.start()
