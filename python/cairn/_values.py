@@ -38,7 +38,10 @@ def data(value: dict) -> bytes:
 
 def _array(value: dict, _: Decoders) -> Any:
     numpy = load_numpy()
-    flat = numpy.frombuffer(data(value), dtype=numpy.dtype(value["dtype"]))
+    content, dtype = data(value), numpy.dtype(value["dtype"])
+    if dtype.itemsize == 0:  # an empty text, as numpy calls its type
+        return dtype.type() if value[TAG] == "numpy" else numpy.empty(value["shape"], dtype)
+    flat = numpy.frombuffer(content, dtype=dtype)
     return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
 
 

@@ -115,6 +115,7 @@ class ObjectsTest(unittest.TestCase):
             if kind == 4:
                 return {source.choice(keys) for _ in items}
             return source.choice(leaves)
+            *(numpy.str_(""), numpy.bytes_(b""), numpy.str_("a"), numpy.empty(2, "<U0"), numpy.zeros((0, 3)), numpy.array([""])),
 
         for _ in range(1000):
             self.check(value(5))
