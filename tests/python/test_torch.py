@@ -772,8 +772,9 @@ class OptimizerTest(ProcessTest):
         self.model(torch.ones(64)).sum().backward()
         self.optimizer.step()
         self.gate = threading.Event()
-        copy = _device.copy_on_one_thread
-        gated = mock.patch.object(_device, "copy_on_one_thread", lambda *pair: self.gate.wait(60) and copy(*pair))
+        copy, trainer = _device.copy_on_one_thread, threading.current_thread()
+        beside_training = lambda: threading.current_thread() is not trainer  # noqa: E731
+        gated = mock.patch.object(_device, "copy_on_one_thread", lambda *pair: (beside_training() and self.gate.wait(60), copy(*pair)))
         gated.start()
         self.addCleanup(gated.stop)
         self.addCleanup(self.gate.set)
@@ -910,3 +911,12 @@ class GuideTest(ProcessTest):
 
 if __name__ == "__main__":
     unittest.main()
+    def test_an_interrupt_while_it_copies_fails_the_save_and_nothing_waits(self):
+        self.gate.set()
+        with mock.patch.object(_device, "copy_on_one_thread", side_effect=KeyboardInterrupt), self.assertLogs("cairn.torch", "ERROR"):
+            for step in range(3):  # more than there are segments
+                with self.assertRaises(KeyboardInterrupt):
+                    cairn.torch.async_save(self.state(), self.directory, step, optimizer=self.optimizer)
+        self.optimizer.step()
+        cairn.torch.save(self.state(), self.directory, 9)
+

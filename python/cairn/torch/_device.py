@@ -52,8 +52,11 @@ class Copying:
                 self._finish(_copy_later(self._pieces))
             else:
                 self._go(_copy_now(self._pieces))
-        except Exception as error:
-            self.future.set_exception(error)
+        except BaseException as error:  # an interrupt, too: an optimizer's step and a save wait for the future
+            if not self.future.done():
+                self.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
 
     def wait(self) -> None:
         """What this thread does next, on the CPU or on its current stream, comes after the copy. On a GPU it returns at once."""
@@ -74,8 +77,11 @@ class Copying:
                     heard(count)
             self._pieces = ()
             self.future.set_result(None)
-        except Exception as error:
-            self.future.set_exception(error)
+        except BaseException as error:
+            if not self.future.done():
+                self.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _batches(pieces: Sequence[Piece]) -> Iterator[int]:
