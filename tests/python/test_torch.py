@@ -35,8 +35,32 @@ import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from cairn import _helper, _windows  # noqa: E402
 from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 FAKE = str(ROOT / "tests/python/fake_cairn.py")
+
+
+class Wrapper(torch.Tensor):
+    """Around a tensor of its own shape and type, as float8 trainings have it; everything is done to that one."""
+
+    @staticmethod
+    def __new__(cls, inner, scale=None):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=torch.float32)
+
+    def __init__(self, inner, scale=None):
+        self.inner, self.scale = inner, scale
+
+    def __tensor_flatten__(self):
+        return ["inner", *["scale"] * (self.scale is not None)], None
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        result = function(*(arg.inner if isinstance(arg, Wrapper) else arg for arg in args), **(kwargs or {}))
+        return cls(result) if function is torch.ops.aten.detach.default else result
+
+
+class Quantized(Wrapper):
+    """Around one of another type."""
 
 
 def same(a, b):
@@ -91,6 +115,7 @@ class ObjectsTest(unittest.TestCase):
             *({1: "a", None: 2, (1, 2): [3], 1.5: {}}, {"b": 1, "a": 2}, {"\ud800": 1}),
             *({"__cairn__": 1}, {"__cairn__": "tuple", "items": [1]}, {"a": {"__cairn__": {"__cairn__": None}}}),
             *(collections.OrderedDict([("b", 1), ("a", 2)]), torch.float8_e4m3fn, torch.Size([2, 3]), torch.device("cuda", 3)),
+            *(numpy.str_(""), numpy.bytes_(b""), numpy.str_("a"), numpy.empty(2, "<U0"), numpy.zeros((0, 3)), numpy.array([""])),
             *(numpy.float32(0.1), numpy.int64(3), numpy.bool_(True), numpy.float64("nan"), numpy.complex128(1 + 2j)),
             *(numpy.arange(6, dtype=">i2").reshape(2, 3), numpy.array(3.5), numpy.zeros((0, 4)), numpy.array(["a", "bc"])),
             *(torch.tensor(3.5), torch.zeros(0, 4), torch.tensor([1 + 2j]), torch.arange(6).view(2, 3).T, torch.ones(2, dtype=torch.bfloat16)),
@@ -115,7 +140,6 @@ class ObjectsTest(unittest.TestCase):
             if kind == 4:
                 return {source.choice(keys) for _ in items}
             return source.choice(leaves)
-            *(numpy.str_(""), numpy.bytes_(b""), numpy.str_("a"), numpy.empty(2, "<U0"), numpy.zeros((0, 3)), numpy.array([""])),
 
         for _ in range(1000):
             self.check(value(5))
@@ -603,16 +627,107 @@ class RoundTripTest(ProcessTest):
             (torch.ones(3, dtype=torch.complex128), "model.w: torch.complex128 is not a type"),
             (torch.eye(50).to_sparse(), "model.w: a torch.sparse_coo tensor"),
             (lambda: 0, "model.w: a function that neither"),
+            (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "model.w: a nested tensor"),
+            (torch.nn.LazyLinear(3).weight, "model.w: not initialized yet"),
+            (torch.zeros([1] * 9), "model.w: 9 dimensions"),
         ]:
             with self.assertRaisesRegex((TypeError, ValueError), re.escape(text)):
                 cairn.torch.save({"model": {"w": value}}, self.directory, 1)
+        for name, small in [("a\0b", 1), ("", 1), ("a/", 3000), (".", 3000), ("a" * 70_000, 3000), ("a\udc80", 1)]:
+            with self.assertRaisesRegex(ValueError, "name"):
+                cairn.torch.save({name: torch.ones(small)}, self.directory, 1)
         with self.assertRaisesRegex(ValueError, "not Unicode text"):
             cairn.torch.save({}, f"{self.directory}/\udcff", 1)
         for key, value in itertools.product(("nul\0", "\ud800", ""), (torch.ones(3), torch.ones(3000))):
             with self.assertRaisesRegex(ValueError, "no name that a step can hold"):
                 cairn.torch.save({"model": {key: value, "w": torch.ones(3)}}, self.directory, 1)
+        with mock.patch.object(_layout, "MAX_VALUE_BYTES", 1000), self.assertRaisesRegex(ValueError, r"replay\.a: what is no tensor takes \d+ bytes"):
+            cairn.torch.save({"step": 1, "replay": {"a": b"x" * 900}}, self.directory, 1)
         with self.assertRaises(FileNotFoundError):
             cairn.torch.load({}, self.directory)  # nothing was left of them
+
+    def test_tensors_without_memory_of_their_own_are_named(self):
+        """Their elements are not where they say: a copy from there is of something else, or the end of the training."""
+        freed, small = torch.ones(3000), torch.ones(3)
+        for tensor in (freed, small):
+            tensor.untyped_storage().resize_(0)
+        with FakeTensorMode():
+            fake = torch.ones(3000)
+        for value, text in [
+            (Quantized(torch.ones(3000, dtype=torch.int8), torch.tensor(0.5)), "w: a Quantized, which has no memory of its own"),
+            (Quantized(torch.ones(3, dtype=torch.int8), torch.tensor(0.5)), "w: a Quantized, which has no memory of its own"),
+            (fake, "w: a FakeTensor"),
+            (freed, "w: its storage has 0 bytes"),
+            (small, "w: its storage has 0 bytes"),
+        ]:
+            with self.assertRaisesRegex((TypeError, ValueError), text):
+                cairn.torch.save({"w": value}, self.directory, 1)
+            saved = cairn.torch.save({"w": torch.ones(value.shape)}, self.directory, 2)
+            with self.assertRaisesRegex((TypeError, ValueError), text):
+                cairn.torch.load({"w": value}, saved.step_dir)
+
+    def test_a_wrapper_of_one_tensor_is_that_tensor(self):
+        weight, into = torch.randn(3000), torch.zeros(3000)
+        self.round_trip({"w": Wrapper(weight, torch.tensor(0.5)), "b": Wrapper(weight[:3])}, {"w": Wrapper(into), "b": Wrapper(torch.zeros(3))})
+        self.assertTrue(torch.equal(into, weight))
+
+    def test_what_nothing_can_be_loaded_into_is_named(self):
+        saved = cairn.torch.save({"w": torch.ones(30, 100)}, self.directory, 7)
+        for value, text in [
+            (torch.empty(30, 100, device="meta"), "w: a tensor on the meta device"),
+            (torch.zeros(30, 1).expand(30, 100), "w: an expanded tensor"),
+            (torch.zeros(30, 100).to_sparse(), "w: a torch.sparse_coo tensor"),
+            (torch.nn.LazyLinear(3).weight, "w: a parameter that is not initialized"),
+        ]:
+            with self.assertRaisesRegex(cairn.torch.LoadMismatch, text):
+                cairn.torch.load({"w": value}, saved.step_dir)
+
+    def test_what_is_not_loaded_stays(self):
+        """DCP's planner makes None of a value whose type it does not know, before it looks whether it loads it."""
+        saved = cairn.torch.save({"w": torch.ones(5)}, self.directory, 7)
+        own = {"set": {1}, "array": numpy.ones(2), "path": pathlib.Path("p"), "pair": ({2}, 3)}
+        state = {"w": torch.zeros(5), "own": dict(own), "list": [{4}, torch.zeros(2)]}
+        with self.assertRaises(cairn.torch.LoadMismatch):
+            cairn.torch.load(state, saved.step_dir)
+        cairn.torch.load(state, saved.step_dir, strict=False)
+        self.assertTrue(same(state["own"], own) and state["list"][0] == {4} and torch.equal(state["w"], torch.ones(5)))
+
+    def test_keys_that_are_no_text(self):
+        self.check({1: torch.randn(5000), "x": torch.randn(3), 2: {3: torch.randn(3)}})
+        with self.assertRaisesRegex(ValueError, "one name"):
+            cairn.torch.load({1: 0, "1": 0}, self.directory)
+
+    def test_what_a_manifest_cannot_say_is_refused_before_anything_begins(self):
+        state = {"w": torch.ones(3000)}
+        for options, text in [
+            ({"model": {"at": {"dtype": torch.float32}}}, r"model\['at'\]\['dtype'\]: a dtype"),
+            ({"state": {"loss": math.nan}}, r"state\['loss'\]: nan"),
+            ({"state": {1: 2}}, "the key 1 is a int"),
+            ({"state": "text"}, "state: a str"),
+            ({"state": {"name": "a\udc80"}}, "'name'"),
+            ({"compress": "zstd"}, "compress='zstd'"),
+            ({"keep_last": 2.5}, "keep_last=2.5"),
+            ({"deadline": 0}, "deadline=0"),
+            ({"deadline": math.nan}, "deadline=nan"),
+            ({"step": 1.7}, "step=1.7"),
+            ({"step": -1}, "step=-1"),
+            ({"step": 2**63}, "step=9223372036854775808"),
+            ({"dir": f"{self.directory}/a\0b"}, "null byte"),
+            ({"dir": f"{self.directory}/a\udc80"}, "not Unicode"),
+        ]:
+            with self.assertRaisesRegex((TypeError, ValueError), text):
+                cairn.torch.save(state, **{"dir": self.directory, "step": 1, **options})
+        nested = {}
+        for _ in range(40):
+            nested = {"in": nested}
+        with self.assertRaisesRegex(ValueError, "nests more than"):
+            cairn.torch.save(state, self.directory, 1, state=nested)
+        with self.assertRaisesRegex(ValueError, "not Unicode"):
+            cairn.torch.load(state, f"{self.directory}/a\udc80")
+        self.assertEqual(os.listdir(self.directory), [])
+        self.assertTrue(_helper.helper().alive and not _helper.helper().saves)
+        saved = cairn.torch.save(state, os.fsencode(self.directory), numpy.int64(3), deadline=math.inf, keep_last=torch.tensor(2))
+        self.assertEqual(cairn.torch.load(state, os.fsencode(saved.step_dir)), 3)
 
     def test_pickles_are_refused_unasked(self):
         state = {"sampler": types.SimpleNamespace(epoch=3)}
@@ -642,8 +757,6 @@ class RoundTripTest(ProcessTest):
 
     def test_steps_of_every_version_are_loaded(self):
         golden = ROOT / "tests/golden/steps-2"
-        with mock.patch.object(_layout, "MAX_VALUE_BYTES", 1000), self.assertRaisesRegex(ValueError, r"replay\.a: what is no tensor takes \d+ bytes"):
-            cairn.torch.save({"step": 1, "replay": {"a": b"x" * 900}}, self.directory, 1)
         subprocess.run(["tar", "xJf", golden / "steps.tar.xz", "-C", self.directory], check=True)
         edges = {"scalar": torch.tensor(3.5, dtype=torch.bfloat16), "empty": torch.empty(0, 3), "flags": torch.tensor([True, False])}
         expected = {
@@ -821,6 +934,15 @@ class OptimizerTest(ProcessTest):
         self.gate.set()
         segment.written.result(60)
 
+    def test_an_interrupt_while_it_copies_fails_the_save_and_nothing_waits(self):
+        self.gate.set()
+        with mock.patch.object(_device, "copy_on_one_thread", side_effect=KeyboardInterrupt), self.assertLogs("cairn.torch", "ERROR"):
+            for step in range(3):  # more than there are segments
+                with self.assertRaises(KeyboardInterrupt):
+                    cairn.torch.async_save(self.state(), self.directory, step, optimizer=self.optimizer)
+        self.optimizer.step()
+        cairn.torch.save(self.state(), self.directory, 9)
+
     def test_what_is_no_optimizer_is_refused(self):
         with self.assertRaisesRegex(TypeError, "optimizer: a Linear"):
             cairn.torch.async_save(self.state(), self.directory, 1, optimizer=[self.model])
@@ -850,6 +972,9 @@ class RanksTest(ranks.RanksCase):
 
     def test_a_training_resumes_bit_by_bit(self):
         self.run_ranks("resume", 2)
+
+    def test_dtensors_at_the_edges(self):
+        self.run_ranks("dtensors", 2)
 
     def test_a_rank_that_dies_is_named(self):
         self.run_ranks("rank_dies", 4, killed=(2,))
@@ -911,12 +1036,3 @@ class GuideTest(ProcessTest):
 
 if __name__ == "__main__":
     unittest.main()
-    def test_an_interrupt_while_it_copies_fails_the_save_and_nothing_waits(self):
-        self.gate.set()
-        with mock.patch.object(_device, "copy_on_one_thread", side_effect=KeyboardInterrupt), self.assertLogs("cairn.torch", "ERROR"):
-            for step in range(3):  # more than there are segments
-                with self.assertRaises(KeyboardInterrupt):
-                    cairn.torch.async_save(self.state(), self.directory, step, optimizer=self.optimizer)
-        self.optimizer.step()
-        cairn.torch.save(self.state(), self.directory, 9)
-

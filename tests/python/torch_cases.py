@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard  # noqa: E402
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 
 WIDTH = 48
@@ -347,6 +347,28 @@ def hole(rank, world, directory):
     loaded = {key: torch.zeros(9000) for key in state}
     assert cairn.torch.load(loaded, saved.step_dir) == 1
     assert all(torch.equal(loaded[key], state[key]) for key in state)
+
+
+def dtensors(rank, world, directory):
+    """Of results that collectives may still work on, of no elements, and of partial sums."""
+    join(rank, world, directory, "dtensors")
+    mesh = init_device_mesh("cpu", (world,))
+    values = torch.arange(9001.0)
+    gathered = distribute_tensor(values, mesh, [Shard(0)]).redistribute(placements=[Replicate()], async_op=True)
+    empty = distribute_tensor(torch.zeros(0, 5), mesh, [Shard(1)])
+    saved = cairn.torch.save({"gathered": gathered, "empty": empty}, f"{directory}/dtensors", 1)
+    loaded = {"gathered": torch.zeros(9001), "empty": torch.ones(0, 5)}
+    cairn.torch.load(loaded, saved.step_dir)
+    assert torch.equal(loaded["gathered"], values)
+    try:
+        cairn.torch.load({"gathered": DTensor.from_local(torch.zeros(9001), mesh, [Partial()])}, saved.step_dir)
+    except cairn.torch.LoadMismatch as error:
+        assert "gathered: a DTensor of partial sums" in str(error), error
+    else:
+        raise AssertionError("each rank would have the sum as its part")
+    meta = {"gathered": torch.empty(9001, device="meta")}
+    cairn.torch.load(meta, saved.step_dir)  # as DCP does in a job
+    assert torch.equal(meta["gathered"], values)
 
 
 def all_die(rank, world, directory):

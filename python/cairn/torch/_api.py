@@ -66,10 +66,15 @@ def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bo
     but not where a dict is empty here: an optimizer that never stepped has no states to fill.
     Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
     """
+    named = {str(key): value for key, value in state_dict.items()}  # DCP sorts the keys
+    if len(named) < len(state_dict):
+        raise ValueError(f"two keys of the state dict have one name: {', '.join(map(repr, state_dict))}")
     with CairnReader(path, allow_pickle) as reader, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is meant so
         try:
-            dcp.load(state_dict, storage_reader=reader, planner=CairnLoadPlanner(strict, cast), no_dist=True)
+            dcp.load(named, storage_reader=reader, planner=CairnLoadPlanner(strict, cast), no_dist=True)
         except CheckpointException as error:  # around the error of the one rank that there is without collectives
             raise error.failures[0][0] from None
+        for key in state_dict:
+            state_dict[key] = named[str(key)]
         return reader.step

@@ -10,6 +10,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
+from cairn.torch import _private
+
 _BATCH = 32 << 20  # bytes between two reports
 
 
@@ -124,6 +126,41 @@ def _copy_quietly(pieces: Sequence[Piece], versions: Sequence[int]) -> Iterator[
                     raise RuntimeError(f"{piece.name} was changed while it was copied: by something else than the optimizers that were given")
         yield end
         begin = end
+
+
+def with_memory(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, whose elements may be copied; of a wrapper around one of its shape and type (as float8 trainings have), that one. Raises
+    TypeError or ValueError for one without memory of its own: another wrapper (of quantized weights, say), a fake one, or one whose storage was
+    given back."""
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        tensor = _wrapped(_private.waited_for(tensor))
+        if not _has_storage(tensor):
+            raise TypeError(f"{name}: a {type(tensor).__name__}, which has no memory of its own; give the plain tensors that it is made of")
+    if tensor.numel() == 0:
+        return tensor
+    storage = tensor.untyped_storage()
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    if storage.nbytes() < (last + 1) * tensor.dtype.itemsize:
+        raise ValueError(f"{name}: its storage has {storage.nbytes()} bytes, less than its shape {list(tensor.shape)}: it was freed or resized")
+    return tensor
+
+
+def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Beside it a wrapper may have numbers that are made of it, such as its scale."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    alike = [part for part in inner if part.shape == tensor.shape and part.dtype == tensor.dtype]
+    return alike[0] if len(alike) == 1 and all(part is alike[0] or part.dim() == 0 for part in inner) else tensor
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Of a subclass of torch.Tensor."""
+    try:
+        storage = tensor.untyped_storage()
+        return tensor.numel() == 0 or (storage.device.type != "meta" and storage.data_ptr() != 0)
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def copy_on_one_thread(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -14,9 +14,14 @@ import torch.distributed as dist
 from cairn.torch import _private
 
 
+def in_a_job() -> bool:
+    """Whether torch.distributed is initialised."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def rank_and_world() -> tuple[int, int]:
     """(0, 1) where torch.distributed is not initialised."""
-    if dist.is_available() and dist.is_initialized():
+    if in_a_job():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 

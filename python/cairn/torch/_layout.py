@@ -14,15 +14,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
 from cairn.torch import _private
+from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import encode, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership
 
-SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
-GROUPS = 16  # of a layout at most: each is a file of a save
 MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper has the same limit for those of all ranks
 _MAX_NAME = 65535  # bytes
 _MAX_DIMENSIONS = 8
+SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
+GROUPS = 16  # of a layout at most: each is a file of a save
 
 
 @dataclasses.dataclass
@@ -40,9 +41,9 @@ class Layout:
     def objects(self) -> tuple[dict, bytes]:
         """(as in "write", the tail of that message)"""
         fields, tail = {}, bytearray()
+        _check_size({fqn: _size(entry) for group in self.groups.values() for fqn, entry in group.values.items()})
         for name, group in self.groups.items():
             fields[name] = {"tail": [len(tail), len(group.tail)], "values": group.values}
-        _check_size({fqn: _size(entry) for group in self.groups.values() for fqn, entry in group.values.items()})
             tail += group.tail
         return fields, bytes(tail)
 
@@ -102,10 +103,10 @@ class Recipe:
             self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
             self._written.append(item)
 
-    def layout(self, planner: SavePlanner) -> Layout:
+    def layout(self, planner: Any) -> Layout:
         """Of the state dict that the planner has now."""
         layout = Layout(self._tensors, self._names, self._small)
-        layout.sources = [(item.index.fqn, planner.resolve_data(item).detach()) for item in self._written]
+        layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
         for item, path in self._others:
             group = layout.groups.setdefault(self._group_of[_first(item.index.fqn, path)], Group())
             _add_object(group, item.index.fqn, path, _entry(item, planner))
@@ -122,7 +123,7 @@ def _kind_of(value: Any) -> Any:
     kind = type(value)
     if kind is DTensor:
         return value.dtype, value.shape, value.placements, value.device, value.device_mesh
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
+    if (kind is torch.Tensor or kind is torch.nn.Parameter) and not value.is_nested:
         return value.dtype, value.shape, value.layout, value.device
     return None if isinstance(value, torch.Tensor) else "object"
 
@@ -148,8 +149,8 @@ def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
 
 def _entry(item: WriteItem, planner: Any) -> dict:
     if item.type != WriteItemType.BYTE_IO:
-        tensor = planner.resolve_data(item)
-        return encode_tensor(tensor, NAME_OF[tensor.dtype])
+        tensor = with_memory(item.index.fqn, planner.resolve_data(item))
+        return encode_tensor(tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape)
     if _private.looks_up(planner):
         return encode(_private.look_up(planner, item), item.index.fqn)
     return {"pickle": planner.resolve_data(item).getvalue()}
@@ -179,7 +180,7 @@ def _check_name(fqn: str, path: list, of_tensor: bool) -> None:
         if (of_tensor and not text) or "\0" in text or not is_unicode(text):
             raise ValueError(f"{fqn!r}: its key {text!r} is no name that a step can hold (empty, with a NUL, or not Unicode); rename it")
     if of_tensor and (len(fqn.encode()) > _MAX_NAME or any(part in ("", ".") for text in (fqn, str(path[-1])) for part in text.split("/"))):
-        raise ValueError(f"{fqn[:200]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot; rename it")
+        raise ValueError(f"{fqn[:99]!r}: a tensor's name has at most {_MAX_NAME} bytes, and no part between slashes that is empty or a dot")
 
 
 def check(fqn: str, tensor: Any) -> None:
@@ -194,3 +195,5 @@ def check(fqn: str, tensor: Any) -> None:
         raise TypeError(f"{fqn}: a {tensor.layout} tensor of {tensor.dtype}; only dense tensors are saved")
     if tensor.dtype not in NAME_OF:
         raise TypeError(f"{fqn}: {tensor.dtype} is not a type that a checkpoint holds ({', '.join(NAME_OF.values())}); save it as one of them")
+    if tensor.dim() > _MAX_DIMENSIONS:
+        raise ValueError(f"{fqn}: {tensor.dim()} dimensions; a checkpoint holds {_MAX_DIMENSIONS}")

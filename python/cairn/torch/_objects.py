@@ -13,6 +13,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
@@ -58,9 +59,10 @@ def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
 
 
-def encode_tensor(tensor: torch.Tensor, dtype: str) -> dict:
-    """The entry of a small plain tensor: dtype as the checkpoint calls it, shape, elements in row-major order."""
-    return {"tensor": {"dtype": dtype, "shape": list(tensor.shape), "data": _bytes_of(tensor)}}
+def encode_tensor(tensor: torch.Tensor, dtype: str, shape: Sequence[int]) -> dict:
+    """The entry of a small plain tensor, or of a large one's empty part: dtype as the checkpoint calls it, shape of the whole, elements in
+    row-major order."""
+    return {"tensor": {"dtype": dtype, "shape": list(shape), "data": _bytes_of(tensor)}}
 
 
 def _base64(data: bytes) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Optional
 
 import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
 from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
@@ -15,9 +17,11 @@ from torch.distributed.checkpoint.default_planner import (
 )
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
+from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 
-from cairn.torch import _job
-from cairn.torch._layout import Layout, Recipe, signature_of
+from cairn.torch import _job, _private
+from cairn.torch._layout import Layout, Recipe, check, signature_of
 from cairn.torch._ownership import Ownership, Replicas
 from cairn.torch._saving import Staged
 
@@ -82,6 +86,9 @@ class _Recipes:
 
     @staticmethod
     def _make(planner: CairnPlanner) -> Recipe:
+        for fqn, value in planner.state_dict.items():
+            if isinstance(value, torch.Tensor) and not _private.is_sharded_tensor(value):
+                check(fqn, value)  # before DCP looks at it, whose errors name nothing
         items = create_default_local_save_plan(planner.state_dict, is_coordinator=True).items
         rank, world = _job.rank_and_world()
         return Recipe(items, planner, Ownership(rank, world, planner.state_dict.values(), planner.replicas))
@@ -101,6 +108,14 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         super().__init__(allow_partial_load=not strict)
         self.cast = cast
 
+    def set_up_planner(self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False) -> None:
+        """Without what DCP's does first, which makes None of each value in the state dict whose type it does not know."""
+        _leave_meta(state_dict)
+        self.original_state_dict = state_dict
+        flat = _flatten_sharded_tensors(state_dict) if self.flatten_sharded_tensors else state_dict
+        self.state_dict, self.mappings = flatten_state_dict(flat)
+        self.metadata, self.is_coordinator = metadata, is_coordinator
+
     def create_local_plan(self) -> LoadPlan:
         if (metadata := self.metadata) is None:
             raise ValueError("set_up_planner comes first, with the metadata of the checkpoint")
@@ -115,6 +130,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
     def _fault(self, fqn: str, here: Any, saved: Any) -> Optional[str]:
         if saved is None:
             return None if self.allow_partial_load else f"{fqn}: not in the checkpoint"
+        if isinstance(here, torch.Tensor) and (why := _unfit(here)):
+            return f"{fqn}: {why}"
         is_object, is_tensor = isinstance(saved, BytesStorageMetadata), isinstance(here, torch.Tensor)
         if is_object and not is_tensor:
             return None
@@ -131,6 +148,36 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         for part in path[:-1]:
             container = container[_key(container, part)]
         container[_key(container, path[-1])] = value
+
+
+def _leave_meta(container: Any, name: str = "") -> None:
+    """Puts a tensor on the job's device where one is on the meta device, as DCP does. Raises LoadMismatch where there is no job."""
+    if not isinstance(container, (MutableMapping, list)):
+        return
+    for key, value in container.items() if isinstance(container, MutableMapping) else enumerate(container):
+        fqn = f"{name}.{key}" if name else str(key)
+        if not isinstance(value, torch.Tensor) or _private.is_sharded_tensor(value):
+            _leave_meta(value, fqn)
+        elif value.device.type == "meta":
+            if not _job.in_a_job():
+                raise LoadMismatch(f"{fqn}: a tensor on the meta device, which holds no values; call to_empty(device=...) of its module before")
+            container[key] = _private.off_meta(value)
+
+
+def _unfit(tensor: torch.Tensor) -> Optional[str]:
+    """Why nothing can be loaded into it."""
+    if isinstance(tensor, DTensor):
+        sums = any(placement.is_partial() for placement in tensor.placements)
+        return f"a DTensor of partial sums {tensor.placements}, whose parts no checkpoint has; redistribute it first" if sums else None
+    if _private.is_sharded_tensor(tensor):
+        return None
+    if is_lazy(tensor):
+        return "a parameter that is not initialized yet; run the module once before"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return f"a {'nested' if tensor.is_nested else tensor.layout} tensor; only dense tensors are loaded"
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
+        return "an expanded tensor, whose elements share memory; give a clone() of it"
+    return None
 
 
 def _empty_dicts(container: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -35,6 +38,18 @@ def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
 def is_sharded_tensor(value: Any) -> bool:
     """What FSDP1 and its state dicts are made of; a torch.Tensor, too."""
     return isinstance(value, ShardedTensor)
+
+
+def waited_for(tensor: torch.Tensor) -> torch.Tensor:
+    """What a collective that may still be under way gives; any other tensor itself."""
+    return tensor.trigger_wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
+def off_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A new one like it, on the device of the default process group."""
+    state = {"": tensor}
+    _init_state_dict(state)
+    return state[""]
 
 
 def mappings(planner: Any) -> dict:

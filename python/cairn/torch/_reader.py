@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from cairn._opened import Opened
 from cairn._windows import Box, read_boxes
-from cairn.torch._device import copy_on_one_thread
+from cairn.torch._device import copy_on_one_thread, with_memory
 from cairn.torch._dtypes import TORCH_OF
 from cairn.torch._objects import decode
 from cairn.torch._planner import CairnLoadPlanner
@@ -116,7 +116,7 @@ class CairnReader(StorageReader):
         opened = self._alive()
         tensors = [item for item in plan.items if item.type == LoadItemType.TENSOR]
         objects = [(item, opened.value(item.storage_index.fqn, self._allow_pickle)) for item in plan.items if item.type == LoadItemType.BYTE_IO]
-        targets = [planner.resolve_tensor(item).detach() for item in tensors]
+        targets = [with_memory(item.dest_index.fqn, planner.resolve_tensor(item)).detach() for item in tensors]
         read_boxes(opened.helper, opened.handle, map(opened.box, tensors, targets))
         opened.check()
         for item, target in zip(tensors, targets):
