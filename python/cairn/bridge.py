@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatron.core.dist_checkpointing import serialization
+from megatron.core.dist_checkpointing.strategies import torch as _strategies
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
 from cairn._errors import NotSupported
@@ -20,7 +22,7 @@ try:
 except ImportError as error:
     raise ImportError(f"cairn.bridge needs Megatron Bridge 0.4 or later, with a DefaultCheckpointManager ({error})") from error
 
-_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")  # what Bridge calls for a strategy; the second up to 0.5
+_LOADERS = ("TorchDistLoadShardedStrategy", "get_default_load_sharded_strategy")  # what is called for a strategy; by Bridge the second up to 0.5
 _saving: dict[str, Any] = {}
 _loading: dict[str, Any] = {}
 
@@ -60,11 +62,20 @@ def patch(**options: Any) -> None:
     _replace_loaders()
 
 
+class _LoadStrategy(CairnLoadStrategy):
+    """With the options of `patch`, whatever Bridge gives."""
+
+    def __init__(self, *_: Any, **__: Any):
+        super().__init__(**_loading)
+
+
 def _replace_loaders() -> None:
-    """Bridge takes no strategy for loads from its context: it makes one. What Megatron saved is loaded by Cairn's as before."""
-    for name in _LOADERS:
-        if hasattr(_theirs, name):
-            setattr(_theirs, name, lambda *_: CairnLoadStrategy(**_loading))
+    """Bridge takes no strategy for loads from its context: it makes one. Its adapters' loads ask Megatron-Core for one, or give none, and
+    Megatron-Core then makes it. What Megatron saved is loaded by Cairn's as before."""
+    for module in (_theirs, serialization, _strategies):
+        for name in _LOADERS:
+            if hasattr(module, name):
+                setattr(module, name, _LoadStrategy)
 
 
 __all__ = ["CairnCheckpointManager", "patch"]

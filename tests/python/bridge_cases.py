@@ -15,6 +15,8 @@ else:
 import cairn.bridge  # noqa: E402
 import cairn.megatron  # noqa: E402
 from cairn.torch import NotSupported, SaveFailed  # noqa: E402
+from megatron.core import dist_checkpointing  # noqa: E402
+from megatron.core.dist_checkpointing.strategies import torch as torch_strategies  # noqa: E402
 from megatron_cases import check_equal, refused  # noqa: E402
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -46,6 +48,10 @@ def first_half(rank, world, directory):
 def second_half(rank, world, directory):
     cairn.bridge.patch()
     check_same(rank, directory, job.train(rank, world, f"{directory}/halves", fully_parallel_load=True))
+    # As Bridge loads adapters: with the strategy that Megatron-Core has under its own name, and with none.
+    for asked in ({"sharded_strategy": torch_strategies.TorchDistLoadShardedStrategy()}, {}):
+        found = dist_checkpointing.load_tensors_metadata(f"{directory}/halves/iter_0000003", **asked)
+        assert any("embedding" in key for key in found), found.keys()
 
 
 def first_half_beside(rank, world, directory):
