@@ -194,6 +194,16 @@ class ConfigTest(unittest.TestCase):
         cairn.torch.save(state_of(model, optimizer), self.directory / "frozen", step=2)
         self.cairn("strip", self.directory / "frozen", self.directory / "frozen-release", "--config", self.config("llama"), "--dtype", "fp32")
         self.same(self.directory / "frozen-release", model)
+        target = self.directory / "frozen-deepspeed"
+        flags = (self.directory / "frozen", target, "--config", self.config("llama"), "--dtype", "bf16", "--to")
+        with self.assertRaisesRegex(cairn.CairnError, "no moments .*--zero 1"):
+            self.cairn("convert", *flags, "megatron-deepspeed", "--zero", 3)
+        self.cairn("convert", *flags, "megatron-deepspeed")
+        with cairn.open(target) as checkpoint:
+            self.assertNotIn("embedding.word.weight/master", checkpoint)
+            self.assertIn("layers.1.mlp.up.weight/master", checkpoint)
+        with self.assertRaisesRegex(cairn.CairnError, "embedding.word.weight has no moments"):
+            self.cairn("convert", *flags, "megatron")
 
     def test_several_models(self):
         model, _ = self.trained["llama"]
@@ -210,6 +220,16 @@ class ConfigTest(unittest.TestCase):
             run = self.directory / f"filled-{number}"
             cairn.torch.save(value, run, step=1)
             self.refused(run, "several models, behind '.*--allow", self.config("llama"))
+
+    def test_a_head_beside_its_model(self):
+        """Modules of one's own around transformers' base model; a head somewhere else is none of it."""
+        model, _ = self.trained["llama"]
+        state = {f"net.backbone.{key}": tensor for key, tensor in model.base_model.state_dict().items()}
+        for number, name in enumerate(("lm_head.weight", "net.lm_head.weight")):
+            cairn.torch.save({**state, name: model.lm_head.weight}, self.directory / f"head-{number}", step=1)
+            self.strip("llama", self.directory / f"head-{number}", f"head-{number}-release")
+        cairn.torch.save({**state, "draft.lm_head.weight": model.lm_head.weight}, self.directory / "head-elsewhere", step=1)
+        self.refused(self.directory / "head-elsewhere", "several models, behind 'draft.', 'net.backbone.'", self.config("llama"))
 
     def save_both(self, state, name):
         """With cairn.torch, tensors with and beside the objects, and with DCP."""

@@ -119,8 +119,9 @@ class ShardedPlanner : public DeepSpeedPlanner {
       return NotSupported(
           "ZeRO 3 keeps weights in the optimizer's shards, and there is no optimizer here; choose "
           "--zero 1");
+    if (topology_.zero == 3) CAIRN_RETURN_IF_ERROR(CheckAllTrained());
     CAIRN_RETURN_IF_ERROR(Cut());
-    if (!tensors_.optimizer) LeaveLoneMasters(tensors_);
+    LeaveLoneMasters(tensors_);
     builder_.target.tensors = tensors_.tensors;
     if (topology_.zero == 3) MastersAreWeights();
     const std::string directory = StepName();
@@ -140,6 +141,16 @@ class ShardedPlanner : public DeepSpeedPlanner {
   }
 
  private:
+  Status CheckAllTrained() const {
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      if (!parameter.exp_avg)
+        return NotSupported(
+            "{} has no moments (is it frozen?), and weights of ZeRO 3 are written with theirs; choose --zero "
+            "1 or 2",
+            parameter.spec.name);
+    return OkStatus();
+  }
+
   // Of ZeRO-3 no other weights are stored.
   void MastersAreWeights() {
     for (const TrainingParameter& parameter : tensors_.parameters) {

@@ -63,10 +63,11 @@ class Mapper {
     std::optional<std::string> base;  // of a module's name below the base model; none: the head's
   };
   struct Begins {
-    std::set<std::string> prefixes, bases, heads;  // heads: their prefixes
+    std::set<std::string> prefixes, bases;
+    std::set<std::string> heads;  // their prefixes
     void Add(const Begin& begin) {
-      prefixes.insert(begin.prefix);
-      begin.base ? bases.insert(*begin.base) : heads.insert(begin.prefix);
+      (begin.base ? prefixes : heads).insert(begin.prefix);
+      if (begin.base) bases.insert(*begin.base);
     }
   };
 
@@ -189,10 +190,13 @@ class Mapper {
 
   // A head lies beside the base model, or beside a module that the base model is in.
   static Status CheckHeads(const Begins& begins) {
-    for (const std::string& head : begins.heads)
-      if (!begins.bases.empty() &&
-          std::ranges::none_of(begins.bases, [&](const std::string& base) { return base.starts_with(head); }))
-        return SeveralModels(begins.prefixes);
+    for (const std::string& head : begins.heads) {
+      const auto is_around = [&](const std::string& base) { return base.starts_with(head); };
+      if (begins.bases.empty() || std::ranges::any_of(begins.bases, is_around)) continue;
+      std::set<std::string> all = begins.prefixes;
+      all.insert(head);
+      return SeveralModels(all);
+    }
     return OkStatus();
   }
 

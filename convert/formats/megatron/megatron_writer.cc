@@ -59,13 +59,19 @@ class MegatronPlanner {
     if (topology_.zero > 1)
       return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
                              topology_.zero);
-    for (const TrainingParameter& parameter : tensors_.parameters)
-      if (tensors_.optimizer && (!parameter.master || !parameter.exp_avg))
+    for (const TrainingParameter& parameter : tensors_.parameters) {
+      if (tensors_.optimizer && !parameter.exp_avg)
         return NotSupported(
-            "{} has no fp32 master or no moments: Megatron's mixed precision optimizer needs all of them; "
-            "choose "
-            "--dtype bf16 where the weights are fp32",
+            "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and "
+            "dcp, "
+            "universal and native do not",
             parameter.spec.name);
+      if (tensors_.optimizer && !parameter.master)
+        return NotSupported(
+            "{} has no fp32 master: Megatron's mixed precision optimizer needs all of them; choose --dtype "
+            "bf16 where the weights are fp32",
+            parameter.spec.name);
+    }
     return OkStatus();
   }
 
