@@ -3,7 +3,9 @@ CAIRN_BRIDGE_SOURCE says where that is, and a training over a stand-in of its se
 
 import os
 import pathlib
+import re
 import signal
+import types
 
 import torch
 
@@ -14,6 +16,7 @@ else:
 
 import cairn.bridge  # noqa: E402
 import cairn.megatron  # noqa: E402
+import ranks  # noqa: E402
 from cairn.torch import NotSupported, SaveFailed  # noqa: E402
 from megatron.core import dist_checkpointing  # noqa: E402
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategies  # noqa: E402
@@ -112,8 +115,13 @@ def says(rank, world, directory):
     config = job.CheckpointConfig(save=directory, load=directory, custom_manager_class=NAME)
     if not REAL or hasattr(checkpointing, "_validate_target_prefix"):  # from 0.5.1 on
         refused(Exception, "allowlist", lambda: checkpointing.create_checkpoint_manager(config))
-    cairn.bridge.patch()
-    manager = checkpointing.create_checkpoint_manager(config)
+    page = (ranks.ROOT / "docs/guide/save-from-megatron.md").read_text()
+    (block,) = re.findall(r"^```\n(import cairn.bridge\n.*?)^```", page, re.M | re.S)
+    made = []
+    own = job.CheckpointConfig(save=directory, load=directory)
+    pretrain = lambda config, _: made.append(checkpointing.create_checkpoint_manager(config.checkpoint))  # noqa: E731
+    exec(block, {"config": types.SimpleNamespace(checkpoint=own), "forward_step": None, "pretrain": pretrain})
+    (manager,) = made
     assert type(manager) is cairn.bridge.CairnCheckpointManager
     assert manager.checkpointing_context.keys() <= {"load_strategy"}, manager.checkpointing_context
     config.ckpt_format = "fsdp_dtensor"
