@@ -104,7 +104,7 @@ Status CleanLeftovers(FileSystem& fs, const std::string& run_dir, const Complain
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(run_dir));
   for (const std::string& name : names) {
     const std::string path = JoinPath(run_dir, name);
-    const Status removed = ParseMarkedDirName(name) ? FinishDeletion(fs, path) : fs.RemoveFile(path);
+    const Status removed = ParseMarkedDirName(name) ? FinishDeletion(fs, path) : RemoveIfThere(fs, path);
     CAIRN_RETURN_IF_ERROR(LeaveRefused(removed, left));
   }
   return OkStatus();

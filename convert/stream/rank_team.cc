@@ -119,7 +119,7 @@ Status OpenTeamRoom(FileSystem& fs, const std::string& directory, const RankTeam
   CAIRN_RETURN_IF_ERROR(CheckLaunch(team));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
-    if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
+    if (IsTeamFileName(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
   return Post(fs, directory, team, kRoomName, team.launch + "\n");
 }
 

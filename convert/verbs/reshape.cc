@@ -164,7 +164,7 @@ class ReshapeRun {
   Status RemoveFiles(const std::function<bool(const std::string&)>& chosen) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory_));
     for (const std::string& name : names)
-      if (chosen(name)) CAIRN_RETURN_IF_ERROR(fs_.RemoveFile(JoinPath(directory_, name)));
+      if (chosen(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs_, JoinPath(directory_, name)));
     return OkStatus();
   }
 

@@ -67,13 +67,14 @@ Result<LocalOwner> ShareOwner(const std::string& run_dir, const std::string& run
   return owner;
 }
 
-// Leftovers of saves, and marks of sessions that were killed while they opened. Call with the claim held.
+// Leftovers of saves, and marks of sessions that were killed while they opened; those of this session go at
+// the same time, each by its own rank. Call with the claim held.
 Status Clean(FileSystem& fs, const std::string& directory) {
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(
       fs, directory, [](const Status& why) { Say("leftover not removed: " + why.message()); }));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
   for (const std::string& name : names)
-    if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(fs.RemoveFile(JoinPath(directory, name)));
+    if (IsRankMark(name)) CAIRN_RETURN_IF_ERROR(RemoveIfThere(fs, JoinPath(directory, name)));
   return OkStatus();
 }
 

@@ -257,7 +257,7 @@ Status StepSave::RemoveFiles(bool (*goes)(std::string_view)) const {
   Status first;
   for (const std::string& name : names) {
     if (!goes(name)) continue;
-    const Status removed = fs_.RemoveFile(JoinPath(directory_, name));
+    const Status removed = RemoveIfThere(fs_, JoinPath(directory_, name));
     if (first.ok()) first = removed;
   }
   return first;

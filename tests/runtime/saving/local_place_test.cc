@@ -242,6 +242,27 @@ TEST(LocalPlace, ADirectoryThatDoesNotListTheMarkIsRefused) {
   EXPECT_NE(place.status().message().find("does not list it"), std::string::npos) << place.status().message();
 }
 
+// Ranks that share a directory remove their marks while their leader cleans it.
+TEST(LocalPlace, AMarkThatItsRankRemovesMeanwhileIsNoError) {
+  class Racing final : public WrappedFileSystem {
+   public:
+    using WrappedFileSystem::WrappedFileSystem;
+
+   private:
+    Status Do(const FsCall& call, const std::function<Status()>& run) override {
+      if (call.kind == FsCall::Kind::kRemoveFile && call.path.ends_with("/.rank-0badcafe-0")) {
+        EXPECT_TRUE(fs::remove(call.path));
+      }
+      return run();
+    }
+  };
+  Scene scene;
+  Racing files(FileSystem::Posix());
+  const auto place = Open(scene.a, scene.local, kRun, files);
+  EXPECT_TRUE(place.ok()) << place.status().message();
+  EXPECT_FALSE(fs::exists(scene.place + "/.rank-0badcafe-0"));
+}
+
 TEST(LocalPlace, AMarkIsOfACertainForm) {
   for (const char* mark : {".rank-deadbeef-0", ".rank-01234567-31"}) EXPECT_TRUE(IsRankMark(mark)) << mark;
   for (const char* other : {".rank-", ".rank-deadbeef", ".rank-deadbeef-", ".rank-deadbeef-x",
