@@ -5,11 +5,11 @@
 #include "tools/serve/step_save.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "ckpt/base/canonical_path.h"
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
@@ -27,12 +27,6 @@ constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
   return fmt::format("team-{}-{}", kind, ToHex(DigestOf(bytes)));
-}
-
-std::string WithoutLinks(const std::string& path) {
-  std::error_code error;
-  const auto real = std::filesystem::weakly_canonical(path, error);
-  return error ? path : real.string();
 }
 
 std::string ReceiptName(int rank) { return fmt::format("team-receipt-{:05}", rank); }
@@ -64,7 +58,7 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 }
 
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
-  if (const auto held = locks_.find(WithoutLinks(run_dir)); held != locks_.end()) {
+  if (const auto held = locks_.find(CanonicalPath(run_dir)); held != locks_.end()) {
     if (held->second.CheckPlace().ok()) return OkStatus();
     locks_.erase(held);  // removed or moved away between two saves: what is made now is another run
   }
@@ -78,12 +72,12 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
   CAIRN_RETURN_IF_ERROR(lock.status());
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
-  locks_.emplace(WithoutLinks(run_dir), std::move(lock).value());
+  locks_.emplace(CanonicalPath(run_dir), std::move(lock).value());
   return OkStatus();
 }
 
 Status HeldRuns::CheckPlace(const std::string& run_dir) const {
-  const auto held = locks_.find(WithoutLinks(run_dir));
+  const auto held = locks_.find(CanonicalPath(run_dir));
   if (held == locks_.end()) return Aborted("{} leads elsewhere since the save began", run_dir);
   return held->second.CheckPlace();
 }
