@@ -92,6 +92,16 @@ nlohmann::json CoreSchedule(const TrainingState& state) {
           {"wd_incr_steps", samples}};
 }
 
+Status CheckCoreMoments(const TrainingTensors& tensors) {
+  for (const TrainingParameter& parameter : tensors.parameters)
+    if (!parameter.exp_avg)
+      return NotSupported(
+          "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and dcp, "
+          "universal and native do not",
+          parameter.spec.name);
+  return OkStatus();
+}
+
 Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state) {
   CAIRN_ASSIGN_OR_RETURN(state.groups, GroupsOfSource(state.param_groups, tensors));
   const auto its_own = [](const nlohmann::json& group) { return group.contains("wd_mult"); };

@@ -42,6 +42,8 @@ nlohmann::json CoreSchedule(const TrainingState& state);
 // matrices, which have weight decay, and vectors. Errors: those of PartBy; NotSupported where vectors have
 // another weight decay than Megatron can give them. `allowed`: that is a note.
 Status ChooseCoreGroups(const TrainingTensors& tensors, bool allowed, TrainingState& state);
+// Of an optimizer. Errors: NotSupported naming a parameter that it has no moments of.
+Status CheckCoreMoments(const TrainingTensors& tensors);
 // What it adds to the hyper-parameters of group `group`.
 nlohmann::json CoreGroupOwn(const TrainingState& state, size_t group);
 

@@ -54,24 +54,18 @@ class MegatronPlanner {
   Status CheckOptimizer() {
     CAIRN_RETURN_IF_ERROR(FitOptimizer(tensors_, Steps::kOne, options_.allow_optimizer, state_));
     CAIRN_RETURN_IF_ERROR(RequireFp32States(tensors_));
-    if (tensors_.optimizer)
-      CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
     if (topology_.zero > 1)
       return InvalidArgument("Megatron-LM has no ZeRO {}; choose --zero 1, its distributed optimizer, or 0",
                              topology_.zero);
-    for (const TrainingParameter& parameter : tensors_.parameters) {
-      if (tensors_.optimizer && !parameter.exp_avg)
-        return NotSupported(
-            "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and "
-            "dcp, "
-            "universal and native do not",
-            parameter.spec.name);
-      if (tensors_.optimizer && !parameter.master)
+    if (!tensors_.optimizer) return OkStatus();
+    CAIRN_RETURN_IF_ERROR(ChooseCoreGroups(tensors_, options_.allow_optimizer, state_));
+    CAIRN_RETURN_IF_ERROR(CheckCoreMoments(tensors_));
+    for (const TrainingParameter& parameter : tensors_.parameters)
+      if (!parameter.master)
         return NotSupported(
             "{} has no fp32 master: Megatron's mixed precision optimizer needs all of them; choose --dtype "
             "bf16 where the weights are fp32",
             parameter.spec.name);
-    }
     return OkStatus();
   }
 

@@ -107,17 +107,11 @@ class TorchDistPlanner {
     optimizer_ = topology_.zero == 1 ? CoreOptimizer::kDistributed
                  : fp32              ? CoreOptimizer::kFp32
                                      : CoreOptimizer::kFloat16;
-    for (const TrainingParameter& parameter : tensors_.parameters) {
-      if (!parameter.exp_avg)
-        return NotSupported(
-            "{} has no moments (is it frozen?); Megatron's optimizers need those of every parameter, and "
-            "dcp, "
-            "universal and native do not",
-            parameter.spec.name);
+    CAIRN_RETURN_IF_ERROR(CheckCoreMoments(tensors_));
+    for (const TrainingParameter& parameter : tensors_.parameters)
       if (!parameter.master && optimizer_ != CoreOptimizer::kFp32)
         return NotSupported("{} has no fp32 master, which Megatron's optimizer needs; choose --dtype bf16{}",
                             parameter.spec.name, fp32 ? " or --zero 0" : "");
-    }
     return OkStatus();
   }
 
