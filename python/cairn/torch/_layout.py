@@ -70,8 +70,7 @@ class Recipe:
         """
         self._tensors: list = []
         self._written: list = []  # the items of the pieces
-        self._others: list = []  # (item, path) of everything else
-        self._group_of: dict = {}  # of the first component of a path
+        self._others: list = []  # (item, path, name of its group) of everything else
         numbers: dict = {}
         mappings = _private.mappings(planner)
         for item in items:
@@ -81,15 +80,13 @@ class Recipe:
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
-                self._others.append((item, path))
-                first = _first(item.index.fqn, path)
-                self._group_of[first] = first
+                self._others.append((item, path, _first(item.index.fqn, path)))
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
-        if len(self._group_of) > GROUPS:
-            self._group_of = {first: str(zlib.crc32(first.encode(errors="surrogatepass")) % GROUPS) for first in self._group_of}
-        self._names = [item.index.fqn for item, _ in self._others]
-        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path in self._others if item.tensor_data is not None]
+        if len({group for _, _, group in self._others}) > GROUPS:
+            self._others = [(item, path, str(zlib.crc32(group.encode()) % GROUPS)) for item, path, group in self._others]
+        self._names = [item.index.fqn for item, _, _ in self._others]
+        self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path, _ in self._others if item.tensor_data is not None]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
 
     def _add_tensor(
@@ -107,9 +104,8 @@ class Recipe:
         """Of the state dict that the planner has now."""
         layout = Layout(self._tensors, self._names, self._small)
         layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
-        for item, path in self._others:
-            group = layout.groups.setdefault(self._group_of[_first(item.index.fqn, path)], Group())
-            _add_object(group, item.index.fqn, path, _entry(item, planner))
+        for item, path, group in self._others:
+            _add_object(layout.groups.setdefault(group, Group()), item.index.fqn, path, _entry(item, planner))
         return layout
 
 

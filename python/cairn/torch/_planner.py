@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Optional
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
 from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
@@ -112,8 +110,7 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         """Without what DCP's does first, which makes None of each value in the state dict whose type it does not know."""
         _leave_meta(state_dict)
         self.original_state_dict = state_dict
-        flat = _flatten_sharded_tensors(state_dict) if self.flatten_sharded_tensors else state_dict
-        self.state_dict, self.mappings = flatten_state_dict(flat)
+        self.state_dict, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
         self.metadata, self.is_coordinator = metadata, is_coordinator
 
     def create_local_plan(self) -> LoadPlan:

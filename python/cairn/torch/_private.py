@@ -8,6 +8,8 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._sharded_tensor_utils import _flatten_sharded_tensors
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
@@ -50,6 +52,11 @@ def off_meta(tensor: torch.Tensor) -> torch.Tensor:
     state = {"": tensor}
     _init_state_dict(state)
     return state[""]
+
+
+def flattened(state_dict: Any, sharded_tensors: bool) -> tuple[dict, dict]:
+    """({FQN: value}, {FQN: path in the nested state dict}). sharded_tensors: those within those are replaced by the inner ones."""
+    return flatten_state_dict(_flatten_sharded_tensors(state_dict) if sharded_tensors else state_dict)
 
 
 def mappings(planner: Any) -> dict:
