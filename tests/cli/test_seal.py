@@ -124,6 +124,7 @@ class SealTest(CliTest):
         self.seal(second, "--anyway")
         self.seal(run)
         self.assertEqual(self.newest(run, says=["sealed with --anyway", victim.name]), str(run / "global_step100"))
+        self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed", "sealed with problems"])
 
     def test_what_stands_in_the_way_leaves_nothing(self):
         run = self.make_run(steps=(100,))

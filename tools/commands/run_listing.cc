@@ -126,7 +126,12 @@ void ReadSealState(FileSystem& fs, const ForeignStep& foreign, const std::vector
     step.trouble = fmt::format("{}: {}", look.problems[0].file, look.problems[0].what);
   else if (!look.touched.empty())
     step.trouble = fmt::format("{} has another time; cairn verify reads it", look.touched[0]);
-  if (!step.trouble.empty()) step.state = "changed since sealed";
+  if (!step.trouble.empty()) {
+    step.state = "changed since sealed";
+  } else if (!seal->problems.empty()) {
+    step.state = "sealed with problems";
+    step.trouble = seal->problems.front();
+  }
 }
 
 StepListing ListForeignStep(FileSystem& fs, const ForeignStep& foreign) {

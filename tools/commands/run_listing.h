@@ -15,8 +15,8 @@ struct StepListing {
   std::string directory;
   int64_t step = 0;
   std::string state;      // committed, partly verified, verified, changed since verified, damaged, partial,
-                          // superseded, deleting; of another system's: sealed, changed since sealed, not
-                          // sealed, being written
+                          // superseded, deleting; of another system's: sealed, sealed with problems,
+                          // changed since sealed, not sealed, being written
   std::string system;     // whose it is, where it is another's; empty: Cairn's, or nobody's that is known
   std::string trouble;    // why it is damaged, or what has changed
   std::string unhealthy;  // why (ckpt/run/health.h); empty where it is healthy or nothing is known
