@@ -58,6 +58,7 @@ def without_gpu():
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
     cuda.current_device = lambda: "cpu"
     cuda.device_count = lambda: 1  # so that Megatron's own processes divide by it; ranks have none
+    cuda.get_device_name, cuda.get_device_capability = lambda *_: "none", lambda *_: (0, 0)  # which some modules ask for when they are imported
     cuda.set_device = cuda.synchronize = cuda.set_rng_state = lambda *_, **__: None
     cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     cuda.Stream = cuda.Event = Nothing
