@@ -69,7 +69,9 @@ TEST_F(DcpParamGroupsTest, MembersOfTwoOptimizersThatShareNamesAreToldApartOrUnk
   ASSERT_EQ(apart.size(), 2u);
   EXPECT_EQ(apart[0]["params"], json({"actor_optim.a"}));
   EXPECT_EQ(apart[1]["params"], json({"critic_optim.a"}));
-  for (const json& group : Groups()["param_groups"]) EXPECT_TRUE(group["params"].is_null());
+  const json together = Groups()["param_groups"];
+  EXPECT_EQ(together.size(), 2u);
+  for (const json& group : together) EXPECT_TRUE(group["params"].is_null());
 }
 
 // Members that are numbers say nothing: a training of another program may number its parameters differently.
