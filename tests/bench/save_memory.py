@@ -7,7 +7,6 @@ of its own and saves three times, for what it keeps between saves.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 import torch  # noqa: E402
 from peers import PEERS  # noqa: E402
-from save_speed import size_of  # noqa: E402
+from save_speed import remove, size_of  # noqa: E402
 
 SAVES = 3
 
@@ -69,7 +68,7 @@ def saved_by(name, size, directory):
     with Peak() as peak:
         for step in range(SAVES):
             PEERS[name]().save(tensors, path := os.path.join(directory, f"state-{step}"))
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            remove(path)
     return {"state": sum(t.nbytes for t in tensors.values()), "grown": peak.bytes - before}
 
 

@@ -215,10 +215,9 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
       "skip it); superseded (saved again later); deleting (retired, its removal is unfinished). Of another\n"
-      "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with "
-      "problems\n"
-      "(by --anyway; cairn seal --newest skips it); changed since sealed; not sealed;\n"
-      "being written (the system's tracker does not name it yet).\n\n" +
+      "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with\n"
+      "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
+      "written (the system's tracker does not name it yet).\n\n" +
       HelpFooter("cairn ls /scratch/me/runs --purge-days 30"));
   ls->callback([options, &verb] { verb = [options] { return RunLs(*options); }; });
 }
