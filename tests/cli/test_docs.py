@@ -123,6 +123,18 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(page=page.name, flag=flag):
                     self.assertTrue(flag in known, f"no program has {flag}")
 
+    def test_messages_that_are_explained_exist(self):
+        sources = [path for folder in ("ckpt", "convert", "runtime", "tools", "python") for path in (ROOT / folder).rglob("*")]
+        text = "\n".join(path.read_text() for path in sources if path.suffix in (".cc", ".h", ".py"))
+        said = re.sub(r'"\s*(?:rf?|f)?"', "", text)  # literals that stand beside each other
+        page = ROOT / "docs/guide/errors.md"
+        messages = re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\|$", page.read_text(), re.M)
+        messages = [message for message in messages if message not in ("message", "---")]
+        self.assertGreater(len(messages), 15)
+        for message in messages:
+            with self.subTest(message=message):
+                self.assertIn(message, said)
+
     def test_paths_of_the_tree_exist(self):
         for page in PAGES:
             for span in re.findall(r"`([^`]+)`", fences_apart(page.read_text())[0]):
