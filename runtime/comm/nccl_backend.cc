@@ -3,10 +3,10 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
-#include <filesystem>
-#include <system_error>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "ckpt/base/module_path.h"
 
 namespace cairn {
 namespace {
@@ -24,10 +24,9 @@ Function Symbol(void* module, const char* name) {
 
 // The module stays loaded: what it registers with libtorch cannot be taken back.
 std::unique_ptr<NcclModule> NcclModule::Load(int local_rank) {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kNcclModule;
+  const std::string path = ModulePath(kNcclModule);
   void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  TORCH_CHECK(module, "device cuda: cannot load ", path.string(), " (", dlerror(),
+  TORCH_CHECK(module, "device cuda: cannot load ", path, " (", dlerror(),
               "); build the target cairn_nccl with a CUDA build of torch, or train with --device cpu");
   auto nccl = std::make_unique<NcclModule>();
   nccl->new_backend_ = Symbol<NewBackendFunction>(module, "CairnNewNcclBackend");

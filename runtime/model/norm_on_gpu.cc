@@ -5,8 +5,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
-#include <filesystem>
-#include <system_error>
+#include "ckpt/base/module_path.h"
 
 namespace cairn {
 namespace {
@@ -15,12 +14,11 @@ constexpr const char* kNormModule = "libcairn_norm.so";
 
 // The module stays loaded, as the CUDA driver does.
 const NormModule* LoadNormModule() {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kNormModule;
+  const std::string path = ModulePath(kNormModule);
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) return nullptr;
   const auto function = reinterpret_cast<NormModuleFunction>(::dlsym(module, kNormModuleFunction));
-  TORCH_CHECK(function, path.string(), " belongs to another build; build again");
+  TORCH_CHECK(function, path, " belongs to another build; build again");
   return function();
 }
 

@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
+#include "ckpt/base/module_path.h"
 #include "ckpt/io/file_system.h"
 #include "runtime/snapshot/snapshot_window.h"
 
@@ -65,15 +64,14 @@ std::unique_ptr<DeviceSnapshot> NewHostSnapshot() { return std::make_unique<Host
 
 // The module stays loaded, as the CUDA driver does.
 Result<std::unique_ptr<DeviceSnapshot>> NewCudaSnapshot(const CudaSnapshotOptions& options) {
-  std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCudaModule;
+  const std::string path = ModulePath(kCudaModule);
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
-    return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda where nvcc is",
-                        path.string(), ::dlerror());
+    return NotSupported("device cuda: cannot load {} ({}); build the target cairn_cuda where nvcc is", path,
+                        ::dlerror());
   using Maker = void (*)(const CudaSnapshotOptions&, Status*, DeviceSnapshot**);
   const auto make = reinterpret_cast<Maker>(::dlsym(module, "CairnNewCudaSnapshot"));
-  if (make == nullptr) return NotSupported("{} belongs to another build; build again", path.string());
+  if (make == nullptr) return NotSupported("{} belongs to another build; build again", path);
   Status status;
   DeviceSnapshot* snapshot = nullptr;
   make(options, &status, &snapshot);

@@ -1,4 +1,4 @@
-# `cmake --install`: the programs, their manual pages and completions. cairn itself writes the last two, then.
+# `cmake --install`: the programs, their modules, manual pages and completions. cairn itself writes the last two, then.
 include(GNUInstallDirs)
 if(SKBUILD)  # a wheel's places: they become the environment's bin and share
   set(CMAKE_INSTALL_BINDIR ${SKBUILD_SCRIPTS_DIR})
@@ -6,13 +6,13 @@ if(SKBUILD)  # a wheel's places: they become the environment's bin and share
   set(CMAKE_INSTALL_MANDIR ${SKBUILD_DATA_DIR}/share/man)
 endif()
 install(TARGETS cairn COMPONENT programs)
-foreach(target cairn-train cairn_nccl cairn_cuda cairn_norm)  # the modules are looked for beside the program
+foreach(target cairn-train cairn_nccl cairn_cuda cairn_norm)
   if(TARGET ${target})
-    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR}
+    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} LIBRARY DESTINATION lib/cairn  # as ModulePath says
             COMPONENT programs)
   endif()
 endforeach()
-
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)
 set(made ${CMAKE_BINARY_DIR}/manual)
 install(CODE "
   file(REMOVE_RECURSE \"${made}\")
