@@ -13,6 +13,12 @@ foreach(target cairn-train cairn_nccl cairn_cuda cairn_norm)
   endif()
 endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)
+if(CAIRN_PORTABLE)  # with whatever is inside
+  install(CODE "execute_process(COMMAND \"${CMAKE_SOURCE_DIR}/python/licenses\" \"${CMAKE_BINARY_DIR}\" \"${CMAKE_BINARY_DIR}/licenses\"
+                                COMMAND_ERROR_IS_FATAL ANY)" COMPONENT licenses)
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/licenses/ DESTINATION ${SKBUILD_METADATA_DIR}/licenses/bundled COMPONENT licenses)
+endif()
+
 set(made ${CMAKE_BINARY_DIR}/manual)
 install(CODE "
   file(REMOVE_RECURSE \"${made}\")
