@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "ckpt/base/glob.h"
 #include "ckpt/model/tensor_glob.h"
 #include "convert/stream/value_distance.h"
 
@@ -14,7 +15,15 @@ namespace cairn {
 namespace {
 
 std::string Describe(const TensorEntry& tensor) {
+  if (tensor.role == Role::kJson || tensor.role == Role::kPickle)
+    return fmt::format("{} of {} bytes", Name(tensor.role), tensor.bytes());
   return fmt::format("{} {}", Name(tensor.dtype), ToString(tensor.spec.shape));
+}
+
+std::string Beginning(const std::string* text) {
+  constexpr size_t kShown = 60;
+  if (!text) return "";
+  return text->size() <= kShown ? *text : text->substr(0, kShown - 3) + "...";
 }
 
 struct TensorPair {
@@ -30,7 +39,9 @@ class Differ {
   }
 
   Result<DiffResult> Run() {
-    CAIRN_RETURN_IF_ERROR(PairUp());
+    PairUp();
+    if (ComparesOthers() && !ignores_others_) CompareOthers();
+    CAIRN_RETURN_IF_ERROR(AllGlobsUsed());
     CAIRN_RETURN_IF_ERROR(CompareValues());
     std::ranges::stable_sort(result_.tensors, [](const TensorDiff& x, const TensorDiff& y) {
       if (x.kind != y.kind) return x.kind < y.kind;
@@ -43,39 +54,66 @@ class Differ {
   }
 
  private:
-  bool IsIgnored(const TensorEntry& tensor) {
+  bool ComparesOthers() const { return options_.others_a && options_.others_b; }
+  bool IsInOthers(const TensorEntry& tensor) const { return ComparesOthers() && tensor.role == Role::kJson; }
+
+  bool IsIgnored(const TensorEntry& tensor, const std::string& name) {
     bool ignored = tensor.role == Role::kRng || (options_.ignore_optimizer && tensor.role != Role::kWeight);
     for (size_t i = 0; i < options_.ignore.size(); ++i)
-      if (FitsGlob(tensor, options_.ignore[i])) ignored = used_[i] = true;
+      if (FitsGlob(tensor, options_.ignore[i]) || FitsGlob(name, options_.ignore[i]))
+        ignored = used_[i] = true;
+    if (ignored && tensor.role == Role::kJson) ignores_others_ = true;
     return ignored;
   }
 
-  Tolerance ToleranceOf(const TensorEntry& tensor) {
+  Tolerance ToleranceOf(const TensorEntry& tensor, const std::string& name) {
     Tolerance found;
     for (size_t i = 0; i < options_.tolerances.size(); ++i) {
-      if (!FitsGlob(tensor, options_.tolerances[i].glob)) continue;
+      const std::string& glob = options_.tolerances[i].glob;
+      if (!FitsGlob(tensor, glob) && !FitsGlob(name, glob)) continue;
       found = options_.tolerances[i];
       used_[options_.ignore.size() + i] = true;
     }
     return found;
   }
 
-  Status PairUp() {
+  void PairUp() {
     const TensorTable &of_a = a_.catalog(), &of_b = b_.catalog();
     const TensorLookup in_a(of_a), in_b(of_b);
     for (uint32_t i = 0; i < of_a.tensors.size(); ++i) {
       const TensorEntry& tensor = of_a.tensors[i];
-      if (IsIgnored(tensor)) continue;
-      const Tolerance tolerance = ToleranceOf(tensor);
+      const std::string name = options_.name_a(tensor);
+      if (IsIgnored(tensor, name) || IsInOthers(tensor)) continue;
+      const Tolerance tolerance = ToleranceOf(tensor, name);
       const Result<uint32_t> other = in_b.Find(tensor.spec.name, tensor.role);
       if (!other.ok())
-        Tell(DisplayName(tensor), Difference::kOnlyInA, Describe(tensor), "");
+        Tell(name, Difference::kOnlyInA, Describe(tensor), "");
       else
         CompareStructure({i, *other, tolerance});
     }
-    for (const TensorEntry& tensor : of_b.tensors)
-      if (!IsIgnored(tensor) && !in_a.Find(tensor.spec.name, tensor.role).ok())
-        Tell(DisplayName(tensor), Difference::kOnlyInB, "", Describe(tensor));
+    for (const TensorEntry& tensor : of_b.tensors) {
+      std::string name = options_.name_b(tensor);
+      if (!IsIgnored(tensor, name) && !IsInOthers(tensor) && !in_a.Find(tensor.spec.name, tensor.role).ok())
+        Tell(std::move(name), Difference::kOnlyInB, "", Describe(tensor));
+    }
+  }
+
+  void CompareOthers() {
+    std::map<std::string, std::pair<const std::string*, const std::string*>> found;
+    for (const auto& [name, text] : *options_.others_a) found[name].first = &text;
+    for (const auto& [name, text] : *options_.others_b) found[name].second = &text;
+    for (const auto& [name, texts] : found) {
+      bool ignored = false;
+      for (size_t i = 0; i < options_.ignore.size(); ++i)
+        if (FitsGlob(name, options_.ignore[i])) ignored = used_[i] = true;
+      const auto& [a, b] = texts;
+      if (ignored || (a && b && *a == *b)) continue;
+      const Difference kind = !a ? Difference::kOnlyInB : !b ? Difference::kOnlyInA : Difference::kOther;
+      Tell(name, kind, Beginning(a), Beginning(b));
+    }
+  }
+
+  Status AllGlobsUsed() const {
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i])
         return InvalidArgument("{} fits no tensor of either checkpoint; cairn inspect lists them",
@@ -88,9 +126,9 @@ class Differ {
   void CompareStructure(const TensorPair& pair) {
     const TensorEntry &x = a_.catalog().tensors[pair.a], &y = b_.catalog().tensors[pair.b];
     if (!(x.spec.shape == y.spec.shape))
-      return Tell(DisplayName(x), Difference::kShape, Describe(x), Describe(y));
+      return Tell(options_.name_a(x), Difference::kShape, Describe(x), Describe(y));
     if (x.dtype != y.dtype && !options_.ignore_dtype)
-      Tell(DisplayName(x), Difference::kDtype, Describe(x), Describe(y));
+      Tell(options_.name_a(x), Difference::kDtype, Describe(x), Describe(y));
     ++result_.compared;
     if (x.spec.shape.Volume() == 0) return (void)++result_.equal;
     pairs_.resize(a_.catalog().tensors.size());
@@ -118,7 +156,7 @@ class Differ {
       other.resize(block.box.Volume() * SizeOf(y.dtype));
       CAIRN_RETURN_IF_ERROR(b_.ReadBox(pair.b, block.box, other));
       distance->Add(block.begin, block.bytes, other);
-      if (distance->elements == x.spec.shape.Volume()) Take(DisplayName(x), *distance);
+      if (distance->elements == x.spec.shape.Volume()) Take(options_.name_a(x), *distance);
       if (options_.progress) options_.progress(done += block.bytes.size());
       return OkStatus();
     });
@@ -143,6 +181,7 @@ class Differ {
   CheckpointSource& a_;
   CheckpointSource& b_;
   const DiffOptions& options_;
+  bool ignores_others_ = false;     // with the JSON that holds them
   std::vector<bool> used_;          // globs to ignore, then those of tolerances
   std::vector<TensorPair> pairs_;   // by tensor of A
   std::vector<uint32_t> compared_;  // tensors of A
@@ -161,6 +200,8 @@ std::string_view Name(Difference difference) {
       return "shape";
     case Difference::kDtype:
       return "dtype";
+    case Difference::kOther:
+      return "value";
     case Difference::kValues:
       return "values";
   }

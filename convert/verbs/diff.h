@@ -1,11 +1,12 @@
 // What two checkpoints differ in: tensors that one of them lacks, shapes and types, and how far values are
 // apart. Topologies and formats play no part: both are read by global boxes, block by block.
 //
-// Random states (Role::kRng) belong to one topology and are left out. Two NaN are equal where their bits are;
-// with a tolerance any two are near enough. Integers are compared exactly.
+// Random states of `cairn train` (Role::kRng) belong to one topology and are left out. Two NaN are equal
+// where their bits are; with a tolerance any two are near enough. Integers are compared exactly.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
 
 namespace cairn {
 
-// Values a, b of tensors that fit `glob` (display name or bare name) are near enough where
+// Values a, b of tensors that fit `glob` (name, display name or bare name) are near enough where
 // |a - b| <= absolute + relative * |b|.
 struct Tolerance {
   std::string glob;
@@ -24,18 +25,23 @@ struct Tolerance {
 
 struct DiffOptions {
   std::vector<Tolerance> tolerances;  // the last one that fits a tensor counts; none: bit for bit
-  std::vector<std::string> ignore;    // globs of display names or bare names
+  std::vector<std::string> ignore;    // globs of names, display names or bare names
   bool ignore_optimizer = false;      // masters and moments
   bool ignore_dtype = false;          // values are compared as numbers, whatever their types
   uint64_t max_memory = kDefaultMaxMemory;
   std::function<void(uint64_t)> progress;  // told the bytes of A done; may be empty
+  // The names of tensors of A and of B in the results. Tensors are paired by parameter and role.
+  std::function<std::string(const TensorEntry&)> name_a = DisplayName, name_b = DisplayName;
+  // What the two have beside tensors, as text by name, to be compared in place of their JSON (Role::kJson);
+  // null: that is compared like a tensor.
+  const std::map<std::string, std::string>*others_a = nullptr, *others_b = nullptr;
 };
 
-enum class Difference { kOnlyInA, kOnlyInB, kShape, kDtype, kValues };
-std::string_view Name(Difference difference);  // "only in A", ..., "values"
+enum class Difference { kOnlyInA, kOnlyInB, kShape, kDtype, kOther, kValues };
+std::string_view Name(Difference difference);  // "only in A", ..., "value", "values"
 
 struct TensorDiff {
-  std::string name;  // display name
+  std::string name;
   Difference kind = Difference::kValues;
   std::string a, b;  // what they are, where that differs: "fp32 [3, 4]"
 

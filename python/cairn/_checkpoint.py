@@ -56,9 +56,10 @@ class Objects(Mapping[str, Any]):
 class Checkpoint(Mapping[str, Tensor]):
     """An opened checkpoint: ``checkpoint[name]`` is a lazy `Tensor`. Made by `cairn.open`; closed by ``with``, `close` or when it is dropped.
 
-    A name is what `cairn diff` calls the tensor: "layers.0.mlp.up.weight", and "layers.0.mlp.up.weight/exp_avg" for another role of the
-    same parameter, which ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is, too. In a step of `cairn.torch` it is the name in the
-    state dict that was saved: "model.0.weight", "optim.state.0.weight.exp_avg".
+    A name is what `cairn inspect` and `cairn diff` call the tensor: "layers.0.mlp.up.weight", and "layers.0.mlp.up.weight/exp_avg" for
+    another role of the same parameter, which ``checkpoint["layers.0.mlp.up.weight", "exp_avg"]`` is, too. In a step of `cairn.torch` it is
+    the name in the state dict that was saved: "model.0.weight", "optim.state.0.weight.exp_avg" or ``checkpoint["model.0.weight", "exp_avg"]``.
+    The names that other formats have for it ("0.weight", "0.weight/exp_avg") are taken, too.
 
     >>> import cairn
     >>> checkpoint = cairn.open("run")
@@ -79,7 +80,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._opened = Opened(path, **options)
         self._again = self._opened.directory if os.path.exists(path) else os.path.abspath(path)  # a run may have a newer step then
         self._tensors = {fqn: Tensor(self, *numbered) for fqn, numbered in self._opened.tensors.items()}
-        self._by_role = {(tensor.name, tensor.role): tensor for tensor in self._tensors.values()}
+        self._by_role = {(tensor.parameter, tensor.role): tensor for tensor in self._tensors.values()}
 
     @property
     def path(self) -> str:
@@ -122,10 +123,20 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __getitem__(self, name: Union[str, tuple[str, str]]) -> Tensor:
         """name: or (name of the parameter, role). Raises KeyError that names what is alike."""
-        found = self._by_role.get(name) if isinstance(name, tuple) else self._tensors.get(name)
+        found = self._of_role(*name) if isinstance(name, tuple) and len(name) == 2 else self._named(name)
         if found is None:
             raise KeyError(self._absent(name))
         return found
+
+    def _of_role(self, name: str, role: str) -> Optional[Tensor]:
+        named = self._tensors.get(name)
+        return self._by_role.get((name if named is None else named.parameter, role))
+
+    def _named(self, name: Any) -> Optional[Tensor]:
+        if name in self._tensors:
+            return self._tensors[name]
+        parameter, _, role = str(name).rpartition("/")
+        return self._by_role.get((parameter, role), self._by_role.get((str(name), "weight")))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

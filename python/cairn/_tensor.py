@@ -48,7 +48,12 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        """As `cairn inspect` prints it: the same for all states of a parameter."""
+        """As `cairn inspect` prints it."""
+        return self.parameter if self._described["fqn"] == f"{self.parameter}/{self.role}" else self._described["fqn"]
+
+    @property
+    def parameter(self) -> str:
+        """The same for all states of a parameter, and for it in every format: without what a state dict has before it."""
         return self._described["name"]
 
     @property
@@ -90,7 +95,7 @@ class Tensor:
         """The same tensor, whose bf16 are read as uint16 and whose fp8 as uint8: bit for bit, ``t.bits[:].view(ml_dtypes.bfloat16)``."""
         return Tensor(self._source, self._number, self._described, as_bits=True)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> ndarray:
         """An array of the selected values; a number where numpy would give one. Raises IndexError and TypeError as numpy does."""
         return self._read(select(self.shape, index))
 
@@ -127,13 +132,12 @@ class Tensor:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[ndarray]:
         """Rows, each read by itself."""
         return (self[at] for at in range(len(self)))
 
     def __repr__(self) -> str:
-        role = "" if self.role == "weight" else f"/{self.role}"
-        return f"<cairn tensor {self.name}{role}: {self.dtype} {list(self.shape)}, {size_text(self.nbytes)}>"
+        return f"<cairn tensor {self._described['fqn']}: {self.dtype} {list(self.shape)}, {size_text(self.nbytes)}>"
 
     def _read(self, selection: Selection) -> Any:
         np = load_numpy()

@@ -325,6 +325,44 @@ class CheckpointTest(unittest.TestCase):
             with self.assertRaisesRegex(KeyError, r"step is no tensor: .objects\['step'\] is its value"):
                 checkpoint["step"]
 
+    def test_open_inspect_and_diff_call_a_tensor_as_the_state_dict_does(self):
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model = torch.nn.Sequential(torch.nn.Linear(100, 100))
+        optimizer = torch.optim.AdamW(model.parameters())
+        steps = []
+        for step in (1, 2):
+            model(torch.ones(1, 100)).sum().backward()
+            optimizer.step()
+            states = dict(zip(("model", "optim"), get_state_dict(model, optimizer)))
+            steps.append(cairn.torch.save({**states, "epoch": step, "lrs": [1, 2]}, HERE / "named", step).step_dir)
+        with cairn.open(steps[1]) as checkpoint:
+            moment = checkpoint["optim.state.0.weight.exp_avg"]
+            self.assertEqual((moment.name, moment.role), ("optim.state.0.weight.exp_avg", "exp_avg"))
+            self.assertIn("<cairn tensor optim.state.0.weight.exp_avg: ", repr(moment))
+            for alias in (("model.0.weight", "exp_avg"), ("0.weight", "exp_avg"), (moment.name, "exp_avg"), "0.weight/exp_avg"):
+                self.assertIs(checkpoint[alias], moment)
+            self.assertIs(checkpoint["0.weight"], checkpoint["model.0.weight"])
+            self.assertEqual(checkpoint["model.0.weight"].parameter, moment.parameter)
+            self.assertNotIn("weight", checkpoint)
+            listed = json.loads(look_files.cairn("inspect", steps[1], "--json"))["tensors"]
+            names = {row["name"] for row in listed if row["role"] != "json"}
+            self.assertEqual(names, set(checkpoint))
+            (row,) = json.loads(look_files.cairn("inspect", steps[1], "optim.*.0.weight.exp_avg", "--json"))["tensors"]
+            self.assertEqual(row["role"], "exp_avg")
+            rows = cairn.diff(*steps)
+            self.assertLess({"model.0.weight", moment.name}, set(rows.column("tensor")))
+            self.assertEqual(set(rows.column("tensor")), names | {"epoch"})
+            (epoch,) = [row for row in rows if row["tensor"] == "epoch"]
+            self.assertEqual([epoch[key] for key in ("difference", "a", "b")], ["value", "1", "2"])
+            self.assertEqual({row["tensor"] for row in cairn.diff(*steps, ignore=["optim.*", "epoch"])}, {"model.0.weight", "model.0.bias"})
+        weights = f"{HERE}/named-weights"
+        look_files.cairn("strip", steps[1], weights, "--format", "safetensors", "--dtype", "fp32")
+        said = subprocess.run([look_files.CAIRN, "diff", steps[1], weights, "--ignore", "optimizer"], capture_output=True, text=True)
+        self.assertEqual((said.returncode, said.stderr), (0, ""), said.stdout)
+        said = subprocess.run([look_files.CAIRN, "diff", steps[1], weights], capture_output=True, text=True)
+        self.assertIn("2 tensors compared, 2 of them equal bit for bit, 7 only in A; they differ\n", said.stdout)
+
     def test_closed(self):
         with cairn.open(HERE / "run") as checkpoint:
             pass

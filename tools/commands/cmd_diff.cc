@@ -2,6 +2,7 @@
 // convert/verbs/diff.h compares them. The rest prints. Differences of structure and of values are two
 // tables, because they have no column in common but the name; JSON lists both, with infinities as text.
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
+#include "tools/serve/state_names.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 
@@ -105,6 +107,12 @@ void PrintAsJson(const OpenedSource& a, const OpenedSource& b, const DiffResult&
              {"differences", std::move(list)}});
 }
 
+// ", 3 only in A"; empty if nothing is.
+std::string Only(std::string_view letter, Difference kind, const DiffResult& result) {
+  const auto count = std::ranges::count(result.tensors, kind, &TensorDiff::kind);
+  return count == 0 ? "" : fmt::format(", {} only in {}", count, letter);
+}
+
 void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const OpenedSource& b,
                  const DiffResult& result) {
   for (const auto& [letter, opened] : {std::pair('A', &a), std::pair('B', &b)}) {
@@ -138,16 +146,31 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
       PrintLine("{}: {} NaN on both sides differ only in their bits", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
-  fmt::print("{} tensors compared, {} of them equal bit for bit; {}\n", result.compared, result.equal,
+  fmt::print("{} tensors compared, {} of them equal bit for bit{}{}; {}\n", result.compared, result.equal,
+             Only("A", Difference::kOnlyInA, result), Only("B", Difference::kOnlyInB, result),
              result.tensors.empty()    ? "no difference"
              : result.within_tolerance ? "differences are within the tolerance"
                                        : "they differ");
+}
+
+// What a state dict has beside tensors, as JSON by name.
+std::map<std::string, std::string> ValuesOf(const StateNames& names) {
+  std::map<std::string, std::string> values;
+  for (const auto& [fqn, said] : names.state_dict().values.items()) values[fqn] = said.value("json", "");
+  return values;
 }
 
 Result<int> RunDiff(const DiffArguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(DiffOptions options, OptionsOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource a, OpenAnyCkpt(arguments.a, arguments.open));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSource b, OpenAnyCkpt(arguments.b, arguments.open));
+  CAIRN_ASSIGN_OR_RETURN(const StateNames names_a, StateNames::Of(a.source()));
+  CAIRN_ASSIGN_OR_RETURN(const StateNames names_b, StateNames::Of(b.source()));
+  options.name_a = [&](const TensorEntry& tensor) { return names_a.Of(tensor); };
+  options.name_b = [&](const TensorEntry& tensor) { return names_b.Of(tensor); };
+  const std::map<std::string, std::string> values_a = ValuesOf(names_a), values_b = ValuesOf(names_b);
+  if (names_a.has_state_dict() && names_b.has_state_dict())
+    options.others_a = &values_a, options.others_b = &values_b;
   Result<DiffResult> result = [&] {
     Progress progress("comparing", a.source().catalog().bytes(), !arguments.json);
     options.progress = [&](uint64_t done) { progress.Update(done); };
@@ -185,7 +208,9 @@ void AddDiffCommand(CLI::App& app, Verb& verb) {
   AddMaxMemory(*diff, arguments->max_memory);
   diff->add_flag("--json", arguments->json, "print all differences as JSON");
   diff->footer(
-      "Compares structure first: tensors that one side lacks, shapes, types. Leaves out random states.\n\n" +
+      "Compares structure first: tensors that one side lacks, shapes, types. Leaves out random states of "
+      "cairn "
+      "train; --ignore 'rng*' leaves out those that a state dict has under such a name.\n\n" +
       HelpFooter("cairn diff runs/gpt/step-00000100 runs/gpt-tp4 --ignore optimizer --rtol 1e-6",
                  "the checkpoints differ by more than the tolerance"));
   diff->callback([arguments, &verb] { verb = [arguments] { return RunDiff(*arguments); }; });

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "ckpt/model/tensor_glob.h"
 #include "convert/stream/block_stream.h"
 #include "tools/check/stored_slices.h"
 #include "tools/check/torch_tree.h"
@@ -17,6 +16,7 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/text_table.h"
 #include "tools/commands/commands.h"
+#include "tools/serve/state_names.h"
 #include "tools/source/open_ckpt.h"
 #include "tools/source/source_flags.h"
 
@@ -34,23 +34,19 @@ struct InspectOptions {
   bool json = false;
 };
 
-bool Fits(const TensorEntry& tensor, const std::vector<std::string>& globs) {
-  return globs.empty() ||
-         std::ranges::any_of(globs, [&](const std::string& glob) { return FitsGlob(tensor, glob); });
-}
-
 std::vector<uint64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 class Inspector {
  public:
-  Inspector(const InspectOptions& options, OpenedSource opened)
+  Inspector(const InspectOptions& options, OpenedSource opened, StateNames names)
       : options_(options),
         opened_(std::move(opened)),
+        names_(std::move(names)),
         source_(opened_.source()),
         catalog_(source_.catalog()),
         stored_(dynamic_cast<const StoredSource*>(&source_)) {
     for (uint32_t i = 0; i < catalog_.tensors.size(); ++i)
-      if (Fits(catalog_.tensors[i], options_.globs)) chosen_.push_back(i);
+      if (IsChosen(catalog_.tensors[i])) chosen_.push_back(i);
   }
 
   Status Run() {
@@ -62,6 +58,18 @@ class Inspector {
   }
 
  private:
+  bool IsChosen(const TensorEntry& tensor) const {
+    return options_.globs.empty() || std::ranges::any_of(options_.globs, [&](const std::string& glob) {
+             return names_.Fits(tensor, glob);
+           });
+  }
+
+  // As the state dict calls it; else without the role, which stands beside it.
+  std::string NameOf(const TensorEntry& tensor) const {
+    const std::string* fqn = names_.Find(tensor);
+    return fqn ? *fqn : tensor.spec.name;
+  }
+
   Status GatherStats() {
     uint64_t total = 0, done = 0;
     for (uint32_t tensor : chosen_) total += catalog_.tensors[tensor].bytes();
@@ -93,7 +101,7 @@ class Inspector {
 
   std::vector<std::string> Row(uint32_t index) const {
     const TensorEntry& tensor = catalog_.tensors[index];
-    std::vector<std::string> row = {tensor.spec.name, std::string(Name(tensor.role)),
+    std::vector<std::string> row = {NameOf(tensor), std::string(Name(tensor.role)),
                                     std::string(Name(tensor.dtype)), ToString(tensor.spec.shape),
                                     HumanBytes(tensor.bytes())};
     if (!options_.stats) return row;
@@ -108,7 +116,7 @@ class Inspector {
     TextTable table({"tensor", "box", "elements of the box", "file", "offset", "bytes", "codec"});
     for (uint32_t chosen : chosen_)
       ForEachSlice(chosen, [&](const TensorEntry& tensor, const Piece& piece) {
-        table.Add({DisplayName(tensor), ToString(piece.box),
+        table.Add({names_.Of(tensor), ToString(piece.box),
                    fmt::format("{}:{}", piece.range.begin, piece.range.end), catalog_.files[piece.file],
                    std::to_string(piece.file_offset), std::to_string(piece.stored_bytes),
                    std::string(Name(piece.codec))});
@@ -129,7 +137,7 @@ class Inspector {
     TextTable table({"tensor", "box", "of", "stored as", "elements of it", "file", "offset", "bytes"});
     for (uint32_t chosen : chosen_)
       for (const StoredSlice& slice : SlicesOf(*stored_, chosen))
-        table.Add({DisplayName(catalog_.tensors[chosen]), ToString(slice.box), ToString(slice.rank),
+        table.Add({names_.Of(catalog_.tensors[chosen]), ToString(slice.box), ToString(slice.rank),
                    fmt::format("{} {}{}", slice.array->name, ToString(slice.array->shape),
                                slice.transposed ? ", transposed" : ""),
                    fmt::format("{}:{}", slice.range.begin, slice.range.end), *slice.file,
@@ -155,7 +163,7 @@ class Inspector {
 
   ordered_json ToJson(uint32_t index) const {
     const TensorEntry& tensor = catalog_.tensors[index];
-    ordered_json json = {{"name", tensor.spec.name},
+    ordered_json json = {{"name", NameOf(tensor)},
                          {"role", Name(tensor.role)},
                          {"dtype", Name(tensor.dtype)},
                          {"shape", ToVector(tensor.spec.shape)},
@@ -202,6 +210,7 @@ class Inspector {
 
   const InspectOptions& options_;
   OpenedSource opened_;
+  StateNames names_;
   CheckpointSource& source_;
   const TensorTable& catalog_;
   const StoredSource* const stored_;  // of another system; null of a native step
@@ -223,7 +232,8 @@ Result<int> RunInspect(const InspectOptions& options) {
   if (!options.stats && TorchFile::Matches(FileSystem::Posix(), options.checkpoint))
     return RunInspectFile(options);
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(options.checkpoint, options.open));
-  CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(opened)).Run());
+  CAIRN_ASSIGN_OR_RETURN(StateNames names, StateNames::Of(opened.source()));
+  CAIRN_RETURN_IF_ERROR(Inspector(options, std::move(opened), std::move(names)).Run());
   return kExitDone;
 }
 

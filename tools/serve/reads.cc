@@ -6,7 +6,7 @@
 #include "convert/stream/block_stream.h"
 #include "tools/check/source_check.h"
 #include "tools/serve/save_plan.h"
-#include "tools/serve/state_dict.h"
+#include "tools/serve/state_names.h"
 #include "tools/source/source_flags.h"
 
 namespace cairn {
@@ -15,47 +15,14 @@ namespace {
 // Several ranks of a node load at once.
 int LoadThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8); }
 
-Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor) {
-  const TensorEntry& entry = source.catalog().tensors[tensor];
-  if (entry.bytes() > kMaxValueBytes)
-    return NotSupported("{}: {} holds {} bytes of no tensor", source.name(), DisplayName(entry),
-                        entry.bytes());
-  std::string bytes(entry.bytes(), '\0');
-  if (bytes.empty()) return bytes;
-  CAIRN_RETURN_IF_ERROR(
-      source.ReadBox(tensor, Box::Whole(entry.spec.shape), std::as_writable_bytes(std::span(bytes))));
-  return bytes;
-}
-
-// What a save of a state dict left beside its tensors; empty for other checkpoints.
-Result<ReadStateDict> StateDictOf(CheckpointSource& source) {
-  const auto found = TensorLookup(source.catalog()).Find(kStateDictName, Role::kJson);
-  if (!found.ok()) return ReadStateDict();
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadWhole(source, *found));
-  Result<ReadStateDict> read = ParseStateDict(text);
-  return read.ok() ? read : read.status().WithContext(source.name());
-}
-
-// FQN by name and role.
-std::map<std::pair<std::string, std::string>, std::string> FqnsOf(const ReadStateDict& read) {
-  std::map<std::pair<std::string, std::string>, std::string> fqns;
-  for (const auto& [fqn, where] : read.tensors.items())
-    fqns[{where.value("name", ""), where.value("role", "")}] = fqn;
-  return fqns;
-}
-
-nlohmann::json DescribeTensors(const TensorTable& table, const ReadStateDict& read) {
-  const auto fqns = FqnsOf(read);
+nlohmann::json DescribeTensors(const TensorTable& table, const StateNames& names) {
   nlohmann::json rows = nlohmann::json::array();
   for (const TensorEntry& tensor : table.tensors) {
-    const std::string role(Name(tensor.role));
-    const auto found = fqns.find({tensor.spec.name, role});
-    const bool own = !fqns.empty() && found == fqns.end();  // JSON and pickles: told as objects
+    const bool own = names.has_state_dict() && !names.Find(tensor);  // JSON and pickles: told as objects
     const Dims& shape = tensor.spec.shape;
-    nlohmann::json fqn = found != fqns.end() ? found->second : DisplayName(tensor);
-    rows.push_back({{"fqn", own ? nlohmann::json() : std::move(fqn)},
+    rows.push_back({{"fqn", own ? nlohmann::json() : nlohmann::json(names.Of(tensor))},
                     {"name", tensor.spec.name},
-                    {"role", role},
+                    {"role", Name(tensor.role)},
                     {"dtype", Name(tensor.dtype)},
                     {"shape", std::vector<uint64_t>(shape.begin(), shape.end())}});
   }
@@ -77,7 +44,8 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(OpenedSource opened, OpenAnyCkpt(request.at("path").get<std::string>(), options));
   CAIRN_RETURN_IF_ERROR(CheckSource(opened, {.skip_rounding = true}, kDefaultMaxMemory, /*json=*/true));
   CheckpointSource& source = opened.source();
-  CAIRN_ASSIGN_OR_RETURN(const ReadStateDict read, StateDictOf(source));
+  CAIRN_ASSIGN_OR_RETURN(const StateNames names, StateNames::Of(source));
+  const ReadStateDict& read = names.state_dict();
   const Manifest& manifest = source.manifest();
   Packet reply;
   nlohmann::json objects = read.values;
@@ -92,7 +60,7 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
                 {"dir", source.name()},
                 {"step", manifest.step},
                 {"format", opened.foreign ? "foreign" : "cairn"},
-                {"tensors", DescribeTensors(source.catalog(), read)},
+                {"tensors", DescribeTensors(source.catalog(), names)},
                 {"objects", std::move(objects)},
                 {"paths", PathsOf(read)},
                 {"state", manifest.state},

@@ -60,6 +60,36 @@ TEST(Diff, FindsNothingWhereThereIsNothing) {
   EXPECT_EQ(result->equal, 3);
 }
 
+TEST(Diff, CallsTensorsByTheGivenNamesAndComparesOtherValuesByTheirNames) {
+  Vectors a, b;
+  a.Add("x", {1}).Add("x", {1}, Role::kMaster).Add("json", {1, 2}, Role::kJson);
+  b.Add("x", {2}).Add("x", {2}, Role::kMaster).Add("json", {1}, Role::kJson);
+  const std::map<std::string, std::string> of_a = {
+      {"here", "1"}, {"lr", "0.1"}, {"same", "[]"}, {"step", "4"}};
+  const std::map<std::string, std::string> of_b = {
+      {"lr", std::string(99, '7')}, {"same", "[]"}, {"step", "5"}};
+  DiffOptions options;
+  options.name_a = [](const TensorEntry& tensor) { return "model." + DisplayName(tensor); };
+  options.ignore = {"model.x/master", "step"};
+  options.others_a = &of_a, options.others_b = &of_b;
+  const auto result = Diff(a.Open(), b.Open(), options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  std::vector<std::string> told;
+  for (const TensorDiff& diff : result->tensors)
+    told.push_back(fmt::format("{}: {}: {}: {}", diff.name, Name(diff.kind), diff.a, diff.b));
+  EXPECT_THAT(told, ElementsAre("here: only in A: 1: ", "lr: value: 0.1: " + std::string(57, '7') + "...",
+                                "model.x: values: : "));
+  EXPECT_EQ(result->compared, 1);
+  EXPECT_FALSE(result->within_tolerance);
+
+  options.others_b = nullptr;  // only one of them has any: then what holds them is told
+  options.ignore = {"model.x*", "x"};
+  const auto apart = Diff(a.Open(), b.Open(), options);
+  ASSERT_TRUE(apart.ok()) << apart.status().message();
+  ASSERT_EQ(apart->tensors.size(), 1);
+  EXPECT_EQ(apart->tensors[0].a, "json of 8 bytes");
+}
+
 TEST(Diff, TellsStructureFirstThenTheWorstValues) {
   Vectors a, b;
   a.Add("slightly", {1, 2, 4}).Add("much", {1, 1}).Add("here", {1}).Add("shape", {1, 2}).Add("same", {5});

@@ -1,0 +1,38 @@
+// The names that a user knows: in a step of cairn.torch those of the state dict that was saved, everywhere
+// else the display names.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ckpt/model/source.h"
+#include "tools/serve/state_dict.h"
+
+namespace cairn {
+
+// All bytes of a tensor that is not one of the training: JSON or a pickle. Errors: NotSupported if it is
+// larger than kMaxValueBytes.
+Result<std::string> ReadWhole(CheckpointSource& source, uint32_t tensor);
+
+class StateNames {
+ public:
+  // Errors: those of reading the state dict of a step, and Corrupt.
+  static Result<StateNames> Of(CheckpointSource& source);
+
+  bool has_state_dict() const { return has_state_dict_; }
+  // Null if the state dict does not name it.
+  const std::string* Find(const TensorEntry& tensor) const;
+  std::string Of(const TensorEntry& tensor) const;
+  // `glob` may mean the state dict's name, or what FitsGlob() of ckpt/model/tensor_glob.h takes.
+  bool Fits(const TensorEntry& tensor, const std::string& glob) const;
+  // What the step says of its state dict; empty for other checkpoints.
+  const ReadStateDict& state_dict() const { return read_; }
+
+ private:
+  bool has_state_dict_ = false;
+  ReadStateDict read_;
+  std::map<std::pair<std::string, std::string>, std::string> fqns_;  // by name and role
+};
+
+}  // namespace cairn
