@@ -148,7 +148,7 @@ class CairnCallback(TrainerCallback):
 
     seal: `cairn seal`, which commits what the Trainer wrote beside the steps, too: scheduler, random states, trainer_state.json.
     archive: the store that `cairn archive run` puts each checkpoint into. weights: a directory that gets one Hugging Face directory for each
-    checkpoint, by `cairn strip` as `dtype`; of checkpoints that cairn.hf.patch() saved.
+    checkpoint, by `cairn strip` as `dtype`, whether the Trainer saved alone, under DDP, FSDP (with cairn.hf.patch()) or DeepSpeed.
     Programs run one after the other, on the first rank. What fails is logged as an error at once; wait() raises it.
     """
 
@@ -198,8 +198,8 @@ class CairnCallback(TrainerCallback):
             self._run(checkpoint, ["archive", "run", checkpoint, "--store", self._archive])
         if self._weights is not None:
             target = pathlib.Path(self._weights, checkpoint.name)
-            source = checkpoint / f"{_fsdp.FSDP_MODEL_NAME}_0"
-            if self._run(checkpoint, ["strip", source, target, "--format", "safetensors", "--dtype", self._dtype]) and config is not None:
+            release = ["--format", "safetensors", "--dtype", self._dtype]  # under the names that it was trained with
+            if self._run(checkpoint, ["strip", *_weights_in(checkpoint), target, *release]) and config is not None:
                 config.save_pretrained(target)
 
     def _run(self, checkpoint: pathlib.Path, arguments: list) -> bool:
@@ -210,3 +210,10 @@ class CairnCallback(TrainerCallback):
             logger.error("%s", self.failures[-1])
             return False
         return True
+
+
+def _weights_in(checkpoint: pathlib.Path) -> list:
+    """What `cairn strip` takes of a Trainer's checkpoint: FSDP and DeepSpeed have a directory of their own, else it is the model's safetensors."""
+    fsdp = checkpoint / f"{_fsdp.FSDP_MODEL_NAME}_0"
+    deepspeed = checkpoint / f"global_step{step_of(str(fsdp))}"
+    return next(([place] for place in (fsdp, deepspeed) if place.is_dir()), [checkpoint, "--from", "safetensors"])

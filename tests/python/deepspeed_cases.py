@@ -265,9 +265,10 @@ def refused(rank, world, directory):
             raise AssertionError(word)
 
 
-def guide(rank, world, directory):
-    """docs/guide/save-from-deepspeed.md: its Python, then its commands."""
+def guide(rank, world, directory, steps):
+    """docs/guide/save-from-deepspeed.md: its Python, which has saved so many steps then."""
     import ranks
 
-    join(rank, world, directory, "guide")
-    assert len(ranks.run_guide("save-from-deepspeed.md", {"Model": Model}, directory)) > 2
+    join(rank, world, directory, f"guide-{steps}")
+    defined = ranks.run_guide("save-from-deepspeed.md", {"Model": Model}, directory)
+    assert (defined["begin"], defined["engine"].global_steps) == (steps - 2, steps)

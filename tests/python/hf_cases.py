@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 import torch.distributed.checkpoint.state_dict  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
@@ -146,6 +147,32 @@ def tied(rank, world, directory):
             raise AssertionError("swallowed")
 
 
+def without_fsdp(rank, world, directory, name):
+    """A Trainer alone, under DDP or DeepSpeed, without patch(): what it saves by its own means is sealed, archived and published."""
+    settings = {**SETTINGS, "max_steps": 4, "use_cpu": True}
+    if name == "zero3":
+        os.environ.update(DS_ACCELERATOR="cpu", CROSS_SIZE="1", LOCAL_SIZE="1", CROSS_RANK="0")
+        optimizer = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
+        zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
+        parts = {"zero_optimization": zero, "optimizer": optimizer, "train_micro_batch_size_per_gpu": "auto"}
+        settings |= {"deepspeed": {**parts, "bf16": {"enabled": True}}, "bf16": True}
+    if name != "alone":
+        join(rank, world, directory, name)
+        settings["ddp_backend"] = "gloo"
+    torch.manual_seed(0)
+    callback = cairn.hf.CairnCallback(archive=f"{directory}/store-of-{name}", weights=f"{directory}/weights-of-{name}", dtype="fp32")
+    training = Trainer(model=gpt2()[0], args=TrainingArguments(f"{directory}/{name}", **settings), train_dataset=samples(), callbacks=[callback])
+    training.train()
+    callback.wait()
+    weights = training.accelerator.get_state_dict(training.model_wrapped)
+    if rank == 0:
+        published = load_file(f"{directory}/weights-of-{name}/checkpoint-4/model.safetensors")
+        if name == "zero3":  # from the fp32 masters
+            published = {key: value.bfloat16() for key, value in published.items()}
+        assert len(published) >= 28 and digests(published).items() <= digests(weights).items(), published.keys() ^ weights.keys()
+        assert len(os.listdir(f"{directory}/weights-of-{name}")) == 2
+
+
 def other_format(rank, world, directory):
     """What accelerate saves by torch.save: it does, and a warning says so."""
     cairn.hf.patch()
@@ -238,14 +265,16 @@ def refuses(rank, world, directory):
     assert cairn.hf.step_of("/a/best/optimizer_0") == 0
 
 
-def guide(rank, world, directory):
+def guide(rank, world, directory, steps):
     """docs/guide/save-from-hf-trainer.md, with a model of seconds and on the CPU."""
-    join(rank, world, directory, "guide")
+    join(rank, world, directory, f"guide-{steps}")
     torch.manual_seed(0)
     (model, layer), made = gpt2(), TrainingArguments.__init__
-    small = {**SETTINGS, "use_cpu": True, "ddp_backend": "gloo", "max_steps": 4}
+    small = {**SETTINGS, "use_cpu": True, "ddp_backend": "gloo", "max_steps": steps}
     TrainingArguments.__init__ = lambda self, *positional, **named: made(self, *positional, **{**small, **named})
     ranks.run_guide("save-from-hf-trainer.md", {"model": model, "layer": layer, "dataset": samples()}, directory)
     torch.distributed.barrier()
     if rank == 0:
-        GPT2LMHeadModel.from_pretrained(f"{directory}/release/checkpoint-4")
+        GPT2LMHeadModel.from_pretrained(f"{directory}/release/checkpoint-{steps}")
+        saved = [name for name in os.listdir(f"{directory}/run/checkpoint-2/optimizer_0") if "step" in name]
+        assert saved == ["step-00000002"], saved  # once: the second process has resumed behind it

@@ -301,11 +301,12 @@ def complex_of(rank, world):
     return {"cut": ShardedTensor.from_rank_offsets("cut", torch.zeros(3, dtype=torch.complex64), (0, rank, world))}
 
 
-def guide(rank, world, directory):
-    """docs/guide/save-from-megatron.md: its Python, on one rank."""
+def guide(rank, world, directory, iterations):
+    """docs/guide/save-from-megatron.md: its Python, on one rank; it has saved so many iterations then."""
     import ranks
 
-    os.makedirs(f"{directory}/gpt")
-    training = Training(rank, world, "tp2", directory, "guide", tp=1)
-    training.train(1)
-    assert len(ranks.run_guide("save-from-megatron.md", {"training": training}, directory)) > 2
+    training = Training(rank, world, "tp2", directory, f"guide-{iterations}", tp=1)
+    names = {"model": training.model, "optimizer": training.optimizer, "train": training.train}
+    defined = ranks.run_guide("save-from-megatron.md", names, directory)
+    assert defined["iteration"] == iterations
+    assert os.path.isfile(f"{directory}/gpt/iter_{iterations:07}/metadata.json")

@@ -16,22 +16,26 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def run_case(module, case, rank, world, directory, seconds):
+def run_case(module, case, rank, world, directory, seconds, arguments):
     with open(f"{directory}/{case}-{rank}.log", "a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     faulthandler.dump_traceback_later(0.9 * seconds)  # what a rank that hangs waits for
     try:
-        getattr(importlib.import_module(module), case)(rank, world, directory)
+        getattr(importlib.import_module(module), case)(rank, world, directory, *arguments)
     except SystemExit as error:  # Megatron ends a process with status 0 where it cannot load
         raise RuntimeError(f"{case} ended the process") from error
 
 
 def run_guide(page, names, directory):
-    """Runs all Python of a page of docs/guide in one process, in the order of the page, with `names` given, and returns its blocks."""
+    """Runs all Python of a page of docs/guide in this process, in the order of the page, with `names` given. Returns what it has defined.
+
+    A page is a program that resumes where it is started again: a test runs it twice, each time in a new process.
+    """
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
-    exec(compile("\n".join(blocks).replace("/scratch", directory), page, "exec"), {"__name__": "guide", **names})
-    return blocks
+    defined = {"__name__": "guide", **names}
+    exec(compile("\n".join(blocks).replace("/scratch", directory), page, "exec"), defined)
+    return defined
 
 
 class RanksCase(unittest.TestCase):
@@ -52,9 +56,10 @@ class RanksCase(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.directory)
 
-    def run_ranks(self, case, world, killed=(), seconds=300):
-        """killed: the ranks that end by SIGKILL; all others must return."""
-        ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, world, self.directory, seconds)) for rank in range(world)]
+    def run_ranks(self, case, world, killed=(), seconds=300, arguments=()):
+        """killed: the ranks that end by SIGKILL; all others must return. arguments: more of the case."""
+        given = (world, self.directory, seconds, arguments)
+        ranks = [self.context.Process(target=run_case, args=(self.cases, case, rank, *given)) for rank in range(world)]
         for process in ranks:
             process.start()
         until = time.monotonic() + seconds

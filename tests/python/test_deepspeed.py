@@ -42,7 +42,8 @@ class DeepSpeedTest(ranks.RanksCase):
         self.run_ranks("refused", 1)
 
     def test_6_the_guide(self):
-        self.run_ranks("guide", 1)
+        for steps in (2, 4):
+            self.run_ranks("guide", 1, arguments=(steps,))
 
 
 if __name__ == "__main__":

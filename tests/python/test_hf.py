@@ -35,6 +35,11 @@ class HfTest(ranks.RanksCase):
         with self.assertRaises(cairn.CairnError):
             cairn.run(["verify", f"{self.directory}/tied/checkpoint-4"], capture=True)
 
+    def test_2_the_callback_without_fsdp(self):
+        for name, world in (("alone", 1), ("ddp", 2), ("zero3", 2)):
+            self.run_ranks("without_fsdp", world, arguments=(name,))
+            cairn.run(["verify", f"{self.directory}/{name}/checkpoint-4"], capture=True)
+
     def test_3_accelerate_by_itself(self):
         self.run_ranks("loop", 2)
 
@@ -48,7 +53,8 @@ class HfTest(ranks.RanksCase):
         self.run_ranks("refuses", 1)
 
     def test_5_the_guide(self):
-        self.run_ranks("guide", 2)
+        for steps in (2, 4):
+            self.run_ranks("guide", 2, arguments=(steps,))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ class MegatronTest(ranks.RanksCase):
         self.run_ranks("fits", 2)
 
     def test_4_the_guide(self):
-        self.run_ranks("guide", 1)
+        for iterations in (2, 4):
+            self.run_ranks("guide", 1, arguments=(iterations,))
 
 
 if __name__ == "__main__":

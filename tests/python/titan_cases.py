@@ -265,8 +265,7 @@ def model_alone(rank, world, directory):
 def guide(rank, world, directory):
     """docs/guide/save-from-torchtitan.md, and its training for some steps."""
     environment(rank, world, directory, "guide-environment")
-    found = {}
-    exec(ranks.run_guide("save-from-torchtitan.md", {}, directory)[0], found)
+    found = ranks.run_guide("save-from-torchtitan.md", {}, directory)
     config = small(found["my_llama"](), f"{directory}/guide")
     config.checkpoint.interval = 2
     assert list(Job(rank, world, directory, "guide", config=config).train()["losses"]) == list("123456")
