@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from cairn._helper import Helper, absolute, helper
 
@@ -43,10 +43,9 @@ class Opened:
         begin, count = entry["pickle"]
         return {"pickle": self._tail[begin : begin + count]}
 
-    def path(self, fqn: str) -> Optional[tuple]:
-        """The keys and list positions that lead to it in the state dict that was saved; None where its name is its key."""
-        path = self.objects.get(fqn, {}).get("path") or self._paths.get(fqn)
-        return tuple(path) if path else None
+    def path(self, fqn: str) -> list:
+        """The keys and list positions that lead to it in the state dict that was saved. A key that is not a text is {"key", "text"}."""
+        return self.objects.get(fqn, {}).get("path") or self._paths.get(fqn) or [fqn]
 
     def check(self) -> None:
         """What was read counts only after this. Raises CorruptError where a record of another system's file is not what its CRC-32 says."""

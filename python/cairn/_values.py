@@ -41,6 +41,8 @@ def _array(value: dict, _: Decoders) -> Any:
     content, dtype = data(value), numpy.dtype(value["dtype"])
     if dtype.itemsize == 0:  # an empty text, as numpy calls its type
         return dtype.type() if value[TAG] == "numpy" else numpy.empty(value["shape"], dtype)
+    if value[TAG] == "numpy" and dtype.kind in "SU":  # an element of an array loses the nulls at its end
+        return dtype.type(content if dtype.kind == "S" else content.decode("utf-32-le" if dtype.str[0] == "<" else "utf-32-be", "surrogatepass"))
     flat = numpy.frombuffer(content, dtype=dtype)
     return flat[0] if value[TAG] == "numpy" else flat.reshape(value["shape"]).copy()
 

@@ -74,7 +74,7 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
 
     def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
         """Returns when the step is committed. Raises what cairn.torch.save raises."""
-        self._begin(sharded_state_dict, checkpoint_dir).result()
+        self._begin(sharded_state_dict, checkpoint_dir, log=False).result()
 
     def async_save(self, sharded_state_dict: dict, checkpoint_dir: Path, async_strategy: str = "mcore") -> Any:
         """Returns a request for Megatron's queue when the tensors are copied; Cairn's helper process writes them."""
@@ -83,9 +83,9 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
         running = _Running(handle)
         return _async_request_class(async_strategy)(_wait_for, (running.path,), [running.finish])
 
-    def _begin(self, sharded_state_dict: dict, directory: Path) -> SaveHandle:
+    def _begin(self, sharded_state_dict: dict, directory: Path, log: bool = True) -> SaveHandle:
         options = Options(compress=self._compress, deadline=self._deadline, state=self._state(sharded_state_dict, directory))
-        save = Save(directory, _step_of(directory), options)
+        save = Save(directory, _step_of(directory), options, log)
         try:
             return save.hand_over(stage(_layout_of(sharded_state_dict)))
         except BaseException as error:
@@ -231,7 +231,7 @@ def _layout_of(sharded_state_dict: dict) -> Layout:
     planner = CairnPlanner(replicas=lambda _: [dist.get_rank()])
     planner.flatten_state_dict = planner.flatten_sharded_tensors = False
     planner.set_up_planner({**objects, **{key: _Shards(found) for key, found in parts.items()}})
-    return planner.layout()
+    return planner.layout(warn=False)  # a load takes pickles of the classes that Megatron allows
 
 
 def _extent(item: ShardedTensor) -> list[int]:

@@ -9,11 +9,13 @@ import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE)]
 
 import cairn.torch  # noqa: E402
 import cairn.torch._api  # noqa: E402
 import numpy  # noqa: E402
+import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
@@ -380,3 +382,8 @@ def all_die(rank, world, directory):
     state = {"model": {f"w{number}": torch.randn(1000, 1000) for number in range(8)}, "step": 5}
     cairn.torch.async_save(state, f"{directory}/all_die", 5)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def guide(rank, world, directory):
+    """docs/guide/save-from-pytorch.md, with torch's threads."""
+    ranks.run_guide("save-from-pytorch.md", {}, directory)

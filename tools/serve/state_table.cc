@@ -26,8 +26,10 @@ Result<Role> RoleOf(const StateTensor& tensor, const DcpPlace& place) {
 std::vector<std::string> PathTexts(const nlohmann::json& path) {
   std::vector<std::string> texts;
   if (!path.is_array()) return texts;
-  for (const nlohmann::json& part : path)
-    texts.push_back(part.is_string() ? part.get<std::string>() : part.dump());
+  for (const nlohmann::json& part : path) {
+    const nlohmann::json& text = part.is_object() ? part.value("text", nlohmann::json()) : part;
+    texts.push_back(text.is_string() ? text.get<std::string>() : text.dump());
+  }
   return texts;
 }
 

@@ -16,11 +16,12 @@ namespace cairn {
 
 struct StateTensor {
   std::string fqn;
-  nlohmann::json path;  // in the state dict, texts and list positions; null: not flattened
+  nlohmann::json path;  // in the state dict, see PathTexts; null: not flattened
   TensorEntry entry;
 };
 
-// The parts of a "path", texts and list positions, as texts; none where there is none.
+// The parts of a "path" as texts: texts, list positions, and {"key", "text"} of keys that are not texts.
+// Empty if there is no path.
 std::vector<std::string> PathTexts(const nlohmann::json& path);
 
 // One as the trainer describes it: {"fqn", "path"?, "dtype", "shape"}; it has no place yet. Errors: Corrupt

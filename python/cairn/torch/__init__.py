@@ -1,12 +1,12 @@
 """Checkpoints of PyTorch trainings, saved and loaded by Cairn.
 
-`save`, `async_save` and `load` take the state dicts of torch.distributed.checkpoint, with and without torch.distributed.
+`save`, `async_save` and `load` take the state dicts of torch.distributed.checkpoint, with and without torch.distributed; `read` returns one.
 `CairnWriter`, `CairnReader`, `CairnPlanner` and `CairnStager` are for torch.distributed.checkpoint itself. Needs torch 2.4 or later.
 docs/guide/save-from-pytorch.md is for users.
 """
 
 from cairn._errors import CorruptError, HelperDied, NotSupported, SaveFailed
-from cairn.torch._api import async_save, load, save
+from cairn.torch._api import async_save, load, read, save
 from cairn.torch._objects import PickleRefused
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner, LoadMismatch
 from cairn.torch._reader import CairnReader
@@ -30,5 +30,6 @@ __all__ = [
     "Saved",
     "async_save",
     "load",
+    "read",
     "save",
 ]

@@ -1,27 +1,35 @@
-"""save, async_save, load."""
+"""save, async_save, load, read."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import warnings
 from typing import Any, Optional, Union
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
-from cairn.torch._reader import CairnReader
+from cairn.torch._reader import CairnReader, TorchOpened
 from cairn.torch._saving import Options, Save, Saved, SaveHandle, stage
 
 Path = Union[str, os.PathLike]
 
 
 def async_save(
-    state_dict: dict, dir: Path, step: int, *, optimizer: Optimizers = (), replicas: Optional[Replicas] = None, **options: Any
+    state_dict: dict,
+    dir: Path,
+    step: int,
+    *,
+    optimizer: Optimizers = (),
+    replicas: Optional[Replicas] = None,
+    compress: bool = False,
+    model: Optional[dict] = None,
+    state: Optional[dict] = None,
+    deadline: float = 600.0,
+    keep_last: int = 0,
 ) -> SaveHandle:
     """Begins to save step `step` in the run directory `dir`. Every rank of the job calls it, for one step after the other in the same order; none
     waits for another.
@@ -30,11 +38,17 @@ def async_save(
     state_dict(). optimizer: one or more of torch's. Their parameters and states are copied while training continues, and their next
     step() waits for that; nothing else may change these tensors before. All other tensors are copied at once (on a GPU all are copied
     beside the training: without optimizer, call SaveHandle.wait_staged before the next step).
-    replicas: see CairnPlanner. options: compress, model, state, deadline, keep_last, see Options.
-    What goes wrong later is in the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other
+    replicas: see CairnPlanner. compress, model, state, deadline, keep_last: see Options.
+    What goes wrong later is logged, and is the handle's exception. Raises TypeError or ValueError for what cannot be saved, naming it; the other
     ranks' saves fail, too.
     """
-    save = Save(dir, step, Options(**options))
+    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, optimizer, log=True)
+
+
+def _begin(
+    state_dict: dict, dir: Path, step: int, options: Options, replicas: Optional[Replicas], optimizer: Optimizers, log: bool
+) -> SaveHandle:
+    save = Save(dir, step, options, log)
     try:
         planner = CairnPlanner(replicas)
         planner.set_up_planner({key: _state_of(value) for key, value in state_dict.items()})
@@ -45,17 +59,32 @@ def async_save(
 
 
 def _state_of(value: Any) -> Any:
+    return value.state_dict() if _is_stateful(value) else value
+
+
+def _is_stateful(value: Any) -> bool:
     plain = type(value) is dict or isinstance(value, torch.Tensor)  # to ask whether it is a Stateful takes long
-    return value.state_dict() if not plain and isinstance(value, Stateful) else value
+    return not plain and isinstance(value, Stateful)
 
 
-def save(state_dict: dict, dir: Path, step: int, *, replicas: Optional[Replicas] = None, **options: Any) -> Saved:
+def save(
+    state_dict: dict,
+    dir: Path,
+    step: int,
+    *,
+    replicas: Optional[Replicas] = None,
+    compress: bool = False,
+    model: Optional[dict] = None,
+    state: Optional[dict] = None,
+    deadline: float = 600.0,
+    keep_last: int = 0,
+) -> Saved:
     """Saves step `step` in the run directory `dir`, and returns when all ranks' parts are on disk and the step is committed.
 
     Arguments as of async_save. A step that is there already is kept beside the new one, as `cairn ls` says. Raises SaveFailed where a rank died,
     gave up or was late (the message names it; the steps before are whole), OSError where there is no space, HelperDied.
     """
-    return async_save(state_dict, dir, step, replicas=replicas, **options).result()
+    return _begin(state_dict, dir, step, Options.of(compress, model, state, deadline, keep_last), replicas, (), log=False).result()
 
 
 def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bool = True, cast: bool = False) -> int:
@@ -66,15 +95,28 @@ def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bo
     but not where a dict is empty here: an optimizer that never stepped has no states to fill.
     Raises LoadMismatch that names all that does not fit, PickleRefused, FileNotFoundError, CorruptError.
     """
-    named = {str(key): value for key, value in state_dict.items()}  # DCP sorts the keys
-    if len(named) < len(state_dict):
-        raise ValueError(f"two keys of the state dict have one name: {', '.join(map(repr, state_dict))}")
-    with CairnReader(path, allow_pickle) as reader, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is meant so
-        try:
-            dcp.load(named, storage_reader=reader, planner=CairnLoadPlanner(strict, cast), no_dist=True)
-        except CheckpointException as error:  # around the error of the one rank that there is without collectives
-            raise error.failures[0][0] from None
-        for key in state_dict:
-            state_dict[key] = named[str(key)]
+    states = {key: _state_of(value) for key, value in state_dict.items()}
+    with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
+        planner = CairnLoadPlanner(strict, cast)
+        planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
+        reader.read_data(planner.create_local_plan(), planner)
+        for key, value in list(state_dict.items()):
+            if _is_stateful(value):
+                value.load_state_dict(states[key])
+            else:
+                state_dict[key] = states[key]
         return reader.step
+
+
+def read(path: Path, *, allow_pickle: bool = False) -> dict[str, Any]:
+    """Returns the state dict as it was saved, for ``load_state_dict``: nested, with whole tensors on the CPU, and all other values.
+
+    Every process that calls it reads all of it: ranks of a job that each hold a part load with `load`. path: as of load. Tensors of a
+    checkpoint that no `cairn.torch` saved are in one flat dict, under the names that `cairn inspect` shows.
+    Raises PickleRefused unless allow_pickle, FileNotFoundError, CorruptError.
+
+    >>> saved = cairn.torch.read("run")                                                        # doctest: +SKIP
+    >>> model.load_state_dict(saved["model"]), optimizer.load_state_dict(saved["optim"])       # doctest: +SKIP
+    """
+    with contextlib.closing(TorchOpened(path)) as opened:
+        return opened.nested(allow_pickle)

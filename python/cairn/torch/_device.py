@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -29,6 +30,7 @@ class Copying:
 
     def __init__(self, pieces: Sequence[Piece], gpu: Optional["Gpu"] = None):
         self.future: Future = Future()
+        self._process = os.getpid()
         self._pieces = pieces
         self._gpu = gpu
         self._event: Any = None
@@ -61,7 +63,10 @@ class Copying:
                 raise
 
     def wait(self) -> None:
-        """What this thread does next, on the CPU or on its current stream, comes after the copy. On a GPU it returns at once."""
+        """What this thread does next, on the CPU or on its current stream, comes after the copy. On a GPU it returns at once, and so it does
+        in a forked child: its memory is not what is copied, and the thread that copies is its parent's."""
+        if self._process != os.getpid():
+            return
         if self._event is not None and self._gpu is not None:
             self._gpu.hold_current_stream(self._event)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import zlib
 from collections.abc import Iterable
@@ -16,12 +17,13 @@ from torch.nn.parameter import is_lazy
 from cairn.torch import _private
 from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
-from cairn.torch._objects import encode, encode_tensor, is_unicode
+from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
 from cairn.torch._ownership import Ownership
 
 MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper has the same limit for those of all ranks
 _MAX_NAME = 65535  # bytes
 _MAX_DIMENSIONS = 8
+logger = logging.getLogger("cairn.torch")
 SMALL = 8192  # bytes: a plain tensor up to this size goes with the objects
 GROUPS = 16  # of a layout at most: each is a file of a save
 
@@ -73,14 +75,17 @@ class Recipe:
         self._others: list = []  # (item, path, name of its group) of everything else
         numbers: dict = {}
         mappings = _private.mappings(planner)
+        keys = getattr(planner, "keys", {})
         for item in items:
             path = list(mappings.get(item.index.fqn, (item.index.fqn,)))
-            data = item.tensor_data
+            data, first = item.tensor_data, _first(item.index.fqn, path)
             _check_name(item.index.fqn, path, data is not None)
+            if keys:
+                path = _with_keys(path, keys)
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
-                self._others.append((item, path, _first(item.index.fqn, path)))
+                self._others.append((item, path, first))
             else:
                 self._add_tensor(item, data, path, planner, numbers, ownership)
         if len({group for _, _, group in self._others}) > GROUPS:
@@ -100,12 +105,18 @@ class Recipe:
             self._tensors[numbers[fqn]]["pieces"].append({"offset": list(chunk.offsets), "extent": list(chunk.sizes)})
             self._written.append(item)
 
-    def layout(self, planner: Any) -> Layout:
-        """Of the state dict that the planner has now."""
+    def layout(self, planner: Any, warn: bool = True) -> Layout:
+        """Of the state dict that the planner has now. warn: of what becomes a pickle."""
         layout = Layout(self._tensors, self._names, self._small)
         layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
+        pickles: dict = {}
         for item, path, group in self._others:
-            _add_object(layout.groups.setdefault(group, Group()), item.index.fqn, path, _entry(item, planner))
+            entry, kind = _entry(item, planner)
+            if "pickle" in entry:
+                pickles[item.index.fqn] = kind
+            _add_object(layout.groups.setdefault(group, Group()), item.index.fqn, path, entry)
+        if warn:
+            _warn_of(pickles)
         return layout
 
 
@@ -133,6 +144,12 @@ def _first(fqn: str, path: list) -> str:
     return str(path[0]) if len(path) > 1 else fqn.partition(".")[0]
 
 
+def _with_keys(path: list, keys: dict) -> list:
+    """keys: as of CairnPlanner."""
+    found = [keys.get(tuple(path[:at]), {}).get(part, part) for at, part in enumerate(path)]
+    return [encode_key(key, part) if isinstance(part, str) else part for key, part in zip(found, path)]
+
+
 def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
     if path != [fqn]:
         entry["path"] = path
@@ -143,13 +160,26 @@ def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
     group.values[fqn] = entry
 
 
-def _entry(item: WriteItem, planner: Any) -> dict:
+def _entry(item: WriteItem, planner: Any) -> tuple[dict, str]:
+    """(the entry, the name of the value's type)"""
     if item.type != WriteItemType.BYTE_IO:
         tensor = with_memory(item.index.fqn, planner.resolve_data(item))
-        return encode_tensor(tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape)
+        return encode_tensor(tensor, NAME_OF[tensor.dtype], item.tensor_data.size if item.tensor_data else tensor.shape), "Tensor"
     if _private.looks_up(planner):
-        return encode(_private.look_up(planner, item), item.index.fqn)
-    return {"pickle": planner.resolve_data(item).getvalue()}
+        value = _private.look_up(planner, item)
+        return encode(value, item.index.fqn), type(value).__name__
+    return {"pickle": planner.resolve_data(item).getvalue()}, "value that the planner pickled"
+
+
+_told: set = set()  # names of pickles
+
+
+def _warn_of(pickles: dict) -> None:
+    """Of each name once in a process. pickles: types by name."""
+    if new := {name: kind for name, kind in pickles.items() if name not in _told}:
+        _told.update(new)
+        listed = ", ".join(f"{name} (a {kind})" for name, kind in list(new.items())[:9]) + (f" and {len(new) - 9} more" if len(new) > 9 else "")
+        logger.warning("saved as pickles, which load takes only with allow_pickle=True: %s; save plain values, or what state_dict() says", listed)
 
 
 def _check_size(sizes: dict) -> None:

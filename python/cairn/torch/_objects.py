@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 import torch
 
@@ -57,6 +57,19 @@ def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
     if not allow_pickle:
         raise PickleRefused(f"{name}: saved as a pickle, which can run any code; give allow_pickle=True if you trust the checkpoint")
     return torch.load(io.BytesIO(entry["pickle"]), weights_only=False)
+
+
+def encode_key(key: Any, text: str) -> Union[str, dict]:
+    """A key of a dict as a part of a path, where `text` is in its place: with the key itself where that is not the text and JSON can say it."""
+    try:
+        return text if isinstance(key, str) else {"key": _to_json(key, 0), "text": text}
+    except _NoJson:
+        return text
+
+
+def decode_key(part: Any) -> Any:
+    """The key that `encode_key` was given; a place in a list as it is."""
+    return _values.from_json(part["key"], _DECODERS) if isinstance(part, dict) else part
 
 
 def encode_tensor(tensor: torch.Tensor, dtype: str, shape: Sequence[int]) -> dict:

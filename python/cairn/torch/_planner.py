@@ -49,10 +49,23 @@ class CairnPlanner(DefaultSavePlanner):
         super().__init__()
         self.replicas = replicas
         self.staged: Optional[Staged] = None
+        self.keys: dict = {}  # by the path of a dict: its keys that are not texts, by the texts that paths have for them
 
     def set_up_planner(self, state_dict: dict, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         self.staged = state_dict.get(STAGED)
         super().set_up_planner({} if self.staged else state_dict, storage_meta, is_coordinator)
+        if self.flatten_state_dict and not self.staged:
+            self._keep_shape_of(state_dict)
+
+    def _keep_shape_of(self, state_dict: dict) -> None:
+        """Keeps what flat names lose: the types of keys, and dicts without a value."""
+        for path, found in _dicts(state_dict):
+            if keys := {str(key): key for key in found if not isinstance(key, str)}:
+                self.keys[path] = keys
+            if path and not found:
+                name = ".".join(map(str, path))
+                self.state_dict.setdefault(name, {})
+                self.mappings.setdefault(name, path)
 
     def create_local_plan(self) -> SavePlan:
         self.plan = SavePlan([], planner_data=self.mappings)  # nothing for a coordinator to look at
@@ -62,9 +75,9 @@ class CairnPlanner(DefaultSavePlanner):
         self.global_plan, self.metadata = all_plans, Metadata({})
         return self.global_plan, self.metadata
 
-    def layout(self) -> Layout:
-        """What this rank holds and writes. Raises TypeError or ValueError that names what cannot be saved."""
-        return _recipes.of(self).layout(self)
+    def layout(self, warn: bool = True) -> Layout:
+        """What this rank holds and writes. warn: of values that become pickles. Raises TypeError or ValueError that names what cannot be saved."""
+        return _recipes.of(self).layout(self, warn)
 
 
 class _Recipes:
@@ -75,7 +88,7 @@ class _Recipes:
 
     def of(self, planner: CairnPlanner) -> Recipe:
         signature = signature_of(planner.state_dict, planner.mappings)
-        key = signature and [*signature, *_job.rank_and_world(), planner.replicas]
+        key = signature and [*signature, *_job.rank_and_world(), planner.replicas, planner.keys]
         last, recipe = self._last
         if key is None or key != last:
             recipe = self._make(planner)
@@ -108,6 +121,9 @@ class CairnLoadPlanner(DefaultLoadPlanner):
 
     def set_up_planner(self, state_dict: dict, metadata: Optional[Metadata] = None, is_coordinator: bool = False) -> None:
         """Without what DCP's does first, which makes None of each value in the state dict whose type it does not know."""
+        for path, found in _dicts(state_dict):
+            if len({str(key) for key in found}) < len(found):
+                raise ValueError(f"two keys of {'.'.join(map(str, path)) or 'the state dict'} have one name: {', '.join(map(repr, found))}")
         _leave_meta(state_dict)
         self.original_state_dict = state_dict
         self.state_dict, self.mappings = _private.flattened(state_dict, self.flatten_sharded_tensors)
@@ -119,7 +135,8 @@ class CairnLoadPlanner(DefaultLoadPlanner):
         saved = metadata.state_dict_metadata
         faults = [fault for fqn, value in self.state_dict.items() if (fault := self._fault(fqn, value, saved.get(fqn)))]
         if not self.allow_partial_load:
-            faults += _lost(set(_empty_dicts(self.original_state_dict)), (metadata.planner_data or {}).values())
+            empty = {tuple(map(str, path)) for path, found in _dicts(self.original_state_dict) if path and not found}
+            faults += _lost(empty, (metadata.planner_data or {}).values())
         if faults:
             raise LoadMismatch.of("the state dict does not fit the checkpoint", faults)
         return create_default_local_load_plan(self.state_dict, metadata, not self.allow_partial_load)
@@ -172,18 +189,42 @@ def _unfit(tensor: torch.Tensor) -> Optional[str]:
         return "a parameter that is not initialized yet; run the module once before"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"a {'nested' if tensor.is_nested else tensor.layout} tensor; only dense tensors are loaded"
-    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
-        return "an expanded tensor, whose elements share memory; give a clone() of it"
+    if _overlaps_itself(tensor):
+        return "a tensor whose elements share memory, as those of an expanded one do; give a clone() of it"
     return None
 
 
-def _empty_dicts(container: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Flat names have no trace of them."""
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a strided tensor have one place in memory."""
+    if tensor.numel() == 0:
+        return False
+    steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1)
+    last = 0  # the last place that dimensions with smaller strides reach
+    for stride, size in steps:
+        if stride <= last:
+            break
+        last += stride * (size - 1)
+    else:
+        return False
+    if steps[0][0] == 0 or 1 + sum(stride * (size - 1) for stride, size in steps) < tensor.numel():
+        return True
+    places = torch.zeros((), dtype=torch.int64)
+    for stride, size in steps:  # few tensors come so far
+        places = places[..., None] + torch.arange(0, stride * size, stride)
+    return places.unique().numel() < places.numel()
+
+
+def _dicts(container: Any, path: tuple = ()) -> Iterator[tuple[tuple, Mapping]]:
+    """All dicts in the container, each with its path as DCP flattens it: a text for each key, a number for a place in a list."""
     if isinstance(container, Mapping):
-        if path and not container:
-            yield path
+        yield path, container
         for key, value in container.items():
-            yield from _empty_dicts(value, (*path, str(key)))
+            if isinstance(value, (Mapping, list)):
+                yield from _dicts(value, (*path, str(key)))
+    else:
+        for at, value in enumerate(container):
+            if isinstance(value, (Mapping, list)):
+                yield from _dicts(value, (*path, at))
 
 
 def _lost(empty: set, saved: Iterable[tuple]) -> list[str]:

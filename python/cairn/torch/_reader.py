@@ -22,7 +22,7 @@ from cairn._opened import Opened
 from cairn._windows import Box, read_boxes
 from cairn.torch._device import copy_on_one_thread, with_memory
 from cairn.torch._dtypes import TORCH_OF
-from cairn.torch._objects import decode
+from cairn.torch._objects import decode, decode_key
 from cairn.torch._planner import CairnLoadPlanner
 
 
@@ -36,7 +36,23 @@ class TorchOpened(Opened):
             size = torch.Size(tensor["shape"])
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
             entries[fqn] = TensorStorageMetadata(TensorProperties(TORCH_OF[tensor["dtype"]]), size, [chunk])
-        return Metadata(entries, planner_data={fqn: self.path(fqn) or (fqn,) for fqn in entries})
+        paths = {fqn: [part["text"] if isinstance(part, dict) else part for part in self.path(fqn)] for fqn in entries}
+        return Metadata(entries, planner_data={fqn: tuple(path) for fqn, path in paths.items()})
+
+    def nested(self, allow_pickle: bool) -> dict[str, Any]:
+        """The state dict that was saved: whole tensors on the CPU, and all other values. Raises PickleRefused, CorruptError, OSError."""
+        values = {fqn: self.value(fqn, allow_pickle) for fqn in self.objects}
+        boxes = []
+        for fqn, (number, tensor) in self.tensors.items():
+            dtype, shape = TORCH_OF[tensor["dtype"]], tensor["shape"]
+            values[fqn] = torch.empty(shape, dtype=dtype)
+            boxes.append(box_of(number, [0] * len(shape), dtype, values[fqn]))
+        read_boxes(self.helper, self.handle, boxes)
+        self.check()
+        root = _Node()
+        for fqn, value in values.items():
+            root.put([(type(part) is int, decode_key(part)) for part in self.path(fqn)], value)
+        return root.container()
 
     def value(self, fqn: str, allow_pickle: bool) -> Any:
         """The object of that name. Raises PickleRefused."""
@@ -50,6 +66,25 @@ class TorchOpened(Opened):
         """What fills the target, which has the box's shape."""
         number, tensor = self.tensors[item.storage_index.fqn]
         return box_of(number, item.storage_offsets, TORCH_OF[tensor["dtype"]], target)
+
+
+class _Node(dict):
+    """A dict or a list of a state dict, by (whether it is a place in a list, key or place)."""
+
+    def put(self, path: list, value: Any) -> None:
+        node = self
+        for part in path[:-1]:
+            if not isinstance(node.get(part), _Node):  # an empty dict of a rank may be another's that is not empty
+                node[part] = _Node()
+            node = node[part]
+        if not isinstance(node.get(path[-1]), _Node):
+            node[path[-1]] = value
+
+    def container(self) -> Any:
+        values = {part: value.container() if isinstance(value, _Node) else value for part, value in self.items()}
+        if any(in_list for in_list, _ in values):
+            return [values.get((True, at)) for at in range(1 + max(at for in_list, at in values if in_list))]
+        return {key: value for (_, key), value in values.items()}
 
 
 def box_of(number: int, offset: Sequence[int], dtype: torch.dtype, target: torch.Tensor) -> Box:

@@ -58,6 +58,11 @@ class Options:
         for name in ("model", "state"):
             _check_json(name, getattr(self, name))
 
+    @classmethod
+    def of(cls, compress: bool, model: Optional[dict], state: Optional[dict], deadline: float, keep_last: int) -> Options:
+        """None: nothing to say."""
+        return cls(compress, {} if model is None else model, {} if state is None else state, deadline, keep_last)
+
     @property
     def seconds(self) -> int:
         """The deadline, as clocks take it."""
@@ -101,7 +106,7 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
             raise ValueError(f"{name}: {value!r}, which JSON has not") from None
 
 
-class SaveHandle(Future):
+class SaveHandle(Future[Saved]):
     """A save under way; ``result()`` is a Saved when the step is committed, or raises what went wrong.
 
     ``staged``: a Future, done when the tensors may change. ``written``: done when this rank's part is on disk.
@@ -109,9 +114,16 @@ class SaveHandle(Future):
 
     def __init__(self) -> None:
         super().__init__()
-        self.staged: Future = Future()
-        self.written: Future = Future()
+        self.staged: Future[None] = Future()
+        self.written: Future[None] = Future()
         self._copying: Optional[Copying] = None
+        self._process = os.getpid()
+
+    def result(self, timeout: Optional[float] = None) -> Saved:
+        """Raises HelperDied in a forked child, which never hears how the save of its parent ends."""
+        if self._process != os.getpid() and not self.done():
+            raise HelperDied("the save belongs to the parent process; wait for it there", 0)
+        return super().result(timeout)
 
     def wait_staged(self) -> None:
         """What this thread does to the tensors afterwards is not in the checkpoint. On a GPU the current stream waits, not the CPU."""
@@ -181,13 +193,15 @@ def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
 class Save:
     """Begun where it is made: the other ranks hear at once if this one dies. Then `hand_over` or `abort`.
 
+    log: log a failure at once; False where the caller waits for the handle, which raises it.
     Raises TimeoutError where rank 0 does not save.
     """
 
-    def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options):
+    def __init__(self, directory: Union[str, os.PathLike], step: int, options: Options, log: bool = True):
         step, run = whole("step", step, "a whole number, 0 or more"), absolute(directory)
         self._helper = helper()
         self._options = options
+        self._log = log
         self._step = step
         self._nonce = _job.session.nonce(step, options.seconds)
         rank, world = _job.rank_and_world()
@@ -260,7 +274,8 @@ class Save:
         for future in (handle.staged, handle.written, handle):
             if not future.done():
                 future.set_exception(error)
-        logger.error("the save of step %d failed: %s", self._step, error)
+        if self._log:
+            logger.error("the save of step %d failed: %s", self._step, error)
 
 
 def _settle(future: Future) -> None:

@@ -25,14 +25,24 @@ from cairn.torch._saving import Options, Save, SaveHandle, Staged, stage
 class CairnWriter(StorageWriter):
     """``dcp.save(state_dict, storage_writer=CairnWriter(dir, step=100), planner=CairnPlanner(), no_dist=True)``
 
-    dir: the run's directory, which every rank must be able to write. options: fields of Options (compress, model, state, deadline).
+    dir: the run's directory, which every rank must be able to write. compress, model, state, deadline, keep_last: see Options.
     With DCP's own planner leave no_dist out: that planner needs the ranks' collectives to share the work.
     """
 
-    def __init__(self, dir: Union[str, os.PathLike], step: int, **options: Any):
+    def __init__(
+        self,
+        dir: Union[str, os.PathLike],
+        step: int,
+        *,
+        compress: bool = False,
+        model: Optional[dict] = None,
+        state: Optional[dict] = None,
+        deadline: float = 600.0,
+        keep_last: int = 0,
+    ):
         self._directory = dir
         self._step = step
-        self._options = Options(**options)
+        self._options = Options.of(compress, model, state, deadline, keep_last)
         self._alone = False
         self._handle: Optional[SaveHandle] = None
 
@@ -54,7 +64,7 @@ class CairnWriter(StorageWriter):
         """Copies, hands over, and waits until this rank's part is on disk. Raises what cairn.torch.save raises."""
         if self._alone and not isinstance(planner, CairnPlanner) and dist.is_initialized() and dist.get_world_size() > 1:
             raise ValueError("with no_dist=True every rank would write everything: give planner=CairnPlanner()")
-        save = Save(self._directory, self._step, self._options)
+        save = Save(self._directory, self._step, self._options, log=False)
         try:
             handle = self._handle = save.hand_over(_staged_by(planner, plan))
         except BaseException as error:
