@@ -135,6 +135,13 @@ class DocsTest(unittest.TestCase):
             with self.subTest(message=message):
                 self.assertIn(message, said)
 
+    def test_every_guide_with_python_is_run_by_a_test(self):
+        tests = "".join(path.read_text() for path in sorted(ROOT.glob("tests/python/*.py")))
+        for page in PAGES:
+            if re.search(r"^```python", page.read_text(), re.M):
+                with self.subTest(page=page.name):
+                    self.assertRegex(tests, rf'run_guide\("{page.name}"|python_of\("{page.name}"\)')
+
     def test_paths_of_the_tree_exist(self):
         for page in PAGES:
             for span in re.findall(r"`([^`]+)`", fences_apart(page.read_text())[0]):

@@ -27,14 +27,18 @@ def run_case(module, case, rank, world, directory, seconds, arguments):
         raise RuntimeError(f"{case} ended the process") from error
 
 
+def python_of(page):
+    """The blocks of Python in a page of docs/guide."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
+
+
 def run_guide(page, names, directory):
     """Runs all Python of a page of docs/guide in this process, in the order of the page, with `names` given. Returns what it has defined.
 
     A page is a program that resumes where it is started again: a test runs it twice, each time in a new process.
     """
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide" / page).read_text(), re.M | re.S)
     defined = {"__name__": "guide", **names}
-    exec(compile("\n".join(blocks).replace("/scratch", directory), page, "exec"), defined)
+    exec(compile("\n".join(python_of(page)).replace("/scratch", directory), page, "exec"), defined)
     return defined
 
 

@@ -28,6 +28,7 @@ import h5py  # noqa: E402
 import hdf5plugin  # noqa: E402, F401 - registers the zstd filter
 import look_files  # noqa: E402
 import numpy as np  # noqa: E402
+import ranks  # noqa: E402
 import torch  # noqa: E402
 from cairn import _arrays, _helper, _selection, _windows  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -635,15 +636,12 @@ class DocumentsTest(unittest.TestCase):
             tried += result.attempted
         self.assertGreater(tried, 8)
 
-    def blocks(self):
-        return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/guide/look-from-python.md").read_text(), re.M | re.S)
-
     def test_the_guide_in_a_notebook(self):
         """Its code as the cells of a real notebook, in a kernel of this Python."""
         import nbclient
         import nbformat
 
-        cells = [nbformat.v4.new_code_cell(block) for block in self.blocks()]
+        cells = [nbformat.v4.new_code_cell(block) for block in ranks.python_of("look-from-python.md")]
         self.assertGreater(len(cells), 4)
         cells.append(nbformat.v4.new_code_cell("checkpoint"))
         notebook = nbformat.v4.new_notebook(cells=cells)
@@ -652,6 +650,11 @@ class DocumentsTest(unittest.TestCase):
         (shown,) = notebook.cells[-1].outputs
         self.assertIn("<td>embedding.word.weight</td>", shown["data"]["text/html"])
         self.assertIn("<cairn checkpoint", shown["data"]["text/plain"])
+
+    def test_the_guide_of_the_command(self):
+        (block,) = ranks.python_of("install.md")
+        said = python(block.replace("/scratch/", f"{HERE}/"))
+        self.assertRegex(said, r"run/step-00000100: good, .* checked \(structure, every byte\)")
 
     def test_what_a_notebook_escapes(self):
         rows = cairn.Rows([{"file": "<script>", "loss": 1 / 3}])
