@@ -22,13 +22,18 @@ json TopologyJson(const Topology& t) {
   return object;
 }
 
+int VersionOf(const Manifest& m) {
+  if (!m.branches.empty()) return 3;
+  return m.shards.empty() ? 1 : 2;
+}
+
 json WithoutDigest(const Manifest& m) {
   json files = json::array();
   for (const ManifestFile& file : m.files)
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"digest", ToHex(file.digest)}});
   json root = {
       {"format", "cairn"},
-      {"version", m.shards.empty() ? 1 : 2},
+      {"version", VersionOf(m)},
       {"run", m.run},
       {"step", m.step},
       {"topology", TopologyJson(m.topology)},
@@ -40,6 +45,7 @@ json WithoutDigest(const Manifest& m) {
        {{"offset", m.catalog_offset}, {"bytes", m.catalog_bytes}, {"digest", ToHex(m.catalog_digest)}}},
   };
   if (!m.shards.empty()) root["shards"] = m.shards;
+  if (!m.branches.empty()) root["branches"] = m.branches;
   return root;
 }
 
@@ -72,6 +78,8 @@ Manifest FromJson(const json& root) {
   Manifest m;
   m.run = root.at("run");
   m.step = IntegerOf<int64_t>(root.at("step"));
+  if (const auto branches = root.find("branches"); branches != root.end())
+    for (const json& first : *branches) m.branches.push_back(IntegerOf<int64_t>(first));
   m.topology = TopologyFromJson(root.at("topology"));
   m.model = root.at("model");
   m.state = root.at("state");

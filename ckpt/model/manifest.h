@@ -14,7 +14,8 @@
 
 namespace cairn {
 
-inline constexpr int kFormatVersion = 2;  // 1 where a step has its own shards
+inline constexpr int kFormatVersion =
+    3;  // 1 of a step with its own shards, 2 of a virtual one, 3 of a branch
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
@@ -27,6 +28,9 @@ struct ManifestFile {
 struct Manifest {
   std::string run;  // identity of the training run, 32 hex digits
   int64_t step = 0;
+  // The first step of each branch up to this one, oldest first; empty before a training went back.
+  // ckpt/run/branch.h
+  std::vector<int64_t> branches = {};
   Topology topology;
   nlohmann::json model = nlohmann::json::object();   // architecture and its sizes; FORMAT.md, "Model"
   nlohmann::json state = nlohmann::json::object();   // iteration, consumed samples, loss scale, ...

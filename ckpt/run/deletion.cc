@@ -125,9 +125,8 @@ class StepCheck {
 
   Status Newest() {
     if (d_.newest_too) return OkStatus();
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
-                           NewestHealthyStep(fs_, d_.run_dir, d_.shards));
-    if (!newest || StepDirName(*newest) != d_.name) return OkStatus();
+    CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs_, d_.run_dir, d_.shards));
+    if (!newest || StepDirName(newest->step) != d_.name) return OkStatus();
     return InvalidArgument("{}: the newest healthy step of its run; it stays", directory_);
   }
 
@@ -279,20 +278,23 @@ Status FinishDeletion(FileSystem& fs, const std::string& aside) {
 
 // ---- Proof ----
 
-Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir, Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
+                                                      Shards shards) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+  std::ranges::stable_partition(steps, [](const StepFacts& step) { return step.superseded; });
   for (auto step = steps.rbegin(); step != steps.rend(); ++step)
     if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
-      return std::optional(step->step);
-  return std::optional<int64_t>();
+      return std::optional(BranchedStep{step->step, step->branches});
+  return std::optional<BranchedStep>();
 }
 
-Result<HealthySuccessor> HealthySuccessor::Find(FileSystem& fs, const std::string& run_dir, int64_t at_least,
-                                                Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<int64_t> newest, NewestHealthyStep(fs, run_dir, shards));
+Result<HealthySuccessor> HealthySuccessor::Find(FileSystem& fs, const std::string& run_dir,
+                                                const BranchedStep& at_least, Shards shards) {
+  CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs, run_dir, shards));
   if (!newest || *newest < at_least)
-    return NotFound("{}: no healthy step from {} on; the older ones stay", run_dir, at_least);
-  return HealthySuccessor(JoinPath(run_dir, StepDirName(*newest)), shards);
+    return NotFound("{}: no healthy step was committed after step {}; the older ones stay", run_dir,
+                    at_least.step);
+  return HealthySuccessor(JoinPath(run_dir, StepDirName(newest->step)), shards);
 }
 
 Status HealthySuccessor::Check(FileSystem& fs) const { return Opens(fs, directory_, shards_); }

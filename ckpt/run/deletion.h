@@ -26,6 +26,7 @@
 #include "ckpt/base/digest.h"
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/run/branch.h"
 
 namespace cairn {
 
@@ -92,17 +93,17 @@ std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& 
                                             const DeletionProof& proof);
 Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionProof& proof);
 
-// Of the committed steps the newest that is healthy and opens; nothing where there is none. Errors: those of
-// the disk.
-Result<std::optional<int64_t>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
-                                                 Shards shards = Shards::kHere);
+// The committed step that is the newest healthy one that opens; a superseded one only if there is no other.
+// nullopt if there is none. Errors: those of the disk.
+Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
+                                                      Shards shards = Shards::kHere);
 
 // A healthy step of the same run directory that stays; opened again by Check().
 class HealthySuccessor final : public DeletionProof {
  public:
-  // The newest healthy step, where its number is `at_least`. Errors: NotFound.
-  static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir, int64_t at_least,
-                                       Shards shards = Shards::kHere);
+  // The newest healthy step, if it is `at_least` or was committed later. Errors: NotFound.
+  static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir,
+                                       const BranchedStep& at_least, Shards shards = Shards::kHere);
   Status Check(FileSystem& fs) const override;
   std::string Text() const override;
 

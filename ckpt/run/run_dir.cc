@@ -47,15 +47,23 @@ Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_di
   return steps;
 }
 
+Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
+  for (const StepFacts& step : facts)
+    if (step.superseded) std::erase(steps, step.step);
+  return steps;
+}
+
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCurrentSteps(fs, run_dir));
   for (size_t left = steps.size(); left > 0; --left) {
     auto reader = StepReader::Open(fs, JoinPath(run_dir, StepDirName(steps[left - 1])));
     if (reader.ok()) return reader;
     // A training that saves meanwhile may have retired what was listed; then there is a newer step.
-    CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> now, ListSteps(fs, run_dir));
-    if (!now.empty() && now.back() > steps.back()) {
+    CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> now, ListCurrentSteps(fs, run_dir));
+    if (!now.empty() && now.back() != steps.back()) {
       steps = std::move(now);
       left = steps.size() + 1;
     } else {
@@ -143,17 +151,24 @@ std::set<int64_t> KeptByRules(const std::vector<StepFacts>& steps, const Retenti
 }  // namespace
 
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy) {
+  const std::optional<BranchedStep> newest = NewestCommit(steps);
+  const auto in_branch = [&](const StepFacts& step) {
+    return step.branches.size() == newest->branches.size();
+  };
   std::vector<StepFacts> healthy;
   for (const StepFacts& step : steps)
-    if (step.unhealthy.empty()) healthy.push_back(step);
+    if (!step.superseded && step.unhealthy.empty()) healthy.push_back(step);
   if (!policy.enabled() || healthy.empty()) return {};
   std::set<int64_t> keep = KeptByRules(healthy, policy);
   keep.insert(healthy.back().step);
-  const bool unconfirmed = healthy.back().step == steps.back().step;
+  const bool unconfirmed = healthy.back().step == newest->step;
   if (unconfirmed && healthy.size() > 1) keep.insert(healthy[healthy.size() - 2].step);
+  const bool settled = newest->branches.empty() || std::ranges::count_if(healthy, in_branch) > 1;
   std::vector<int64_t> retire;
-  for (const StepFacts& step : steps)
-    if (step.step <= healthy.back().step && !keep.contains(step.step)) retire.push_back(step.step);
+  for (const StepFacts& step : steps) {
+    const bool goes = step.superseded || (step.step <= healthy.back().step && !keep.contains(step.step));
+    if (goes && (settled || in_branch(step))) retire.push_back(step.step);
+  }
   return retire;
 }
 
@@ -161,10 +176,10 @@ Status RetireStep(FileSystem& fs, const std::string& run_dir, const std::string&
                   const std::string& nonce, Shards shards, const std::string& run) {
   const std::string manifest = JoinPath(JoinPath(run_dir, name), kManifestName);
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(fs, manifest, kMaxManifestBytes));
-  const std::optional<int64_t> step = ParseStepDirName(name.substr(0, name.find('.')));
-  if (!step) return InvalidArgument("{}: not the name of a step", JoinPath(run_dir, name));
+  const Result<Manifest> step = DecodeManifest(text);
+  if (!step.ok()) return step.status().WithContext(manifest);
   CAIRN_ASSIGN_OR_RETURN(const HealthySuccessor successor,
-                         HealthySuccessor::Find(fs, run_dir, *step, shards));
+                         HealthySuccessor::Find(fs, run_dir, {step->step, step->branches}, shards));
   return DeleteStep(fs,
                     {.run_dir = run_dir,
                      .name = name,

@@ -17,9 +17,12 @@ namespace cairn {
 // Steps with a committed name, ascending. An empty list where the directory does not exist yet.
 Result<std::vector<int64_t>> ListSteps(FileSystem& fs, const std::string& run_dir);
 
-// The newest step that opens, walking back past damaged ones; `skipped` hears of each of those. Finds one
-// also while a training saves and retires steps.
-// Errors: NotFound where there is none.
+// Those of them that the training of the newest step went through, ascending: without superseded ones
+// (branch.h). A step whose manifest cannot be read counts, since nothing says that it is superseded.
+Result<std::vector<int64_t>> ListCurrentSteps(FileSystem& fs, const std::string& run_dir);
+
+// The newest current step that opens, walking back past damaged ones; `skipped` hears of each of those. Finds
+// one also while a training saves and retires steps. Errors: NotFound where there is none.
 Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::string& run_dir,
                                                    const std::function<void(const Status&)>& skipped);
 
@@ -64,7 +67,9 @@ struct RetentionPolicy {
 // The rules count healthy steps alone, and where there is none nothing is retired. Two are kept whatever the
 // rules say: the newest healthy step, and while it is the newest of all, the healthy one before it. Only the
 // iteration after a step shows whether its weights are good, so the newest step is not known to be.
-// Unhealthy steps are evidence: they stay until there is a newer healthy step.
+// Unhealthy steps are evidence: they stay until there is a newer healthy step. Superseded steps (branch.h)
+// count for no rule and go, but a branch must have two healthy steps of its own before a step of an earlier
+// branch goes: until then the step that the training came from and those that it gave up stay.
 std::vector<int64_t> StepsToRetire(const std::vector<StepFacts>& steps, const RetentionPolicy& policy);
 
 // Deletes a committed or superseded step (its name in run_dir) because a newer healthy one stays. Errors:

@@ -1,5 +1,7 @@
 #include "ckpt/run/run_health.h"
 
+#include <algorithm>
+
 #include "ckpt/io/replace_file.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
@@ -31,6 +33,7 @@ Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& 
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
   std::vector<StepFacts> facts;
   std::vector<JudgedStep> judged;
+  std::vector<BranchedStep> commits;
   for (const int64_t step : steps) {
     const Result<Manifest> manifest = ReadManifest(fs, JoinPath(run_dir, StepDirName(step)));
     if (!manifest.ok()) continue;
@@ -40,12 +43,39 @@ Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& 
                      .health = HealthOf(manifest->state),
                      .run = manifest->run,
                      .epoch = IntField(manifest->state, "epoch"),
-                     .validation_loss = ValidationLossOf(manifest->state, step)});
+                     .validation_loss = ValidationLossOf(manifest->state, step),
+                     .branches = manifest->branches});
     judged.push_back({step, facts.back().health, manifest->run});
+    commits.push_back({step, manifest->branches});
   }
   std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs, run_dir));
-  for (size_t i = 0; i < facts.size(); ++i) facts[i].unhealthy = std::move(verdicts[i]);
+  const std::vector<bool> superseded = Superseded(commits);
+  for (size_t i = 0; i < facts.size(); ++i) {
+    facts[i].unhealthy = std::move(verdicts[i]);
+    facts[i].superseded = superseded[i];
+  }
   return facts;
+}
+
+std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps) {
+  std::optional<BranchedStep> newest;
+  for (const StepFacts& facts : steps) {
+    BranchedStep step{facts.step, facts.branches};
+    if (!newest || *newest < step) newest = std::move(step);
+  }
+  return newest;
+}
+
+Result<std::optional<BranchedStep>> ReadNewestCommit(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, run_dir));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs, run_dir));
+  std::optional<BranchedStep> newest = NewestCommit(facts);
+  for (const int64_t step : steps) {
+    if (std::ranges::count(facts, step, &StepFacts::step) > 0) continue;
+    if (!newest) newest.emplace();
+    newest->step = std::max(newest->step, step);
+  }
+  return newest;
 }
 
 std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/run/branch.h"
 #include "ckpt/run/health.h"
 
 namespace cairn {
@@ -18,10 +20,19 @@ struct StepFacts {
   std::string run;
   int64_t epoch = 0;                      // passes over the training data that are complete
   std::optional<double> validation_loss;  // where it was evaluated at this very iteration
+  std::vector<int64_t> branches = {};     // branch.h
+  bool superseded = false;                // by the newest step of the directory
 };
 
-// Of all steps that have a manifest, ascending. Errors: those of listing the directory.
+// The facts of all steps whose manifest can be read, ascending by number. Errors: those of listing the
+// directory.
 Result<std::vector<StepFacts>> ReadStepFacts(FileSystem& fs, const std::string& run_dir);
+
+// The step that was committed last; nullopt if there is none.
+std::optional<BranchedStep> NewestCommit(std::span<const StepFacts> steps);
+// The same for a saver, which must not take a number for new that a step has whose manifest cannot be read:
+// such a step counts as one of the newest branch.
+Result<std::optional<BranchedStep>> ReadNewestCommit(FileSystem& fs, const std::string& run_dir);
 
 // The verdicts that trainings left in RUN/health. What cannot be read is left out.
 std::vector<Condemnation> ReadCondemnations(FileSystem& fs, const std::string& run_dir);

@@ -58,6 +58,7 @@ Result<StepSeal> SealCatalog(const StepInfo& info, const Catalog& catalog, std::
   const std::string blob = EncodeCatalog(catalog);
   Manifest manifest{.run = info.identity.run,
                     .step = info.identity.step,
+                    .branches = info.branches,
                     .topology = info.topology,
                     .model = info.model,
                     .state = info.state,

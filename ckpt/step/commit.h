@@ -19,6 +19,7 @@ struct StepInfo {
   nlohmann::json model = nlohmann::json::object();
   nlohmann::json state = nlohmann::json::object();
   nlohmann::json history = nlohmann::json::array();
+  std::vector<int64_t> branches = {};  // BranchesOf() (ckpt/run/branch.h); of a copied step the source's
 };
 
 // Joins the receipts' pieces under the global `tensors`, checks that every element is covered exactly once.

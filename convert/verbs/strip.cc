@@ -220,11 +220,8 @@ Result<StripResult> StripToStep(FileSystem& fs, CheckpointSource& source, StripP
                                 const std::string& run_dir, const StripOptions& options) {
   CAIRN_ASSIGN_OR_RETURN(const StepPlan step, PlanNative(source, plan, options));
   const Manifest& manifest = source.manifest();
-  const StepInfo info{{manifest.run, manifest.step},
-                      step.topology(),
-                      manifest.model,
-                      manifest.state,
-                      HistoryOf(source, options)};
+  const StepInfo info{{manifest.run, manifest.step}, step.topology(),  manifest.model, manifest.state,
+                      HistoryOf(source, options),    manifest.branches};
   const TensorStreamOptions stream_options = StreamOptions(options);
   TensorStream stream(source, plan.weights, stream_options);
   CAIRN_ASSIGN_OR_RETURN(const auto builder, StepBuilder::Create(fs, run_dir, info, step, options.writer));

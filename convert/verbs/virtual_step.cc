@@ -43,8 +43,12 @@ Result<StepSeal> SealOf(const StepReader& source, const StepPlan& plan, const st
   const Manifest& manifest = source.manifest();
   const Catalog catalog = CatalogOf(source, plan);
   CAIRN_RETURN_IF_ERROR(CheckCoverage(catalog).WithContext(source.directory()));
-  const StepInfo info{
-      {manifest.run, manifest.step}, plan.topology(), manifest.model, manifest.state, manifest.history};
+  const StepInfo info{{manifest.run, manifest.step},
+                      plan.topology(),
+                      manifest.model,
+                      manifest.state,
+                      manifest.history,
+                      manifest.branches};
   return SealCatalog(info, catalog, ShardsOf(source), shards);
 }
 

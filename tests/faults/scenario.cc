@@ -76,15 +76,22 @@ std::vector<std::optional<Content>> VersionsOf(const Session& session) {
 // being saved.
 std::string CheckKept(FileSystem& fs, const Session& session,
                       const std::vector<std::optional<Content>>& versions, size_t reported) {
-  std::map<int64_t, std::vector<std::optional<Content>>, std::greater<>> kept;  // newest first
-  for (size_t i = 0; i <= reported; ++i)
-    if (versions[i]) kept[versions[i]->step] = {versions[i]};
-  if (reported + 1 < versions.size() && kept.contains(versions[reported + 1]->step))
-    kept[versions[reported + 1]->step].push_back(versions[reported + 1]);
+  std::vector<std::pair<int64_t, std::vector<std::optional<Content>>>> kept;  // the last commit first
+  const auto with_number = [&](int64_t step) {
+    return std::ranges::find(kept, step, &decltype(kept)::value_type::first);
+  };
+  for (size_t i = 0; i <= reported; ++i) {
+    if (!versions[i]) continue;
+    if (const auto replaced = with_number(versions[i]->step); replaced != kept.end()) kept.erase(replaced);
+    kept.insert(kept.begin(), {versions[i]->step, {versions[i]}});
+  }
+  if (reported + 1 < versions.size())
+    if (const auto again = with_number(versions[reported + 1]->step); again != kept.end())
+      again->second.push_back(versions[reported + 1]);
   int64_t left = session.keep_last == 0 ? INT64_MAX : session.keep_last;
   for (const auto& [step, contents] : kept) {
     if (left-- == 0) break;
-    if (step == kept.begin()->first) continue;
+    if (step == kept.front().first) continue;
     const Result<Content> found = ReadWhole(fs, JoinPath(session.run_dir, StepDirName(step)));
     if (!found.ok()) return fmt::format("a step that is kept is gone: {}", found.status().message());
     if (!Among(*found, contents)) return fmt::format("step {} holds other values", step);
@@ -479,6 +486,9 @@ std::vector<Scenario> SaveScenarios(const std::string& lock_dir) {
         {.before = {step(100, 1)}, .saves = {step(110, 2), step(120, 3)}, .keep_last = 2});
     add("a step saved again",
         {.before = {step(90, 1), step(100, 2)}, .saves = {step(100, 3), step(110, 4)}, .keep_last = 2});
+    add("a training goes back twice", {.before = {step(100, 1), step(110, 2), step(120, 3)},
+                                       .saves = {step(105, 4), step(106, 5), step(101, 6), step(102, 7)},
+                                       .keep_last = 2});
     add("saves beside a step that lost its manifest", {.before = {step(90, 1), step(100, 2)},
                                                        .saves = {step(110, 3)},
                                                        .keep_last = 1,

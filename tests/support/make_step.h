@@ -14,6 +14,7 @@
 #include "ckpt/model/gpt_specs.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/placement.h"
+#include "ckpt/run/run_health.h"
 #include "ckpt/step/commit.h"
 #include "ckpt/step/packed_shard_writer.h"
 
@@ -173,7 +174,12 @@ inline Status MakeStep(FileSystem& fs, const std::string& run_dir, const StepRec
     if (DisplayName(tensors[t]) == recipe.unrounded) *(values[t].end() - 2) ^= std::byte{1};
   }
   WriteRing ring(fs, {.buffer_bytes = 64 << 10});
-  const StepInfo info{{recipe.run, recipe.step}, recipe.topology, recipe.model, recipe.state};
+  CAIRN_ASSIGN_OR_RETURN(const auto newest, ReadNewestCommit(fs, run_dir));
+  const StepInfo info{.identity = {recipe.run, recipe.step},
+                      .topology = recipe.topology,
+                      .model = recipe.model,
+                      .state = recipe.state,
+                      .branches = BranchesOf(recipe.step, newest)};
   std::vector<ShardReceipt> receipts;
   for (int rank = 0; rank < recipe.topology.world(); ++rank) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOfRank(recipe, tensors, rank));

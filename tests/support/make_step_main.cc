@@ -49,12 +49,14 @@ Status Write(const Flags& flags) {
     recipe.split_master = flags.split_master, recipe.unrounded = flags.unrounded;
     return MakeStep(FileSystem::Posix(), flags.run_dir, recipe);
   }
-  const StepInfo info{{flags.run, flags.step},
-                      flags.topology,
-                      recipe.model,
-                      {{"iteration", flags.step},
-                       {"consumed_samples", 8 * flags.step},
-                       {"consumed_tokens", 1024 * flags.step}}};
+  CAIRN_ASSIGN_OR_RETURN(const auto newest, ReadNewestCommit(FileSystem::Posix(), flags.run_dir));
+  const StepInfo info{.identity = {flags.run, flags.step},
+                      .topology = flags.topology,
+                      .model = recipe.model,
+                      .state = {{"iteration", flags.step},
+                                {"consumed_samples", 8 * flags.step},
+                                {"consumed_tokens", 1024 * flags.step}},
+                      .branches = BranchesOf(flags.step, newest)};
   CAIRN_ASSIGN_OR_RETURN(const StepPlan plan,
                          StepPlan::Make(TensorsOf(recipe), recipe.model, flags.topology));
   CAIRN_ASSIGN_OR_RETURN(const auto builder,

@@ -214,7 +214,8 @@ void AddLsCommand(CLI::App& app, Verb& verb) {
       "damaged (it does not open, or verify found damage and no check as strong has passed since);\n"
       "archived (whole as far as is known, and in --store); partial (being written, or left by a killed\n"
       "save); unhealthy (its loss, or that of the iteration after it, was bad; resume and retention\n"
-      "skip it); superseded (saved again later); deleting (retired, its removal is unfinished). Of another\n"
+      "skip it); superseded (saved again later, or given up: the training went back and saved a lower "
+      "number); deleting (retired, its removal is unfinished). Of another\n"
       "system's: sealed (cairn seal committed it, and its files look as they did then); sealed with\n"
       "problems (by --anyway; cairn seal --newest skips it); changed since sealed; not sealed; being\n"
       "written (the system's tracker does not name it yet).\n\n" +

@@ -77,7 +77,7 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   const std::string name = path.substr(path.find_last_of('/', path.find_last_not_of('/')) + 1);
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
     return std::vector{path};
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs, path));
+  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
   if (steps.empty()) return NotFound("{}: neither a step nor a run directory of Cairn", path);
   if (!all) steps.erase(steps.begin(), steps.end() - 1);
   std::vector<std::string> directories;

@@ -80,15 +80,28 @@ StepListing ListStep(FileSystem& fs, const std::string& directory, std::string_v
 
 std::string NameOf(const std::string& directory) { return directory.substr(directory.find_last_of('/') + 1); }
 
-// A step is judged by those that followed it in its run directory, too.
+// Adds to each step what the steps say that followed it in its run directory.
 void AddVerdicts(FileSystem& fs, const std::string& run_dir, std::vector<StepListing>& steps) {
   const Result<std::vector<StepFacts>> facts = ReadStepFacts(fs, run_dir);
   if (!facts.ok()) return;
-  std::map<std::string, std::string> verdicts;  // by the step's name
-  for (const StepFacts& fact : *facts) verdicts[StepDirName(fact.step)] = fact.unhealthy;
-  for (StepListing& step : steps)
-    if (const auto found = verdicts.find(NameOf(step.directory)); found != verdicts.end())
-      step.unhealthy = found->second;
+  std::map<std::string, StepFacts> by_name;
+  for (const StepFacts& fact : *facts) by_name[StepDirName(fact.step)] = fact;
+  for (StepListing& step : steps) {
+    const auto found = by_name.find(NameOf(step.directory));
+    if (found == by_name.end()) continue;
+    step.unhealthy = found->second.unhealthy;
+    if (found->second.superseded && step.state != Name(Trust::kDamaged)) step.state = "superseded";
+  }
+}
+
+// In the order of their commits (branch.h). A step without a readable manifest counts to the newest branch.
+void SortByCommit(std::vector<StepListing>& steps) {
+  size_t newest = 0;
+  for (const StepListing& step : steps)
+    if (step.manifest) newest = std::max(newest, step.manifest->branches.size());
+  std::ranges::stable_sort(steps, {}, [&](const StepListing& step) {
+    return std::pair(step.manifest ? step.manifest->branches.size() : newest, step.step);
+  });
 }
 
 // Nothing where `directory` is not a run directory.
@@ -99,7 +112,7 @@ std::optional<RunListing> ListRun(FileSystem& fs, const std::string& directory) 
   for (const std::string& name : *names)
     if (StepOfName(name)) run.steps.push_back(ListStep(fs, JoinPath(directory, name), name));
   if (run.steps.empty()) return std::nullopt;
-  std::ranges::stable_sort(run.steps, {}, &StepListing::step);
+  SortByCommit(run.steps);
   AddVerdicts(fs, directory, run.steps);
   return run;
 }

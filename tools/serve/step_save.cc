@@ -58,9 +58,9 @@ Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
 }
 
 Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::seconds patience) {
-  if (const auto held = locks_.find(CanonicalPath(run_dir)); held != locks_.end()) {
-    if (held->second.CheckPlace().ok()) return OkStatus();
-    locks_.erase(held);  // removed or moved away between two saves: what is made now is another run
+  if (const auto held = runs_.find(CanonicalPath(run_dir)); held != runs_.end()) {
+    if (held->second.lock.CheckPlace().ok()) return OkStatus();
+    runs_.erase(held);  // removed or moved away between two saves: what is made now is another run
   }
   CAIRN_RETURN_IF_ERROR(MakeDirs(fs, run_dir));
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -72,14 +72,19 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
   CAIRN_RETURN_IF_ERROR(lock.status());
   CAIRN_RETURN_IF_ERROR(OwnRun(fs, run_dir).status());
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
-  locks_.emplace(CanonicalPath(run_dir), std::move(lock).value());
+  CAIRN_ASSIGN_OR_RETURN(auto newest, ReadNewestCommit(fs, run_dir));
+  runs_.emplace(CanonicalPath(run_dir), Run{std::move(lock).value(), std::move(newest)});
   return OkStatus();
 }
 
 Status HeldRuns::CheckPlace(const std::string& run_dir) const {
-  const auto held = locks_.find(CanonicalPath(run_dir));
-  if (held == locks_.end()) return Aborted("{} leads elsewhere since the save began", run_dir);
-  return held->second.CheckPlace();
+  const auto held = runs_.find(CanonicalPath(run_dir));
+  if (held == runs_.end()) return Aborted("{} leads elsewhere since the save began", run_dir);
+  return held->second.lock.CheckPlace();
+}
+
+std::optional<BranchedStep>& HeldRuns::Newest(const std::string& run_dir) {
+  return runs_.at(CanonicalPath(run_dir)).newest;
 }
 
 void HeldRuns::RemoveFailed(FileSystem& fs) {
@@ -225,13 +230,18 @@ Status StepSave::Commit(SavePlan& plan, const SaveOptions& options) {
   std::vector<ShardReceipt> receipts;
   CAIRN_RETURN_IF_ERROR(Gather(plan, state_dict, receipts));
   CAIRN_RETURN_IF_ERROR(WriteContents(plan, state_dict, options, receipts));
-  const Result<StepSeal> seal =
-      MakeSeal(InfoOf(state_dict, options), state_dict.Tensors(), receipts, &plan.views);
+  CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
+  std::optional<BranchedStep>& newest = runs_.Newest(request_.run_dir);
+  StepInfo info = InfoOf(state_dict, options);
+  info.branches = BranchesOf(request_.step, newest);
+  const Result<StepSeal> seal = MakeSeal(info, state_dict.Tensors(), receipts, &plan.views);
   if (!seal.ok()) return UncoveredTensor(seal.status());
   CAIRN_RETURN_IF_ERROR(RemoveFiles(IsTeamFileName));
   CAIRN_RETURN_IF_ERROR(WriteSeal(fs_, directory_, *seal));
   CAIRN_RETURN_IF_ERROR(runs_.CheckPlace(request_.run_dir));
-  return PublishStep(fs_, request_.run_dir, request_.step, request_.nonce);
+  CAIRN_RETURN_IF_ERROR(PublishStep(fs_, request_.run_dir, request_.step, request_.nonce));
+  newest = {request_.step, info.branches};
+  return OkStatus();
 }
 
 std::vector<std::string> StepSave::RetireSteps(const SaveOptions& options) const {

@@ -47,9 +47,15 @@ class HeldRuns {
   void RemoveFailed(FileSystem& fs);
   // Errors: Aborted where it is not the directory any more that is held.
   Status CheckPlace(const std::string& run_dir) const;
+  // The step that was committed last in a held run; nullopt before the first.
+  std::optional<BranchedStep>& Newest(const std::string& run_dir);
 
  private:
-  std::map<std::string, RunLock> locks_;  // by the path without links: a process waits for its own locks, too
+  struct Run {
+    RunLock lock;
+    std::optional<BranchedStep> newest;
+  };
+  std::map<std::string, Run> runs_;  // by the path without links: a process waits for its own locks, too
   std::vector<std::string> failed_;
 };
 

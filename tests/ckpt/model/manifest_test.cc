@@ -36,8 +36,19 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
 
 TEST(ManifestTest, UnknownVersionIsNotSupported) {
   std::string text = EncodeManifest(ExampleManifest());
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 3");
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 4");
   EXPECT_EQ(DecodeManifest(text).status().kind(), StatusKind::kNotSupported);
+}
+
+// Programs that know version 2 only would take another step for the newest.
+TEST(ManifestTest, BranchesMakeItVersion3) {
+  Manifest manifest = ExampleManifest();
+  manifest.branches = {11, 9};
+  const std::string text = EncodeManifest(manifest);
+  EXPECT_NE(text.find("\"version\": 3"), std::string::npos);
+  const auto decoded = DecodeManifest(text);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, manifest);
 }
 
 // Programs that know version 1 only would look for the shards in the step's own directory.

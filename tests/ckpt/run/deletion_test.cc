@@ -153,12 +153,33 @@ TEST_F(DeletionTest, AnUnhealthyNewestStepMayGo) {
   EXPECT_TRUE(DeleteStep(fs_, Deletion(40), ProofThat(true)).ok());
 }
 
+TEST_F(DeletionTest, AStepThatATrainingWentBackToIsNewerThanThoseItGaveUp) {
+  Save(11);
+  EXPECT_EQ(NewestHealthyStep(fs_, run_).value()->step, 11);
+  EXPECT_EQ(OpenNewestStep(fs_, run_, [](const Status&) {}).value()->manifest().step, 11);
+  EXPECT_EQ(*ListCurrentSteps(fs_, run_), (std::vector<int64_t>{10, 11}));
+  const auto left = [](const Status& why) { ADD_FAILURE() << why.message(); };
+  ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "1a", left).ok());
+  EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{10, 11, 20, 30}));
+  EXPECT_FALSE(RetireStep(fs_, run_, StepDirName(11), "1a").ok());
+  Save(12);
+  ASSERT_TRUE(ApplyRetention(fs_, run_, {.keep_last = 1}, "1a", left).ok());
+  EXPECT_EQ(*ListSteps(fs_, run_), (std::vector<int64_t>{11, 12}));
+}
+
+// The given-up step is all that is left if nothing of the branch is healthy.
+TEST_F(DeletionTest, TheLastHealthyStepStaysAlsoWhereItIsSuperseded) {
+  Save(5, /*bad=*/true);
+  EXPECT_EQ(NewestHealthyStep(fs_, run_).value()->step, 30);
+  EXPECT_FALSE(RetireStep(fs_, run_, StepDirName(30), "1a").ok());
+}
+
 TEST_F(DeletionTest, OnlyAHealthySuccessorIsAProof) {
-  EXPECT_TRUE(HealthySuccessor::Find(fs_, run_, 30).ok());
-  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, 31).status().kind(), StatusKind::kNotFound);
+  EXPECT_TRUE(HealthySuccessor::Find(fs_, run_, {30}).ok());
+  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, {31}).status().kind(), StatusKind::kNotFound);
   Save(40, /*bad=*/true);
-  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, 31).status().kind(), StatusKind::kNotFound);
-  const auto successor = HealthySuccessor::Find(fs_, run_, 20);
+  EXPECT_EQ(HealthySuccessor::Find(fs_, run_, {31}).status().kind(), StatusKind::kNotFound);
+  const auto successor = HealthySuccessor::Find(fs_, run_, {20});
   ASSERT_TRUE(successor.ok());
   stdfs::remove(Path(30) + "/manifest.json");
   EXPECT_FALSE(successor->Check(fs_).ok());

@@ -84,6 +84,57 @@ INSTANTIATE_TEST_SUITE_P(
         RetentionCase{"disabled", {2, 4, 6}, {4}, {}, {}}),
     [](const auto& info) { return info.param.name; });
 
+// Steps in the order of their commits.
+std::vector<StepFacts> Committed(const std::vector<int64_t>& steps) {
+  std::vector<BranchedStep> commits;
+  std::optional<BranchedStep> newest;
+  for (const int64_t step : steps) {
+    newest = {step, BranchesOf(step, newest)};
+    std::erase_if(commits, [&](const BranchedStep& before) { return before.step == step; });
+    commits.push_back(*newest);
+  }
+  const std::vector<bool> superseded = Superseded(commits);
+  std::vector<StepFacts> facts;
+  for (size_t i = 0; i < commits.size(); ++i)
+    facts.push_back({.step = commits[i].step, .branches = commits[i].branches, .superseded = superseded[i]});
+  std::ranges::sort(facts, {}, &StepFacts::step);
+  return facts;
+}
+
+struct BranchCase {
+  const char* name;
+  std::vector<int64_t> commits;
+  std::vector<int64_t> superseded;
+  std::vector<int64_t> retired;  // with keep_last = 2
+};
+
+class BranchTest : public testing::TestWithParam<BranchCase> {};
+
+TEST_P(BranchTest, TheNumberOfAStepIsNotItsAge) {
+  const BranchCase& c = GetParam();
+  const std::vector<StepFacts> facts = Committed(c.commits);
+  std::vector<int64_t> superseded;
+  for (const StepFacts& step : facts)
+    if (step.superseded) superseded.push_back(step.step);
+  EXPECT_EQ(superseded, c.superseded);
+  EXPECT_EQ(NewestCommit(facts)->step, c.commits.back());
+  EXPECT_EQ(StepsToRetire(facts, {.keep_last = 2}), c.retired);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BranchTest,
+    testing::Values(
+        BranchCase{"never_back", {10, 20, 30}, {}, {10}},
+        BranchCase{"the_first_step_after_going_back_retires_nothing", {10, 20, 30, 40, 11}, {20, 30, 40}, {}},
+        BranchCase{
+            "two_steps_retire_what_was_given_up", {10, 20, 30, 40, 11, 12}, {20, 30, 40}, {10, 20, 30, 40}},
+        BranchCase{"the_same_number_again_changes_nothing", {10, 20, 20}, {}, {}},
+        BranchCase{"a_number_that_is_taken", {10, 20, 30, 40, 20}, {30, 40}, {}},
+        BranchCase{"back_twice", {10, 20, 30, 15, 16, 12}, {15, 16, 20, 30}, {}},
+        BranchCase{"back_twice_and_on", {10, 20, 30, 15, 16, 12, 13}, {15, 16, 20, 30}, {10, 15, 16, 20, 30}},
+        BranchCase{"beyond_all_numbers", {10, 20, 30, 11, 12, 40}, {20, 30}, {10, 11, 20, 30}}),
+    [](const auto& info) { return info.param.name; });
+
 TEST(LayoutTest, StepNamesRoundTripAndMarkedOnesAreNoSteps) {
   EXPECT_EQ(StepDirName(1000), "step-00001000");
   EXPECT_EQ(ParseStepDirName("step-00001000"), 1000);
