@@ -74,7 +74,7 @@ std::vector<BesideFile> Checkpointer::FindTokenizer() {
   std::vector<std::string> places;
   for (const std::string& place : {options_.save_dir, options_.load}) {
     if (place.empty()) continue;
-    const Result<std::vector<int64_t>> steps = ListSteps(fs_, place);
+    const Result<std::vector<int64_t>> steps = ListCurrentSteps(fs_, place);
     if (steps.ok())
       for (auto step = steps->rbegin(); step != steps->rend(); ++step)
         places.push_back(JoinPath(place, StepDirName(*step)));
@@ -147,6 +147,7 @@ Result<std::optional<TrainState>> Checkpointer::Resume(StateBuffers& buffers) {
       [this](void* to, const void* from, size_t bytes) { options_.device_copy(to, from, bytes, true); },
       *control_);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Resumed> resumed, resumer.Run(buffers));
+  newest_ = resumer.newest();
   // Newer ones were found wanting; this training goes on without them.
   if (local)
     CAIRN_RETURN_IF_ERROR(
@@ -291,7 +292,9 @@ void Checkpointer::Begin(Slot& slot, const TrainState& state, const StateBuffers
                 .topology = options_.topology,
                 .model = options_.model,
                 .state = state.ToJson(),
-                .history = nlohmann::json::array()};
+                .history = nlohmann::json::array(),
+                .branches = BranchesOf(state.iteration, newest_)};
+  newest_ = {state.iteration, save->info.branches};
   save->info.state["health"] = ToJson(HealthAt(state));
   if (options_.save_interval < 0 && interval_ > 0) save->info.state["save_interval"] = interval_;
   if (options_.optimizer_facts) save->info.state.update(options_.optimizer_facts(state));
@@ -453,7 +456,7 @@ Status Checkpointer::Condemn(const TrainState& state) {
 Result<std::string> Checkpointer::WhatIsLeft() const {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, options_.save_dir));
   for (auto step = facts.rbegin(); step != facts.rend(); ++step)
-    if (step->unhealthy.empty())
+    if (step->unhealthy.empty() && !step->superseded)
       return fmt::format("the next start resumes from step {} of {}", step->step, options_.save_dir);
   return fmt::format("{} has no healthy step", options_.save_dir);
 }

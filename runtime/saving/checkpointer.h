@@ -129,6 +129,7 @@ class Checkpointer : public CheckpointHooks {
   int64_t saves_ = 0;
   SaveStats stats_;
   int64_t newest_saved_ = -1;            // iteration of the last save begun
+  std::optional<BranchedStep> newest_;   // on rank 0: the last step that was committed, or whose save began
   std::optional<TrainState> undrained_;  // resumed from a local step that save_dir has not
   int64_t last_collected_ = -1;          // the newest durable save of which this is known:
   Status last_outcome_;

@@ -144,20 +144,21 @@ std::string LocalSteps::FactsOfThisRank() const {
       const auto info = fs_.Stat(JoinPath(directory, name));
       if (!info.ok() || info->is_directory()) continue;
       Digest digest{};
-      std::optional<Health> health;
+      nlohmann::json said = nlohmann::json::object();
       if (name == kManifestName) {
         const auto text = ReadSmallFile(fs_, JoinPath(directory, name), kMaxManifestBytes);
         if (!text.ok()) continue;
         const Result<Manifest> manifest = DecodeManifest(*text);
         if (!manifest.ok() || manifest->step != step) continue;
         digest = DigestOf(*text);
-        health = HealthOf(manifest->state);
+        said["branches"] = manifest->branches;
+        if (const auto health = HealthOf(manifest->state)) said["health"] = ToJson(*health);
       }
       out.Put(step);
       out.PutText(name);
       out.Put(info->bytes);
       out.PutRaw({reinterpret_cast<const char*>(digest.data()), digest.size()});
-      out.PutText(health ? nlohmann::json{{"health", ToJson(*health)}}.dump() : "{}");
+      out.PutText(said.dump());
     }
   }
   return std::move(out).Take();
@@ -169,7 +170,7 @@ Status LocalSteps::Survey() {
   CAIRN_ASSIGN_OR_RETURN(const auto facts, ShareAll(control_, FactsOfThisRank(), "local steps"));
   steps_.clear();
   std::map<int64_t, std::map<Digest, std::vector<Holder>>> manifests;
-  std::map<Digest, std::optional<Health>> healths;  // by manifest
+  std::map<Digest, nlohmann::json> said;  // by manifest
   for (int rank = 0; rank < static_cast<int>(facts.size()); ++rank) {
     for (ByteReader in(facts[rank]); in.left() > 0 && in.ok();) {
       const auto step = in.Get<int64_t>();
@@ -177,12 +178,12 @@ Status LocalSteps::Survey() {
       const Holder holder{rank, in.Get<uint64_t>()};
       Digest digest{};
       const std::string_view raw = in.GetRaw(digest.size());
-      const std::string state(in.GetText());
+      const std::string text(in.GetText());
       if (!in.ok()) return Corrupt("truncated message between ranks");
       std::copy_n(reinterpret_cast<const std::byte*>(raw.data()), digest.size(), digest.begin());
       if (name == kManifestName) {
         manifests[step][digest].push_back(holder);
-        healths[digest] = HealthOf(nlohmann::json::parse(state, nullptr, /*allow_exceptions=*/false));
+        said[digest] = nlohmann::json::parse(text);
       } else {
         steps_[step].files[name].push_back(holder);
       }
@@ -193,7 +194,8 @@ Status LocalSteps::Survey() {
     const auto most =
         std::ranges::max_element(versions, {}, [](const auto& version) { return version.second.size(); });
     steps_[step].manifest = most->first;
-    steps_[step].health = healths[most->first];
+    steps_[step].health = HealthOf(said[most->first]);
+    steps_[step].branches = said[most->first].at("branches").get<std::vector<int64_t>>();
     steps_[step].files[std::string(kManifestName)] = most->second;
   }
   return OkStatus();

@@ -33,6 +33,7 @@ class LocalSteps {
   std::vector<int64_t> steps() const;
   // What the step's manifest says; nothing where it says nothing.
   std::optional<Health> HealthAt(int64_t step) const { return steps_.at(step).health; }
+  const std::vector<int64_t>& BranchesAt(int64_t step) const { return steps_.at(step).branches; }
 
   // Runs `load`; where files are lost, or some rank's `load` meets damage, everything is verified, rebuilt
   // and published first. This rank's outcome.
@@ -50,6 +51,7 @@ class LocalSteps {
   struct Known {
     Digest manifest{};  // of its bytes
     std::optional<Health> health;
+    std::vector<int64_t> branches;
     Holders files;
   };
   // What everybody knows of the step at hand.

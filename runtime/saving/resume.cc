@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <ranges>
 
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/base/flat_range.h"
@@ -109,34 +110,46 @@ TensorEntry RngTensor(const Topology& t, int rank, size_t bytes) {
   return entry;
 }
 
-// Steps of a run directory, newest first, and of equals the local one.
-Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(fs_, run_dir));
+// The current steps of a run directory, newest first, and of two with one number the local one first.
+Status Resumer::AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs_, run_dir));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> facts, ReadStepFacts(fs_, run_dir));
   std::vector<int64_t> local;
   if (places_.local != nullptr && run_dir == places_.save_dir) local = places_.local->steps();
   std::vector<JudgedStep> judged;
-  for (const int64_t step : local) judged.push_back({step, places_.local->HealthAt(step), places_.run});
-  for (const StepFacts& fact : facts) judged.push_back({fact.step, fact.health, fact.run});
-  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
-  std::map<int64_t, std::string> of_step;  // of those that open
-  for (size_t i = local.size(); i < judged.size(); ++i) of_step[judged[i].step] = verdicts[i];
-  while (!steps.empty() || !local.empty()) {
-    if (steps.empty() || (!local.empty() && local.back() >= steps.back())) {
-      const bool drained = !steps.empty() && local.back() == steps.back();
-      candidates.push_back(
-          {.local_step = local.back(), .drained = drained, .unhealthy = verdicts[local.size() - 1]});
-      local.pop_back();
-    } else {
-      candidates.push_back(
-          {.directory = JoinPath(run_dir, StepDirName(steps.back())), .unhealthy = of_step[steps.back()]});
-      steps.pop_back();
-    }
+  std::vector<BranchedStep> commits;
+  for (const int64_t step : local) {
+    judged.push_back({step, places_.local->HealthAt(step), places_.run});
+    commits.push_back({step, places_.local->BranchesAt(step)});
   }
+  for (const StepFacts& fact : facts) {
+    judged.push_back({fact.step, fact.health, fact.run});
+    commits.push_back({fact.step, fact.branches});
+  }
+  const std::vector<std::string> verdicts = Verdicts(judged, ReadCondemnations(fs_, run_dir));
+  const std::vector<bool> superseded = Superseded(commits);
+  if (run_dir == places_.save_dir) {
+    CAIRN_ASSIGN_OR_RETURN(newest_, ReadNewestCommit(fs_, run_dir));
+    for (size_t i = 0; i < local.size(); ++i)
+      if (!newest_ || *newest_ < commits[i]) newest_ = commits[i];
+  }
+
+  std::map<std::pair<int64_t, bool>, Candidate> found;  // by number and whether it is local
+  for (const int64_t step : steps) found[{step, false}] = {.directory = JoinPath(run_dir, StepDirName(step))};
+  for (size_t i = 0; i < local.size(); ++i)
+    found[{local[i], true}] = {.local_step = local[i], .drained = found.contains({local[i], false})};
+  for (size_t i = 0; i < commits.size(); ++i) {
+    const std::pair key{commits[i].step, i < local.size()};
+    if (superseded[i])
+      found.erase(key);
+    else
+      found[key].unhealthy = verdicts[i];
+  }
+  for (auto& [key, candidate] : found | std::views::reverse) candidates.push_back(std::move(candidate));
   return OkStatus();
 }
 
-Status Resumer::AddLoad(std::vector<Candidate>& candidates) const {
+Status Resumer::AddLoad(std::vector<Candidate>& candidates) {
   const size_t before = candidates.size();
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs_.Stat(places_.load));
   if (!info.is_directory())

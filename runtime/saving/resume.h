@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/run/branch.h"
 #include "ckpt/step/step_reader.h"
 #include "runtime/control/control_plane.h"
 #include "runtime/saving/checkpoint_hooks.h"
@@ -50,6 +51,8 @@ class Resumer {
 
   // Collective; nothing where there is no step yet. See CheckpointHooks::Resume.
   Result<std::optional<Resumed>> Run(StateBuffers& buffers);
+  // After Run, on rank 0: the step of save_dir, local ones included, that was committed last.
+  const std::optional<BranchedStep>& newest() const { return newest_; }
 
  private:
   struct Candidate {
@@ -61,8 +64,8 @@ class Resumer {
   };
 
   Result<std::vector<Candidate>> Candidates();
-  Status AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates) const;
-  Status AddLoad(std::vector<Candidate>& candidates) const;
+  Status AddSteps(const std::string& run_dir, std::vector<Candidate>& candidates);
+  Status AddLoad(std::vector<Candidate>& candidates);
   Status LeaveOutUnhealthy(std::vector<Candidate>& candidates) const;
   Status StepsAreGone() const;
   std::string PlaceOf(const std::vector<Candidate>& candidates) const;
@@ -85,6 +88,7 @@ class Resumer {
   const DeviceCopy device_copy_;
   ControlPlane& control_;
   FileSystem& fs_ = FileSystem::Posix();
+  std::optional<BranchedStep> newest_;
 };
 
 // The random state of one rank: a tensor that only the same rank of the same topology loads.

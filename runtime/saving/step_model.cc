@@ -16,7 +16,7 @@ std::optional<StepModel> ModelOfStep(FileSystem& fs, const std::string& director
 }
 
 std::optional<StepModel> ModelOfRun(FileSystem& fs, const std::string& run_dir) {
-  const Result<std::vector<int64_t>> steps = ListSteps(fs, run_dir);
+  const Result<std::vector<int64_t>> steps = ListCurrentSteps(fs, run_dir);
   if (!steps.ok()) return std::nullopt;
   for (const int64_t step : *steps | std::views::reverse)
     if (auto found = ModelOfStep(fs, JoinPath(run_dir, StepDirName(step)))) return found;
