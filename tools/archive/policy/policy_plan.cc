@@ -179,6 +179,8 @@ class Planner {
     entry.keeps_full = wanted.full;
     if (!step.healthy) {
       entry.why = "not healthy: no class counts it";
+    } else if (step.superseded) {
+      entry.why = "superseded, the training went back before it: no class counts it";
     } else if (!wanted.full && !wanted.weights) {
       entry.why = "no class asks for it";
     } else if (!step.trouble.empty() && (!wanted.full || HoldsStep(members_, run, step, Form::kFull)) &&

@@ -95,16 +95,18 @@ class Pruner {
   }
 
  private:
-  // The newest healthy copy of each run, by number and by time: a training may have gone back.
+  // The newest healthy copy of each run, by the order of commits and by time: records of older versions do
+  // not say that a training went back.
   struct Newest {
-    const ArchiveMember *by_step = nullptr, *by_time = nullptr;
+    const ArchiveMember *by_commit = nullptr, *by_time = nullptr;
   };
 
   static bool Later(const ArchiveMember& a, const ArchiveMember* b, bool by_time) {
     if (b == nullptr) return true;
     const auto rank = [by_time](const ArchiveMember& m) {
-      return std::tuple(m.record->healthy, m.form == Form::kFull,
-                        by_time ? m.record->saved_unix_seconds : m.step, m.step);
+      const BranchedStep commit = m.commit();
+      return std::tuple(m.record->healthy, m.form == Form::kFull, by_time ? m.record->saved_unix_seconds : 0,
+                        commit.branches.size(), commit.step);
     };
     return rank(a) >= rank(*b);
   }
@@ -112,7 +114,7 @@ class Pruner {
   void NoteNewest(const ArchiveMember& m) {
     if (m.state != MemberState::kVerified || m.form == Form::kFiles) return;
     Newest& newest = newest_[m.record->run];
-    if (Later(m, newest.by_step, false)) newest.by_step = &m;
+    if (Later(m, newest.by_commit, false)) newest.by_commit = &m;
     if (Later(m, newest.by_time, true)) newest.by_time = &m;
   }
 
@@ -166,7 +168,7 @@ class Pruner {
         !HoldsContent(members_, m.record->manifest_digest, Form::kWeights))
       return "its weights are asked for and stored nowhere else";
     const Newest& newest = newest_.at(m.record->run);
-    if (newest.by_step != &m && newest.by_time != &m) return {};
+    if (newest.by_commit != &m && newest.by_time != &m) return {};
     return m.form == Form::kFull ? "the newest full copy of its run" : "the newest copy of its run";
   }
 

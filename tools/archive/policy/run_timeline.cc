@@ -108,7 +108,12 @@ void AddRun(FileSystem& fs, const std::string& path, PolicyRuns& runs) {
   if (const auto facts = ReadStepFacts(fs, path); facts.ok())
     for (const StepFacts& fact : *facts)
       for (ScratchStep& step : run.steps)
-        if (step.step == fact.step) step.healthy = fact.unhealthy.empty();
+        if (step.step == fact.step) {
+          step.healthy = fact.unhealthy.empty();
+          step.branches = fact.branches;
+          step.superseded = fact.superseded;
+        }
+  std::ranges::stable_partition(run.steps, &ScratchStep::superseded);
   if (const Status known = Identify(fs, run); !known.ok()) runs.failures.push_back(known.message());
   runs.runs.push_back(std::move(run));
 }
@@ -150,19 +155,22 @@ std::map<int64_t, TimelineStep> Timeline(const ScratchRun& run, const std::vecto
   const auto beyond = [&](const ArchiveMember& m) {
     return newest != run.steps.rend() && m.step > newest->step;
   };
+  const auto superseded = [&](const ArchiveMember& m) {
+    return newest != run.steps.rend() && IsSuperseded(m.commit(), {newest->step, newest->branches});
+  };
   const auto counts = [&](const ArchiveMember& m) {
     if (!Proven(m) || m.record->run.empty()) return false;
     if (m.record->run == run.origin) return !beyond(m);
-    const bool left_behind = beyond(m) && m.record->saved_unix_seconds < newest->saved;
+    const bool left_behind = superseded(m) || (beyond(m) && m.record->saved_unix_seconds < newest->saved);
     return m.record->run == run.id && (all || (!run.shared && !left_behind));
   };
   std::map<int64_t, TimelineStep> steps;
   for (const ArchiveMember& m : members)
-    if (counts(m))
+    if (counts(m) && (!superseded(m) || !steps.contains(m.step)))
       steps[m.step] = {m.step, m.record->tokens, m.record->saved_unix_seconds, m.record->healthy};
   for (const ScratchStep& step : run.steps)
     if (!step.digest.empty() || !steps.contains(step.step))
-      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy};
+      steps[step.step] = {step.step, step.tokens, step.saved, step.healthy && (all || !step.superseded)};
   return steps;
 }
 

@@ -31,7 +31,9 @@ struct ScratchStep {
   uint64_t weight_bytes = 0;      // as fp16
   uint64_t weight_at_most = 0;    // as a step of their own, all of its files
   bool healthy = true;
-  std::string trouble;  // why it cannot be read
+  std::vector<int64_t> branches;  // branch.h
+  bool superseded = false;        // by the newest step of the run
+  std::string trouble;            // why it cannot be read
 };
 
 // A run directory.
@@ -41,7 +43,7 @@ struct ScratchRun {
   std::string id;       // the identity that is this directory's own; empty where it has none
   std::string origin;   // of a copy that nobody has written into: the identity that it was copied with
   bool shared = false;  // other directories of the policy have the same: copies by older versions
-  std::vector<ScratchStep> steps;  // ascending; not empty
+  std::vector<ScratchStep> steps;  // superseded ones first, then ascending; not empty
 
   // The identity of what lies or lay under this number; empty where that cannot be told.
   std::string IdOf(const ScratchStep& step) const;
@@ -62,8 +64,9 @@ PolicyRuns LookAtRuns(FileSystem& fs, const Policy& policy, const std::vector<Ar
 // Of each step of the run, on scratch and in the store, what `classes` ask for.
 //
 // Of the store those count that were proven and are of the directory's own identity, or of a copy's origin
-// and not beyond the copy's newest step. Not those beyond the newest step on scratch that are older than it:
-// the training went back and left them behind. `all` lets these count too: what prune must not take.
+// and not beyond the copy's newest step. Superseded steps do not count, nor do those beyond the newest step
+// on scratch that are older than it: the training went back and left them behind, and records of older
+// versions do not say so. `all` lets all of these count too: what prune must not take.
 std::map<int64_t, WantedForms> WantedSteps(const ScratchRun& run, const std::vector<ArchiveMember>& members,
                                            const std::vector<KeepClass>& classes, bool all);
 

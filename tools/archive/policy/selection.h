@@ -14,7 +14,7 @@ struct TimelineStep {
   int64_t step = 0;
   int64_t tokens = 0;
   int64_t saved_unix_seconds = 0;  // 0: not known; calendar classes pass it over
-  bool healthy = true;             // otherwise no class counts it
+  bool healthy = true;             // and not superseded; otherwise no class counts it
 };
 
 struct WantedForms {

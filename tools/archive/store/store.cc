@@ -286,8 +286,8 @@ Result<ArchiveMember> FindMember(const Store& store, const std::string& text) {
     return NotFound("{}: no '{}'; there are {}", store.directory(), text, ListNames(members, titles));
   if (CountRuns(fits) > 1)
     return InvalidArgument("{}: several runs; name one of {}", store.directory(), ListNames(fits, titles));
-  const int64_t newest = std::ranges::max(fits, {}, &ArchiveMember::step).step;
-  std::erase_if(fits, [newest](const ArchiveMember& m) { return m.step != newest; });
+  const BranchedStep newest = std::ranges::max(fits, std::less<>(), &ArchiveMember::commit).commit();
+  std::erase_if(fits, [&](const ArchiveMember& m) { return m.commit() < newest; });
   std::ranges::stable_sort(fits, {}, &ArchiveMember::form);
   const ArchiveMember& best = fits.front();  // of the newest step, the fullest form
   if (fits.size() > 1 && fits[1].form == best.form)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ckpt/io/file_lock.h"
+#include "ckpt/run/branch.h"
 #include "tools/archive/tar/tar_index.h"
 
 namespace cairn {
@@ -68,6 +69,8 @@ struct ArchiveMember {
   std::string trouble;                  // what is damaged
   std::optional<ArchiveRecord> record;  // where the ledger has a readable one
 
+  // The order of its commit among those of its run; without a readable record, by the number alone.
+  BranchedStep commit() const { return {step, record ? record->branches : std::vector<int64_t>()}; }
   // The file in the store that it lies in.
   const std::string& file() const { return record && !record->bundle.empty() ? record->bundle : tar; }
 };

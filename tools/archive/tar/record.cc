@@ -33,7 +33,10 @@ constexpr int kClaimsVersion = 5;  // with claims or a health, which older progr
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
+constexpr int kBranchVersion = 6;  // with branches, without which the newest step is another one
+
 int VersionOf(const ArchiveRecord& r) {
+  if (!r.branches.empty()) return kBranchVersion;
   if (!r.claims.empty() || !r.healthy) return kClaimsVersion;
   return r.tree ? kTreeVersion : r.pieces.empty() ? kRecordVersion : kPiecesVersion;
 }
@@ -139,6 +142,7 @@ json WithoutDigest(const ArchiveRecord& r) {
   if (!r.derived_from.empty()) root["derived_from"] = r.derived_from;
   if (!r.claims.empty()) root["claims"] = r.claims;
   if (!r.healthy) root["healthy"] = false;
+  if (!r.branches.empty()) root["branches"] = r.branches;
   for (size_t i = 0; i < r.pieces.size(); ++i)
     root["pieces"].push_back({{"name", TarPieceName(TarName(r), i + 1)}, {"bytes", r.pieces[i]}});
   if (!r.bundle.empty()) root["bundle"] = {{"name", r.bundle}, {"offset", r.bundle_offset}};
@@ -163,6 +167,7 @@ ArchiveRecord FromJson(const json& root) {
   if (tree) r.tree = TreeFromJson(root["tree"]);
   r.source = NameOf(root.at("source"), tree);
   r.healthy = root.value("healthy", true);
+  r.branches = root.value("branches", std::vector<int64_t>());
   r.claims = root.value("claims", std::vector<std::string>());
   r.tar_bytes = root.at("tar_bytes");
   r.verified_unix_seconds = root.at("verified_unix_seconds");
@@ -265,6 +270,7 @@ ArchiveRecord RecordOf(const Manifest& manifest, std::string name) {
           .manifest_digest = ToHex(DigestOf(EncodeManifest(manifest))),
           .source = {},
           .healthy = Healthy(manifest),
+          .branches = manifest.branches,
           .files = {}};
 }
 
@@ -401,9 +407,9 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const json& root = *parsed;
   const json version = root.value("version", json());
   if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
-      version != kClaimsVersion)
+      version != kClaimsVersion && version != kBranchVersion)
     return NotSupported("ledger version {}, this program reads versions {} to {}; use a newer cairn",
-                        version.dump(), kRecordVersion, kClaimsVersion);
+                        version.dump(), kRecordVersion, kBranchVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))

@@ -107,6 +107,7 @@ struct ArchiveRecord {
   int64_t verified_unix_seconds = 0;  // when the tar was read back and proven
   ArchivedParity parity;
   bool healthy = true;  // as the step's own manifest says (health.h); unknown counts as healthy
+  std::vector<int64_t> branches = {};  // as the step's own manifest says (ckpt/run/branch.h)
   // Who asked for it (claims.h), sorted; empty in stores of older versions: nobody knows.
   std::vector<std::string> claims = {};
   std::vector<ArchivedFile> files;  // manifest.json first, then as in the manifest

@@ -127,6 +127,21 @@ TEST_F(PruneTest, ATrainingThatWentBackIsArchivedFromThereOn) {
   EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));  // prune takes neither
 }
 
+TEST_F(PruneTest, StepsThatATrainingGaveUpCountForNoClass) {
+  Make("e1/gpt", 4, 'a');
+  Make("e1/gpt", 8, 'a');
+  Run(policy_);
+  Make("e1/gpt", 6, 'a');
+  const Plan plan = MakePlan(fs, policy_, 0, 0).value();
+  for (const PlanEntry& entry : plan.entries)
+    EXPECT_EQ(entry.why.starts_with("superseded"), entry.step == 8) << entry.why;
+  Run(policy_);
+  EXPECT_EQ(Stored(), (Members{"a:6:weekly", "a:8:weekly"}));
+  const auto newest = FindMember(store_, "gpt");
+  ASSERT_TRUE(newest.ok()) << newest.status().message();
+  EXPECT_EQ(newest->step, 6);
+}
+
 TEST_F(PruneTest, ABranchKeepsItsOwnStepsAndTheAncestorsStayItsOwn) {
   Make("e1/gpt", 4, 'a');
   Make("e1/gpt", 8, 'a');
