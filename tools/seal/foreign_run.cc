@@ -34,24 +34,46 @@ int64_t NewestTime(const std::vector<StepFile>& files) {
   return newest;
 }
 
+// What the file says that a step's system keeps beside its steps.
+struct Tracker {
+  std::string path;
+  std::optional<std::string> text;  // its first word; nullopt: the file is not there
+  std::optional<int64_t> step;      // that it names
+  int64_t written_unix_seconds = 0;
+};
+
+// nullopt if the step's system has no tracker. Inside transformers' checkpoint-40 the Trainer's own file
+// counts.
+std::optional<Tracker> TrackerOf(FileSystem& fs, const ForeignStep& step) {
+  const std::string name = LastNameOf(step.path);
+  const bool megatron = name.starts_with("iter_");
+  if (!step.step || (!megatron && !name.starts_with("global_step"))) return std::nullopt;
+  const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
+  Tracker tracker{.path = JoinPath(run, megatron ? kMegatronTracker : kDeepSpeedTracker)};
+  const auto text = ReadSmallFile(fs, tracker.path, 4096);
+  if (!text.ok()) return tracker;
+  tracker.text = text->substr(0, text->find_first_of(" \r\n"));
+  tracker.step = megatron ? ParseStepNumber(*tracker.text) : ForeignStepOf(*tracker.text);
+  if (const auto info = fs.Stat(tracker.path); info.ok())
+    tracker.written_unix_seconds = info->modified_unix_seconds;
+  return tracker;
+}
+
+// True if the training went back before the step: the tracker names an earlier one and was written later.
+bool LeftBehind(const Tracker& tracker, const ForeignStep& step, const std::vector<StepFile>& files) {
+  return tracker.step && *tracker.step < *step.step && tracker.written_unix_seconds > NewestTime(files);
+}
+
 // The last word of the tracker that the step's system keeps beside its steps.
 std::string WhyTrackerSaysNo(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                              bool strict) {
-  const std::string name = LastNameOf(step.path);
-  const bool megatron = name.starts_with("iter_");
-  if (!step.step || (!megatron && !name.starts_with("global_step"))) return {};
-  const std::string run = std::filesystem::path(CanonicalPath(step.path)).parent_path().string();
-  // Inside of transformers' checkpoint-40 the Trainer's own file counts.
-  const std::string tracker = JoinPath(run, megatron ? kMegatronTracker : kDeepSpeedTracker);
-  const auto text = ReadSmallFile(fs, tracker, 4096);
-  if (!text.ok()) return strict ? fmt::format("{} is not there yet", tracker) : "";
-  const std::string said = text->substr(0, text->find_first_of(" \r\n"));
-  const auto done = megatron ? ParseStepNumber(said) : ForeignStepOf(said);
-  if (said == name || said == "release" || (done && *done >= *step.step)) return {};
-  // After a run went back to an older step, what was written before that is behind the tracker for good.
-  const auto info = fs.Stat(tracker);
-  if (info.ok() && info->modified_unix_seconds > NewestTime(files)) return {};
-  return fmt::format("{} still names {}", tracker, said.empty() ? "nothing" : said);
+  const std::optional<Tracker> tracker = TrackerOf(fs, step);
+  if (!tracker) return {};
+  if (!tracker->text) return strict ? fmt::format("{} is not there yet", tracker->path) : "";
+  if (*tracker->text == LastNameOf(step.path) || *tracker->text == "release" ||
+      (tracker->step && *tracker->step >= *step.step) || tracker->written_unix_seconds > NewestTime(files))
+    return {};
+  return fmt::format("{} still names {}", tracker->path, tracker->text->empty() ? "nothing" : *tracker->text);
 }
 
 // The file that is written last into the step, where its system has one.
@@ -88,6 +110,12 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
       steps.push_back({path, step});
   }
   std::ranges::stable_sort(steps, {}, [](const ForeignStep& step) { return *step.step; });
+  std::ranges::stable_partition(steps, [&](const ForeignStep& step) {
+    const std::optional<Tracker> tracker = TrackerOf(fs, step);
+    if (!tracker || !tracker->step || *tracker->step >= *step.step) return false;
+    const auto files = ListStepFiles(fs, step.path);
+    return files.ok() && LeftBehind(*tracker, step, *files);
+  });
   return steps;
 }
 

@@ -25,7 +25,8 @@ struct ForeignStep {
 // is a step.
 bool IsForeignStep(FileSystem& fs, const std::string& directory);
 
-// The directories in `directory` that are steps, by number; none where it cannot be listed.
+// The directories in `directory` that are steps, by number, but first those that the training went back
+// before (the tracker names an earlier step and is newer than their files). None if it cannot be listed.
 std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directory);
 
 // The steps that `directory` means: itself, or those in it by number. Errors: NotSupported for a step or a

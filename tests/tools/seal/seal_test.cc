@@ -200,6 +200,9 @@ TEST_F(SealTest, TheTrackerOfARunSaysWhichStepsAreDone) {
   EXPECT_NE(Sealed(step, strict).unfinished.find("latest still names global_step90"), std::string::npos);
   SetTime(tracker, std::time(nullptr) + 100);  // the run went back to step 90 after it had written this one
   EXPECT_EQ(Sealed(step, strict).outcome, SealOutcome::kSealed);
+  stdfs::create_directory(dir_ / "run/global_step90");
+  EXPECT_EQ(*ListRunSteps(Disk(), dir_ / "run").back().step, 90);  // it is the newest, too
+  stdfs::remove(dir_ / "run/global_step90");
   WriteText(tracker, "global_step110");
   SetTime(tracker, 1000);
   EXPECT_EQ(Sealed(step, strict).outcome, SealOutcome::kSealed);
