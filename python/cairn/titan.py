@@ -135,7 +135,8 @@ class CheckpointManager(_dcp.CheckpointManager):
                 if step == steps[-1]:
                     raise  # a start from nothing is not what a folder with steps asks for
                 continue
-            return max(_steps.number(step), super()._find_load_step(folder))
+            ours, dcps = _steps.number(step), super()._find_load_step(folder)
+            return ours if _steps.is_superseded(dcps, [], _steps.branches_of(step) or []) else max(ours, dcps)
         return super()._find_load_step(folder)
 
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:

@@ -18,6 +18,15 @@ class Step:
     digest: str     # XXH3-128 of its manifest: what a sidecar calls it
     whole: bool
     healthy: bool
+    branches: list   # as its manifest says
+
+    @property
+    def order(self):
+        """Later commits are greater: a training that went back commits lower numbers."""
+        return len(self.branches), self.number
+
+    def given_up(self, newest):
+        return any(first <= self.number for first in newest.branches[len(self.branches):])
 
 
 @dataclasses.dataclass
@@ -63,7 +72,7 @@ class Ledger:
         known = self.contents.get(cid)
         whole = None not in content.values() and (local or content == known)
         return Step(path, int(os.path.basename(path)[5:]), cid, manifest.get("run", ""), self._manifest_digest(path, cid), whole,
-                    whole and cid not in self.unhealthy)
+                    whole and cid not in self.unhealthy, manifest.get("branches", []))
 
     def _manifest_digest(self, path, cid):
         if cid not in self._digests:
@@ -105,7 +114,7 @@ class Ledger:
     def in_dir(self, steps, run_dir):
         prefix = str(run_dir) + "/"
         return sorted((s for p, s in steps.items() if p.startswith(prefix) and "/" not in p[len(prefix):]),
-                      key=lambda s: s.number)
+                      key=lambda s: s.order)
 
     def take_in(self, trains):
         """Looks again; what is new in a run directory was born there, unless it is a copy. `trains`: who is at work."""
@@ -124,12 +133,14 @@ class Ledger:
     def timeline(self, lineage, groups):
         """Healthy steps that a class may choose from: on scratch in its directory, and its own in the store. Of these not those
         that a training left behind when it went back: older than the newest on scratch, with a higher number."""
-        here = {step.number: step for step in self.in_dir(self.steps, lineage.path) if step.healthy} if lineage.alive else {}
+        steps = self.in_dir(self.steps, lineage.path) if lineage.alive else []
+        here = {step.number: step for step in steps if step.healthy and not step.given_up(steps[-1])}
         top = max(here, default=None)
         found = {}
         for cid in lineage.born - self.unhealthy:
             step = self.first_seen[cid]
-            left_behind = top is not None and step.number > top and self.age_of(step) < self.age_of(here[top])
+            left_behind = top is not None and self.age_of(step) < self.age_of(here[top]) and (
+                step.number > top or step.given_up(steps[-1]))
             if not left_behind and cid in self.contents and self.stored(self.contents[cid], groups):
                 found[step.number] = step
         found |= here

@@ -77,7 +77,7 @@ class Oracle(Ledger):
     def _proof(self, step, now, groups, facts):
         run_dir = os.path.dirname(step.path)
         siblings = self.in_dir(self.steps, run_dir)
-        newer = [s for s in siblings if s.healthy and s.number > step.number]
+        newer = [s for s in siblings if s.healthy and s.order > step.order]
         local = "/node" in step.path
         if facts.get("trains"):
             if local:
@@ -107,10 +107,10 @@ class Oracle(Ledger):
         for run_dir in {os.path.dirname(path) for path in before if "/node" not in path}:
             was = [s for s in self.in_dir(before, run_dir) if s.healthy]
             now = [s for s in self.in_dir(self.steps, run_dir) if s.healthy]
-            if not was or (now and now[-1].number >= was[-1].number):
+            if not was or (now and now[-1].order >= was[-1].order):
                 continue
             # A bit that rotted in a newer step shows only to who reads all of it; then the store must have the older one.
-            rotten_newer = any(s.number > was[-1].number and not s.whole for s in self.in_dir(self.steps, run_dir))
+            rotten_newer = any(s.order > was[-1].order and not s.whole for s in self.in_dir(self.steps, run_dir))
             if not (rotten_newer and self.stored(self.contents[was[-1].cid], groups)):
                 raise Violation("I2 newest", f"{self.short(was[-1].path)}, the newest healthy step of its run, is gone after {text}")
 

@@ -235,6 +235,23 @@ def a_copy_that_nobody_has_written_into(world):
     world.oracle.expect(world.steps(second.path) == kept, "I4 proof", "steps of a copy go night by night")
 
 
+@scenario
+def a_training_that_goes_back_twice(world):
+    """The step that was committed last is the newest: the nights store it, and remove no step that it came from unstored."""
+    lineage = made(world, "e1", "e1/ckpt", 4)
+    policy = Policy(world, "A", ["scratch/e*/ckpt"], classes=[("full", "last", 2)], delete={"source": "true", "stored": "true"})
+    archive_job.run(world, policy)
+    for number in (2, 1):
+        trainer.go_back(world, lineage, number)
+        archive_job.run(world, policy)
+        newest = world.oracle.in_dir(world.oracle.steps, lineage.path)[-1]
+        world.oracle.expect(newest.number == number + 1, "I2 newest", f"after going back to {number} the newest is {newest.number}")
+        done = world.cairn("verify", lineage.path)
+        world.oracle.expect(newest.path in done.text, "I6 lineage", f"verify means another step than {newest.path}: {done.text[-300:]}")
+        trainer.make(world, lineage, 2)
+        archive_job.run(world, policy)
+
+
 @training
 def s10_a_full_disk_under_the_log(world):
     lineage = trainer.new(world, "z", "z")

@@ -105,6 +105,12 @@ def make(world, lineage, iterations):
                   "--run", run)
 
 
+def go_back(world, lineage, number):
+    """A made training returns to its step `number`, and makes the next one from there."""
+    lineage.iteration = number
+    make(world, lineage, 1)
+
+
 def stopped(world, lineage, wait_for=2):
     """Starts a training that never ends by itself, and stops it (SIGSTOP) once it has saved: it holds its lock."""
     command = [CAIRN, "train", *MODEL, "--seed", lineage.seed, "--save", lineage.path, "--save-interval", wait_for]

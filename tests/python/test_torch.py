@@ -32,7 +32,7 @@ import numpy  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from cairn import _helper, _windows  # noqa: E402
+from cairn import _helper, _steps, _windows  # noqa: E402
 from cairn.torch import _device, _job, _layout, _objects, _ownership, _reader, _saving  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
@@ -837,7 +837,7 @@ class RoundTripTest(ProcessTest):
         run = pathlib.Path(self.directory)
         for step in range(10):
             cairn.torch.save({"w": step}, run, step)
-        cairn.torch.save({"w": "again"}, run, 8)  # the first one is superseded
+        cairn.torch.save({"w": "again"}, run, 8)  # the first one is superseded, and so is 9
         cairn.torch.save({"w": "another"}, f"{self.directory}/other", 4)
         (run / "step-00000000" / "notes.txt").write_text("mine")
         (run / "step-00000001").rename(run / "moved")
@@ -852,13 +852,42 @@ class RoundTripTest(ProcessTest):
         with self.assertLogs("cairn.torch", "WARNING") as said:
             cairn.torch.save({"w": 10}, run, 10, keep_last=2)
         gone = before - set(os.listdir(run))
-        self.assertEqual({name.partition(".")[0] for name in gone}, {f"step-0000000{number}" for number in (5, 6, 7, 8)})
+        self.assertEqual({name.partition(".")[0] for name in gone}, {f"step-0000000{number}" for number in (5, 6, 7, 8, 9)})
+        self.assertTrue((run / "step-00000008" / "manifest.json").is_file())
         warnings_ = "\n".join(said.output)
         for number, reason in ((0, "notes.txt is not part of the checkpoint"), (1, "a link"), (4, "of another run")):
             self.assertRegex(warnings_, f"keep_last=2: .*step-0000000{number}.*{reason}")
         cairn.run(["verify", run / "step-00000010"], capture=True)
         with self.assertRaisesRegex(ValueError, "keep_last=-1"):
             cairn.torch.save({"w": 7}, run, 7, keep_last=-1)
+
+    def test_a_training_that_goes_back_is_what_its_run_means(self):
+        """Every reader means the step that was saved last, and no save removes the step that it has just committed."""
+        run = pathlib.Path(self.directory, "run")
+        for step in (10, 20, 30, 40):
+            cairn.torch.save({"w": torch.full((300,), float(step))}, run, step)
+        cairn.torch.load({"w": torch.zeros(300)}, run / "step-00000010")
+        saved = cairn.torch.save({"w": torch.full((300,), 11.0)}, run, 11, keep_last=2)
+        self.assertTrue(os.path.isdir(saved.step_dir))
+        self.assertEqual((run / "latest").read_text(), "step-00000011\n")
+        into = {"w": torch.zeros(300)}
+        self.assertEqual((cairn.torch.load(into, run), into["w"][0].item()), (11, 11.0))
+        self.assertEqual(cairn.torch.load(into, run / "step-00000040"), 40)
+        self.assertEqual([step.name for step in _steps.steps(run)], ["step-00000011", "step-00000010"])
+        with cairn.open(run) as opened:
+            self.assertEqual(opened.step, 11)
+        self.assertIn("step-00000011", cairn.run(["verify", run], capture=True).stdout)
+        listed = json.loads(cairn.run(["ls", run, "--json"], capture=True).stdout)
+        states = {step["step"]: step["state"] for step in listed[0]["steps"]}
+        self.assertEqual([number for number, state in states.items() if state == "superseded"], [20, 30, 40])
+        cairn.run(["strip", run, f"{self.directory}/out", "--dtype", "fp32", "--format", "safetensors"], capture=True)
+        with cairn.open(f"{self.directory}/out") as released:
+            self.assertEqual(released["w"][0], 11.0)
+        store = f"{self.directory}/store"
+        cairn.run(["archive", "run", run / "step-00000011", run / "step-00000040", "--store", store], capture=True)
+        self.assertIn("step-00000011", cairn.run(["verify", f"{store}:run"], capture=True).stdout)
+        cairn.torch.save({"w": torch.full((300,), 12.0)}, run, 12, keep_last=2)
+        self.assertEqual(sorted(step.name for step in run.glob("step-*")), ["step-00000011", "step-00000012"])
 
     def test_the_suite_reads_it(self):
         saved = cairn.torch.save({"model": torch.nn.Linear(100, 30).state_dict(), "step": 7}, self.directory, 7, compress=True)
