@@ -215,5 +215,6 @@ class CairnCallback(TrainerCallback):
 def _weights_in(checkpoint: pathlib.Path) -> list:
     """What `cairn strip` takes of a Trainer's checkpoint: FSDP and DeepSpeed have a directory of their own, else it is the model's safetensors."""
     fsdp = checkpoint / f"{_fsdp.FSDP_MODEL_NAME}_0"
-    deepspeed = checkpoint / f"global_step{step_of(str(fsdp))}"
+    latest = checkpoint / "latest"  # DeepSpeed's, with the name of its directory
+    deepspeed = checkpoint / latest.read_text().strip() if latest.is_file() else fsdp
     return next(([place] for place in (fsdp, deepspeed) if place.is_dir()), [checkpoint, "--from", "safetensors"])

@@ -281,6 +281,8 @@ class CheckpointTest(unittest.TestCase):
             self.assertIs(checkpoint[name, "exp_avg"], checkpoint[f"{name}/exp_avg"])
             self.assertEqual([checkpoint[name].role, checkpoint[name].dtype, checkpoint[name, "master"].dtype], ["weight", "bf16", "fp32"])
             self.assertEqual(checkpoint.roles()[:4], ["weight", "master", "exp_avg", "exp_avg_sq"])
+            read = cairn.torch.read(HERE / "run")
+            self.assertEqual({key: bytes_of(value) for key, value in read.items()}, {key: one.tobytes() for key, one in checkpoint.items()})
             ups = {f"layers.{at}.mlp.up.{one}/master" for at in (0, 1) for one in ("weight", "bias")}
             self.assertEqual(set(checkpoint.match("layers.*.mlp.up.*", role="master")), ups)
             self.assertTrue(name in checkpoint and (name, "master") in checkpoint and "layers.9" not in checkpoint and (name, "x") not in checkpoint)
