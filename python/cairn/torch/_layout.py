@@ -81,7 +81,7 @@ class Recipe:
             data, first = item.tensor_data, _first(item.index.fqn, path)
             _check_name(item.index.fqn, path, data is not None)
             if keys:
-                path = _with_keys(path, keys)
+                path = _with_keys(tuple(path), keys)
             if data is not None:
                 check(item.index.fqn, planner.resolve_data(item))
             if data is None or _is_small(item, data):
@@ -144,10 +144,13 @@ def _first(fqn: str, path: list) -> str:
     return str(path[0]) if len(path) > 1 else fqn.partition(".")[0]
 
 
-def _with_keys(path: list, keys: dict) -> list:
+def _with_keys(path: tuple, keys: dict) -> list:
     """keys: as of CairnPlanner."""
-    found = [keys.get(tuple(path[:at]), {}).get(part, part) for at, part in enumerate(path)]
-    return [encode_key(key, part) if isinstance(part, str) else part for key, part in zip(found, path)]
+    exact = list(path)
+    for at, part in enumerate(path):
+        if (found := keys.get(path[:at])) and part in found:
+            exact[at] = encode_key(found[part], part)
+    return exact
 
 
 def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:

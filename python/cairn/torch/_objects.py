@@ -60,9 +60,9 @@ def decode(entry: dict, name: str, allow_pickle: bool) -> Any:
 
 
 def encode_key(key: Any, text: str) -> Union[str, dict]:
-    """A key of a dict as a part of a path, where `text` is in its place: with the key itself where that is not the text and JSON can say it."""
+    """A key that is not a text, as a part of a path that has `text` in its place; the text if JSON cannot say it."""
     try:
-        return text if isinstance(key, str) else {"key": _to_json(key, 0), "text": text}
+        return {"key": _to_json(key, 0), "text": text}
     except _NoJson:
         return text
 
