@@ -89,6 +89,15 @@ class DocsTest(unittest.TestCase):
                 if re.match(r"[-*] |\d+\. ", line) and not re.match(r"$|#|[-*] |\d+\. |  ", before):
                     self.check(page, f"no empty line before: {line}")
 
+    def test_code_and_comments_fit_the_site(self):
+        """A block shows 98 columns on a screen of 1280 pixels; what is longer scrolls, which only output may."""
+        for page in PAGES:
+            for language, block in re.findall(r"^```([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S):
+                for line in block.splitlines():
+                    if len(line) > 98 and (language == "python" or re.search(r" (#|//) ", line)):
+                        with self.subTest(page=page.name, line=line):
+                            self.check(page, f"{len(line)} columns, at most 98: {line}")
+
     def test_verbs_and_their_flags_exist(self):
         verbs = help_of(())[0]
         trains = bool(os.environ.get("CAIRN_TRAIN"))
