@@ -49,7 +49,7 @@ Result<Content> ReadWhole(FileSystem& fs, const std::string& step_dir) {
 }
 
 std::optional<Content> Resume(FileSystem& fs, const std::string& run_dir, std::vector<std::string>* damaged) {
-  Result<std::vector<int64_t>> steps = ListSteps(fs, run_dir);
+  Result<std::vector<int64_t>> steps = ListCurrentSteps(fs, run_dir);
   if (!steps.ok()) return std::nullopt;
   for (; !steps->empty(); steps->pop_back()) {
     const Result<Content> content = ReadWhole(fs, JoinPath(run_dir, StepDirName(steps->back())));
