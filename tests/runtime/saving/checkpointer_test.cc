@@ -228,6 +228,18 @@ TEST_F(CheckpointerTest, OldStepsGoOnceTheNewOneWasReadBack) {
   EXPECT_EQ(*steps, (std::vector<int64_t>{8, 10}));
 }
 
+// The newest step was out of reach for one start, which went back to the step before it.
+TEST_F(CheckpointerTest, AStepThatATrainingWentBackBeforeIsNotResumedFrom) {
+  Train({.tp = 2, .pp = 1, .dp = 1}, 0, 6);
+  const std::string shard = JoinPath(JoinPath(run_, StepDirName(6)), ShardName(0));
+  std::filesystem::rename(shard, dir_ / "aside");
+  Train({.tp = 2, .pp = 1, .dp = 1}, 4, 5);
+  std::filesystem::rename(dir_ / "aside", shard);
+  EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{2, 4, 5}));
+  Train({.tp = 1, .pp = 1, .dp = 1}, 5, 7);
+  EXPECT_EQ(*ListCurrentSteps(FileSystem::Posix(), run_), (std::vector<int64_t>{2, 4, 5, 6, 7}));
+}
+
 // A rank loses its local directory, and the run directory its newest steps.
 TEST_F(CheckpointerTest, LocalStepsComeBackFromTheOtherRanks) {
   const Topology topology{.tp = 2, .pp = 1, .dp = 2, .zero = 1};
