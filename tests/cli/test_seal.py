@@ -126,6 +126,22 @@ class SealTest(CliTest):
         self.assertEqual(self.newest(run, says=["sealed with --anyway", victim.name]), str(run / "global_step100"))
         self.assertEqual([step["state"] for step in self.json("ls", run)[0]["steps"]], ["sealed", "sealed with problems"])
 
+    def test_runs_in_a_checkpoint_that_has_no_seal_are_named(self):
+        """As accelerate's checkpoint has two, once cairn.hf saves it."""
+        self.make_step()
+        checkpoint = self.dir / "run" / "checkpoint-100"
+        for part in ("optimizer_0", "pytorch_model_fsdp_0"):
+            shutil.copytree(self.run_dir, checkpoint / part)
+        (checkpoint / "trainer_state.json").write_text("{}")
+        parts = [checkpoint / "optimizer_0", checkpoint / "pytorch_model_fsdp_0"]
+        self.cairn("verify", checkpoint, code=2, says=f"(cairn seal {checkpoint}), or verify what lies in it: {parts[0]} {parts[1]}\n")
+        for part in parts:
+            self.cairn("verify", part, says="good")
+        self.seal(checkpoint)
+        self.cairn("verify", checkpoint, says="every byte against the seal")
+        (self.dir / "nothing").mkdir()
+        self.cairn("verify", self.dir / "nothing", code=2, says="neither a step nor a run directory of Cairn\n")
+
     def test_what_stands_in_the_way_leaves_nothing(self):
         run = self.make_run(steps=(100,))
         step = run / "global_step100"

@@ -68,6 +68,21 @@ struct VerifyOptions {
   }
 };
 
+// What to type instead, if runs of Cairn lie in the directory, as in a Trainer's checkpoint that is not
+// sealed.
+std::string RunsInside(FileSystem& fs, const std::string& path) {
+  const auto names = fs.List(path);
+  if (!names.ok()) return "";
+  std::vector<std::string> runs;
+  for (const std::string& name : *names) {
+    const auto steps = ListSteps(fs, JoinPath(path, name));
+    if (steps.ok() && !steps->empty()) runs.push_back(JoinPath(path, name));
+  }
+  if (runs.empty()) return "";
+  return fmt::format("; seal it first (cairn seal {}), or verify what lies in it: {}", path,
+                     fmt::join(runs, " "));
+}
+
 // The steps to check. Unlike elsewhere, a run directory's newest step is not passed over when it is damaged.
 // Errors: NotFound where there is nothing that a check could be about.
 Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string& path, bool all) {
@@ -78,7 +93,8 @@ Result<std::vector<std::string>> StepsToCheck(FileSystem& fs, const std::string&
   if (fs.Stat(JoinPath(path, kManifestName)).ok() || ParseStepDirName(name.substr(0, name.find('/'))))
     return std::vector{path};
   CAIRN_ASSIGN_OR_RETURN(std::vector<int64_t> steps, all ? ListSteps(fs, path) : ListCurrentSteps(fs, path));
-  if (steps.empty()) return NotFound("{}: neither a step nor a run directory of Cairn", path);
+  if (steps.empty())
+    return NotFound("{}: neither a step nor a run directory of Cairn{}", path, RunsInside(fs, path));
   if (!all) steps.erase(steps.begin(), steps.end() - 1);
   std::vector<std::string> directories;
   for (int64_t step : steps) directories.push_back(JoinPath(path, StepDirName(step)));
