@@ -1,18 +1,22 @@
 // The `cairn` command: one row a verb. A Status becomes one line on stderr and an exit status here, nowhere
 // else.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "ckpt/base/nearest_name.h"
 #include "ckpt/base/threads.h"
+#include "runtime/config/wrapped_help.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/hints.h"
 #include "tools/cli/json_printed.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
 #include "tools/commands/archive/cmd_archive.h"
 #include "tools/commands/commands.h"
@@ -29,15 +33,30 @@ constexpr AddCommand kCommands[] = {
     AddConvertCommand, AddArchiveCommand,     AddPlanCommand,      AddReportCommand,  AddBenchCommand,
     AddServeCommand,   AddManualCommand,      AddCompletionCommand};
 
-// "unknown verb 'lss'; did you mean ls?"; nothing where `given` is a verb.
-std::optional<std::string> UnknownVerb(const CLI::App& app, std::string_view given) {
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
-  const std::string nearest = NearestName(verbs, given);
-  if (nearest == given) return std::nullopt;
-  return fmt::format(
-      "unknown verb '{}'; {}", given,
-      nearest.empty() ? "cairn --help lists the verbs" : fmt::format("did you mean {}?", nearest));
+// `cairn help archive run` is `cairn archive run --help`, and `cairn version` is `cairn --version`.
+std::vector<std::string> FlagsForWords(std::vector<std::string> arguments) {
+  if (arguments.front() == "help") {
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  } else if (arguments.front() == "version") {
+    arguments.front() = "--version";
+  }
+  return arguments;
+}
+
+// --quiet and --no-progress hold for every verb, before it or behind it; train hands its own flags on.
+void TakeGeneralFlags(std::vector<std::string>& arguments) {
+  if (arguments.front() == "train") return;
+  const auto end = std::ranges::find(arguments, "--");
+  const auto is_general = [](const std::string& word) {
+    return word == "-q" || word == "--quiet" || word == "--no-progress";
+  };
+  for (auto word = arguments.begin(); word != end; ++word) {
+    if (!is_general(*word)) continue;
+    Progress::TurnOff();
+    if (*word != "--no-progress") PrintNoNotes();
+  }
+  arguments.erase(std::remove_if(arguments.begin(), end, is_general), end);
 }
 
 // Whether the caller wants JSON on stdout, also where the arguments as a whole make no sense.
@@ -59,22 +78,31 @@ void PrintFailure(const std::string& message, bool json) {
 
 // CLI11's own printing for --help and --version; its errors as one line.
 int ReportParse(const CLI::App& app, const CLI::ParseError& error, bool json) {
-  if (error.get_exit_code() == 0) {
+  const bool unknown_verb = app.get_subcommands().empty() && !app.remaining().empty();
+  if (error.get_exit_code() == 0 && !unknown_verb) {
     app.exit(error);
     return kExitDone;
   }
-  const auto chosen = app.get_subcommands();
-  PrintFailure(fmt::format("{}; see cairn {}--help", error.what(),
-                           chosen.empty() ? "" : chosen.front()->get_name() + " "),
-               json);
+  std::string message = UnknownWord(app);
+  if (message.empty()) {
+    const auto chosen = app.get_subcommands();
+    message = fmt::format("{}; see cairn {}--help", error.what(),
+                          chosen.empty() ? "" : chosen.front()->get_name() + " ");
+  }
+  PrintFailure(message, json);
   return kExitTrouble;
 }
 
 int Run(int argc, char** argv, bool json) {
   CLI::App app("Cairn: checkpoints of 3D-parallel training, saved, checked, reshaped and kept.", "cairn");
-  app.set_version_flag("--version", "cairn " CAIRN_VERSION);
+  app.set_version_flag("-V,--version", "cairn " CAIRN_VERSION);
   app.footer(HelpFooter("cairn ls /scratch/me/runs", "a check failed or two checkpoints differ") +
-             "\n\n`cairn VERB --help` describes a verb, `cairn manual VERB` shows its manual page.");
+             "\n\n`cairn help VERB` describes a verb, `cairn manual VERB` shows its manual page.");
+  app.formatter(std::make_shared<WrappedHelp>());
+  // Anywhere on the line: TakeGeneralFlags() has read them by now. They are declared for --help.
+  bool read = false;
+  app.add_flag("-q,--quiet", read, "no progress and no notes on stderr; also behind the verb");
+  app.add_flag("--no-progress", read, "no progress on stderr; also behind the verb");
   app.require_subcommand(1);
   Verb verb;
   for (const AddCommand add : kCommands) add(app, verb);
@@ -83,14 +111,11 @@ int Run(int argc, char** argv, bool json) {
     std::fputs(app.help().c_str(), stderr);
     return kExitTrouble;
   }
-  if (argv[1][0] != '-') {
-    if (const auto unknown = UnknownVerb(app, argv[1])) {
-      PrintFailure(*unknown, json);
-      return kExitTrouble;
-    }
-  }
+  std::vector<std::string> arguments = FlagsForWords({argv + 1, argv + argc});
+  TakeGeneralFlags(arguments);
+  std::ranges::reverse(arguments);  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return ReportParse(app, error, json);
   }
@@ -110,7 +135,7 @@ int main(int argc, char** argv) {
   try {
     code = cairn::Run(argc, argv, json);
   } catch (const std::exception& error) {
-    cairn::PrintFailure(cairn::TextOf(error), json);
+    if (std::ferror(stdout) == 0) cairn::PrintFailure(cairn::TextOf(error), json);  // else see below
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     cairn::PrintProblem("cannot write to standard output");

@@ -8,8 +8,13 @@
 
 namespace cairn {
 
-// "WHAT PATH: strerror", of the kind that fits, with what to do where there is something to do.
+// "WHAT PATH: strerror" (of a file that is only looked for and is not there "PATH: strerror"), of the kind
+// that fits, with what to do where there is something to do.
 Status PosixError(std::string_view what, const std::string& path, int error);
+
+// Whether the system refused something (too many open files, no permission, no memory): that says nothing of
+// the bytes that were to be read.
+bool IsRefusal(const Status& status);
 
 // What a transfer of `bytes` at `offset` that ended early means. `error`: errno, or 0 at the end of the file.
 Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <exception>
+#include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "ckpt/base/status.h"
 
 namespace cairn {
 
@@ -18,20 +20,41 @@ std::vector<std::thread> StartThreads(int count, const Work& work) {
   threads.reserve(static_cast<size_t>(count));
   try {
     while (count-- > 0) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // those that run do it all
+  } catch (const std::exception&) {  // no thread, no memory for one: those that run do it all
   }
   return threads;
 }
 
-// Runs `work` here and on up to `threads` - 1 others, until all have returned.
+// Runs `work` here and on up to `threads` - 1 others, until all have returned. Throws what one of them threw.
 template <typename Work>
 void RunOnThreads(int threads, const Work& work) {
-  std::vector<std::thread> helpers = StartThreads(threads - 1, work);
-  work();
+  std::mutex mutex;
+  std::exception_ptr thrown;
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      thrown = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers = StartThreads(threads - 1, guarded);
+  guarded();
   for (std::thread& helper : helpers) helper.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 // What an exception of the standard library says to a user: of memory, of threads, else its own words.
 std::string TextOf(const std::exception& error);
+
+// What `work` returns, or the exception that it threw as a Status: no exception may leave a thread.
+template <typename Work>
+Status Caught(const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return Aborted("{}", TextOf(error));
+  }
+}
 
 }  // namespace cairn

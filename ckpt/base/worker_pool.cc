@@ -43,7 +43,7 @@ void WorkerPool::Work() {
     taken_.notify_one();
     if (!status_.ok()) continue;
     lock.unlock();
-    Status status = task(worker);
+    Status status = Caught([&] { return task(worker); });
     lock.lock();
     if (status.ok() || !status_.ok()) continue;
     status_ = std::move(status);

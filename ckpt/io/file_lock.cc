@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 
@@ -46,6 +47,12 @@ Status FileLock::Lock(How how) {
   while (::flock(fd_.get(), Operation(how)) != 0)
     if (errno != EINTR) return PosixError("lock", path_, errno);
   return OkStatus();
+}
+
+bool FileLock::IsAtItsPath() const {
+  struct stat ours, there;
+  return ::fstat(fd_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
 }  // namespace cairn

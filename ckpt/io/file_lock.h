@@ -25,6 +25,8 @@ class FileLock {
   Status Lock(How how);
 
   const UniqueFd& fd() const { return fd_; }
+  // False: the file was renamed or removed, or another took its name.
+  bool IsAtItsPath() const;
   const std::string& path() const { return path_; }
 
  private:

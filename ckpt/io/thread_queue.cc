@@ -6,6 +6,7 @@
 #include <deque>
 #include <mutex>
 
+#include "ckpt/base/threads.h"
 #include "ckpt/base/worker_pool.h"
 #include "ckpt/io/file_system.h"
 #include "ckpt/io/io_queue.h"
@@ -52,7 +53,7 @@ class ThreadQueue final : public IoQueue {
   void Submit(Job job) {
     ++in_flight_;
     (void)pool_.Push([this, job](size_t) {
-      Status status = Run(job);
+      Status status = Caught([&] { return Run(job); });
       const std::lock_guard lock(mutex_);
       completions_.push_back({job.tag, std::move(status)});
       finished_.notify_one();

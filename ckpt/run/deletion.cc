@@ -56,17 +56,33 @@ Status CheckNoLink(FileSystem& fs, const std::string& directory) {
                          info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
 }
 
-// All names in `directory`, each an ordinary file that `known` accepts.
-Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& directory,
-                                           const std::function<bool(const std::string&)>& known) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(directory));
+using IsKnown = std::function<bool(const std::string&)>;
+
+// Those of `names` in `directory` that are not ordinary files that `known` accepts.
+Result<std::vector<std::string>> Strangers(FileSystem& fs, const std::string& directory,
+                                           const std::vector<std::string>& names, const IsKnown& known) {
+  std::vector<std::string> strangers;
   for (const std::string& name : names) {
     CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.LinkStat(JoinPath(directory, name)));
-    if (info.kind != FileKind::kFile || !known(name))
-      return InvalidArgument("{} is not part of the checkpoint; the directory stays, move it away first",
-                             JoinPath(directory, name));
+    if (info.kind != FileKind::kFile || !known(name)) strangers.push_back(name);
   }
-  return names;
+  return strangers;
+}
+
+// All names in `directory`, which has no strangers.
+Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& directory,
+                                           const IsKnown& known) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<std::string> names, fs.List(directory));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> strangers, Strangers(fs, directory, names, known));
+  if (strangers.empty()) return names;
+  return InvalidArgument("{} is not part of the checkpoint; the directory stays, move it away first",
+                         JoinPath(directory, strangers.front()));
+}
+
+IsKnown ListedIn(const Manifest& manifest) {
+  std::set<std::string> files{std::string(kManifestName)};
+  for (const ManifestFile& file : manifest.files) files.insert(file.name);
+  return [files](const std::string& name) { return files.contains(name) || IsParityName(name); };
 }
 
 // The manifest first: without it no reader takes the rest for a step.
@@ -116,10 +132,7 @@ class StepCheck {
   }
 
   Status Foreign() {
-    std::set<std::string> files{std::string(kManifestName)};
-    for (const ManifestFile& file : manifest_.files) files.insert(file.name);
-    const auto known = [&](const std::string& name) { return files.contains(name) || IsParityName(name); };
-    CAIRN_ASSIGN_OR_RETURN(files_, OnlyFiles(fs_, directory_, known));
+    CAIRN_ASSIGN_OR_RETURN(files_, OnlyFiles(fs_, directory_, ListedIn(manifest_)));
     return OkStatus();
   }
 
@@ -189,6 +202,12 @@ Status CheckNoRunInside(const TreeDeletion& d) {
 }
 
 }  // namespace
+
+Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string& step_dir,
+                                               const Manifest& manifest) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(step_dir));
+  return Strangers(fs, step_dir, names, ListedIn(manifest));
+}
 
 // ---- The lock ----
 

@@ -26,6 +26,7 @@
 #include "ckpt/base/digest.h"
 #include "ckpt/io/file_lock.h"
 #include "ckpt/io/file_system.h"
+#include "ckpt/model/manifest.h"
 #include "ckpt/run/branch.h"
 
 namespace cairn {
@@ -73,6 +74,10 @@ struct StepDeletion {
   bool newest_too = false;  // a user insists: the newest healthy step may go
   std::string run;          // its identity; empty: the step may be of any run
 };
+// Entries of a step's directory that its manifest does not list: with one of them no step is deleted.
+Result<std::vector<std::string>> UnlistedFiles(FileSystem& fs, const std::string& step_dir,
+                                               const Manifest& manifest);
+
 // Nothing where it may go.
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const StepDeletion& deletion,
                                             const DeletionProof& proof);

@@ -6,14 +6,13 @@
 
 #include "ckpt/run/run_dir.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/step_hold.h"
+#include "ckpt/step/partial_dir.h"
 
 namespace cairn {
 namespace {
@@ -83,6 +82,7 @@ Result<std::unique_ptr<StepReader>> OpenCheckpoint(FileSystem& fs, const std::st
 }
 
 Result<RunLock> RunLock::Take(const std::string& run_dir) {
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), run_dir));
   CAIRN_ASSIGN_OR_RETURN(FileLock file, FileLock::Open(JoinPath(run_dir, kLockName)));
   CAIRN_ASSIGN_OR_RETURN(const bool ours, file.TryLock(FileLock::How::kExclusive));
   if (ours) return RunLock(std::move(file));
@@ -91,10 +91,7 @@ Result<RunLock> RunLock::Take(const std::string& run_dir) {
 }
 
 Status RunLock::CheckPlace() const {
-  struct stat ours, there;
-  if (::fstat(file_.fd().get(), &ours) == 0 && ::stat(file_.path().c_str(), &there) == 0 &&
-      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
-    return OkStatus();
+  if (file_.IsAtItsPath()) return OkStatus();
   return AlreadyExists(
       "{}: the run directory was renamed, removed or replaced while a training writes into it; put it back",
       file_.path());

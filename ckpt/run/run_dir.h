@@ -29,7 +29,7 @@ Result<std::unique_ptr<StepReader>> OpenNewestStep(FileSystem& fs, const std::st
 // Held by the one training that writes into a run directory. Released with the process, however it ends.
 class RunLock {
  public:
-  // Errors: AlreadyExists where another process holds it.
+  // Errors: AlreadyExists where another process holds it; those of CheckOutsideSteps (partial_dir.h).
   static Result<RunLock> Take(const std::string& run_dir);
   // Whether the directory at the path is still the one that was locked. Errors: AlreadyExists where it was
   // renamed or removed, or another took its name.

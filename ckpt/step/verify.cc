@@ -9,6 +9,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/base/threads.h"
 #include "ckpt/io/file_scan.h"
 #include "ckpt/model/piece_seed.h"
@@ -131,8 +132,21 @@ Status VerifyShard(FileSystem& fs, const std::string& directory, const ManifestF
   return OkStatus();
 }
 
+void VerifyReport::Add(const Status& failed, std::string file, uint64_t offset, std::string tensor) {
+  if (IsRefusal(failed)) {
+    if (trouble.ok()) trouble = failed;
+  } else {
+    problems.push_back({std::move(file), offset, std::move(tensor), failed.message()});
+  }
+}
+
+void VerifyReport::Join(VerifyReport other) {
+  std::ranges::move(other.problems, std::back_inserter(problems));
+  if (trouble.ok()) trouble = std::move(other.trouble);
+}
+
 Status VerifyReport::status() const {
-  return problems.empty() ? OkStatus() : Corrupt("{}", ToString(problems.front()));
+  return problems.empty() ? trouble : Corrupt("{}", ToString(problems.front()));
 }
 
 Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardReceipt& receipt,
@@ -165,23 +179,19 @@ VerifyReport VerifyHash(FileSystem& fs, const StepReader& step, const std::funct
           static_cast<uint32_t>(found - catalog.files.begin());  // index.h5: no piece has that number
       const Status status = VerifyShard(fs, step.DirectoryOf(files[i].name), files[i], catalog, index,
                                         step.manifest().run, step.manifest().step, report, tell);
-      if (!status.ok())
-        report.problems.push_back(
-            {JoinPath(step.DirectoryOf(files[i].name), files[i].name), 0, "", status.message()});
+      if (!status.ok()) report.Add(status, JoinPath(step.DirectoryOf(files[i].name), files[i].name));
     }
   };
   RunOnThreads(std::min<int>(jobs, static_cast<int>(files.size())), work);
   VerifyReport all{.problems = {}, .bytes_checked = done};
-  for (VerifyReport& report : reports)
-    all.problems.insert(all.problems.end(), std::make_move_iterator(report.problems.begin()),
-                        std::make_move_iterator(report.problems.end()));
+  for (VerifyReport& report : reports) all.Join(std::move(report));
   return all;
 }
 
 VerifyReport VerifyStructure(const StepReader& step) {
   VerifyReport report;
   const Status status = CheckCoverage(step.catalog());
-  if (!status.ok()) report.problems.push_back({step.directory(), 0, "", status.message()});
+  if (!status.ok()) report.Add(status, step.directory());
   return report;
 }
 

@@ -22,7 +22,16 @@ std::string ToString(const Problem& problem);
 struct VerifyReport {
   std::vector<Problem> problems;
   uint64_t bytes_checked = 0;
-  // OK, or Corrupt with the first problem.
+  // The first failure of the system, not of the files: too many open files, no permission. Something was then
+  // not looked at, and nothing is known of it.
+  Status trouble = {};
+
+  // Of something that could not be read at `offset` of `file`: a problem, or trouble.
+  void Add(const Status& failed, std::string file, uint64_t offset = 0, std::string tensor = {});
+  // The problems and trouble of `other`.
+  void Join(VerifyReport other);
+  bool good() const { return problems.empty() && trouble.ok(); }
+  // OK, Corrupt with the first problem, or the trouble.
   Status status() const;
 };
 
@@ -41,8 +50,8 @@ Status ReadBackShard(FileSystem& fs, const std::string& directory, const ShardRe
                      const StepIdentity& identity);
 
 // Every byte of every file of a step. `progress` gets the bytes done, by one thread at a time; may be
-// empty. An unreadable file is a problem of the report, not an error. With several `jobs`, `fs` is used by as
-// many threads at once.
+// empty. A missing or damaged file is a problem of the report, not an error. With several `jobs`, `fs` is
+// used by as many threads at once.
 VerifyReport VerifyHash(FileSystem& fs, const StepReader& step,
                         const std::function<void(uint64_t)>& progress = {}, int jobs = 1);
 

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <thread>
 
+#include "ckpt/base/threads.h"
 #include "ckpt/io/page_buffer.h"
 
 namespace cairn {
@@ -92,14 +93,19 @@ class ReadAhead {
   }
 
   void Run() {
-    Status status;
-    reader_.ReadAhead(Boxes());
-    for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) status = ReadTensor(tensors_[i]);
+    Status status = Caught([this] { return ReadTensors(); });
     reader_.ReadAhead({});
     const std::lock_guard lock(mutex_);
     status_ = std::move(status);
     finished_ = true;
     changed_.notify_all();
+  }
+
+  Status ReadTensors() {
+    reader_.ReadAhead(Boxes());
+    Status status;
+    for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) status = ReadTensor(tensors_[i]);
+    return status;
   }
 
   Status ReadTensor(uint32_t tensor) {

@@ -64,6 +64,7 @@ Result<std::unique_ptr<StepBuilder>> StepBuilder::Create(FileSystem& fs, const s
   Result<RunLock> lock = RunLock::Take(run_dir);
   if (!lock.ok() && builder->run_dir_made_) builder->run_dir_made_->Keep();  // it is another's now
   CAIRN_ASSIGN_OR_RETURN(builder->lock_, std::move(lock));
+  CAIRN_RETURN_IF_ERROR(CleanLeftovers(fs, run_dir));
   CAIRN_ASSIGN_OR_RETURN(
       builder->partial_,
       PartialDir::Make(fs, JoinPath(run_dir, PartialDirName(info.identity.step, builder->nonce_))));

@@ -66,7 +66,7 @@ class SumChecker {
     const Status status = Open(path, [&](File& file, uint64_t bytes) {
       return Each(file, {0, bytes}, [&](std::span<const std::byte> part) { sum.Update(part); });
     });
-    if (!status.ok()) return Add(path, 0, status.message());
+    if (!status.ok()) return report_.Add(status, path);
     const std::string found = sum.FinishHex();
     if (found != digest)
       Add(path, 0,
@@ -83,7 +83,7 @@ class SumChecker {
       for (const ZipRecord& record : zip.records()) CAIRN_RETURN_IF_ERROR(CheckRecord(path, file, record));
       return OkStatus();
     });
-    if (!status.ok()) Add(path, 0, status.message());
+    if (!status.ok()) report_.Add(status, path);
   }
 
   VerifyReport Finish() { return std::move(report_); }

@@ -91,7 +91,7 @@ class ForeignWriting {
     if (fs_.Stat(path).ok())
       return AlreadyExists("{} is there already and is never overwritten; choose another directory", path);
     CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs_, path, target_.bytes()));
-    CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::Make(fs_, path + ".partial-" + NewNonce()));
+    CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs_, path));
     WriteRing ring(fs_, ForeignRing(options_.writer));
     CAIRN_ASSIGN_OR_RETURN(const auto writer,
                            StoredWriter::Create(fs_, ring, partial.path(), target_, options_.writer.direct));
@@ -104,9 +104,7 @@ class ForeignWriting {
     CAIRN_RETURN_IF_ERROR(writer->Finish(stream_.source_fingerprint()));
     CAIRN_RETURN_IF_ERROR(Prove(*writer, partial.path()));
     if (options_.sha256sums) CAIRN_RETURN_IF_ERROR(WriteSums(partial.path()));
-    CAIRN_RETURN_IF_ERROR(fs_.Rename(partial.path(), path));
-    partial.Keep();
-    CAIRN_RETURN_IF_ERROR(fs_.SyncDir(ParentDir(path)));
+    CAIRN_RETURN_IF_ERROR(partial.Publish());
     return Outcome(path, /*overflowed=*/false);
   }
 

@@ -24,6 +24,7 @@ from typing import Any, Optional, Union
 import megatron.core
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, is_main_replica
 from megatron.core.dist_checkpointing.strategies import torch as theirs
@@ -103,7 +104,20 @@ class CairnSaveStrategy(theirs.TorchDistSaveShardedStrategy):
                 torch.save(given.data, file)
         with open(common, "rb") as file:
             os.fsync(file.fileno())
-        return {COMMON: _digest(common)}
+        return {COMMON: _digest(common), "mesh": _mesh()}
+
+
+def _mesh() -> str:
+    """How Megatron laid out its ranks, for people; "4 ranks" in a program that has not told it."""
+    if not parallel_state.model_parallel_is_initialized():
+        return f"{dist.get_world_size()} ranks"
+    sizes = {
+        "tp": parallel_state.get_tensor_model_parallel_world_size(),
+        "pp": parallel_state.get_pipeline_model_parallel_world_size(),
+        "cp": parallel_state.get_context_parallel_world_size(),
+        "dp": parallel_state.get_data_parallel_world_size(),
+    }
+    return " ".join(f"{name}={size}" for name, size in sizes.items() if size > 1 or name != "cp")
 
 
 class CairnLoadStrategy(theirs.TorchDistLoadShardedStrategy):

@@ -15,6 +15,7 @@
 #include "runtime/config/flag_aliases.h"
 #include "runtime/config/ignored_flags.h"
 #include "runtime/config/implied_settings.h"
+#include "runtime/config/wrapped_help.h"
 
 namespace cairn {
 namespace {
@@ -168,6 +169,7 @@ Result<ParsedCommandLine> ParseCommandLine(int argc, const char* const* argv) {
       "Trains a GPT and keeps its checkpoints. Start it with mpirun, srun or torchrun-style variables:\n"
       "  mpirun -n 4 cairn-train --config train.toml --tensor-model-parallel-size 2");
   std::string config_file;
+  app.formatter(std::make_shared<WrappedHelp>());
   app.get_formatter()->column_width(46);
   DeclareTrainFlags(app, parsed.config, config_file);
   if (argc > 0) app.name(argv[0]);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "ckpt/model/placement.h"
+#include "ckpt/step/partial_dir.h"
 #include "runtime/config/arguments_block.h"
 #include "runtime/config/model_spec.h"
 #include "runtime/log/peak_tflops.h"
@@ -69,6 +70,8 @@ Result<std::unique_ptr<TrainLog>> TrainLog::Open(const TrainConfig& config, cons
   std::unique_ptr<TrainLog> log(new TrainLog(config, topology, total_iterations));
   log->writes_ = rank == topology.world() - 1;
   if (!log->writes_) return log;
+  for (const std::string& place : {config.log_json, config.tensorboard_dir, config.prometheus_textfile})
+    if (!place.empty()) CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), place));
   if (!config.log_json.empty()) {
     Result<LogFile> file = LogFile::Open(config.log_json);
     if (!file.ok()) return file.status().WithContext("--log-json");

@@ -11,6 +11,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_identity.h"
+#include "ckpt/step/partial_dir.h"
 #include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 #include "runtime/saving/resume.h"
@@ -115,7 +116,7 @@ Status Checkpointer::OpenLocal() {
 
 Status Checkpointer::Open() {
   if (options_.save_dir.empty()) return OkStatus();
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, options_.save_dir));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, options_.save_dir));
   CAIRN_ASSIGN_OR_RETURN(lock_, RunLock::Take(options_.save_dir));
   CAIRN_RETURN_IF_ERROR(CleanLeftovers(
       fs_, options_.save_dir, [](const Status& why) { Say("leftover not removed: " + why.message()); }));

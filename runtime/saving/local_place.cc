@@ -10,6 +10,7 @@
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/run_dir.h"
+#include "ckpt/step/partial_dir.h"
 #include "runtime/control/process_info.h"
 #include "runtime/control/rank_message.h"
 
@@ -43,7 +44,7 @@ Result<std::vector<int>> FindSharers(FileSystem& fs, const std::string& director
                                      const std::string& nonce, ControlPlane& control) {
   const std::string mark = JoinPath(directory, MarkPrefix(nonce) + std::to_string(control.rank()));
   Status status = CheckLocalOwner(fs, directory, owner);
-  if (status.ok()) status = MakeDirs(fs, directory);
+  if (status.ok()) status = MakeOutputDir(fs, directory);
   if (status.ok()) status = WriteSmallFile(fs, mark, "");
   const Status marked = Agree(control, status, "local directories");
   Result<std::vector<int>> ranks = marked.ok() ? MarksIn(fs, directory, nonce) : marked;

@@ -450,7 +450,7 @@ class IdentityTest(CliTest):
         self.assertEqual([p.name for p in elsewhere.iterdir()], [])
         self.assertTrue((self.dir / "m.prom").exists())
         shutil.move(self.run_dir, elsewhere / "gpt")
-        self.archive("run", "--policy", shutil.copy(policy, elsewhere), says="stored 1 members")  # its own store
+        self.archive("run", "--policy", shutil.copy(policy, elsewhere), says="stored 1 member,")  # its own store
         home = self.write("home.toml", 'store = "~/store"', 'runs = ["~/gp*"]', self.LAST.format(1))
         subprocess.run([*run, home], cwd="/", env={**os.environ, "HOME": str(elsewhere)}, check=True, capture_output=True)
         self.archive("plan", self.write("other.toml", 'store = "~root/store"', 'runs = ["x"]', self.LAST.format(1)), code=2,

@@ -1,5 +1,6 @@
 """The command as a user runs it: exit status, message, and what is left behind. Archives have a file of their own."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from cairn_cli import CAIRN, TRAINER, CliTest, flip, verbs
+from cairn_cli import CAIRN, MAKE_STEP, SANITIZED, TRAINER, CliTest, flip, tree, verbs
 
 
 class ProgramTest(CliTest):
@@ -20,6 +21,75 @@ class ProgramTest(CliTest):
     def test_unknown_verbs_are_answered_with_the_nearest(self):
         self.cairn("inspct", code=2, says="did you mean inspect?")
         self.cairn("frobnicate", code=2, says="cairn --help")
+
+    def test_words_that_are_not_known_are_answered_with_the_nearest(self):
+        self.make_step()
+        for args, says in ((["ls", "x", "--jsn"], "unknown flag '--jsn'; did you mean --json?"),
+                           (["ls", "--purge-day=3", "x"], "did you mean --purge-days?"),
+                           (["verify", "x", "--frobnicate"], "unknown flag '--frobnicate'; see cairn verify --help"),
+                           (["archive", "rnu", "x"], "unknown verb 'archive rnu'; did you mean archive run?"),
+                           (["archive", "frobnicate"], "see cairn archive --help"), (["manual", "verfiy"], "did you mean verify?"),
+                           (["frob", "--help"], "unknown verb 'frob'"), (["ls", "a", "b", "--store", "c", "d", "-Q"], "unknown flag '-Q'"),
+                           (["convert", "x", "y", "--to", "huggingface"], "did you mean hf?"),
+                           (["convert", "x", "y", "--to", "hf", "--dtype", "float16"], "did you mean fp16?")):
+            with self.subTest(args=args):
+                done = self.cairn(*args, code=2, says=says)
+                self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_help_and_version_are_words_and_flags(self):
+        version = self.cairn("--version").stdout
+        self.assertEqual([self.cairn(word).stdout for word in ("-V", "version")], [version, version])
+        for words in ([], ["ls"], ["archive", "run"]):
+            self.assertEqual(self.cairn("help", *words).stdout, self.cairn(*words, "--help").stdout)
+
+    def test_help_fits_a_terminal(self):
+        for verb in [[], *([verb] for verb in verbs() if verb != "train"), ["archive", "run"], ["plan", "predict"]]:
+            lines = self.cairn(*verb, "--help").stdout.splitlines()
+            self.assertEqual([line for line in lines if len(line) > 100 and " " in line.strip()[:60]], [], verb)
+
+    def test_a_step_is_also_run_at_step(self):
+        for step in (4, 8, 12):
+            self.make_step(step=step)
+        run = "gpt@8"
+        self.cairn("verify", run, says="gpt/step-00000008: good")
+        self.assertEqual(self.json("inspect", run)["step"], 8)
+        self.assertEqual(self.json("fingerprint", run), self.json("fingerprint", self.run_dir / "step-00000008"))
+        self.cairn("diff", run, self.run_dir / "step-00000008", says="no difference")
+        self.cairn("strip", run, "weights", "--format", "safetensors")
+        self.cairn("reshape", run, "out", "--tp", 2)
+        self.archive("run", run, "--store", self.store, says="step-00000008")
+        for args in (["verify", "gpt@9"], ["inspect", "gpt@9"], ["archive", "run", "gpt@9", "--store", self.store],
+                     ["verify", "gpt/step-9"], ["strip", "gpt/step-00000009", "x"]):
+            self.cairn(*args, code=2, says="steps 4, 8, 12")
+        self.cairn("verify", "nowhere", code=2, says="cairn: nowhere: No such file")
+
+    def test_colour_is_for_terminals_that_want_it(self):
+        self.make_step()
+
+        def on_terminal(**environment):
+            leader, follower = os.openpty()
+            with os.fdopen(leader, "rb", buffering=0) as reader:
+                child = subprocess.Popen([CAIRN, "verify", self.run_dir], stdout=follower, stderr=follower,
+                                         env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment})
+                os.close(follower)
+                text = b""
+                with contextlib.suppress(OSError):  # EIO at its end
+                    while part := reader.read(4096):
+                        text += part
+                self.assertEqual(child.wait(), 0, text)
+            return text.decode()
+
+        self.assertIn("\x1b[32m", on_terminal())
+        self.assertNotIn("\x1b[", on_terminal(NO_COLOR="1"))
+        self.assertNotIn("\x1b[", on_terminal(TERM="dumb"))
+        self.assertNotIn("\x1b", self.cairn("verify", self.run_dir).stdout)
+
+    def test_quiet_leaves_out_notes(self):
+        (self.make_step() / "mine").write_text("mine")
+        self.cairn("verify", self.run_dir, says="note: ")
+        for args in (["-q", "verify", self.run_dir], ["verify", self.run_dir, "--quiet"]):
+            self.assertEqual(self.cairn(*args, says="good").stderr, "")
+        self.cairn("verify", self.run_dir, "--no-progress", says="note: ")
 
     def test_misuse_is_one_line_and_status_2(self):
         for args in (["ls"], ["verify", "--frob", "x"], ["archive"], ["archive", "run", "x"]):
@@ -67,8 +137,10 @@ class ProgramTest(CliTest):
         self.make_step()
         with open("/dev/full", "w") as full:
             done = subprocess.run([CAIRN, "ls", self.run_dir], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("standard output", done.stderr)
+            many = subprocess.run([CAIRN, "inspect", self.run_dir, "--slices"], stdout=full, stderr=subprocess.PIPE, text=True)
+        for said in (done, many):
+            self.assertEqual(said.returncode, 2)
+            self.assertEqual(said.stderr, "cairn: cannot write to standard output\n")
 
     def test_directories_may_be_called_like_verbs(self):
         self.run_dir = self.dir / "archive"
@@ -272,6 +344,34 @@ class DamageTest(CliTest):
         self.cairn("verify", self.step, code=1, says="manifest.json")
 
 
+class PlaceTest(CliTest):
+    def test_nothing_is_written_into_a_committed_step(self):
+        step, other = self.make_step("--tp", 2), self.dir / "other"
+        subprocess.run([MAKE_STEP, other, "--step", "7"], check=True)
+        self.archive("run", other, "--store", self.store)
+        (self.dir / "link").symlink_to(step, target_is_directory=True)
+        (self.dir / "text.txt").write_text("text\n")
+        before = tree(self.run_dir)
+        for place in (step, step / "deep/er", self.dir / "link/x"):
+            for args in (["strip", other, place / "x", "--format", "safetensors"], ["strip", other, place / "x", "--format", "native"],
+                         ["reshape", other, place, "--tp", 1], ["reshape", other, place, "--tp", 1, "--virtual"],
+                         ["reshape", other, place, "--tp", 1, "--dry-run"], ["convert", other, place / "x", "--to", "dcp"],
+                         ["convert", other, place, "--to", "native"], ["archive", "run", other, "--store", place],
+                         ["archive", "restore", f"{self.store}:other@7", place / "x"],
+                         ["archive", "restore", f"{self.store}:other@7", place / "x", "--tensors", "*"],
+                         ["manual", "--output", place], ["data", "--input", "text.txt", "--output-prefix", place / "x"]):
+                with self.subTest(args=args):
+                    self.cairn(*args, code=2, says=f"would write into the committed step {step}; choose another place")
+                    self.assertEqual(tree(self.run_dir), before)
+
+    def test_a_file_in_a_step_that_no_manifest_lists_is_a_note(self):
+        step = self.make_step()
+        self.cairn("verify", step, says=": good")
+        (step / "notes").mkdir()
+        self.cairn("verify", step, says=["notes; retention keeps the step", ": good"])
+        self.assertEqual(self.json("verify", self.run_dir)[0]["unlisted"], ["notes"])
+
+
 class VerifyTest(CliTest):
     def test_choices(self):
         self.make_step("--tp", 2)
@@ -324,6 +424,44 @@ class VerifyTest(CliTest):
         done = self.cairn("verify", self.run_dir, says="good")
         self.assertEqual(len(re.findall("not kept", done.stderr)), 1)
         self.assertEqual(self.state(step), "committed")
+
+    def limited(self, limits, *args):
+        command = f'ulimit {limits}; exec "$@"'
+        done = subprocess.run(["bash", "-c", command, "bash", CAIRN, *map(str, args)], capture_output=True, text=True, cwd=self.dir)
+        self.assertEqual(len(done.stderr.splitlines()), 1 if done.returncode == 2 else 0, done.stderr)
+        return done
+
+    def test_too_few_open_files_are_trouble_and_not_damage(self):
+        step = self.make_step("--tp", 4)
+        for files in range(4, 9):
+            done = self.limited(f"-n {files}", "verify", step, "--no-record")
+            self.assertIn(done.returncode, (0, 2), done.stdout)
+            self.assertNotIn("problem", done.stdout)
+        self.assertNotIn("damaged", self.limited("-n 4", "ls", self.run_dir).stdout)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer wants terabytes of addresses")
+    def test_too_little_memory_is_one_line(self):
+        self.make_step("--hidden", 256, "--ffn", 1024, "--vocab", 4000)
+        enough = 0
+        for thousands in range(110, 500, 30):
+            for args in (["convert", self.run_dir, "out", "--to", "hf"], ["strip", self.run_dir, "out", "--dtype", "bf16"]):
+                done = self.limited(f"-v {thousands}000", *args)
+                if done.returncode == 127:  # the libraries do not load
+                    continue
+                self.assertIn(done.returncode, (0, 2), done.stderr)
+                self.assertEqual((self.dir / "out").exists(), done.returncode == 0)
+                self.assertEqual(list(self.dir.glob("out*partial*")), [])
+                shutil.rmtree(self.dir / "out", ignore_errors=True)
+                enough += done.returncode == 0
+        self.assertGreater(enough, 0)
+
+    def test_a_message_is_one_line_of_sane_length(self):
+        header = b'{"a\\ncairn: x: good": {"dtype": "NOPE", "shape": [1], "data_offsets": [0, 4]}}'
+        for name in (header, header.replace(b"a\\n", b"a" * 100_000)):
+            (self.dir / "bad.safetensors").write_bytes(len(name).to_bytes(8, "little") + name + bytes(4))
+            done = self.cairn("inspect", "bad.safetensors", code=2)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+            self.assertLess(len(done.stderr), 2200)
 
     def test_a_name_does_not_reach_the_terminal_raw(self):
         step = self.make_step().rename(self.run_dir / "s\x1b[31m\nx: good")

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 import zipfile
 
-from cairn_cli import SANITIZED, CliTest, tree
+from cairn_cli import CAIRN, SANITIZED, CliTest, tree
 
 
 def manifest_of(run):
@@ -135,6 +137,23 @@ class ExportTest(CliTest):
         for flags in ([], ["--dry-run"]):
             self.cairn("convert", self.step, disk / "out", "--to", "dcp", *flags, code=2, says=["needs about", "are free"])
         self.assertEqual(list(disk.iterdir()), [])
+
+
+class SignalTest(CliTest):
+    def test_ended_by_a_signal_it_leaves_nothing_behind_for_long(self):
+        self.make_step("--layers", 8, "--hidden", 512, "--ffn", 2048, "--vocab", 4000)
+        command = [CAIRN, "convert", str(self.run_dir), "out/dcp", "--to", "dcp"]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+            with self.subTest(signal=number):
+                child = subprocess.Popen(command, cwd=self.dir, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                while child.poll() is None and not list(self.dir.glob("out/dcp.partial-*/*")):
+                    time.sleep(0.001)
+                child.send_signal(number)
+                self.assertEqual(child.communicate()[1], b"")
+                self.assertEqual(child.returncode, -number)
+                self.assertEqual(len(list(self.dir.glob("out/*"))), 1 if number == signal.SIGKILL else 0)
+        self.cairn("convert", self.run_dir, "out/dcp", "--to", "dcp")
+        self.assertEqual([path.name for path in (self.dir / "out").iterdir()], ["dcp"])
 
 
 class StripTest(CliTest):

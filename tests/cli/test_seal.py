@@ -52,6 +52,15 @@ class SealTest(CliTest):
         self.cairn("fingerprint", second)  # the seal is in nobody's way
         self.check_damage(run, first, second)
 
+    def test_a_time_in_the_future_is_a_wrong_clock(self):
+        step = self.make_run(steps=(100,)) / "global_step100"
+        file = min(step.iterdir())
+        for seconds in (86400, 10**9):
+            os.utime(file, (time.time() + seconds,) * 2)
+            done = self.cairn("seal", step, "--settle", 2, says=": sealed")
+            self.assertIn(f"{file} has a time in the future, so a clock is wrong; waiting for 2 s", done.stderr)
+            (step / SEAL).unlink()
+
     def check_damage(self, run, first, second):
         victim = max(second.iterdir(), key=lambda path: path.stat().st_size)
         times = (victim.stat().st_atime_ns, victim.stat().st_mtime_ns)

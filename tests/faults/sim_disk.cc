@@ -43,7 +43,7 @@ class Luck {
   bool lost_ = false;
 };
 
-Status NoFile(const std::string& path) { return NotFound("find {}: No such file or directory", path); }
+Status NoFile(const std::string& path) { return NotFound("{}: No such file or directory", path); }
 
 }  // namespace
 

@@ -900,7 +900,7 @@ class RoundTripTest(ProcessTest):
         moments = {f"optimizer.state.wqk.weight.{name}": torch.rand(8, 4) for name in ("exp_avg", "exp_avg_sq")}
         saved = cairn.torch.save({**state, **moments}, self.directory, 1)
         said = cairn.run(["strip", saved.step_dir, f"{self.directory}/out", "--dtype", "fp32", "--format", "safetensors"], capture=True)
-        self.assertRegex(said.stdout, r"left out: the optimizer's states of 1 tensors .* as wqk\.weight")
+        self.assertRegex(said.stdout, r"left out: the optimizer's states of 1 tensor .* as wqk\.weight")
         with cairn.open(f"{self.directory}/out") as released:
             self.assertEqual(set(released), set(state))
             self.assertTrue(same({name: torch.from_numpy(released[name][:]) for name in state}, state))
@@ -1059,8 +1059,9 @@ class RanksTest(ranks.RanksCase):
         for world in (3, 2, 1):
             with self.subTest(world=world):
                 self.run_ranks("load_all", world)
-        for name in ("fsdp", "hsdp", "tp_fsdp", "whole"):
+        for name, mesh in {"fsdp": "4 ranks", "hsdp": "replicate=2 shard=2", "tp_fsdp": "dp=2 tp=2", "whole": "4 ranks"}.items():
             cairn.run(["verify", f"{self.directory}/{name}"], capture=True)
+            self.assertEqual([row["mesh"] for row in cairn.ls(f"{self.directory}/{name}")], [mesh])
 
     def test_fsdp1(self):
         self.run_ranks("fsdp1", 2)

@@ -11,6 +11,7 @@
 #include <random>
 #include <tuple>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 
 namespace cairn {
@@ -107,7 +108,9 @@ SampleReport CheckSample(StepReader& step, const SampleSize& size,
     const ChunkPlace place = PlaceOfChunk(piece, at.chunk, element_bytes);
     const CheckedRange range{catalog.files[piece.file], place.offset, place.offset + place.stored_bytes};
     AddRange(report.ranges, range);
-    if (!status.ok()) {
+    if (IsRefusal(status)) {
+      report.Add(status, step.directory());
+    } else if (!status.ok()) {
       known &= place.stored_bytes > 0;
       AddRange(wrong, range);
       report.problems.push_back(

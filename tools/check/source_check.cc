@@ -29,7 +29,7 @@ Status CheckSums(const OpenedSource& opened, const SourceChecks& checks, bool js
   Progress progress("checking the source", sums.bytes, !json);
   const VerifyReport report =
       CheckFileSums(opened.fs(), source.directory(), sums, [&](uint64_t done) { progress.Update(done); });
-  if (report.problems.empty()) return OkStatus();
+  if (report.problems.empty()) return report.trouble;
   return Corrupt("{}{}; cairn verify lists all, --no-checksums passes over them",
                  ToString(report.problems[0]), More(report));
 }

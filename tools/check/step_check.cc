@@ -18,21 +18,22 @@ constexpr size_t kMaxRanges = 256;    // of a sample; a longer list is left out
 
 // Every file that is missing or has another size, where opening names the first one only. The manifest itself
 // is left to StepReader::Open.
-std::vector<Problem> CheckFiles(FileSystem& fs, const std::string& directory) {
+VerifyReport CheckFiles(FileSystem& fs, const std::string& directory) {
   const Result<Manifest> manifest = ReadManifest(fs, directory);
-  if (!manifest.ok()) return {};
-  std::vector<Problem> problems;
+  VerifyReport report;
+  if (!manifest.ok()) return report;
   for (const ManifestFile& file : manifest->files) {
     const std::string path = JoinPath(manifest->DirectoryOf(directory, file.name), file.name);
     const Result<FileInfo> info = fs.Stat(path);
     if (!info.ok())
-      problems.push_back({path, 0, "", info.status().message()});
+      report.Add(info.status(), path);
     else if (info->bytes != file.bytes)
-      problems.push_back({path, std::min(info->bytes, file.bytes), "",
-                          fmt::format("has {} bytes, its manifest says {}; it was truncated or replaced",
-                                      info->bytes, file.bytes)});
+      report.problems.push_back(
+          {path, std::min(info->bytes, file.bytes), "",
+           fmt::format("has {} bytes, its manifest says {}; it was truncated or replaced", info->bytes,
+                       file.bytes)});
   }
-  return problems;
+  return report;
 }
 
 Check ToCheck(CheckKind kind, const VerifyReport& part) {
@@ -45,7 +46,7 @@ Check ToCheck(CheckKind kind, const VerifyReport& part) {
 
 void Append(StepReport& all, CheckKind kind, const VerifyReport& part) {
   all.bytes_checked += part.bytes_checked;
-  all.problems.insert(all.problems.end(), part.problems.begin(), part.problems.end());
+  all.Join(part);
   all.checks.push_back(ToCheck(kind, part));
 }
 
@@ -63,7 +64,7 @@ void AppendEveryByte(StepReport& all, FileSystem& fs, const StepReader& step, co
   if (options.structure) all.checks.push_back(ToCheck(CheckKind::kStructure, report));
   VerifyReport bytes = VerifyHash(fs, step, progress, options.jobs);
   report.bytes_checked = bytes.bytes_checked;
-  std::ranges::move(bytes.problems, std::back_inserter(report.problems));
+  report.Join(std::move(bytes));
   Append(all, CheckKind::kEveryByte, report);
 }
 
@@ -82,7 +83,7 @@ StepReport Unopened(const CheckOptions& options, VerifyReport report) {
   if (options.hash)
     all.checks.push_back(ToCheck(options.sample ? CheckKind::kSample : CheckKind::kEveryByte, report));
   if (options.values) all.checks.push_back(ToCheck(CheckKind::kValues, report));
-  all.problems = std::move(report.problems);
+  all.Join(std::move(report));
   return all;
 }
 
@@ -90,10 +91,13 @@ StepReport Unopened(const CheckOptions& options, VerifyReport report) {
 
 StepReport CheckStep(FileSystem& fs, const std::string& directory, const CheckOptions& options,
                      const std::function<void(uint64_t)>& progress) {
-  if (auto problems = CheckFiles(fs, directory); !problems.empty())
-    return Unopened(options, {.problems = std::move(problems)});
+  VerifyReport files = CheckFiles(fs, directory);
+  if (!files.good()) return Unopened(options, std::move(files));
   const auto step = StepReader::Open(fs, directory);
-  if (!step.ok()) return Unopened(options, {.problems = {{directory, 0, "", step.status().message()}}});
+  if (!step.ok()) {
+    files.Add(step.status(), directory);
+    return Unopened(options, std::move(files));
+  }
   StepReport report;
   const auto from_here = [&progress, &report](uint64_t done) {
     if (progress) progress(report.bytes_checked + done);

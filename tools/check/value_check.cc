@@ -42,9 +42,7 @@ class ValueChecker {
     step_.ReadAhead(Boxes(tensors));
     for (const Checked& checked : tensors) {
       const Status status = CheckTensor(checked.tensor, checked.master);
-      if (!status.ok())
-        report_.problems.push_back(
-            {step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]), status.message()});
+      if (!status.ok()) report_.Add(status, step_.name(), 0, DisplayName(catalog_.tensors[checked.tensor]));
     }
     step_.ReadAhead({});
     return std::move(report_);

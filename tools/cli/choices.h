@@ -6,11 +6,30 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ckpt/base/nearest_name.h"
+
 namespace cairn {
+
+// "; did you mean hf?": the nearest of `words`, or the one for another name of the same thing; or nothing.
+inline std::string ChoiceHint(const std::vector<std::string>& words, const std::string& given) {
+  constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+      {"huggingface", "hf"},  {"hugging-face", "hf"},       {"hugging_face", "hf"},
+      {"transformers", "hf"}, {"float16", "fp16"},          {"half", "fp16"},
+      {"bfloat16", "bf16"},   {"float32", "fp32"},          {"float", "fp32"},
+      {"cairn", "native"},    {"torch.distributed", "dcp"}, {"deepspeed", "megatron-deepspeed"},
+      {"md", "markdown"}};
+  for (const auto& [other, word] : kOtherNames)
+    if (other == given && std::ranges::find(words, word) != words.end())
+      return fmt::format("; did you mean {}?", word);
+  const std::string nearest = NearestName(words, given);
+  return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+}
 
 // `target` is an Enum, or an optional one; it must outlive the parsing.
 template <typename Enum, typename Target>
@@ -21,7 +40,9 @@ CLI::Option* AddChoice(CLI::App& verb, const std::string& name, Target& target,
   for (const auto& [word, value] : choices) words.push_back(word);
   const auto is_choice = [words](const std::string& input) {
     const bool known = std::find(words.begin(), words.end(), input) != words.end();
-    return known ? std::string() : fmt::format("'{}' is not one of {}", input, fmt::join(words, ", "));
+    return known ? std::string()
+                 : fmt::format("'{}' is not one of {}{}", input, fmt::join(words, ", "),
+                               ChoiceHint(words, input));
   };
   const auto set = [&target, choices](const std::string& input) {
     for (const auto& [word, value] : choices)

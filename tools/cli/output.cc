@@ -1,5 +1,7 @@
 #include "tools/cli/output.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "tools/cli/json_printed.h"
@@ -9,6 +11,7 @@ namespace cairn {
 namespace {
 
 bool json_was_printed = false;
+bool notes_are_quiet = false;
 
 }  // namespace
 
@@ -19,9 +22,17 @@ void PrintJson(const nlohmann::ordered_json& value) {
 
 bool JsonWasPrinted() { return json_was_printed; }
 
+void PrintNoNotes() { notes_are_quiet = true; }
+bool NotesAreQuiet() { return notes_are_quiet; }
+
 void PrintProblem(const std::string& message) {
+  const bool is_note = message.starts_with("note: ");
+  if (is_note && notes_are_quiet) return;
   std::fflush(stdout);  // so that lines come in order where both go to one place
-  std::fputs(fmt::format("cairn: {}\n", Printable(message)).c_str(), stderr);  // fmt::print might throw
+  std::fputs(fmt::format("{} {}\n", Painted("cairn:", is_note ? Tone::kNote : Tone::kBad, STDERR_FILENO),
+                         ShortLine(message))
+                 .c_str(),
+             stderr);  // fmt::print might throw
 }
 
 nlohmann::ordered_json ToJson(const std::vector<Problem>& problems) {

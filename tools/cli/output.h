@@ -12,6 +12,10 @@ namespace cairn {
 // Names of files may hold any bytes; those that are not UTF-8 are replaced.
 void PrintJson(const nlohmann::ordered_json& value);
 
+// From now on messages that begin with "note: " are not printed (--quiet).
+void PrintNoNotes();
+bool NotesAreQuiet();
+
 // "cairn: MESSAGE"
 void PrintProblem(const std::string& message);
 

@@ -23,4 +23,17 @@ std::string Printable(std::string text, Lines lines) {
   return text;
 }
 
+std::string ShortLine(std::string text) {
+  constexpr size_t kMost = 2000, kEnd = 500;
+  text = Printable(std::move(text), Lines::kOne);
+  if (text.size() <= kMost) return text;
+  const auto inside = [&](size_t at) {
+    return (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80;
+  };  // of a letter
+  size_t head = kMost - kEnd, tail = text.size() - kEnd;
+  while (inside(head)) --head;
+  while (inside(tail)) ++tail;
+  return fmt::format("{} [... {} bytes ...] {}", text.substr(0, head), tail - head, text.substr(tail));
+}
+
 }  // namespace cairn

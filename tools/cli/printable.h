@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "tools/cli/colour.h"
+
 namespace cairn {
 
 enum class Lines { kMany, kOne };
@@ -14,10 +16,19 @@ enum class Lines { kMany, kOne };
 // line so does its end.
 std::string Printable(std::string text, Lines lines = Lines::kMany);
 
-// One line on stdout, printable whatever is in it.
+// One line, whose middle is left out if it is longer than a screen: its end says what to do.
+std::string ShortLine(std::string text);
+
+// One line on stdout, printable whatever is in it, in colour on a terminal.
+template <typename... Args>
+void PrintLineIn(Tone tone, fmt::format_string<Args...> format, Args&&... args) {
+  constexpr int kStdout = 1;
+  fmt::print("{}\n", Painted(Printable(fmt::format(format, std::forward<Args>(args)...), Lines::kOne), tone,
+                             kStdout));
+}
 template <typename... Args>
 void PrintLine(fmt::format_string<Args...> format, Args&&... args) {
-  fmt::print("{}\n", Printable(fmt::format(format, std::forward<Args>(args)...), Lines::kOne));
+  PrintLineIn(Tone::kPlain, format, std::forward<Args>(args)...);
 }
 
 }  // namespace cairn

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <ctime>
 
+#include "tools/cli/printable.h"
+
 namespace cairn {
 namespace {
 
@@ -17,7 +19,11 @@ constexpr auto kQuietAtFirst = seconds(1);
 constexpr auto kTerminalInterval = milliseconds(200);
 constexpr auto kLogInterval = seconds(10);
 
+bool turned_off = false;
+
 }  // namespace
+
+void Progress::TurnOff() { turned_off = true; }
 
 std::string HumanBytes(double bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -28,6 +34,10 @@ std::string HumanBytes(double bytes) {
   }
   const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
   return fmt::format("{:.{}f} {}", bytes, decimals, kUnits[unit]);
+}
+
+std::string Counted(uint64_t count, std::string_view one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
 std::string DateText(int64_t unix_seconds) {
@@ -47,9 +57,9 @@ std::string HumanSeconds(double value) {
 }
 
 Progress::Progress(std::string what, uint64_t total, bool enabled, std::string unit)
-    : what_(std::move(what)),
+    : what_(Printable(std::move(what), Lines::kOne)),
       total_(total),
-      enabled_(enabled),
+      enabled_(enabled && !turned_off),
       unit_(std::move(unit)),
       terminal_(isatty(STDERR_FILENO) != 0),
       next_(start_ + (terminal_ ? Clock::duration(kQuietAtFirst) : Clock::duration(kLogInterval))) {}
@@ -66,7 +76,7 @@ void Progress::Update(uint64_t done) {
   Print(done, std::chrono::duration<double>(now - start_).count());
 }
 
-std::string Progress::Counted(double count) const {
+std::string Progress::InUnits(double count) const {
   return unit_.empty()
              ? HumanBytes(count)
              : fmt::format("{:.{}f} {}", count, count < 100 && count != std::floor(count) ? 1 : 0, unit_);
@@ -76,9 +86,9 @@ void Progress::Print(uint64_t done, double elapsed) {
   const double rate = static_cast<double>(done) / std::max(elapsed, 1e-9);
   const double left = total_ > done ? static_cast<double>(total_ - done) : 0;
   const std::string line =
-      fmt::format("{} {} of {} ({:.0f} %), {}/s, {} left", what_, Counted(static_cast<double>(done)),
-                  Counted(static_cast<double>(total_)), total_ == 0 ? 100.0 : 100.0 * done / total_,
-                  Counted(rate), rate > 0 ? HumanSeconds(left / rate) : std::string("unknown time"));
+      fmt::format("{} {} of {} ({:.0f} %), {}/s, {} left", what_, InUnits(static_cast<double>(done)),
+                  InUnits(static_cast<double>(total_)), total_ == 0 ? 100.0 : 100.0 * done / total_,
+                  InUnits(rate), rate > 0 ? HumanSeconds(left / rate) : std::string("unknown time"));
   std::fputs(terminal_ ? fmt::format("\r{}\033[K", line).c_str() : (line + "\n").c_str(), stderr);
   std::fflush(stderr);
   printed_ = true;

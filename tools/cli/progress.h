@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cairn {
 
@@ -15,6 +16,8 @@ std::string HumanBytes(double bytes);
 inline std::string HumanBytes(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 // The same; "-" for none.
 inline std::string HumanBytesOrDash(uint64_t bytes) { return bytes == 0 ? "-" : HumanBytes(bytes); }
+// "1 tensor", "2 tensors"
+std::string Counted(uint64_t count, std::string_view one);
 // "45 s", "3 min 20 s", "2 h 5 min"
 std::string HumanSeconds(double seconds);
 // "2026-11-23 01:05", local time
@@ -22,6 +25,8 @@ std::string DateText(int64_t unix_seconds);
 
 class Progress {
  public:
+  // From now on none prints anything (--quiet, --no-progress).
+  static void TurnOff();
   // `what` is a participle: "reshaping". `enabled` false (--quiet, --json): prints nothing at all. `unit`: of
   // what is counted, in the plural; empty: bytes.
   Progress(std::string what, uint64_t total, bool enabled = true, std::string unit = "");
@@ -35,7 +40,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   void Print(uint64_t done, double seconds);
-  std::string Counted(double count) const;
+  std::string InUnits(double count) const;
 
   const std::string what_;
   const uint64_t total_;

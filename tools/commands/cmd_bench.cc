@@ -111,7 +111,8 @@ void AddCodec(CLI::App& bench, Verb& verb) {
   const auto options = std::make_shared<BenchOptions>();
   const auto checkpoint = std::make_shared<std::string>();
   CLI::App* command = bench.add_subcommand("codec", "what compression makes of a checkpoint's tensors");
-  command->add_option("CKPT", *checkpoint, "a step, a run directory, or STORE:RUN@STEP")->required();
+  command->add_option("CKPT", *checkpoint, "a step, RUN@STEP, a run directory, or STORE:RUN@STEP")
+      ->required();
   AddCommonFlags(command, options);
   command
       ->add_option("--bytes", options->bytes,

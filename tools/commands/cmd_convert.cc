@@ -124,7 +124,8 @@ std::string FormatList() {
   for (const TargetFormat& format : TargetFormats())
     list += fmt::format("  {:<12} {}\n", format.name, format.description);
   list +=
-      "\nFormats that are recognised (--from):\n  native       a step, a run directory, or STORE:RUN@STEP\n";
+      "\nFormats that are recognised (--from):\n  native       a step, RUN@STEP, a run directory, or "
+      "STORE:RUN@STEP\n";
   for (const Format& format : Formats())
     list += fmt::format("  {:<12} {}\n", format.name, format.description);
   return list;

@@ -93,7 +93,8 @@ std::string ModelPath(const DataOptions& options) { return options.output_prefix
 std::string TokenizerDir(const DataOptions& options) { return options.output_prefix + ".tokenizer"; }
 
 // Before any work is done for nothing.
-Status CheckOutputsAbsent(FileSystem& fs, const DataOptions& options) {
+Status CheckOutputs(FileSystem& fs, const DataOptions& options) {
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(fs, options.output_prefix));
   std::vector<std::string> paths = {TokensPath(options.output_prefix), IndexPath(options.output_prefix)};
   paths.push_back(TokenizerDir(options));
   if (options.train_sentencepiece) paths.push_back(ModelPath(options));
@@ -231,7 +232,7 @@ void PrintDataText(const DataOptions& options, const DataFacts& facts) {
 Result<int> RunData(const DataOptions& options) {
   FileSystem& fs = FileSystem::Posix();
   CAIRN_RETURN_IF_ERROR(CheckDataOptions(options));
-  CAIRN_RETURN_IF_ERROR(CheckOutputsAbsent(fs, options));
+  CAIRN_RETURN_IF_ERROR(CheckOutputs(fs, options));
   CAIRN_ASSIGN_OR_RETURN(const DataFacts facts, Import(fs, options));
   options.json ? PrintJson(ToJson(options, facts)) : PrintDataText(options, facts);
   return kExitDone;

@@ -146,8 +146,8 @@ void PrintAsText(const DiffArguments& arguments, const OpenedSource& a, const Op
       PrintLine("{}: {} NaN on both sides differ only in their bits", diff.name, diff.nan_payloads);
   if (shown < result.tensors.size())
     fmt::print("... and {} more; --top 0 shows all\n", result.tensors.size() - shown);
-  fmt::print("{} tensors compared, {} of them equal bit for bit{}{}; {}\n", result.compared, result.equal,
-             Only("A", Difference::kOnlyInA, result), Only("B", Difference::kOnlyInB, result),
+  fmt::print("{} compared, {} of them equal bit for bit{}{}; {}\n", Counted(result.compared, "tensor"),
+             result.equal, Only("A", Difference::kOnlyInA, result), Only("B", Difference::kOnlyInB, result),
              result.tensors.empty()    ? "no difference"
              : result.within_tolerance ? "differences are within the tolerance"
                                        : "they differ");
@@ -189,7 +189,8 @@ Result<int> RunDiff(const DiffArguments& arguments) {
 void AddDiffCommand(CLI::App& app, Verb& verb) {
   const auto arguments = std::make_shared<DiffArguments>();
   CLI::App* diff = app.add_subcommand("diff", "compare two checkpoints, of any topology and format");
-  diff->add_option("A", arguments->a, "a step, a run directory, STORE:RUN@STEP, or a foreign checkpoint")
+  diff->add_option("A", arguments->a,
+                   "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
   diff->add_option("B", arguments->b, "the same")->required();
   diff->add_option("--ignore", arguments->ignore,

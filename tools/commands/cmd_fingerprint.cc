@@ -47,7 +47,7 @@ void AddFingerprintCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<FingerprintOptions>();
   CLI::App* fingerprint = app.add_subcommand(
       "fingerprint", "print one number for the values, the same for any topology and format");
-  fingerprint->add_option("CKPT", options->checkpoint, "a step, a run directory, or STORE:RUN@STEP")
+  fingerprint->add_option("CKPT", options->checkpoint, "a step, RUN@STEP, a run directory, or STORE:RUN@STEP")
       ->required();
   AddSourceFlags(*fingerprint, options->open);
   fingerprint->add_flag("--tensors", options->tensors, "also print the fingerprint of each tensor");

@@ -95,7 +95,7 @@ class Inspector {
       bytes += catalog_.tensors[tensor].bytes();
     }
     table.Print();
-    fmt::print("{} tensors, {}\n", chosen_.size(), HumanBytes(bytes));
+    fmt::print("{}, {}\n", Counted(chosen_.size(), "tensor"), HumanBytes(bytes));
     if (options_.slices) PrintSlices();
   }
 
@@ -244,8 +244,9 @@ void AddInspectCommand(CLI::App& app, Verb& verb) {
   CLI::App* inspect =
       app.add_subcommand("inspect", "show tensors, which rank holds which slice, and statistics of values");
   inspect
-      ->add_option("CKPT", options->checkpoint,
-                   "a step, a run directory, STORE:RUN@STEP, or a checkpoint or file of another system")
+      ->add_option(
+          "CKPT", options->checkpoint,
+          "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or a checkpoint or file of another system")
       ->required();
   inspect->add_option("GLOB", options->globs, "only tensors that match, like 'layers.0.*' or '*/master'");
   AddSourceFlags(*inspect, options->open);

@@ -2,6 +2,7 @@
 // archived if the store has a proven member of the same manifest digest, whatever the names. Of several
 // states the table shows the one that matters most: damage or a change, then bad health, then the archive.
 
+#include <algorithm>
 #include <ctime>
 #include <map>
 #include <memory>
@@ -38,6 +39,13 @@ std::string AgeText(int64_t seconds) {
   return fmt::format("{} d", seconds / 86400);
 }
 
+// How the ranks were laid out: what the training said of itself, or a topology of Cairn's.
+std::string MeshText(const Manifest& manifest) {
+  if (const auto mesh = manifest.state.find("mesh"); mesh != manifest.state.end() && mesh->is_string())
+    return mesh->get<std::string>();
+  return ToString(manifest.topology);
+}
+
 std::string PurgeText(double days) { return days < 0 ? "overdue" : fmt::format("{:.1f} d", days); }
 
 // "2%"; never 0 or 100 where it is not.
@@ -63,17 +71,26 @@ class Lister {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<RunListing> runs, ListRuns(FileSystem::Posix(), directory));
     CAIRN_ASSIGN_OR_RETURN(const AccessTimes times, AccessTimesAt(directory));
     for (const RunListing& run : runs) options_.json ? json_.push_back(ToJson(run, times)) : Print(run);
-    if (!Caveat(times).empty()) caveats_.insert(Caveat(times));
+    if (!Caveat(times).empty() && (times != AccessTimes::kRelative || AnyIsDueSoon(runs)))
+      caveats_.insert(Caveat(times));
     return OkStatus();
   }
 
   // Once, after all runs.
   void Finish() const {
     if (options_.json) return PrintJson(json_);
-    for (const std::string_view caveat : caveats_) fmt::print("{}\n", caveat);
+    for (const std::string_view caveat : caveats_) PrintProblem(fmt::format("note: {}", caveat));
   }
 
  private:
+  // So soon that a day more or less counts.
+  bool AnyIsDueSoon(const std::vector<RunListing>& runs) const {
+    constexpr double kSoonDays = 3;
+    return std::ranges::any_of(runs, [&](const RunListing& run) {
+      return std::ranges::any_of(run.steps, [&](const StepListing& step) { return Days(step) < kSoonDays; });
+    });
+  }
+
   double Days(const StepListing& step) const {
     return DaysUntilPurge(step.accessed_unix_seconds, now_, options_.purge_days);
   }
@@ -89,7 +106,11 @@ class Lister {
     PrintLine("{}", run.directory);
     TextTable table({"step", "state", "tokens", "topology", "weight", "master", "exp_avg", "exp_avg_sq",
                      "rng", "files", "age", "purge in"});
-    for (const StepListing& step : run.steps) table.Add(Row(step));
+    for (const StepListing& step : run.steps) {
+      table.Add(Row(step));
+      table.Paint(1, ToneOf(step));
+    }
+    table.DropEmptyColumns();
     table.Print();
     for (const StepListing& step : run.steps)
       if (!step.trouble.empty()) PrintLine("step {}: {}", step.step, step.trouble);
@@ -121,11 +142,19 @@ class Lister {
     return step.state;
   }
 
+  Tone ToneOf(const StepListing& step) const {
+    const std::string state = StateText(step);
+    if (state == "unhealthy" || state == "unreadable" || !step.trouble.empty()) return Tone::kBad;
+    if (state == "verified" || state == "archived" || state == "sealed") return Tone::kGood;
+    return state == "committed" ? Tone::kPlain : Tone::kNote;
+  }
+
   std::vector<std::string> Row(const StepListing& step) const {
     std::vector<std::string> row = {std::to_string(step.step), StateText(step)};
     if (step.manifest) {
-      row.push_back(std::to_string(IntField(step.manifest->state, "consumed_tokens")));
-      row.push_back(ToString(step.manifest->topology));
+      const int64_t tokens = IntField(step.manifest->state, "consumed_tokens");
+      row.push_back(tokens > 0 ? std::to_string(tokens) : "-");
+      row.push_back(MeshText(*step.manifest));
     } else {
       row.insert(row.end(), {"-", step.system.empty() ? "-" : step.system});
     }
@@ -163,6 +192,7 @@ class Lister {
       json["tokens"] = IntField(step.manifest->state, "consumed_tokens");
       if (!step.manifest->shards.empty()) json["shards"] = step.manifest->shards;
       json["topology"] = TopologyJson(step.manifest->topology);
+      json["mesh"] = MeshText(*step.manifest);
       for (const Role role : kColumns)
         json["bytes_by_role"][std::string(cairn::Name(role))] = BytesOf(step, role);
       for (const auto& [role, bytes] : step.role_bytes)

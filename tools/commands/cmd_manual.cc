@@ -9,8 +9,10 @@
 #include <memory>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
+#include "tools/cli/hints.h"
 #include "tools/commands/commands.h"
 #include "tools/manual/command_tree.h"
 #include "tools/manual/completion.h"
@@ -50,8 +52,12 @@ Result<const manual::Command*> FindCommand(const manual::Command& program,
     const auto next = std::find_if(below.begin(), below.end(), [&](const manual::Command& command) {
       return manual::LastWord(command) == word;
     });
-    if (next == below.end())
-      return InvalidArgument("{} has no verb '{}'; see {} --help", found->name, word, found->name);
+    if (next == below.end()) {
+      std::vector<std::string> verbs;
+      for (const manual::Command& command : below) verbs.push_back(manual::LastWord(command));
+      return InvalidArgument("{} has no verb '{}'{}", found->name, word,
+                             Hint(verbs, word, fmt::format("see {} --help", found->name)));
+    }
     found = &*next;
   }
   return found;
@@ -66,7 +72,7 @@ Page PageOf(const manual::Command& command, PageFormat format, const std::string
 Status WritePages(const manual::Command& command, PageFormat format, const std::string& version,
                   const std::string& directory) {
   FileSystem& fs = FileSystem::Posix();
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, directory));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, directory));
   for (const manual::Command* each : manual::AllCommands(command)) {
     const Page page = PageOf(*each, format, version);
     const std::string path = directory + "/" + page.file;

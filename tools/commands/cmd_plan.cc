@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/commands/commands.h"
@@ -34,7 +35,7 @@ Result<std::vector<std::string>> WriteScripts(const PlanOptions& options,
       return AlreadyExists("{} is there already; give another directory", paths.back());
   }
   if (options.dry_run) return paths;
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.sbatch));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.sbatch));
   JobOptions job{.samples = SamplesOf(options), .time = options.time_limit, .arguments = options.sbatch_args};
   for (size_t i = 0; i < plans.size(); ++i) {
     job.save_interval = plans[i].save_interval;

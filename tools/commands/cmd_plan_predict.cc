@@ -25,7 +25,6 @@ struct PredictOptions {
   std::string leave_out;  // a column: cross-validation instead
   TableFormat format = TableFormat::kTable;
   Program framework = Program::kMegatronDeepSpeed;
-  bool quiet = false;
 };
 
 constexpr char kUsualCluster[] = "a100-80";
@@ -40,8 +39,8 @@ void Print(const CsvTable& table, TableFormat format) {
   text.Print();
 }
 
-void PrintNotes(const PredictOptions& options, const std::vector<std::string>& notes) {
-  if (options.quiet) return;
+void PrintNotes(const std::vector<std::string>& notes) {
+  if (NotesAreQuiet()) return;
   for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
 }
 
@@ -101,7 +100,7 @@ Result<Known> KnownOf(const PredictOptions& options, const std::string& name, co
     if (const auto part = parts.find(name); part != parts.end()) {
       CAIRN_ASSIGN_OR_RETURN(RunRows runs,
                              ParseRunRows(part->second.table, true, cluster, {}, options.framework));
-      PrintNotes(options, runs.notes);
+      PrintNotes(runs.notes);
       known.rows = std::move(runs.rows);
       known.from = options.calibrate;
     }
@@ -124,8 +123,8 @@ Result<int> RunPredict(const PredictOptions& options) {
     CAIRN_ASSIGN_OR_RETURN(const Known known, KnownOf(options, name, cluster));
     CAIRN_ASSIGN_OR_RETURN(const RunRows asked,
                            ParseRunRows(part.table, false, cluster, known.rows, options.framework));
-    PrintNotes(options, asked.notes);
-    if (!options.quiet) PrintFit(name, known, options.framework);
+    PrintNotes(asked.notes);
+    if (!NotesAreQuiet()) PrintFit(name, known, options.framework);
     for (size_t i = 0; i < part.rows.size(); ++i)
       predictions[part.rows[i]] = PredictRow(asked.rows[i], cluster, known.calibration);
   }
@@ -143,7 +142,7 @@ Result<int> RunLeaveOut(const PredictOptions& options) {
   if (table.Column(options.leave_out) < 0)
     return InvalidArgument("{}: no column '{}' to leave groups out by", options.rows, options.leave_out);
   CAIRN_ASSIGN_OR_RETURN(const RunRows runs, ParseRunRows(table, true, cluster, {}, options.framework));
-  PrintNotes(options, runs.notes);
+  PrintNotes(runs.notes);
   std::vector<std::string> groups;
   for (const CsvTable::Row& row : table.rows) groups.push_back(table.Cell(row, options.leave_out));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<HeldOut> held, CrossValidate(runs.rows, groups, cluster));
@@ -188,7 +187,6 @@ void AddPlanPredict(CLI::App& plan, Verb& verb) {
                           {"md", TableFormat::kMarkdown}});
   predict->add_flag_callback(
       "--json", [options] { options->format = TableFormat::kJson; }, "the same as --format json");
-  predict->add_flag("--quiet", options->quiet, "do not report on stderr how rows were read");
   predict->footer(
       "Columns: hidden, tp, pp, mbs (blank: the fastest that fits), gbs, gpus or dp, layers or size_b (10^9 "
       "parameters);\n"

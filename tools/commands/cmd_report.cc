@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "ckpt/io/file_system.h"
+#include "ckpt/step/partial_dir.h"
 #include "tools/cli/choices.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -105,6 +106,7 @@ Status CheckTarget(const std::string& path) {
   if (path.empty()) return OkStatus();
   const Result<FileInfo> there = FileSystem::Posix().Stat(path);
   if (there.ok()) return AlreadyExists("{} is there already; remove it or give another name", path);
+  CAIRN_RETURN_IF_ERROR(CheckOutsideSteps(FileSystem::Posix(), path));
   return there.status().kind() == StatusKind::kNotFound ? OkStatus() : there.status();
 }
 

@@ -39,7 +39,7 @@ void AddReshapeCommand(CLI::App& app, Verb& verb) {
   CLI::App* reshape = app.add_subcommand("reshape", "rewrite a checkpoint for another TP, PP, DP and ZeRO");
   reshape
       ->add_option("SRC", arguments->source,
-                   "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
+                   "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or another system's checkpoint")
       ->required();
   reshape->add_option("DST", arguments->target, "run directory for the new step")->required();
   AddTopologyFlags(*reshape, arguments->flags.topology);

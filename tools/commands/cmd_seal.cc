@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
@@ -63,17 +64,29 @@ std::string SealProblemText(const Problem& problem) {
   return fmt::format("{}: {}", problem.file, problem.what);
 }
 
-// Waits while files are younger than `seconds`; in the end one may still be, of a writer that writes on.
+// Waits while files are younger than `seconds`; in the end one may still be, of a writer that writes on. If a
+// clock is wrong, the times say nothing, and the files must stay as they are for as long.
 void WaitUntilQuiet(FileSystem& fs, const ForeignStep& step, int64_t seconds) {
+  constexpr double kSilent = 1;  // seconds, of a short wait
   const Stopwatch waited;
-  const double most = 10.0 * static_cast<double>(seconds);
-  while (!seal_stop && waited.Seconds() < most) {
-    const auto files = ListStepFiles(fs, step.path);
+  const double least = static_cast<double>(seconds), most = 10 * least;
+  std::vector<StepFile> seen;
+  double changed = 0;
+  for (bool told = false; !seal_stop && waited.Seconds() < most; SleepUnlessStopped(0.2)) {
+    auto files = ListStepFiles(fs, step.path);
     if (!files.ok()) return;
-    int64_t newest = 0;
-    for (const StepFile& file : *files) newest = std::max(newest, file.modified_unix_seconds);
-    if (std::time(nullptr) - newest >= seconds) return;
-    SleepUnlessStopped(0.2);
+    if (*files != seen) changed = waited.Seconds();
+    seen = *std::move(files);
+    const int64_t now = std::time(nullptr);
+    const StepFile* const young = YoungFile(seen, now, seconds);
+    const StepFile* const ahead = FileOfTheFuture(seen, now, seconds);
+    if (!young && (!ahead || waited.Seconds() - changed >= least)) return;
+    if (told || waited.Seconds() < kSilent) continue;
+    told = true;
+    PrintProblem(fmt::format("note: {} {}; waiting for {} s without a change",
+                             JoinPath(step.path, young ? young->name : ahead->name),
+                             young ? "was written just now" : "has a time in the future, so a clock is wrong",
+                             seconds));
   }
 }
 
@@ -108,10 +121,7 @@ class SealVerb {
   }
 
   Status SealOne(const ForeignStep& step, bool strict) {
-    if (HasSeal(fs_, step.path) && !options_.again) {
-      TellSealed(step);
-      return OkStatus();
-    }
+    if (HasSeal(fs_, step.path) && !options_.again) return TellSealed(step);
     WaitUntilQuiet(fs_, step, options_.settle_seconds);
     return Seal(step, OptionsFor(strict));
   }
@@ -131,24 +141,27 @@ class SealVerb {
   }
 
   // A step that has a seal is looked at; where a file has another time, that file is read.
-  void TellSealed(const ForeignStep& step) {
+  Status TellSealed(const ForeignStep& step) {
     const auto seal = ReadSeal(fs_, step.path);
     ordered_json fact = {{"checkpoint", step.path}, {"state", "sealed already"}};
-    std::vector<Problem> problems;
+    SealReport report;
     if (seal.ok())
-      problems = CheckSeal(fs_, step.path, *seal, SealDepth::kTouched, options_.jobs).problems;
+      report = CheckSeal(fs_, step.path, *seal, SealDepth::kTouched, options_.jobs);
     else
-      problems = {{step.path, 0, "", seal.status().message()}};
-    if (!problems.empty()) {
+      report.Add(seal.status(), step.path);
+    if (!report.problems.empty()) {
       code_ = kExitCheckFailed;
       fact["state"] = "changed since sealed";
-      fact["problems"] = cairn::ToJson(problems);
-      for (const Problem& problem : problems) PrintProblem(SealProblemText(problem));
+      fact["problems"] = cairn::ToJson(report.problems);
+      for (const Problem& problem : report.problems) PrintProblem(SealProblemText(problem));
       PrintProblem(fmt::format("{}: changed since it was sealed; --again seals it as it is now", step.path));
+    } else if (!report.trouble.ok()) {
+      return report.trouble;
     } else if (!options_.json) {
       PrintLine("{}: sealed already, on {}", step.path, DateText(seal->sealed_unix_seconds));
     }
     list_.push_back(std::move(fact));
+    return OkStatus();
   }
 
   void Tell(const ForeignStep& step, const SealResult& result, double seconds) {
@@ -236,7 +249,7 @@ class SealVerb {
                            ListForeignSteps(fs_, options_.directories.front()));
     std::ranges::reverse(steps);
     for (const ForeignStep& step : steps) {
-      const std::string why = WhyNotWhole(step);
+      CAIRN_ASSIGN_OR_RETURN(const std::string why, WhyNotWhole(step));
       if (!why.empty()) {
         PrintProblem("passed over: " + why);
         continue;
@@ -256,9 +269,10 @@ class SealVerb {
   }
 
   // A file that was added takes nothing from what was sealed; it is told, and the step counts.
-  std::string WhyNotWhole(const ForeignStep& step) {
+  Result<std::string> WhyNotWhole(const ForeignStep& step) {
     if (!HasSeal(fs_, step.path)) return step.path + ": it has no seal";
     const auto seal = ReadSeal(fs_, step.path);
+    if (IsRefusal(seal.status())) return seal.status();
     if (!seal.ok()) return seal.status().message();
     if (!seal->problems.empty())
       return fmt::format("{}: sealed with --anyway, in spite of: {}", step.path, seal->problems.front());
@@ -269,7 +283,8 @@ class SealVerb {
         return SealProblemText(problem);
       PrintProblem("note: " + SealProblemText(problem));
     }
-    return {};
+    CAIRN_RETURN_IF_ERROR(report.trouble);
+    return std::string();
   }
 
   const SealVerbOptions& options_;

@@ -30,7 +30,7 @@ void AddStripCommand(CLI::App& app, Verb& verb) {
   CLI::App* strip = app.add_subcommand("strip", "publish the weights as fp16, bf16 or fp32");
   strip
       ->add_option("SRC", arguments->source,
-                   "a step, a run directory, STORE:RUN@STEP, or another system's checkpoint")
+                   "a step, RUN@STEP, a run directory, STORE:RUN@STEP, or another system's checkpoint")
       ->required();
   strip
       ->add_option("DST", arguments->target,

@@ -3,6 +3,8 @@
 // the verb. The look of a native step's files is taken before they are read, so that a change meanwhile is
 // noticed later. Of another system's checkpoint the bytes are checked as far as its files bring checksums.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -13,11 +15,13 @@
 #include "ckpt/base/canonical_path.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
+#include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
 #include "ckpt/run/run_health.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "convert/verbs/file_sums.h"
 #include "tools/archive/store/restore.h"
+#include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
@@ -148,8 +152,14 @@ class Verifier {
       Progress progress("verifying", BytesOf(fs, directory), !options_.json);
       report = CheckStep(fs, directory, checks_, [&](uint64_t done) { progress.Update(done); });
     }
-    Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "");
-    if (options_.record && manifest && !files.empty()) Record(fs, directory, *manifest, files, report.checks);
+    const std::vector<std::string> unlisted =
+        manifest ? NoteUnlisted(fs, directory, *manifest) : std::vector<std::string>();
+    Tell(directory, report, What(), checks_.values ? WhyUnhealthyAt(fs, directory) : "", unlisted);
+    // What was not looked at to the end has not passed.
+    if (!report.trouble.ok())
+      std::erase_if(report.checks, [](const cairn::Check& check) { return check.problems == 0; });
+    if (options_.record && manifest && !files.empty() && !report.checks.empty())
+      Record(fs, directory, *manifest, files, report.checks);
   }
 
   // Another system's, that has a seal: every byte is the one that was sealed.
@@ -218,7 +228,7 @@ class Verifier {
       VerifyReport of_values = CheckValues(opened.source(), checks_.max_memory,
                                            [&](uint64_t done) { progress.Update(sums.bytes + done); });
       report.bytes_checked += of_values.bytes_checked;
-      std::ranges::move(of_values.problems, std::back_inserter(report.problems));
+      report.Join(std::move(of_values));
     }
     Tell(path, report,
          fmt::format("structure{}{}", sums.empty() ? "" : ", every byte by its checksum",
@@ -241,24 +251,51 @@ class Verifier {
     return {};
   }
 
+  // The step is whole in spite of them, so they do not fail the check; but nothing deletes it.
+  static std::vector<std::string> NoteUnlisted(FileSystem& fs, const std::string& directory,
+                                               const Manifest& manifest) {
+    constexpr size_t kNamed = 3;
+    const Result<std::vector<std::string>> found = UnlistedFiles(fs, directory, manifest);
+    if (!found.ok() || found->empty()) return {};
+    const size_t named = std::min(found->size(), kNamed);
+    PrintProblem(fmt::format(
+        "note: {} holds what its manifest does not list: {}{}; retention keeps the step until that is moved "
+        "away",
+        directory, fmt::join(found->begin(), found->begin() + static_cast<std::ptrdiff_t>(named), ", "),
+        found->size() > named ? fmt::format(" and {} more", found->size() - named) : ""));
+    return *found;
+  }
+
   void Tell(const std::string& checkpoint, const VerifyReport& report, const std::string& what,
-            const std::string& unhealthy = {}) {
-    if (!report.problems.empty() || !unhealthy.empty()) code_ = kExitCheckFailed;
+            const std::string& unhealthy = {}, const std::vector<std::string>& unlisted = {}) {
+    if (!report.problems.empty() || !unhealthy.empty())
+      code_ = kExitCheckFailed;  // whatever else could not be looked at
+    else if (!report.trouble.ok() && code_ == kExitDone)
+      code_ = kExitTrouble;
     if (options_.json) {
       list_.push_back({{"checkpoint", checkpoint},
-                       {"ok", report.problems.empty() && unhealthy.empty()},
+                       {"ok", report.good() && unhealthy.empty()},
                        {"unhealthy", unhealthy},
                        {"bytes_checked", report.bytes_checked},
+                       {"unlisted", unlisted},
+                       {"trouble", report.trouble.message()},
                        {"problems", ToJson(report.problems)}});
+      if (!report.trouble.ok()) PrintTrouble(checkpoint, report.trouble);
       return;
     }
-    for (const Problem& problem : report.problems) PrintLine("{}", ToString(problem));
-    if (!unhealthy.empty()) PrintLine("{}: unhealthy: {}", checkpoint, unhealthy);
-    if (report.problems.empty() && unhealthy.empty())
-      PrintLine("{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked), what);
+    for (const Problem& problem : report.problems) PrintLineIn(Tone::kBad, "{}", ToString(problem));
+    if (!unhealthy.empty()) PrintLineIn(Tone::kBad, "{}: unhealthy: {}", checkpoint, unhealthy);
+    if (report.good() && unhealthy.empty())
+      PrintLineIn(Tone::kGood, "{}: good, {} checked ({})", checkpoint, HumanBytes(report.bytes_checked),
+                  what);
     else if (!report.problems.empty())
       PrintLine("{}: {} problem{}", checkpoint, report.problems.size(),
                 report.problems.size() == 1 ? "" : "s");
+    if (!report.trouble.ok()) PrintTrouble(checkpoint, report.trouble);
+  }
+
+  static void PrintTrouble(const std::string& checkpoint, const Status& trouble) {
+    PrintProblem(fmt::format("{}: could not be checked to the end: {}", checkpoint, trouble.message()));
   }
 
   // What the checks will read; 0 where the step does not open.
@@ -354,7 +391,8 @@ Result<int> RunVerify(const VerifyOptions& options) {
     verifier.Check(*view, view->root());
     return verifier.Finish();
   }
-  for (const std::string& path : CheckpointsAt(fs, options.checkpoint, options.all))
+  CAIRN_ASSIGN_OR_RETURN(const std::string checkpoint, StepPath(fs, options.checkpoint));
+  for (const std::string& path : CheckpointsAt(fs, checkpoint, options.all))
     CAIRN_RETURN_IF_ERROR(verifier.CheckAny(fs, path));
   return verifier.Finish();
 }
@@ -365,8 +403,9 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
   const auto options = std::make_shared<VerifyOptions>();
   CLI::App* verify = app.add_subcommand("verify", "check a checkpoint: structure, every byte, values");
   verify
-      ->add_option("CKPT", options->checkpoint,
-                   "a step, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
+      ->add_option(
+          "CKPT", options->checkpoint,
+          "a step, RUN@STEP, a run directory (its newest step), STORE:RUN@STEP, or a foreign checkpoint")
       ->required();
   verify->add_option("B", options->loss.b, "with --loss: what CKPT is compared with");
   verify
@@ -408,7 +447,9 @@ void AddVerifyCommand(CLI::App& app, Verb& verb) {
       "Default: --structure --hash; for a foreign checkpoint all three, as far as its files have checksums\n"
       "(SHA256SUMS of a release, the CRC-32 of torch.save's records). Of a sealed directory (cairn seal) "
       "every\n"
-      "byte against the seal. Each problem names its file, byte offset and tensor.\n\n" +
+      "byte against the seal. Each problem names its file, byte offset and tensor. A file in a step that "
+      "its\n"
+      "manifest does not list is a note.\n\n" +
       HelpFooter("cairn verify runs/gpt --values", "something is wrong with the checkpoint"));
   verify->callback([options, &verb] { verb = [options] { return RunVerify(*options); }; });
 }

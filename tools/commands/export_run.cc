@@ -9,6 +9,7 @@
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/stop_signals.h"
 #include "tools/cli/writer_flags.h"
 #include "tools/commands/account_text.h"
 
@@ -36,9 +37,9 @@ void Print(const CheckpointSource& source, const TargetFormat& format, const Top
   fmt::print("{} ({})\n-> {} ({}, {})\n", source.name(), ToString(source.manifest().topology), result.path,
              format.name, ToString(topology));
   PrintAccount(source);
-  fmt::print("{} tensors, {} in {} files, {} ({}/s), peak memory {}\n", result.tensors, HumanBytes(written),
-             result.files, HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
-             HumanBytes(PeakMemoryBytes()));
+  fmt::print("{}, {} in {}, {} ({}/s), peak memory {}\n", Counted(result.tensors, "tensor"),
+             HumanBytes(written), Counted(result.files, "file"), HumanSeconds(seconds),
+             HumanBytes(written / std::max(seconds, 1e-9)), HumanBytes(PeakMemoryBytes()));
   fmt::print("read back and equal: source fingerprint {}\n", ToHex(result.source_fingerprint));
 }
 
@@ -58,6 +59,7 @@ Result<int> RunExport(CheckpointSource& source, const TargetFormat& format, cons
     return kExitDone;
   }
   AllowManyFiles();
+  RemoveOutputsAtSignals();
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as reshape_run.cc does: freed buffers go back to the system
   const Stopwatch watch;
   Result<ExportResult> result = [&] {

@@ -43,7 +43,7 @@ void Print(const ReshapeFlags& flags, const CheckpointSource& source, const Topo
   fmt::print("{} ({})\n-> {} ({})\n", source.name(), ToString(source.manifest().topology), result.directory,
              ToString(target));
   PrintAccount(source);
-  fmt::print("{} in {} files, {} ({}/s), peak memory {}\n", HumanBytes(written), result.files,
+  fmt::print("{} in {}, {} ({}/s), peak memory {}\n", HumanBytes(written), Counted(result.files, "file"),
              HumanSeconds(seconds), HumanBytes(written / std::max(seconds, 1e-9)),
              HumanBytes(PeakMemoryBytes()));
   if (result.bytes_resumed > 0)
@@ -73,8 +73,8 @@ Result<int> RunVirtually(CheckpointSource& source, const std::string& target, co
   CAIRN_ASSIGN_OR_RETURN(const VirtualResult result,
                          ReshapeVirtually(FileSystem::Posix(), *step, target, options));
   if (!result.held.ok())
-    fmt::print(stderr, "cairn: warning: nothing keeps {} from being pruned: {}\n", result.shards,
-               result.held.message());
+    PrintProblem(
+        fmt::format("warning: nothing keeps {} from being pruned: {}", result.shards, result.held.message()));
   if (flags.json) {
     PrintJson({{"source", source.name()},
                {"target", result.directory},

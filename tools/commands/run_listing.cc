@@ -9,6 +9,7 @@
 #include <map>
 
 #include "ckpt/base/canonical_path.h"
+#include "ckpt/base/posix_error.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/tar/record.h"
@@ -50,7 +51,7 @@ void AddShardTimes(FileSystem& fs, const StepReader& reader, StepListing& step) 
 void ReadCatalog(FileSystem& fs, StepListing& step) {
   const auto reader = StepReader::Open(fs, step.directory);
   if (!reader.ok()) {
-    step.state = "damaged";
+    step.state = IsRefusal(reader.status()) ? "unreadable" : "damaged";
     step.trouble = reader.status().message();
     return;
   }

@@ -17,6 +17,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/stop_signals.h"
 #include "tools/cli/writer_flags.h"
 #include "tools/commands/account_text.h"
 #include "tools/commands/step_tokenizer.h"
@@ -123,16 +124,17 @@ std::string TypeName(const StripOptions& options) {
 void PrintStripText(const CheckpointSource& source, const StripOptions& options, const StripResult& result,
                     double seconds) {
   if (!result.overflowed)
-    fmt::print("{} -> {}: {} tensors, {} in {} files, {}, peak memory {}\n", source.name(), result.path,
-               result.tensors.size(), HumanBytes(static_cast<double>(result.bytes_written)), result.files,
+    fmt::print("{} -> {}: {}, {} in {}, {}, peak memory {}\n", source.name(), result.path,
+               Counted(result.tensors.size(), "tensor"),
+               HumanBytes(static_cast<double>(result.bytes_written)), Counted(result.files, "file"),
                HumanSeconds(seconds), HumanBytes(static_cast<double>(PeakMemoryBytes())));
   PrintAccount(source);
   if (const auto alone = NamesOfStatesAlone(source.catalog()); !alone.empty())
-    PrintLine("left out: the optimizer's states of {} tensors that have no weight of that name, as {}",
-              alone.size(), *alone.begin());
+    PrintLine("left out: the optimizer's states of {} without a weight of that name, as {}",
+              Counted(alone.size(), "tensor"), *alone.begin());
   if (const auto names = TrainingTensors(source); !names.empty())
-    PrintLine("left out: {} tensors of the training that are none of a model or an optimizer: {}",
-              names.size(), SomeOf(names));
+    PrintLine("left out: {} of the training, not of a model or an optimizer: {}",
+              Counted(names.size(), "tensor"), SomeOf(names));
   const CastCounts total = TotalOf(result);
   if (options.dtype) {
     fmt::print("{} elements to {}: {} overflowed, {} subnormal, {} became zero, {} NaN or infinite before\n",
@@ -235,6 +237,7 @@ Result<int> RunStrip(FileSystem& fs, CheckpointSource& source, const std::string
   (options.format == StripFormat::kNative ? options.writer.beside : options.copies) = std::move(tokenizer);
   CAIRN_ASSIGN_OR_RETURN(const StripCost cost, EstimateStrip(source, options));
   if (flags.dry_run) return DryRun(source, target, options, cost, flags.json);
+  RemoveOutputsAtSignals();
   const Stopwatch watch;
   Result<StripResult> result = [&] {
     Progress progress("writing weights", cost.moved_bytes, !flags.json);

@@ -1,6 +1,7 @@
 #include "tools/seal/foreign_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -139,15 +140,28 @@ Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::str
   return ListRunSteps(fs, directory);
 }
 
+const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds) {
+  const auto found = std::ranges::find_if(
+      files, [&](const StepFile& file) { return file.modified_unix_seconds >= now + quiet_seconds; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+const StepFile* YoungFile(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds) {
+  const auto found = std::ranges::find_if(files, [&](const StepFile& file) {
+    return std::abs(now - file.modified_unix_seconds) < quiet_seconds;
+  });
+  return found == files.end() ? nullptr : &*found;
+}
+
 std::string WhyUnfinished(FileSystem& fs, const ForeignStep& step, const std::vector<StepFile>& files,
                           bool strict, int64_t now, int64_t quiet_seconds) {
   std::string why = WhyFilesSayNo(step, files);
   if (why.empty()) why = WhyTrackerSaysNo(fs, step, files, strict);
   if (!why.empty() || quiet_seconds <= 0) return why;
-  for (const StepFile& file : files)
-    if (now - file.modified_unix_seconds < quiet_seconds)
-      return fmt::format("{} was written less than {} s ago", JoinPath(step.path, file.name), quiet_seconds);
-  return {};
+  const StepFile* const young = YoungFile(files, now, quiet_seconds);
+  return young ? fmt::format("{} was written less than {} s ago", JoinPath(step.path, young->name),
+                             quiet_seconds)
+               : "";
 }
 
 }  // namespace cairn

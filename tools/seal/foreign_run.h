@@ -33,6 +33,11 @@ std::vector<ForeignStep> ListRunSteps(FileSystem& fs, const std::string& directo
 // run of Cairn; NotFound.
 Result<std::vector<ForeignStep>> ListForeignSteps(FileSystem& fs, const std::string& directory);
 
+// A file that is younger than `quiet_seconds` at `now`; null: there is none. One further in the future than
+// that is none: it says that a clock is wrong, and not when it was written.
+const StepFile* YoungFile(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
+const StepFile* FileOfTheFuture(const std::vector<StepFile>& files, int64_t now, int64_t quiet_seconds);
+
 // Why the writer of a step is not done; empty where nothing says so. `strict`: a run's tracker must name the
 // step or a later one (of a step that was copied alone there is none). Files that are younger than
 // `quiet_seconds` at `now` count as being written; 0: none does.

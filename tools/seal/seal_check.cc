@@ -17,12 +17,11 @@ struct SealLook {
 SealLook LookAtSealed(FileSystem& fs, const std::string& directory, const Seal& seal, SealDepth depth) {
   SealLook look;
   const auto problem = [&](const std::string& name, std::string what) {
-    look.report.problems.push_back(
-        {name.empty() ? directory : JoinPath(directory, name), 0, "", std::move(what)});
+    look.report.problems.push_back({JoinPath(directory, name), 0, "", std::move(what)});
   };
   const auto files = ListStepFiles(fs, directory);
   if (!files.ok()) {
-    problem("", files.status().message());
+    look.report.Add(files.status(), directory);
     return look;
   }
   std::map<std::string, const StepFile*> there;
@@ -63,7 +62,7 @@ SealReport CheckSeal(FileSystem& fs, const std::string& directory, const Seal& s
     const std::string path = JoinPath(directory, to_read[i].name);
     look.report.bytes_checked += to_read[i].bytes;
     if (!read[i].status.ok())
-      look.report.problems.push_back({path, 0, "", read[i].status.message()});
+      look.report.Add(read[i].status, path);
     else if (read[i].digest != look.to_read[i]->digest)
       look.report.problems.push_back({path, 0, "", "its bytes are not those that were sealed"});
   }

@@ -62,7 +62,7 @@ Status HeldRuns::Hold(FileSystem& fs, const std::string& run_dir, std::chrono::s
     if (held->second.lock.CheckPlace().ok()) return OkStatus();
     runs_.erase(held);  // removed or moved away between two saves: what is made now is another run
   }
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, run_dir));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, run_dir));
   const auto deadline = std::chrono::steady_clock::now() + patience;
   Result<RunLock> lock = RunLock::Take(run_dir);
   while (lock.status().kind() == StatusKind::kAlreadyExists && std::chrono::steady_clock::now() < deadline) {

@@ -6,6 +6,7 @@
 #include "convert/formats/hugging_face/config_source.h"
 #include "convert/formats/megatron/megatron_lm.h"
 #include "tools/archive/store/restore.h"
+#include "tools/archive/store/source.h"
 #include "tools/archive/store/store.h"
 #include "tools/cli/output.h"
 
@@ -58,9 +59,10 @@ Result<OpenedSource> OpenArchived(const MemberName& name, const std::string& arg
   return opened;
 }
 
-Result<OpenedSource> OpenAsItIs(const std::string& argument, const OpenOptions& options) {
-  const MemberName name = SplitMemberName(FileSystem::Posix(), argument);
-  if (!name.selector.empty()) return OpenArchived(name, argument, options);
+Result<OpenedSource> OpenAsItIs(const std::string& given, const OpenOptions& options) {
+  const MemberName name = SplitMemberName(FileSystem::Posix(), given);
+  if (!name.selector.empty()) return OpenArchived(name, given, options);
+  CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(FileSystem::Posix(), given));
   OpenedSource opened;
   if (options.format != "native" && (!options.format.empty() || IsForeign(argument))) {
     CAIRN_ASSIGN_OR_RETURN(opened.foreign, OpenForeign(FileSystem::Posix(), argument, options));
@@ -80,8 +82,8 @@ Result<OpenedStep> OpenCkpt(const std::string& argument) {
     return OpenStep(std::move(member), argument);
   }
   OpenedStep opened;
-  CAIRN_ASSIGN_OR_RETURN(opened.reader,
-                         OpenCheckpoint(fs, IterationSavedByCairn(fs, argument), PrintPassedOver));
+  CAIRN_ASSIGN_OR_RETURN(const std::string path, StepPath(fs, argument));
+  CAIRN_ASSIGN_OR_RETURN(opened.reader, OpenCheckpoint(fs, IterationSavedByCairn(fs, path), PrintPassedOver));
   return opened;
 }
 

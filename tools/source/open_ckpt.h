@@ -1,6 +1,6 @@
-// A CKPT argument, opened: a step directory, a run directory (its newest step that opens; of a run that
-// cairn.megatron saved, the step in the iteration that its tracker names), STORE:RUN@STEP, or another
-// system's checkpoint.
+// A CKPT argument, opened: a step directory or RUN@STEP, a run directory (its newest step that opens; of a
+// run that cairn.megatron saved, the step in the iteration that its tracker names), STORE:RUN@STEP, or
+// another system's checkpoint.
 #pragma once
 
 #include <memory>

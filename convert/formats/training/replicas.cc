@@ -230,8 +230,8 @@ Result<std::unique_ptr<ForeignSource>> OpenWithReplicas(FileSystem& fs, const st
     const std::string what = fmt::format("{} copies on several ranks differ, most {} by {:.3g}",
                                          differing.replicas.size(), differing.worst, differing.distance);
     if (how == Replicas::kStrict)
-      return Corrupt("{}: {}; --replicas mean averages them, --replicas first takes the first rank's:\n  {}",
-                     directory, what, fmt::join(differing.each, "\n  "));
+      return Corrupt("{}: {}: {}; --replicas mean averages them, --replicas first takes the first rank's",
+                     directory, what, fmt::join(differing.each, "; "));
     manifest.history.push_back(what + (how == Replicas::kMean ? "; averaged" : "; the first was taken"));
   }
   if (how == Replicas::kMean && !differing.replicas.empty())

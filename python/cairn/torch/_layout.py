@@ -14,11 +14,11 @@ from torch.distributed.checkpoint.planner import SavePlanner, TensorWriteData, W
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from cairn.torch import _private
+from cairn.torch import _job, _private
 from cairn.torch._device import with_memory
 from cairn.torch._dtypes import NAME_OF
 from cairn.torch._objects import encode, encode_key, encode_tensor, is_unicode
-from cairn.torch._ownership import Ownership
+from cairn.torch._ownership import Ownership, mesh_text
 
 MAX_VALUE_BYTES = 1 << 30  # of all objects; the helper has the same limit for those of all ranks
 _MAX_NAME = 65535  # bytes
@@ -32,13 +32,14 @@ GROUPS = 16  # of a layout at most: each is a file of a save
 class Layout:
     """tensors: as the request "plan" has them. names: of all objects. small: those of them that are tensors, described alike.
     sources: (FQN, local tensor) of all pieces, in their order. groups: what else there is, by the first component of its name (by
-    its CRC-32, where there are many): ranks with an equal group share its bytes."""
+    its CRC-32, where there are many): ranks with an equal group share its bytes. mesh: see mesh_text."""
 
     tensors: list = dataclasses.field(default_factory=list)
     names: list = dataclasses.field(default_factory=list)
     small: list = dataclasses.field(default_factory=list)
     sources: list = dataclasses.field(default_factory=list)
     groups: dict = dataclasses.field(default_factory=dict)
+    mesh: str = ""
 
     def objects(self) -> tuple[dict, bytes]:
         """(as in "write", the tail of that message)"""
@@ -93,6 +94,7 @@ class Recipe:
         self._names = [item.index.fqn for item, _, _ in self._others]
         self._small = [_described(item.index.fqn, item.tensor_data, path) for item, path, _ in self._others if item.tensor_data is not None]
         self._written.sort(key=lambda item: numbers[item.index.fqn])
+        self._mesh = mesh_text(planner.state_dict.values(), _job.rank_and_world()[1])
 
     def _add_tensor(
         self, item: WriteItem, data: TensorWriteData, path: list, planner: Any, numbers: dict, ownership: Optional[Ownership]
@@ -107,7 +109,7 @@ class Recipe:
 
     def layout(self, planner: Any, warn: bool = True) -> Layout:
         """Of the state dict that the planner has now. warn: of what becomes a pickle."""
-        layout = Layout(self._tensors, self._names, self._small)
+        layout = Layout(self._tensors, self._names, self._small, mesh=self._mesh)
         layout.sources = [(item.index.fqn, with_memory(item.index.fqn, planner.resolve_data(item)).detach()) for item in self._written]
         pickles: dict = {}
         for item, path, group in self._others:

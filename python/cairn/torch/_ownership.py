@@ -71,6 +71,17 @@ def _widened_by_mesh(ranks: Iterable[int], mesh: DeviceMesh) -> list[int]:
     return widened(ranks, root.mesh, mesh.mesh.flatten().tolist(), [name in PIPELINE for name in names])
 
 
+def mesh_text(values: Iterable[Any], world: int) -> str:
+    """How the job's ranks are laid out, for people: "dp_shard=2 tp=2", by the largest mesh that DTensors among the values have."""
+    meshes = {id(value.device_mesh): value.device_mesh for value in values if isinstance(value, DTensor)}
+    root = max(map(_private.root_mesh, meshes.values()), key=lambda root: (root.mesh.numel(), root.mesh.dim()), default=None)
+    ranks = f"{world} rank" + ("s" if world > 1 else "")
+    if root is None or not root.mesh_dim_names:
+        return ranks
+    text = " ".join(f"{name}={size}" for name, size in zip(root.mesh_dim_names, root.mesh.shape))
+    return text if root.mesh.numel() == world else f"{text}, {ranks}"
+
+
 def _dimension(placement: Any) -> int:
     """Of the tensor, that it shards; -1 where it shards none."""
     return getattr(placement, "dim", -1)

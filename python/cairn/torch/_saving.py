@@ -68,8 +68,9 @@ class Options:
         """The deadline, as clocks take it."""
         return math.ceil(min(self.deadline, _MAX_SECONDS))
 
-    def for_helper(self) -> dict:
-        return {"compress": self.compress, "model": self.model, "state": self.state, "keep_last": operator.index(self.keep_last)}
+    def for_helper(self, mesh: str) -> dict:
+        state = {"mesh": mesh, **self.state} if mesh else self.state
+        return {"compress": self.compress, "model": self.model, "state": state, "keep_last": operator.index(self.keep_last)}
 
 
 def whole(name: str, value: Any, what: str) -> int:
@@ -235,7 +236,7 @@ class Save:
             plan=staged.segment.plan,
             tail=tail,
             objects=objects,
-            options=self._options.for_helper(),
+            options=self._options.for_helper(staged.layout.mesh),
         )
         saved.add_done_callback(lambda done: self._finish(done, handle, staged))
 

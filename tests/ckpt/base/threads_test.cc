@@ -5,6 +5,7 @@
 #include <atomic>
 #include <new>
 
+#include "ckpt/base/worker_pool.h"
 #include "ckpt/io/file_system.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
@@ -45,6 +46,19 @@ TEST(Threads, AQueueTransfersWhereThereAreNone) {
   queue->Read(**file, 0, std::as_writable_bytes(std::span(read)), 8);
   EXPECT_TRUE(queue->Wait().status.ok());
   EXPECT_EQ(read, text);
+}
+
+// They used to end the process.
+TEST(Threads, ExceptionsOfWorkReachWhoWaitsForIt) {
+  std::atomic<int> runs = 0;
+  const auto fails = [&] {
+    if (++runs == 2) throw std::bad_alloc();
+  };
+  EXPECT_THROW(RunOnThreads(3, fails), std::bad_alloc);
+  EXPECT_EQ(runs, 3);
+  WorkerPool pool(2);
+  ASSERT_TRUE(pool.Push([](size_t) -> Status { throw std::bad_alloc(); }).ok());
+  EXPECT_NE(pool.Finish().message().find("out of memory"), std::string::npos);
 }
 
 TEST(Threads, AnExceptionSaysWhichLimitToRaise) {

@@ -12,6 +12,7 @@
 #include "tests/support/make_step.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wrapped_file_system.h"
 
 namespace cairn {
 namespace {
@@ -90,6 +91,33 @@ TEST_F(StepTest, AnUndamagedStepVerifies) {
   EXPECT_TRUE(report.problems.empty()) << ToString(report.problems[0]);
   EXPECT_EQ(report.bytes_checked, (*step)->manifest().bytes());
   EXPECT_TRUE(VerifyStructure(**step).problems.empty());
+}
+
+// Opens no shard.
+class ClosedFileSystem final : public WrappedFileSystem {
+ public:
+  ClosedFileSystem() : WrappedFileSystem(FileSystem::Posix()) {}
+
+ private:
+  Status Do(const FsCall& call, const std::function<Status()>& run) override {
+    const bool closed = call.kind == FsCall::Kind::kOpenForRead && call.path.ends_with(".h5") &&
+                        !call.path.ends_with(kIndexName);
+    return closed ? IoError("open {}: Too many open files", call.path) : run();
+  }
+};
+
+TEST_F(StepTest, WhatTheSystemRefusesToOpenIsNotDamaged) {
+  ClosedFileSystem closed;
+  const auto step = StepReader::Open(closed, StepPath());
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  const VerifyReport report = VerifyHash(closed, **step);
+  EXPECT_TRUE(report.problems.empty());
+  EXPECT_FALSE(report.good());
+  EXPECT_EQ(report.status().kind(), StatusKind::kIoError);
+  std::filesystem::remove(JoinPath(StepPath(), ShardName(0)));  // missing is another thing
+  const VerifyReport missing = VerifyHash(fs_, **step);
+  EXPECT_EQ(missing.problems.size(), 1u);
+  EXPECT_TRUE(missing.trouble.ok());
 }
 
 // In memory files are written through the page cache, on a disk past it.

@@ -220,12 +220,9 @@ Status RestoreTree(FileSystem& fs, TarFileSystem& view, const ArchiveRecord& rec
   uint64_t bytes = 0;
   for (const ArchivedFile& file : record.files) bytes += file.bytes;
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, bytes));
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
-                         PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
   CAIRN_RETURN_IF_ERROR(TreeRestorer(fs, view, record, partial.path(), options, progress).Restore());
-  CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
-  partial.Keep();
-  return fs.SyncDir(ParentDir(target));
+  return partial.Publish();
 }
 
 // The whole member, by its headers: they must say what its record does. `record`: null where it has none.
@@ -265,13 +262,10 @@ Status RestoreTar(const MemberRef& member, const std::string& destination, const
     return Corrupt("{}: holds another manifest than the ledger says", view->root());
   CAIRN_RETURN_IF_ERROR(CheckDestination(fs, target, *step));
   CAIRN_RETURN_IF_ERROR(CheckFreeSpace(fs, target, step->manifest().bytes()));
-  CAIRN_ASSIGN_OR_RETURN(PartialDir partial,
-                         PartialDir::Make(fs, fmt::format("{}.partial-{}", target.string(), NewNonce())));
+  CAIRN_ASSIGN_OR_RETURN(PartialDir partial, PartialDir::MakeFor(fs, target));
   CAIRN_RETURN_IF_ERROR(Extract(fs, *view, *step, partial.path(), progress));
   CAIRN_RETURN_IF_ERROR(VerifyRestored(fs, partial.path(), step->manifest().bytes(), progress));
-  CAIRN_RETURN_IF_ERROR(fs.Rename(partial.path(), target));
-  partial.Keep();
-  return fs.SyncDir(ParentDir(target));
+  return partial.Publish();
 }
 
 }  // namespace cairn

@@ -75,15 +75,15 @@ Result<size_t> RestoreTensors(FileSystem& fs, CheckpointSource& step, const std:
   target.containers.push_back({.layout = std::move(layout)});
   PlaceContainers(target);
   const size_t tensors = target.tensors.size();
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, ParentDir(destination)));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, ParentDir(destination)));
   // A directory of one file, out of which the file is taken.
-  const std::string partial = fmt::format("{}.partial-{}", destination, NewNonce());
+  CAIRN_ASSIGN_OR_RETURN(const PartialDir partial, PartialDir::MakeFor(fs, destination));
+  const std::string directory = JoinPath(partial.path(), "weights");
   const auto written =
-      WriteForeign(fs, step, std::move(target), partial,
+      WriteForeign(fs, step, std::move(target), directory,
                    {.reader = "safetensors", .stream = {.advance = Accumulated(progress)}, .writer = {}});
   if (!written.ok()) return written.status();
-  const PartialDir directory = PartialDir::Adopt(fs, partial);
-  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(partial, "model.safetensors"), destination));
+  CAIRN_RETURN_IF_ERROR(fs.Rename(JoinPath(directory, "model.safetensors"), destination));
   CAIRN_RETURN_IF_ERROR(fs.SyncDir(ParentDir(destination)));
   return tensors;
 }

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/deletion.h"
@@ -41,7 +43,32 @@ bool LooksLikeRun(const std::vector<std::string>& names) {
   });
 }
 
-Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSource>& sources) {
+// The steps of any system in a run directory, by number.
+std::map<int64_t, std::string> StepsIn(FileSystem& fs, const std::string& run_dir) {
+  std::map<int64_t, std::string> steps;
+  const Result<std::vector<std::string>> names = fs.List(run_dir);
+  for (size_t i = 0; names.ok() && i < names->size(); ++i) {
+    const std::string& name = (*names)[i];
+    const std::optional<int64_t> native = ParseStepDirName(name),
+                                 step = native ? native : ForeignStepOf(name);
+    if (step && (native || !steps.contains(*step))) steps[*step] = JoinPath(run_dir, name);
+  }
+  return steps;
+}
+
+// "steps 4, 8, 12": the newest of many.
+std::string ListOfSteps(const std::map<int64_t, std::string>& steps) {
+  constexpr size_t kListed = 10;
+  std::string list;
+  size_t left = steps.size();
+  for (const auto& [step, path] : steps)
+    if (left-- <= kListed) list += fmt::format("{}{}", list.empty() ? "" : ", ", step);
+  return fmt::format("step{} {}{}", steps.size() == 1 ? "" : "s", steps.size() > kListed ? "..., " : "",
+                     list);
+}
+
+Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSource>& sources) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string argument, StepPath(fs, given));
   CAIRN_ASSIGN_OR_RETURN(const FileInfo info, fs.Stat(argument));
   if (!info.is_directory()) return NotSupported("{} is a file; give the directory that it is in", argument);
   if (fs.Stat(JoinPath(argument, kManifestName)).ok()) {
@@ -73,6 +100,22 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
 }
 
 }  // namespace
+
+Result<std::string> StepPath(FileSystem& fs, const std::string& argument) {
+  if (fs.Stat(argument).ok()) return argument;
+  if (const size_t at = argument.rfind('@'); at != argument.npos && at > 0) {
+    const std::string run_dir = argument.substr(0, at);
+    const std::optional<int64_t> step = ParseStepNumber(std::string_view(argument).substr(at + 1));
+    if (const auto steps = StepsIn(fs, run_dir); step && !steps.empty()) {
+      if (const auto found = steps.find(*step); found != steps.end()) return found->second;
+      return NotFound("{}: no step {} in it; there are {}", run_dir, *step, ListOfSteps(steps));
+    }
+  }
+  const std::string parent = stdfs::path(argument).parent_path().string();
+  if (const auto steps = StepsIn(fs, parent.empty() ? "." : parent); !parent.empty() && !steps.empty())
+    return NotFound("{}: there is no such step; {} has {}", argument, parent, ListOfSteps(steps));
+  return argument;
+}
 
 Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments) {
   std::vector<ArchiveSource> sources;

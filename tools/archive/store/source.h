@@ -19,9 +19,13 @@ struct ArchiveSource {
   Links links = Links::kRefuse;  // of a tree
 };
 
-// What the arguments mean: a step itself, all committed steps of a run directory; of other systems the
-// directories that carry a step's number (global_step2, iter_0000100, checkpoint-500), or the directory as it
-// is. Errors: NotFound naming the argument.
+// The path of the step that RUN@STEP names; of any other argument itself. Errors: NotFound with the steps
+// that there are, for a step that is not there.
+Result<std::string> StepPath(FileSystem& fs, const std::string& argument);
+
+// What the arguments mean: a step itself (RUN@STEP, too), all committed steps of a run directory; of other
+// systems the directories that carry a step's number (global_step2, iter_0000100, checkpoint-500), or the
+// directory as it is. Errors: NotFound naming the argument.
 Result<std::vector<ArchiveSource>> ExpandSources(FileSystem& fs, const std::vector<std::string>& arguments);
 
 // The record that `step` would get, without the size of the tar and the digests of the files.

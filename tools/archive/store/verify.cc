@@ -64,7 +64,7 @@ VerifyReport VerifyTree(TarFileSystem& view, const std::string& root, const Arch
       }));
       return sha.FinishHex() == file.sha256 ? OkStatus() : Corrupt("does not match its SHA-256");
     }();
-    if (!status.ok()) report.problems.push_back({path, 0, "", status.message()});
+    if (!status.ok()) report.Add(status, path);
   }
   return report;
 }
@@ -112,9 +112,7 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
                        const ByteProgress& progress) {
   const std::string& path = place.root;
   VerifyReport report;
-  const auto problem = [&](const Status& status) {
-    report.problems.push_back({path, 0, "", status.message()});
-  };
+  const auto problem = [&](const Status& status) { report.Add(status, path); };
   const auto view = TarFileSystem::Open(fs, place, /*past_cache=*/true);
   if (!view.ok()) {
     problem(view.status());
@@ -133,7 +131,7 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
       return report;
     }
     report = VerifyHash(**view, **step, progress, kVerifyJobs);
-    for (Problem& found : VerifyStructure(**step).problems) report.problems.push_back(std::move(found));
+    report.Join(VerifyStructure(**step));
     if (record != nullptr && ToHex(DigestOf(EncodeManifest((*step)->manifest()))) != record->manifest_digest)
       problem(Corrupt("holds another manifest than the ledger says"));
   }
@@ -144,15 +142,18 @@ VerifyReport VerifyTar(FileSystem& fs, const TarPlace& place, const ArchiveRecor
 }
 
 VerifyReport VerifyMember(const Store& store, const ArchiveMember& member, const ByteProgress& progress) {
-  const auto problem = [&](std::string what) {
-    return Problem{store.Path(member.file()), 0, "", std::move(what)};
-  };
+  const std::string path = store.Path(member.file());
+  const auto problem = [&](std::string what) { return Problem{path, 0, "", std::move(what)}; };
   if ((member.state == MemberState::kDamaged && member.bytes == 0) || ParseBundleName(member.tar))
     return {.problems = {problem(member.trouble)}};
   const ArchiveRecord* const record = member.record ? &*member.record : nullptr;
   const Result<TarPlace> place = MemberRef{store, member.tar}.Place(record);
-  if (!place.ok()) return {.problems = {problem(place.status().message())}};
-  VerifyReport report = VerifyTar(store.fs(), *place, record, progress);
+  VerifyReport report;
+  if (!place.ok()) {
+    report.Add(place.status(), path);
+    return report;
+  }
+  report = VerifyTar(store.fs(), *place, record, progress);
   if (member.state == MemberState::kDamaged) report.problems.push_back(problem(member.trouble));
   return report;
 }

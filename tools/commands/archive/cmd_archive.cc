@@ -25,6 +25,7 @@
 #include "tools/cli/output.h"
 #include "tools/cli/printable.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/stop_signals.h"
 #include "tools/cli/text_table.h"
 #include "tools/cli/writer_flags.h"
 #include "tools/commands/archive/cmd_archive_bundle.h"
@@ -215,7 +216,10 @@ Status RecallMembers(const ArchiveOptions& options, const Store& store,
 
 void PrintReport(const ArchiveMember& member, const VerifyReport& report) {
   for (const Problem& problem : report.problems) PrintLine("{}: {}", MemberText(member), ToString(problem));
-  if (report.problems.empty())
+  if (!report.trouble.ok())
+    PrintProblem(
+        fmt::format("{}: could not be read to the end: {}", MemberText(member), report.trouble.message()));
+  if (report.good())
     PrintLine("{}: whole, {} read back{}", MemberText(member), HumanBytes(report.bytes_checked),
               member.record ? "" : "; not in the ledger, cairn archive run of its source enters it");
 }
@@ -270,7 +274,7 @@ Status Mend(const Store& store, ArchiveMember& member, VerifyReport& report) {
   CAIRN_ASSIGN_OR_RETURN(const std::string how, RepairMember(store, member));
   member = DescribeMember({store, member.tar});
   report = VerifyMember(store, member);
-  fmt::print(stderr, "{}: {}\n", MemberText(member), how);
+  PrintProblem(fmt::format("note: {}: {}", MemberText(member), how));
   return OkStatus();
 }
 
@@ -318,8 +322,11 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
     VerifyReport report = LookAtMember(name.store, m, options.json);
     if (!report.problems.empty() && options.repair)
       if (const Status mended = Mend(name.store, m, report); !mended.ok()) PrintProblem(mended.message());
-    if (!report.problems.empty()) code = kExitCheckFailed;
-    if (ledger.ok() && m.record) {
+    if (!report.problems.empty())
+      code = kExitCheckFailed;
+    else if (!report.good() && code == kExitDone)
+      code = kExitTrouble;
+    if (ledger.ok() && m.record && (report.trouble.ok() || !report.problems.empty())) {
       (void)ledger->Sync();
       (void)ledger->SetScrub(
           m.tar, {std::time(nullptr), report.problems.empty() ? "" : ToString(report.problems.front())});
@@ -327,7 +334,8 @@ Result<int> RunArchiveVerify(const ArchiveOptions& options) {
     list.push_back({{"run", m.run},
                     {"step", m.step},
                     {"tar", m.tar},
-                    {"ok", report.problems.empty()},
+                    {"ok", report.good()},
+                    {"trouble", report.trouble.message()},
                     {"bytes_checked", report.bytes_checked},
                     {"problems", ToJson(report.problems)}});
     if (!options.json) PrintReport(m, report);
@@ -402,7 +410,8 @@ Status RestorePart(FileSystem& fs, const MemberName& name, const ArchiveMember& 
   CAIRN_ASSIGN_OR_RETURN(const size_t count,
                          RestoreTensors(fs, *opened.reader, options.tensors, options.destination,
                                         [&](uint64_t done) { progress.Update(done); }));
-  fmt::print("{} tensors, {} read from the step's files\n", count, HumanBytes(opened.reader->bytes_read()));
+  fmt::print("{}, {} read from the step's files\n", Counted(count, "tensor"),
+             HumanBytes(opened.reader->bytes_read()));
   return OkStatus();
 }
 
@@ -418,6 +427,7 @@ Result<int> RunRestore(const ArchiveOptions& options) {
     return PrintRestoreCost(name, member, options);
   }
   CAIRN_RETURN_IF_ERROR(RecallPart(name, member, options));
+  RemoveOutputsAtSignals();
   const bool part = (options.weights && member.form == Form::kFull) || !options.tensors.empty();
   const Status status = [&] {
     if (part) return RestorePart(fs, name, member, options);

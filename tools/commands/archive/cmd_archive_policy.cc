@@ -14,6 +14,7 @@
 #include <memory>
 #include <set>
 
+#include "ckpt/step/partial_dir.h"
 #include "tools/archive/bundle/bundle_settle.h"
 #include "tools/archive/policy/policy_plan.h"
 #include "tools/archive/policy/policy_report.h"
@@ -158,7 +159,7 @@ class PolicyRun {
 
   // The store, locked and made ready.
   Result<TeamStore> Join(const RankTeam& team) {
-    CAIRN_RETURN_IF_ERROR(MakeDirs(fs_, policy_.store));
+    CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs_, policy_.store));
     return TeamStore::Join(store_, team, [this] { return Prepare(); });
   }
 
@@ -428,8 +429,8 @@ Result<int> TellShare(const RunReport& report, const Status& status, bool json) 
                {"failures", report.failures},
                {"reported_by", "the process that ends last"}});
   else
-    fmt::print("stored {} members, {} of sources; others are still at work, the last of them reports\n",
-               report.stored_members, HumanBytesOrDash(report.stored_bytes));
+    fmt::print("stored {}, {} of sources; others are still at work, the last of them reports\n",
+               Counted(report.stored_members, "member"), HumanBytesOrDash(report.stored_bytes));
   return kExitDone;  // mpirun ends all others when one fails; the last tells of every failure
 }
 
@@ -457,7 +458,7 @@ Result<int> TellReport(FileSystem& fs, const Policy& policy, const RunReport& re
     fmt::print("{}", text);
   } else {
     fmt::print(
-        "stored {} members, {} of sources; {} waiting (first purge: {})\n", report.stored_members,
+        "stored {}, {} of sources; {} waiting (first purge: {})\n", Counted(report.stored_members, "member"),
         HumanBytesOrDash(report.stored_bytes), report.waiting,
         std::isfinite(report.nearest_purge_days) ? "in " + DaysText(report.nearest_purge_days) : "none");
   }

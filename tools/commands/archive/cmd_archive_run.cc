@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/schedule/team.h"
 #include "tools/archive/store/archiver.h"
@@ -169,7 +170,7 @@ Result<int> RunArchive(const ArchiveRunOptions& options) {
     for (const ArchiveSource& source : sources) runner.Archive(source, nullptr);
     return runner.Finish();
   }
-  CAIRN_RETURN_IF_ERROR(MakeDirs(fs, options.store));
+  CAIRN_RETURN_IF_ERROR(MakeOutputDir(fs, options.store));
   CAIRN_ASSIGN_OR_RETURN(TeamStore shared, TeamStore::Join(store, team, [&]() -> Status {
                            CAIRN_RETURN_IF_ERROR(WriteStoreReadme(store));
                            return CleanAndTell(store);

@@ -1,0 +1,26 @@
+// What somebody may have meant who typed a word that is not known.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ckpt/base/nearest_name.h"
+
+namespace cairn {
+
+// "; did you mean LEAD WORD?" with the nearest of `words`, or "; OTHERWISE".
+inline std::string Hint(const std::vector<std::string>& words, std::string_view given,
+                        std::string_view otherwise, std::string_view lead = "") {
+  const std::string nearest = NearestName(words, given);
+  return nearest.empty() ? fmt::format("; {}", otherwise)
+                         : fmt::format("; did you mean {}{}?", lead, nearest);
+}
+
+// What is wrong with the words that a parse left over; empty: nothing was left over.
+std::string UnknownWord(const CLI::App& app);
+
+}  // namespace cairn

@@ -1,0 +1,11 @@
+// What a verb that is ended by a signal takes with it.
+#pragma once
+
+namespace cairn {
+
+// From now on SIGTERM, SIGINT and SIGHUP remove the outputs that are being written (partial_dir.h) before
+// they end the process as they always do. A second signal ends it at once. One that is ignored (nohup) stays
+// so.
+void RemoveOutputsAtSignals();
+
+}  // namespace cairn
