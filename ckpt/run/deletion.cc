@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "ckpt/io/mount_points.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_health.h"
@@ -56,6 +57,12 @@ Status CheckNoLink(FileSystem& fs, const std::string& directory) {
                          info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
 }
 
+// A simulated file system has no mounts.
+Status CheckMounts(FileSystem& fs, const std::string& directory,
+                   const std::vector<std::string>& directories = {}) {
+  return &fs == &FileSystem::Posix() ? CheckNoMount(directory, directories) : OkStatus();
+}
+
 // All names in `directory`, each an ordinary file that `known` accepts.
 Result<std::vector<std::string>> OnlyFiles(FileSystem& fs, const std::string& directory,
                                            const std::function<bool(const std::string&)>& known) {
@@ -91,6 +98,7 @@ class StepCheck {
 
   std::optional<RefusedDeletion> Refuses(const DeletionProof& proof) {
     return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
+                         {DeletionRefusal::kMount, [&] { return CheckMounts(fs_, directory_); }},
                          {DeletionRefusal::kIdentity, [&] { return Identity(); }},
                          {DeletionRefusal::kForeign, [&] { return Foreign(); }},
                          {DeletionRefusal::kNewest, [&] { return Newest(); }},
@@ -210,6 +218,8 @@ std::string_view Name(DeletionRefusal refusal) {
   switch (refusal) {
     case DeletionRefusal::kLink:
       return "link";
+    case DeletionRefusal::kMount:
+      return "mount";
     case DeletionRefusal::kIdentity:
       return "identity";
     case DeletionRefusal::kForeign:
@@ -245,6 +255,7 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
                                             const DeletionProof& proof) {
   return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLinkInside(fs, d); }},
+                       {DeletionRefusal::kMount, [&] { return CheckMounts(fs, d.directory, d.directories); }},
                        {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
                        {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
                        {DeletionRefusal::kIdentity, d.same},

@@ -6,6 +6,7 @@
 // refusal, and then nothing has changed. docs/deletion.md has the same table for users.
 //
 //   kLink        the directory itself is a link, or something inside it is one
+//   kMount       something is mounted on it or below it
 //   kIdentity    another step or another content than the proof is about
 //   kForeign     it holds a file that is not part of the checkpoint
 //   kNewest      it is the newest healthy step of its run
@@ -52,7 +53,7 @@ class DeletionLock {
   std::optional<FileLock> file_;
 };
 
-enum class DeletionRefusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
+enum class DeletionRefusal { kLink, kMount, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
 std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
 
 // A line of the table, and the words for a person.

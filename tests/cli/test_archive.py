@@ -343,6 +343,18 @@ class TreeTest(CliTest):
         self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
         self.assertFalse(root.exists())
 
+    def test_a_mount_below_a_tree_keeps_all_of_it(self):
+        root = self.make_tree()
+        (self.mount("-o", "size=1m", at="bloom/global_step2/deep/mounted") / "theirs").write_text("needed elsewhere")
+        before = tree(root)
+        for _ in range(2):  # stored first, then stored already
+            self.archive("run", root, "--store", self.store, "--delete-source", code=2,
+                         says=["mounted at", "deep/mounted; it stays"])
+            self.assertEqual(tree(root), before)
+        subprocess.run(["umount", root / "deep/mounted"], check=True)
+        self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
+        self.assertFalse(root.exists())
+
     def test_what_is_no_file_is_refused(self):
         root = self.make_tree()
         os.mkfifo(root / "pipe")
