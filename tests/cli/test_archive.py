@@ -116,6 +116,20 @@ class ArchiveTest(CliTest):
         self.archive("run", step, "--store", self.store, "--delete-source", code=1)
         self.assertTrue(step.exists())
 
+    def test_names_of_any_length_and_bytes(self):
+        step = self.make_step()
+        long = self.dir / ("r" * 250)
+        odd = os.fsencode(self.dir) + b"/odd\xff"
+        os.rename(self.run_dir, long)
+        self.archive("run", long, "--store", self.store, says="stored " + "r" * 180 + "@100")
+        os.mkdir(odd)
+        os.rename(long, odd + b"/gpt")
+        shutil.rmtree(self.store)
+        self.archive("run", os.fsdecode(odd) + "/gpt", "--store", self.store)
+        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store)], ["verified"])
+        self.archive("restore", f"{self.store}:gpt@100", step)
+        self.cairn("verify", step)
+
     def test_a_damaged_copy_is_replaced_from_its_source(self):
         self.make_step()
         self.archive("run", self.run_dir, "--store", self.store)

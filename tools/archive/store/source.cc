@@ -20,8 +20,11 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// Fit for a file name and for RUN@STEP.
+constexpr size_t kMaxNameBytes = 180;  // a file name has 255; steps, digits and suffixes follow
+
+// Fit for a file name and for RUN@STEP. Names need not differ: the content tells members apart.
 std::string PlainName(std::string name) {
+  name.resize(std::min(name.size(), kMaxNameBytes));
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) &&
         std::string_view("._-").find(c) == std::string_view::npos)
