@@ -99,20 +99,28 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionPr
 Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
                                                       Shards shards = Shards::kHere);
 
-// A healthy step of the same run directory that stays; opened again by Check().
+// How a step that stays is looked at. Errors: why it does not count as good.
+using StepLook = std::function<Status(const std::string& directory)>;
+
+// A healthy step of the same run directory that stays; Check() looks at it again.
 class HealthySuccessor final : public DeletionProof {
  public:
   // The newest healthy step, if it is `at_least` or was committed later. Errors: NotFound.
   static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir,
                                        const BranchedStep& at_least, Shards shards = Shards::kHere);
+  // The newest healthy step that `look` finds good, for the step `name` to go: newer than that one, or any
+  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; Corrupt,
+  // naming a newer one that is not good.
+  static Result<HealthySuccessor> For(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                                      StepLook look);
   Status Check(FileSystem& fs) const override;
   std::string Text() const override;
 
  private:
-  HealthySuccessor(std::string directory, Shards shards)
-      : directory_(std::move(directory)), shards_(shards) {}
+  HealthySuccessor(std::string directory, StepLook look)
+      : directory_(std::move(directory)), look_(std::move(look)) {}
   std::string directory_;
-  Shards shards_;
+  StepLook look_;
 };
 
 // Ends what a killed DeleteStep() or DeleteTree() began in `aside`, its directory's new name: only files of

@@ -93,6 +93,20 @@ class ArchiveTest(CliTest):
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 
+    def test_a_step_goes_only_if_a_good_one_stays(self):
+        newest = [self.make_step(step=number) for number in (10, 20, 30)][-1]
+        self.archive("run", newest, "--store", self.store)  # as long as it was good
+        flip(newest / "shard-00000.h5", 5000)
+        for _ in range(2):
+            self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1,
+                         says=["step-00000020 stays", "step-00000030", "shard-00000.h5 at byte"])
+            self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000020", "step-00000030"])
+        self.cairn("ls", self.run_dir, says=["damaged", "verified"])
+        shutil.rmtree(newest)
+        self.archive("restore", f"{self.store}:gpt@30", newest)
+        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", says="step-00000030 stays")
+        self.assertEqual(list(self.run_dir.glob("step-*")), [newest])
+
     def test_the_newest_healthy_step_goes_only_when_that_is_said(self):
         step = self.make_step()
         self.archive("run", step, "--store", self.store, "--delete-source", code=2, says="newest healthy step")

@@ -11,7 +11,6 @@
 #include <filesystem>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/megatron/megatron_dist.h"
 
@@ -56,10 +55,8 @@ Status Expand(FileSystem& fs, const std::string& argument, std::vector<ArchiveSo
     return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
-  CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs, argument));
   for (int64_t step : steps)
-    sources.push_back(
-        {.path = JoinPath(argument, StepDirName(step)), .newest_of_run = newest && step == newest->step});
+    sources.push_back({.path = JoinPath(argument, StepDirName(step)), .of_run = true});
   if (!steps.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
   if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))
