@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "ckpt/io/mount_points.h"
 #include "ckpt/model/layout.h"
 #include "ckpt/model/manifest_file.h"
 #include "ckpt/run/run_health.h"
@@ -54,6 +55,12 @@ Status CheckNoLink(FileSystem& fs, const std::string& directory) {
   if (info.is_directory()) return OkStatus();
   return InvalidArgument("{} is a {}; it stays, remove it by hand", directory,
                          info.kind == FileKind::kLink ? "link to a directory elsewhere" : "file");
+}
+
+// A simulated file system has no mounts.
+Status CheckMounts(FileSystem& fs, const std::string& directory,
+                   const std::vector<std::string>& directories = {}) {
+  return &fs == &FileSystem::Posix() ? CheckNoMount(directory, directories) : OkStatus();
 }
 
 using IsKnown = std::function<bool(const std::string&)>;
@@ -107,6 +114,7 @@ class StepCheck {
 
   std::optional<RefusedDeletion> Refuses(const DeletionProof& proof) {
     return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLink(fs_, directory_); }},
+                         {DeletionRefusal::kMount, [&] { return CheckMounts(fs_, directory_); }},
                          {DeletionRefusal::kIdentity, [&] { return Identity(); }},
                          {DeletionRefusal::kForeign, [&] { return Foreign(); }},
                          {DeletionRefusal::kNewest, [&] { return Newest(); }},
@@ -229,6 +237,8 @@ std::string_view Name(DeletionRefusal refusal) {
   switch (refusal) {
     case DeletionRefusal::kLink:
       return "link";
+    case DeletionRefusal::kMount:
+      return "mount";
     case DeletionRefusal::kIdentity:
       return "identity";
     case DeletionRefusal::kForeign:
@@ -264,6 +274,7 @@ Status DeleteStep(FileSystem& fs, const StepDeletion& d, const DeletionProof& pr
 std::optional<RefusedDeletion> WhyNotDelete(FileSystem& fs, const TreeDeletion& d,
                                             const DeletionProof& proof) {
   return FirstRefused({{DeletionRefusal::kLink, [&] { return CheckNoLinkInside(fs, d); }},
+                       {DeletionRefusal::kMount, [&] { return CheckMounts(fs, d.directory, d.directories); }},
                        {DeletionRefusal::kNewest, [&] { return CheckNoRunInside(d); }},
                        {DeletionRefusal::kAlive, [&] { return CheckNobodyWrites(d); }},
                        {DeletionRefusal::kIdentity, d.same},
@@ -297,13 +308,25 @@ Status FinishDeletion(FileSystem& fs, const std::string& aside) {
 
 // ---- Proof ----
 
+namespace {
+
+// The healthy steps of a run directory, the newest first and superseded ones last.
+Result<std::vector<StepFacts>> HealthySteps(FileSystem& fs, const std::string& run_dir) {
+  CAIRN_ASSIGN_OR_RETURN(std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
+  std::erase_if(steps, [](const StepFacts& step) { return !step.unhealthy.empty(); });
+  std::ranges::stable_partition(steps, [](const StepFacts& step) { return step.superseded; });
+  std::ranges::reverse(steps);
+  return steps;
+}
+
+}  // namespace
+
 Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
                                                       Shards shards) {
-  CAIRN_ASSIGN_OR_RETURN(std::vector<StepFacts> steps, ReadStepFacts(fs, run_dir));
-  std::ranges::stable_partition(steps, [](const StepFacts& step) { return step.superseded; });
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
-    if (step->unhealthy.empty() && Opens(fs, JoinPath(run_dir, StepDirName(step->step)), shards).ok())
-      return std::optional(BranchedStep{step->step, step->branches});
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, HealthySteps(fs, run_dir));
+  for (const StepFacts& step : steps)
+    if (Opens(fs, JoinPath(run_dir, StepDirName(step.step)), shards).ok())
+      return std::optional(BranchedStep{step.step, step.branches});
   return std::optional<BranchedStep>();
 }
 
@@ -313,10 +336,30 @@ Result<HealthySuccessor> HealthySuccessor::Find(FileSystem& fs, const std::strin
   if (!newest || *newest < at_least)
     return NotFound("{}: no healthy step was committed after step {}; the older ones stay", run_dir,
                     at_least.step);
-  return HealthySuccessor(JoinPath(run_dir, StepDirName(newest->step)), shards);
+  return HealthySuccessor(JoinPath(run_dir, StepDirName(newest->step)),
+                          [&fs, shards](const std::string& step) { return Opens(fs, step, shards); });
 }
 
-Status HealthySuccessor::Check(FileSystem& fs) const { return Opens(fs, directory_, shards_); }
+Result<HealthySuccessor> HealthySuccessor::For(FileSystem& fs, const std::string& run_dir,
+                                               const std::string& name, StepLook look) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<StepFacts> steps, HealthySteps(fs, run_dir));
+  const std::string going = JoinPath(run_dir, name);
+  Status newer;
+  for (const StepFacts& step : steps) {
+    std::string directory = JoinPath(run_dir, StepDirName(step.step));
+    if (directory == going) {
+      if (newer.ok()) return InvalidArgument("{}: the newest healthy step of its run; it stays", going);
+      return Corrupt("{} stays, because no newer step of its run is good: {}", going, newer.message());
+    }
+    const Status good = look(directory);
+    if (good.ok()) return HealthySuccessor(std::move(directory), std::move(look));
+    if (newer.ok()) newer = good;
+  }
+  return Corrupt("{} stays, because no other step of its run is healthy and good{}", going,
+                 newer.ok() ? "" : ": " + newer.message());
+}
+
+Status HealthySuccessor::Check(FileSystem&) const { return look_(directory_); }
 
 std::string HealthySuccessor::Text() const { return fmt::format("{} is newer and healthy", directory_); }
 

@@ -6,6 +6,7 @@
 // refusal, and then nothing has changed. docs/deletion.md has the same table for users.
 //
 //   kLink        the directory itself is a link, or something inside it is one
+//   kMount       something is mounted on it or below it
 //   kIdentity    another step or another content than the proof is about
 //   kForeign     it holds a file that is not part of the checkpoint
 //   kNewest      it is the newest healthy step of its run
@@ -53,7 +54,7 @@ class DeletionLock {
   std::optional<FileLock> file_;
 };
 
-enum class DeletionRefusal { kLink, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
+enum class DeletionRefusal { kLink, kMount, kIdentity, kForeign, kNewest, kHeld, kAlive, kProof };
 std::string_view Name(DeletionRefusal refusal);  // "link", "identity", ...
 
 // A line of the table, and the words for a person.
@@ -103,20 +104,28 @@ Status DeleteTree(FileSystem& fs, const TreeDeletion& deletion, const DeletionPr
 Result<std::optional<BranchedStep>> NewestHealthyStep(FileSystem& fs, const std::string& run_dir,
                                                       Shards shards = Shards::kHere);
 
-// A healthy step of the same run directory that stays; opened again by Check().
+// How a step that stays is looked at. Errors: why it does not count as good.
+using StepLook = std::function<Status(const std::string& directory)>;
+
+// A healthy step of the same run directory that stays; Check() looks at it again.
 class HealthySuccessor final : public DeletionProof {
  public:
   // The newest healthy step, if it is `at_least` or was committed later. Errors: NotFound.
   static Result<HealthySuccessor> Find(FileSystem& fs, const std::string& run_dir,
                                        const BranchedStep& at_least, Shards shards = Shards::kHere);
+  // The newest healthy step that `look` finds good, for the step `name` to go: newer than that one, or any
+  // other if that one is unhealthy. Errors: InvalidArgument if `name` is the newest healthy step; Corrupt,
+  // naming a newer one that is not good.
+  static Result<HealthySuccessor> For(FileSystem& fs, const std::string& run_dir, const std::string& name,
+                                      StepLook look);
   Status Check(FileSystem& fs) const override;
   std::string Text() const override;
 
  private:
-  HealthySuccessor(std::string directory, Shards shards)
-      : directory_(std::move(directory)), shards_(shards) {}
+  HealthySuccessor(std::string directory, StepLook look)
+      : directory_(std::move(directory)), look_(std::move(look)) {}
   std::string directory_;
-  Shards shards_;
+  StepLook look_;
 };
 
 // Ends what a killed DeleteStep() or DeleteTree() began in `aside`, its directory's new name: only files of

@@ -63,10 +63,10 @@ class CliTest(unittest.TestCase):
     def json(self, *args, code=0):
         return json.loads(self.cairn(*args, "--json", code=code).stdout)
 
-    def mount(self, *options):
+    def mount(self, *options, at="mount"):
         """A small tmpfs; skips where this user may not mount one."""
-        path = self.dir / "mount"
-        path.mkdir()
+        path = self.dir / at
+        path.mkdir(parents=True)
         done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", path], capture_output=True, text=True)
         if done.returncode != 0:
             self.skipTest("cannot mount a tmpfs here: " + done.stderr.strip())

@@ -93,6 +93,20 @@ class ArchiveTest(CliTest):
         self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000010", "step-00000030"])
         self.assertEqual([m["step"] for m in self.json("archive", "ls", self.store)], [20, 30])
 
+    def test_a_step_goes_only_if_a_good_one_stays(self):
+        newest = [self.make_step(step=number) for number in (10, 20, 30)][-1]
+        self.archive("run", newest, "--store", self.store)  # as long as it was good
+        flip(newest / "shard-00000.h5", 5000)
+        for _ in range(2):
+            self.archive("run", self.run_dir, "--store", self.store, "--delete-source", code=1,
+                         says=["step-00000020 stays", "step-00000030", "shard-00000.h5 at byte"])
+            self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000020", "step-00000030"])
+        self.cairn("ls", self.run_dir, says=["damaged", "verified"])
+        shutil.rmtree(newest)
+        self.archive("restore", f"{self.store}:gpt@30", newest)
+        self.archive("run", self.run_dir, "--store", self.store, "--delete-source", says="step-00000030 stays")
+        self.assertEqual(list(self.run_dir.glob("step-*")), [newest])
+
     def test_the_newest_healthy_step_goes_only_when_that_is_said(self):
         step = self.make_step()
         self.archive("run", step, "--store", self.store, "--delete-source", code=2, says="newest healthy step")
@@ -115,6 +129,20 @@ class ArchiveTest(CliTest):
         flip(next(self.store.glob("*.tar")), 200000)
         self.archive("run", step, "--store", self.store, "--delete-source", code=1)
         self.assertTrue(step.exists())
+
+    def test_names_of_any_length_and_bytes(self):
+        step = self.make_step()
+        long = self.dir / ("r" * 250)
+        odd = os.fsencode(self.dir) + b"/odd\xff"
+        os.rename(self.run_dir, long)
+        self.archive("run", long, "--store", self.store, says="stored " + "r" * 180 + "@100")
+        os.mkdir(odd)
+        os.rename(long, odd + b"/gpt")
+        shutil.rmtree(self.store)
+        self.archive("run", os.fsdecode(odd) + "/gpt", "--store", self.store)
+        self.assertEqual([m["state"] for m in self.json("archive", "ls", self.store)], ["verified"])
+        self.archive("restore", f"{self.store}:gpt@100", step)
+        self.cairn("verify", step)
 
     def test_a_damaged_copy_is_replaced_from_its_source(self):
         self.make_step()
@@ -340,6 +368,18 @@ class TreeTest(CliTest):
         (root / "a.pt").write_bytes(b"new")
         self.archive("run", root, "--store", self.store, says="stored")
         self.assertEqual(len(list(self.store.glob("*.tar"))), 2)
+        self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
+        self.assertFalse(root.exists())
+
+    def test_a_mount_below_a_tree_keeps_all_of_it(self):
+        root = self.make_tree()
+        (self.mount("-o", "size=1m", at="bloom/global_step2/deep/mounted") / "theirs").write_text("needed elsewhere")
+        before = tree(root)
+        for _ in range(2):  # stored first, then stored already
+            self.archive("run", root, "--store", self.store, "--delete-source", code=2,
+                         says=["mounted at", "deep/mounted; it stays"])
+            self.assertEqual(tree(root), before)
+        subprocess.run(["umount", root / "deep/mounted"], check=True)
         self.archive("run", root, "--store", self.store, "--delete-source", says="removed its source")
         self.assertFalse(root.exists())
 

@@ -51,6 +51,16 @@ class PolicyTest(CliTest):
     def stored(self):
         return sorted((m["step"], m["form"]) for m in self.json("archive", "ls", self.store) if "form" in m)
 
+    def test_behind_a_damaged_newest_step_a_good_one_stays(self):
+        for step in (20, 40, 60):
+            newest = self.make_step(step=step)
+        flip(newest / "shard-00000.h5", 5000)
+        policy = self.policy(tail="[delete]\nsource = true")
+        for _ in range(2):
+            self.archive("run", "--policy", policy, code=1, says=["step-00000040 stays", "step-00000060 is damaged"])
+            self.assertEqual(sorted(p.name for p in self.run_dir.glob("step-*")), ["step-00000040", "step-00000060"])
+        self.assertEqual(self.stored(), [(20, "full"), (20, "weights-fp16"), (40, "full"), (40, "weights-fp16")])
+
     def test_a_plan_says_what_and_why_and_by_when(self):
         for step in (10, 15, 20):
             self.age(self.make_step(step=step), step)

@@ -185,7 +185,7 @@ def members(store):
         name = path.name[:-5]
         if TAR.fullmatch(name):
             record = read_json(path)
-            assert record["format"] == "cairn-archive" and 2 <= record["version"] <= 6
+            assert record["format"] == "cairn-archive" and 2 <= record["version"] <= 7
             assert tar_name(record) == name
             found[name] = Member(store, name, record)
         elif BUNDLE.fullmatch(name):

@@ -72,7 +72,7 @@ class Oracle(Ledger):
             if not proof:
                 raise Violation("I4 proof", f"{self.short(path)} was removed without proof by {text}")
             self.deletions.append((self.world.clock.stamp(), self.short(path), proof))
-        self._newest(before, groups, text)
+        self._newest(before, groups, facts, text)
 
     def _proof(self, step, now, groups, facts):
         run_dir = os.path.dirname(step.path)
@@ -103,15 +103,15 @@ class Oracle(Ledger):
                 return "its weights are in the store"
         return ""
 
-    def _newest(self, before, groups, text):
+    def _newest(self, before, groups, facts, text):
         for run_dir in {os.path.dirname(path) for path in before if "/node" not in path}:
             was = [s for s in self.in_dir(before, run_dir) if s.healthy]
             now = [s for s in self.in_dir(self.steps, run_dir) if s.healthy]
             if not was or (now and now[-1].order >= was[-1].order):
                 continue
-            # A bit that rotted in a newer step shows only to who reads all of it; then the store must have the older one.
+            # A bit that rotted in a newer step shows only to who reads all of it, as the archive does.
             rotten_newer = any(s.order > was[-1].order and not s.whole for s in self.in_dir(self.steps, run_dir))
-            if not (rotten_newer and self.stored(self.contents[was[-1].cid], groups)):
+            if facts.get("deletes_source") or not (rotten_newer and self.stored(self.contents[was[-1].cid], groups)):
                 raise Violation("I2 newest", f"{self.short(was[-1].path)}, the newest healthy step of its run, is gone after {text}")
 
     def _trees_removed(self, before, groups, text):

@@ -6,6 +6,7 @@
 #include "tools/check/verify_record.h"
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -215,6 +216,17 @@ Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& 
   for (const Check& check : checks) AddCheck(all, check);
   CAIRN_RETURN_IF_ERROR(ReplaceSmallFile(fs, path, Encode(manifest, all)));
   return all;
+}
+
+Result<std::vector<Check>> RecordChecks(FileSystem& fs, const std::string& step_directory,
+                                        const Manifest& manifest, const std::vector<CheckedFile>& files,
+                                        std::vector<Check> checks) {
+  for (Check& check : checks) {
+    check.unix_seconds = std::time(nullptr);
+    check.of_bytes = manifest.bytes();
+    check.files = files;
+  }
+  return AddToVerifyRecord(fs, step_directory, manifest, checks);
 }
 
 std::vector<Check> ReadVerifyRecord(FileSystem& fs, const std::string& step_directory,

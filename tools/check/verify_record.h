@@ -25,6 +25,11 @@ std::vector<CheckedFile> LookAtFiles(const std::string& step_directory, const Ma
 Result<std::vector<Check>> AddToVerifyRecord(FileSystem& fs, const std::string& step_directory,
                                              const Manifest& manifest, const std::vector<Check>& checks);
 
+// The same of checks that were just made, of files that looked like `files` before.
+Result<std::vector<Check>> RecordChecks(FileSystem& fs, const std::string& step_directory,
+                                        const Manifest& manifest, const std::vector<CheckedFile>& files,
+                                        std::vector<Check> checks);
+
 // A time of change of an inode that moved though no byte did: cairn archive touch sets access times.
 struct MovedChange {
   int64_t from_unix_nanoseconds = 0;

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 
+#include "tools/cli/progress.h"
+
 namespace cairn {
 namespace {
 

@@ -313,13 +313,8 @@ class Verifier {
 
   // A directory that this user may not write into is worth a note: the check was made all the same.
   void Record(FileSystem& fs, const std::string& directory, const Manifest& manifest,
-              const std::vector<CheckedFile>& files, std::vector<cairn::Check> checks) {
-    for (cairn::Check& check : checks) {
-      check.unix_seconds = std::time(nullptr);
-      check.of_bytes = manifest.bytes();
-      check.files = files;
-    }
-    const auto record = AddToVerifyRecord(fs, directory, manifest, checks);
+              const std::vector<CheckedFile>& files, const std::vector<cairn::Check>& checks) {
+    const auto record = RecordChecks(fs, directory, manifest, files, checks);
     if (!record.ok()) {
       if (!std::exchange(noted_, true))
         PrintProblem(

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "ckpt/model/layout.h"
 #include "ckpt/run/health.h"
@@ -183,6 +184,39 @@ TEST_F(DeletionTest, OnlyAHealthySuccessorIsAProof) {
   ASSERT_TRUE(successor.ok());
   stdfs::remove(Path(30) + "/manifest.json");
   EXPECT_FALSE(successor->Check(fs_).ok());
+}
+
+TEST_F(DeletionTest, WhatStaysIsANewerStepThatALookFindsGood) {
+  std::set<std::string> bad;
+  std::vector<std::string> looked;
+  const StepLook look = [&](const std::string& directory) {
+    looked.push_back(directory);
+    return bad.contains(directory) ? Corrupt("{}: a bit", directory) : OkStatus();
+  };
+  const auto stays_for = [&](int64_t step) {
+    looked.clear();
+    return HealthySuccessor::For(fs_, run_, StepDirName(step), look);
+  };
+  EXPECT_EQ(stays_for(30).status().kind(), StatusKind::kInvalidArgument);  // itself the newest
+  EXPECT_EQ(looked, std::vector<std::string>());
+  auto stays = stays_for(10);
+  ASSERT_TRUE(stays.ok()) << stays.status().message();
+  EXPECT_EQ(looked, std::vector<std::string>{Path(30)});
+  bad.insert(Path(30));
+  EXPECT_FALSE(stays->Check(fs_).ok());
+  stays = stays_for(10);
+  ASSERT_TRUE(stays.ok()) << stays.status().message();
+  EXPECT_NE(stays->Text().find(Path(20)), std::string::npos);
+  const Status alone = stays_for(20).status();  // the newest good one
+  EXPECT_EQ(alone.kind(), StatusKind::kCorrupt);
+  EXPECT_NE(alone.message().find(Path(30) + ": a bit"), std::string::npos) << alone.message();
+  Save(40, /*bad=*/true);
+  EXPECT_FALSE(stays_for(20).ok());  // an unhealthy step is no reason
+  stays = stays_for(40);             // but may itself go
+  ASSERT_TRUE(stays.ok()) << stays.status().message();
+  EXPECT_NE(stays->Text().find(Path(20)), std::string::npos);
+  for (const int64_t step : {10, 20, 30, 40}) Save(step, /*bad=*/true);
+  EXPECT_EQ(stays_for(10).status().kind(), StatusKind::kCorrupt);
 }
 
 TEST_F(DeletionTest, AKilledDeletionIsFinishedButForWhatIsNotOurs) {

@@ -1,7 +1,7 @@
 // Archive opens the source, looks for its content in the store, and stores it only if it is not there. A
 // copy that is there is proven again only if the source is to go: a deletion takes a proof that this
-// process made, not one on record. Weights are stripped into a staging directory inside the store, which
-// goes in any case, and are stored from there like any other step.
+// process made, not one on record. So the step that stays is looked for first. Weights are stripped into a
+// staging directory inside the store, which goes in any case, and are stored from there like any other step.
 
 #include "tools/archive/store/archiver.h"
 
@@ -95,7 +95,8 @@ Result<ProvenCopy> StoreWeights(const Store& store, StepReader& step, const Arch
 Result<ArchiveOutcome> LookUp(const Store& store, const ArchiveRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  return ArchiveOutcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
+  return ArchiveOutcome{
+      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
 }
 
 Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request, const StoreOptions& options,
@@ -103,9 +104,18 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
   const auto start = std::chrono::steady_clock::now();
   CAIRN_ASSIGN_OR_RETURN(const Opened opened, Open(store.fs(), request));
   CAIRN_ASSIGN_OR_RETURN(const auto stored, Find(store, request, opened.record));
-  ArchiveOutcome outcome{.record = stored.value_or(opened.record), .stored = !stored, .removed = {}};
+  ArchiveOutcome outcome{
+      .record = stored.value_or(opened.record), .stored = !stored, .removed = {}, .kept = {}};
   if (stored && request.stored) CAIRN_RETURN_IF_ERROR(request.stored(TarName(*stored)));
-  if (!stored || request.delete_source) {
+  std::optional<HealthySuccessor> stays;
+  if (request.delete_source && request.successor && opened.step && !request.delete_newest) {
+    Result<HealthySuccessor> found = request.successor(request.source.path);
+    if (found.ok()) stays.emplace(*std::move(found));
+    outcome.kept = found.status();
+    outcome.newest = outcome.kept.kind() == StatusKind::kInvalidArgument;
+  }
+  const bool deletes = request.delete_source && outcome.kept.ok();
+  if (!stored || deletes) {
     // What was proven long ago is proven again: its source is about to go. A copy on tape is not read for
     // that.
     for (const std::string& file : stored ? FilesOf(store.Place(*stored)) : std::vector<std::string>())
@@ -115,11 +125,12 @@ Result<ArchiveOutcome> Archive(const Store& store, const ArchiveRequest& request
                                   : StoreSource(store, request, opened, options, progress));
     outcome.record = copy.record();
     NoteProven(store, copy.record());
-    if (request.delete_source) {
+    if (deletes) {
       outcome.removed = CanonicalPath(request.source.path);
-      CAIRN_RETURN_IF_ERROR(DeleteSource(store, request.source.path, copy, request.delete_newest));
+      outcome.kept =
+          DeleteSource(store, request.source.path, copy, request.delete_newest, stays ? &*stays : nullptr);
+      outcome.deleted = outcome.kept.ok();
     }
-    outcome.deleted = request.delete_source;
   }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/run/deletion.h"
 #include "tools/archive/store/source.h"
 #include "tools/archive/store/store_member.h"
 
@@ -15,9 +16,12 @@ struct ArchiveRequest {
   ArchiveSource source;
   bool weights = false;        // of a native step its fp16 weights alone
   bool delete_source = false;  // once what was asked for is proven
-  bool delete_newest = false;  // also where that is the newest healthy step of its run
+  bool delete_newest = false;  // also if that is the newest healthy step of its run
   // Called with the tar of what is stored already, before its source goes: who asks for it now (claims.h).
   std::function<Status(const std::string& tar)> stored = {};
+  // The good step that stays when this one goes (HealthySuccessor::For). Without it no step goes, unless
+  // `delete_newest` says so.
+  std::function<Result<HealthySuccessor>(const std::string& step)> successor = {};
 };
 
 struct ArchiveOutcome {
@@ -25,6 +29,8 @@ struct ArchiveOutcome {
   bool stored = false;  // false: it was there already
   bool deleted = false;
   std::string removed;  // the directory that was deleted, absolute and without links
+  Status kept;          // why the source was not deleted although it was to be
+  bool newest = false;  // `kept`: it is the newest healthy step of its run
   double seconds = 0;
 };
 

@@ -27,6 +27,24 @@ class StoredCopy final : public DeletionProof {
   const uint64_t bytes_;
 };
 
+// Besides the copy, a good step that stays on scratch.
+class CopyAndSuccessor final : public DeletionProof {
+ public:
+  CopyAndSuccessor(const DeletionProof& copy, const DeletionProof* stays) : copy_(copy), stays_(stays) {}
+  Status Check(FileSystem& fs) const override {
+    CAIRN_RETURN_IF_ERROR(copy_.Check(fs));
+    return stays_ != nullptr ? stays_->Check(fs)
+                             : InvalidArgument("no other step of its run is known to be good; it stays");
+  }
+  std::string Text() const override {
+    return stays_ == nullptr ? copy_.Text() : fmt::format("{}, {}", copy_.Text(), stays_->Text());
+  }
+
+ private:
+  const DeletionProof& copy_;
+  const DeletionProof* const stays_;
+};
+
 Status DeleteStepSource(FileSystem& fs, const std::filesystem::path& step, const ArchiveRecord& record,
                         const DeletionProof& proof, bool newest_too) {
   const std::string& manifest = record.form == Form::kWeights ? record.derived_from : record.manifest_digest;
@@ -71,14 +89,17 @@ std::filesystem::path RealPlace(const std::string& path) {
 
 }  // namespace
 
-Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy, bool newest_too) {
+Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy, bool newest_too,
+                    const DeletionProof* stays) {
   const std::filesystem::path source = RealPlace(path);
   if ((CanonicalPath(store.directory()) + "/").starts_with(CanonicalPath(source.string()) + "/"))
     return InvalidArgument("{}: the store lies within it; the source stays", path);
-  const StoredCopy proof(store, copy);
-  return copy.record().form == Form::kFiles
-             ? DeleteTreeSource(store.fs(), source.string(), copy.record(), proof)
-             : DeleteStepSource(store.fs(), source, copy.record(), proof, newest_too);
+  const StoredCopy stored(store, copy);
+  if (copy.record().form == Form::kFiles)
+    return DeleteTreeSource(store.fs(), source.string(), copy.record(), stored);
+  const CopyAndSuccessor both(stored, stays);
+  return DeleteStepSource(store.fs(), source, copy.record(),
+                          newest_too ? static_cast<const DeletionProof&>(stored) : both, newest_too);
 }
 
 }  // namespace cairn

@@ -8,10 +8,11 @@
 
 namespace cairn {
 
-// Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also where it is the newest
-// healthy step of its run. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument where the
-// store lies within the source.
+// Removes the step or tree at `path` that `copy` is a copy of. `newest_too`: also if it is the newest healthy
+// step of its run. Otherwise a step goes only if `stays`, the proof of a good step that stays beside it,
+// holds. Errors: the refusals of DeleteStep() and DeleteTree(); InvalidArgument if the store lies within the
+// source.
 Status DeleteSource(const Store& store, const std::string& path, const ProvenCopy& copy,
-                    bool newest_too = false);
+                    bool newest_too = false, const DeletionProof* stays = nullptr);
 
 }  // namespace cairn

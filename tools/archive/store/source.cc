@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "ckpt/model/layout.h"
-#include "ckpt/run/deletion.h"
 #include "ckpt/run/run_dir.h"
 #include "convert/formats/megatron/megatron_dist.h"
 
@@ -22,8 +21,11 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// Fit for a file name and for RUN@STEP.
+constexpr size_t kMaxNameBytes = 180;  // a file name has 255; steps, digits and suffixes follow
+
+// Fit for a file name and for RUN@STEP. Names need not differ: the content tells members apart.
 std::string PlainName(std::string name) {
+  name.resize(std::min(name.size(), kMaxNameBytes));
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) &&
         std::string_view("._-").find(c) == std::string_view::npos)
@@ -80,10 +82,8 @@ Status Expand(FileSystem& fs, const std::string& given, std::vector<ArchiveSourc
     return OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(fs, argument));
-  CAIRN_ASSIGN_OR_RETURN(const auto newest, NewestHealthyStep(fs, argument));
   for (int64_t step : steps)
-    sources.push_back(
-        {.path = JoinPath(argument, StepDirName(step)), .newest_of_run = newest && step == newest->step});
+    sources.push_back({.path = JoinPath(argument, StepDirName(step)), .of_run = true});
   if (!steps.empty()) return OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(argument));
   if (names.empty() || LooksLikeRun(names) || ParseStepDirName(LastName(CanonicalPath(argument))))

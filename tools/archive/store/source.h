@@ -15,7 +15,7 @@ namespace cairn {
 struct ArchiveSource {
   std::string path;
   bool native = true;            // a committed step; otherwise a tree of files, taken as they are
-  bool newest_of_run = false;    // the newest healthy step of a run directory that was given as a whole
+  bool of_run = false;           // of a run directory that was given as a whole
   Links links = Links::kRefuse;  // of a tree
 };
 

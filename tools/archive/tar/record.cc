@@ -27,15 +27,25 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRecordVersion = 2;
-constexpr int kPiecesVersion = 3;  // of a tar in pieces, which older programs would take for a damaged one
-constexpr int kTreeVersion = 4;    // of a tree with modes, links and directories, and with escaped names
-constexpr int kClaimsVersion = 5;  // with claims or a health, which older programs would lose
+constexpr int kPiecesVersion = 3;   // of a tar in pieces, which older programs would take for a damaged one
+constexpr int kTreeVersion = 4;     // of a tree with modes, links and directories, and with escaped names
+constexpr int kClaimsVersion = 5;   // with claims or a health, which older programs would lose
+constexpr int kBranchVersion = 6;   // with branches, without which the newest step is another one
+constexpr int kEscapedVersion = 7;  // of a step whose source is not UTF-8, and so escaped
 constexpr std::string_view kFormNames[] = {"full", "weights-fp16", "files"};
 constexpr std::string_view kFormMarks[] = {"", ".fp16", ".files"};  // in a tar's name
 
-constexpr int kBranchVersion = 6;  // with branches, without which the newest step is another one
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = Utf8Length(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
 
 int VersionOf(const ArchiveRecord& r) {
+  if (!r.tree && !IsUtf8(r.source)) return kEscapedVersion;
   if (!r.branches.empty()) return kBranchVersion;
   if (!r.claims.empty() || !r.healthy) return kClaimsVersion;
   return r.tree ? kTreeVersion : r.pieces.empty() ? kRecordVersion : kPiecesVersion;
@@ -134,7 +144,7 @@ json WithoutDigest(const ArchiveRecord& r) {
                {"saved_unix_seconds", r.saved_unix_seconds},
                {"form", Name(r.form)},
                {"manifest_digest", r.manifest_digest},
-               {"source", NameText(r.source, r.tree.has_value())},
+               {"source", NameText(r.source, r.tree || VersionOf(r) == kEscapedVersion)},
                {"tar_bytes", r.tar_bytes},
                {"verified_unix_seconds", r.verified_unix_seconds},
                {"files", std::move(files)}};
@@ -165,7 +175,7 @@ ArchiveRecord FromJson(const json& root) {
   r.derived_from = root.value("derived_from", "");
   const bool tree = root.contains("tree");
   if (tree) r.tree = TreeFromJson(root["tree"]);
-  r.source = NameOf(root.at("source"), tree);
+  r.source = NameOf(root.at("source"), tree || root.at("version") == kEscapedVersion);
   r.healthy = root.value("healthy", true);
   r.branches = root.value("branches", std::vector<int64_t>());
   r.claims = root.value("claims", std::vector<std::string>());
@@ -407,9 +417,9 @@ Result<ArchiveRecord> DecodeRecord(std::string_view text) {
   const json& root = *parsed;
   const json version = root.value("version", json());
   if (version != kRecordVersion && version != kPiecesVersion && version != kTreeVersion &&
-      version != kClaimsVersion && version != kBranchVersion)
+      version != kClaimsVersion && version != kBranchVersion && version != kEscapedVersion)
     return NotSupported("ledger version {}, this program reads versions {} to {}; use a newer cairn",
-                        version.dump(), kRecordVersion, kBranchVersion);
+                        version.dump(), kRecordVersion, kEscapedVersion);
   try {
     ArchiveRecord record = FromJson(root);
     if (static_cast<size_t>(record.form) >= std::size(kFormNames))

@@ -137,7 +137,8 @@ std::optional<int64_t> ParseStepNumber(std::string_view digits);
 std::optional<int64_t> ForeignStepOf(std::string_view name);
 
 // Names may have any bytes, text must be UTF-8: "\\" for a backslash, "\xff" for a byte that is no part of
-// valid UTF-8, the rest as it is. So stand names, link targets and paths of trees in sidecars of version 4.
+// valid UTF-8, the rest as it is. So stand names, link targets and paths of trees in sidecars of version 4,
+// and the path of a step in those of version 7.
 std::string EscapeName(std::string_view name);
 // The name that EscapeName() made this of. Errors: Corrupt.
 Result<std::string> UnescapeName(std::string_view text);

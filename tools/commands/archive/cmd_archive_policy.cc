@@ -25,6 +25,7 @@
 #include "tools/archive/store/ledger.h"
 #include "tools/archive/tar/recall.h"
 #include "tools/archive/tar/tar_pieces.h"
+#include "tools/check/verified_successor.h"
 #include "tools/cli/exit_code.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
@@ -307,20 +308,25 @@ class PolicyRun {
       on_tape = policy_.recall.empty() && std::ranges::any_of(files, IsStub);
       return on_tape ? OkStatus() : Recall(files, {policy_.recall_stat, policy_.recall}).status();
     };
-    const auto outcome =
-        Try(team, entry,
-            {.source = entry.source, .weights = weights, .delete_source = delete_source, .stored = claim});
+    const auto outcome = Try(
+        team, entry,
+        {.source = entry.source,
+         .weights = weights,
+         .delete_source = delete_source,
+         .stored = claim,
+         .successor = [&](const std::string& step) { return FindVerifiedSuccessor(fs_, step, !quiet_); }});
     if (on_tape) {  // no failure: what was asked for is stored
       PrintProblem(fmt::format(
           "note: {}: its copy is on tape; its source stays, as the policy has no [recall] to prove it by",
           entry.title));
       return false;
     }
-    if (!outcome.ok()) {
-      PrintProblem(outcome.status().message());
-      report_.failures.push_back(fmt::format("{}: {}", entry.title, outcome.status().message()));
-      return false;
+    const Status failure = outcome.ok() ? outcome->kept : outcome.status();
+    if (!failure.ok()) {
+      PrintProblem(failure.message());
+      report_.failures.push_back(fmt::format("{}: {}", entry.title, failure.message()));
     }
+    if (!outcome.ok()) return false;
     if (outcome->stored) {
       report_.stored_bytes += weights ? entry.weight_bytes : entry.bytes - entry.weight_bytes;
       ++report_.stored_members;
@@ -332,7 +338,7 @@ class PolicyRun {
     }
     if (outcome->deleted && !quiet_) fmt::print("removed its source {}\n", outcome->removed);
     std::fflush(stdout);
-    return true;
+    return failure.ok();
   }
 
   Status Prune() {

@@ -6,8 +6,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
+#include "ckpt/model/layout.h"
 #include "ckpt/step/partial_dir.h"
 #include "tools/archive/policy/policy.h"
 #include "tools/archive/schedule/team.h"
@@ -15,6 +17,7 @@
 #include "tools/archive/store/claims.h"
 #include "tools/archive/tar/tar_parity.h"
 #include "tools/archive/tar/tar_writer.h"
+#include "tools/check/verified_successor.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/writer_flags.h"
@@ -50,14 +53,18 @@ class Runner {
   // `team`: null for a dry run.
   ShareResult Archive(const ArchiveSource& source, TeamStore* team) {
     const Result<ArchiveOutcome> outcome = Try(source, team);
-    if (outcome.ok()) {
-      options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
-      return {.stored_members = outcome->stored, .failures = {}};
-    }
-    PrintProblem(outcome.status().message());
-    code_ = std::max<int>(code_, ArchiveExitCode(outcome.status()));
-    list_.push_back({{"source", source.path}, {"error", outcome.status().message()}});
-    return {.failures = {outcome.status().message()}};
+    if (outcome.ok()) options_.json ? list_.push_back(ToJson(*outcome)) : Print(*outcome, source);
+    // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
+    const Status failure = !outcome.ok()                      ? outcome.status()
+                           : outcome->newest && source.of_run ? OkStatus()
+                                                              : outcome->kept;
+    ShareResult share{.stored_members = outcome.ok() && outcome->stored, .failures = {}};
+    if (failure.ok()) return share;
+    PrintProblem(failure.message());
+    code_ = std::max<int>(code_, ArchiveExitCode(failure));
+    if (!outcome.ok()) list_.push_back({{"source", source.path}, {"error", failure.message()}});
+    share.failures = {failure.message()};
+    return share;
   }
 
   int Finish() const {
@@ -67,13 +74,11 @@ class Runner {
 
  private:
   Result<ArchiveOutcome> Try(const ArchiveSource& source, TeamStore* team) {
-    // Of a run directory its newest healthy step stays as a matter of course; one that was named is refused.
-    const bool stays = source.newest_of_run && !options_.delete_newest;
-    ArchiveRequest request{source, options_.weights, options_.delete_source && !stays,
-                           options_.delete_newest};
-    if (options_.delete_source && stays && !options_.json)
-      fmt::print("{} stays: the newest healthy step of its run\n", source.path);
+    ArchiveRequest request{source, options_.weights, options_.delete_source, options_.delete_newest};
     if (team == nullptr) return DryRun(request);
+    request.successor = [&](const std::string& step) {
+      return FindVerifiedSuccessor(store_.fs(), step, !options_.json);
+    };
     request.stored = [&](const std::string& tar) {
       return team->Alone([&] { return AddClaim(store_, {tar}, std::string(kByHand)); });
     };
@@ -108,11 +113,12 @@ class Runner {
   Result<ArchiveOutcome> DryRun(const ArchiveRequest& request) {
     CAIRN_ASSIGN_OR_RETURN(const ArchiveOutcome outcome, LookUp(store_, request));
     if (!outcome.stored || options_.json) return outcome;
+    const bool goes = request.delete_source && (request.delete_newest || !StaysAsNewest(request.source));
     fmt::print("would store {} as {}{}\n", MemberText(outcome.record),
                options_.weights        ? "its fp16 weights"
                : request.source.native ? store_.Path(TarName(outcome.record))
                                        : "a tree in " + options_.store,
-               request.delete_source ? ", and then remove its source" : "");
+               goes ? ", and then remove its source" : "");
     if (!request.source.native) return outcome;
     CAIRN_ASSIGN_OR_RETURN(const auto step, StepReader::Open(store_.fs(), request.source.path));
     const uint64_t bytes = step->manifest().bytes();
@@ -120,6 +126,14 @@ class Runner {
     CAIRN_RETURN_IF_ERROR(PrintDryRun(
         *step, {{}, bytes, TarBytesAtMost(step->manifest()), bytes, files, kArchivePeakMemory}, false));
     return outcome;
+  }
+
+  // As far as is seen without reading a step.
+  bool StaysAsNewest(const ArchiveSource& source) const {
+    if (!source.native) return false;
+    const std::filesystem::path step = CanonicalPath(source.path);
+    const auto newest = NewestHealthyStep(store_.fs(), step.parent_path().string());
+    return newest.ok() && *newest && StepDirName((*newest)->step) == step.filename();
   }
 
   void Print(const ArchiveOutcome& o, const ArchiveSource& source) const {
@@ -130,6 +144,7 @@ class Runner {
       fmt::print("stored {} as {}: {}, read back and verified, {}\n", MemberText(o.record), tar,
                  HumanBytes(o.record.tar_bytes), HumanSeconds(o.seconds));
     if (o.deleted) fmt::print("removed its source {}\n", source.path);
+    if (o.newest && source.of_run) fmt::print("{} stays: the newest healthy step of its run\n", source.path);
     std::fflush(stdout);
   }
 
@@ -142,6 +157,7 @@ class Runner {
             {"bytes", o.record.tar_bytes},
             {"stored", o.stored},
             {"source_deleted", o.deleted},
+            {"source_kept", o.kept.message()},
             {"seconds", o.seconds},
             {"dry_run", options_.dry_run}};
   }

@@ -31,6 +31,14 @@ TEST(ArchiveRecordTest, RoundTrips) {
   EXPECT_EQ(*decoded, record);
 }
 
+TEST(ArchiveRecordTest, ASourceMayHaveAnyBytes) {
+  ArchiveRecord record = Record("gpt", 40);
+  record.source = "/scratch/\\gp\xff";
+  const auto decoded = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, record);
+}
+
 TEST(ArchiveRecordTest, EveryFlippedByteIsFound) {
   const std::string text = EncodeRecord(Record("gpt", 40));
   for (size_t i = 0; i < text.size(); ++i) {
