@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace cairn {
+namespace {
+
+constexpr int kErrnos = 134;  // of Linux
+
+}  // namespace
 
 Status PosixError(std::string_view what, const std::string& path, int error) {
   const char* text = strerror(error);
@@ -19,6 +24,20 @@ Status PosixError(std::string_view what, const std::string& path, int error) {
     default:
       return IoError("{} {}: {}", what, path, text);
   }
+}
+
+// WHAT and a context may have colons in them; the text of errno follows the last path.
+std::optional<PosixFailure> ParsePosixError(const Status& status) {
+  const std::string& message = status.message();
+  const size_t colon = message.rfind(": ");
+  const size_t path = message.rfind(" /", colon);
+  if (colon == message.npos || path == message.npos) return std::nullopt;
+  std::string reason = message.substr(colon + 2);
+  const std::string text = reason.substr(0, reason.find(';'));
+  for (int error = 1; error < kErrnos; ++error)
+    if (text == strerror(error))
+      return PosixFailure{error, message.substr(path + 1, colon - path - 1), std::move(reason)};
+  return std::nullopt;
 }
 
 Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error) {

@@ -1,6 +1,7 @@
 // errno becomes a Status here and nowhere else.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,15 @@ namespace cairn {
 
 // "WHAT PATH: strerror", of the kind that fits, with what to do where there is something to do.
 Status PosixError(std::string_view what, const std::string& path, int error);
+
+// What a status of PosixError says. nullopt if it is not one, or its path is not absolute. `reason` is the
+// text of errno, with what to do.
+struct PosixFailure {
+  int error = 0;
+  std::string path;
+  std::string reason;
+};
+std::optional<PosixFailure> ParsePosixError(const Status& status);
 
 // What a transfer of `bytes` at `offset` that ended early means. `error`: errno, or 0 at the end of the file.
 Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error);

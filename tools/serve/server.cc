@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/base/worker_pool.h"
 #include "tools/serve/filling.h"
@@ -126,7 +127,10 @@ class Server {
     socket_.Send({{{"id", id}, {"ok", std::move(ok.head)}}, std::move(ok.tail)}, descriptor);
   }
   void Fail(int64_t id, const Status& status) {
-    socket_.Send({{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}});
+    Packet reply{{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}};
+    if (const auto failure = ParsePosixError(status))
+      reply.head.update({{"errno", failure->error}, {"path", failure->path}, {"reason", failure->reason}});
+    socket_.Send(reply);
   }
   void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
 
