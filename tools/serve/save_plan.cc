@@ -33,8 +33,8 @@ Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
 Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory none, SharedMemory::Make(0));
   auto plan = std::make_unique<SavePlan>(SavePlan{.memory = std::move(none)});
-  plan->rank = request.at("rank").get<int>();
-  plan->world = request.at("world").get<int>();
+  CAIRN_ASSIGN_OR_RETURN(plan->rank, IntegerAt<int>(request, "rank"));
+  CAIRN_ASSIGN_OR_RETURN(plan->world, IntegerAt<int>(request, "world"));
   if (plan->rank < 0 || plan->rank >= plan->world || plan->world > kMaxWorld)
     return InvalidArgument("rank {} of {}", plan->rank, plan->world);
   std::vector<Piece> pieces;
