@@ -1,6 +1,7 @@
 // errno becomes a Status here and nowhere else.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,15 @@ Status PosixError(std::string_view what, const std::string& path, int error);
 // Whether the system refused something (too many open files, no permission, no memory): that says nothing of
 // the bytes that were to be read.
 bool IsRefusal(const Status& status);
+
+// What a status of PosixError says. nullopt if it is not one, or its path is not absolute. `reason` is the
+// text of errno, with what to do.
+struct PosixFailure {
+  int error = 0;
+  std::string path;
+  std::string reason;
+};
+std::optional<PosixFailure> ParsePosixError(const Status& status);
 
 // What a transfer of `bytes` at `offset` that ended early means. `error`: errno, or 0 at the end of the file.
 Status TransferError(bool write, const std::string& path, uint64_t offset, size_t bytes, int error);

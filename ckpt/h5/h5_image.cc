@@ -37,6 +37,12 @@ H5Handle ContiguousList() {
   return list;
 }
 
+H5Handle GroupList() {
+  H5Handle list(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
+  H5Pset_obj_track_times(list.get(), false);
+  return list;
+}
+
 SparsePages PagesOf(const H5Layout& layout) {
   SparsePages memory;
   memory.end = layout.file_bytes;
@@ -136,8 +142,7 @@ Result<H5Layout> ExtendH5(const H5Layout& base, const std::function<Status(int64
 }
 
 Status AddH5Groups(int64_t file, const std::string& path) {
-  const H5Handle no_times(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
-  H5Pset_obj_track_times(no_times.get(), false);
+  static const H5Handle no_times = GroupList();
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     const std::string group = path.substr(0, slash);
     if (H5Lexists(file, group.c_str(), H5P_DEFAULT) > 0) continue;
@@ -165,7 +170,16 @@ Status AddH5Dataset(int64_t file, const H5DatasetSpec& spec, H5Layout& layout) {
   return OkStatus();
 }
 
-Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets) {
+namespace {
+
+Status AddPlacedDataset(int64_t file, const H5DatasetSpec& spec, uint64_t offset, SparsePages& memory,
+                        H5Layout& layout) {
+  memory.placed->next = offset;
+  CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, spec, layout));
+  return layout.offsets.back() == offset ? OkStatus() : IoError("HDF5 moved dataset {}", spec.path);
+}
+
+Result<H5Layout> LayOutAligned(const std::vector<H5DatasetSpec>& datasets) {
   SparsePages memory;
   return Build(memory, /*aligned=*/true, [&](int64_t file, H5Layout& layout) {
     for (const H5DatasetSpec& spec : datasets) {
@@ -176,6 +190,30 @@ Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets) {
   });
 }
 
+// Without HDF5's alignment, which searches for each dataset all that it left free so far. The data lies one
+// after another from kH5HeadBytes on, and HDF5's structures behind it.
+Result<H5Layout> LayOutPlaced(const std::vector<H5DatasetSpec>& datasets) {
+  std::vector<uint64_t> offsets;
+  uint64_t end = kH5HeadBytes;
+  for (const H5DatasetSpec& spec : datasets) {
+    offsets.push_back(end);
+    end += PageUp(spec.shape.Volume() * SizeOf(spec.dtype));
+  }
+  SparsePages memory;
+  memory.placed = PlacedData{kH5HeadBytes, end, 0};
+  return Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& layout) {
+    for (size_t i = 0; i < datasets.size(); ++i)
+      CAIRN_RETURN_IF_ERROR(AddPlacedDataset(file, datasets[i], offsets[i], memory, layout));
+    return OkStatus();
+  });
+}
+
+}  // namespace
+
+Result<H5Layout> LayOutH5(const std::vector<H5DatasetSpec>& datasets) {
+  return datasets.size() <= kMostAlignedDatasets ? LayOutAligned(datasets) : LayOutPlaced(datasets);
+}
+
 Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, const H5DatasetSpec& last,
                                 uint64_t last_offset, uint64_t data_end) {
   SparsePages memory;
@@ -184,9 +222,7 @@ Result<H5Layout> LayOutPackedH5(const std::vector<H5PackedDataset>& datasets, co
       H5Layout layout, Build(memory, /*aligned=*/false, [&](int64_t file, H5Layout& out) -> Status {
         for (const H5PackedDataset& spec : datasets)
           CAIRN_RETURN_IF_ERROR(AddPackedDataset(file, spec, memory));
-        memory.placed->next = last_offset;
-        CAIRN_RETURN_IF_ERROR(AddH5Dataset(file, last, out));
-        return out.offsets.back() == last_offset ? OkStatus() : IoError("HDF5 moved dataset {}", last.path);
+        return AddPlacedDataset(file, last, last_offset, memory, out);
       }));
   layout.offsets.clear();
   return layout;

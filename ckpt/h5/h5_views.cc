@@ -14,6 +14,10 @@
 namespace cairn {
 namespace {
 
+// A view costs HDF5 several times what a link does. With more tensors than this, those that are one dataset
+// of a shard are links.
+constexpr size_t kMostViews = 8192;
+
 using Sizes = std::vector<hsize_t>;
 using Files = std::vector<std::string>;  // of the catalog, relative to the index
 
@@ -91,9 +95,27 @@ Status AddView(int64_t file, const Catalog& catalog, const Files& files, uint32_
   return dataset.ok() ? OkStatus() : H5Error("create " + path);
 }
 
+// One dataset of a shard that is the whole tensor.
+bool IsOneDataset(const TensorEntry& tensor, std::span<const Piece> pieces) {
+  return pieces.size() == 1 && pieces[0].codec == Codec::kNone && pieces[0].box.extent == tensor.spec.shape &&
+         pieces[0].range.size() == pieces[0].box.Volume();
+}
+
+Status AddLink(int64_t file, const TensorEntry& tensor, const Files& files, const Piece& piece) {
+  const std::string path = TensorPath(tensor);
+  CAIRN_RETURN_IF_ERROR(AddH5Groups(file, path));
+  const std::string target = PiecePath(tensor, piece.box, piece.range);
+  if (H5Lcreate_external(files[piece.file].c_str(), target.c_str(), file, path.c_str(), H5P_DEFAULT,
+                         H5P_DEFAULT) < 0)
+    return H5Error("link " + path);
+  return OkStatus();
+}
+
 Status AddTensor(int64_t file, const Catalog& catalog, const Files& files, uint32_t index) {
   const auto [first, last] = catalog.PiecesOfTensor(index);
   const auto pieces = std::span(catalog.pieces).subspan(first, last - first);
+  if (catalog.tensors.size() > kMostViews && IsOneDataset(catalog.tensors[index], pieces))
+    return AddLink(file, catalog.tensors[index], files, pieces[0]);
   if (std::ranges::any_of(pieces, IsLow)) CAIRN_RETURN_IF_ERROR(AddView(file, catalog, files, index, true));
   if (!pieces.empty() && std::ranges::none_of(pieces, IsWhole)) return OkStatus();
   return AddView(file, catalog, files, index, false);

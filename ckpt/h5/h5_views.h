@@ -1,4 +1,5 @@
-// The part of an index that costs: a virtual HDF5 dataset for each tensor, over the shards' datasets.
+// The part of an index that costs: a virtual HDF5 dataset for each tensor, over the shards' datasets. Among
+// very many tensors, those that are one dataset of a shard are links to it.
 //
 // They follow from the layout alone, so that saves of one layout make them once (0.1 ms a tensor), and each
 // index is a copy of them with what is that step's own: attributes, the catalog (h5_index.h), and the views

@@ -17,7 +17,8 @@ namespace {
 
 // What HDF5 and the catalogs take beside the data, as measured on steps of 60 to 7,700 pieces, rounded up.
 constexpr uint64_t kShardOverheadBytes = 128 << 10;
-constexpr uint64_t kPieceOverheadBytes = 7 << 10;  // in its shard
+constexpr uint64_t kPieceOverheadBytes = 7 << 10;        // in its shard
+constexpr uint64_t kPlacedPieceOverheadBytes = 1 << 10;  // in one of more than kMostAlignedDatasets
 constexpr uint64_t kIndexOverheadBytes = 150 << 10;
 constexpr uint64_t kIndexedPieceBytes = 200;  // and those of its chunks
 constexpr uint64_t kIndexedTensorBytes = 32;
@@ -34,9 +35,11 @@ uint64_t EstimatedShardBytes(const StepPlan& plan, const PlannedShard& shard, bo
         ShardPlan::Make(ShardName(shard.rank), {std::string(32, '0'), 0}, plan.tensors(), shard.pieces);
     if (laid_out.ok()) return laid_out->file_bytes();
   }
+  const uint64_t overhead =
+      shard.pieces.size() < kMostAlignedDatasets ? kPieceOverheadBytes : kPlacedPieceOverheadBytes;
   uint64_t bytes = kShardOverheadBytes;
   for (const Piece& piece : shard.pieces)
-    bytes += PageUp(piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype)) + kPieceOverheadBytes;
+    bytes += PageUp(piece.range.size() * SizeOf(plan.tensors()[piece.tensor].dtype)) + overhead;
   return bytes;
 }
 

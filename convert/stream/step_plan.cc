@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "ckpt/model/manifest.h"
+#include "ckpt/model/path_check.h"
 
 namespace cairn {
 namespace {
@@ -50,6 +51,7 @@ Result<StepPlan> StepPlan::Make(const std::vector<TensorEntry>& tensors, const n
                                 const Topology& topology) {
   CAIRN_RETURN_IF_ERROR(Validate(topology));
   CAIRN_RETURN_IF_ERROR(CheckModel(model, topology));
+  CAIRN_RETURN_IF_ERROR(CheckPaths(tensors));
   StepPlan plan;
   plan.tensors_ = tensors;
   plan.topology_ = topology;

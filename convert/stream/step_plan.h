@@ -28,8 +28,8 @@ struct PlannedShard {
 
 class StepPlan {
  public:
-  // Errors: InvalidArgument where the topology does not fit the model, naming sizes and tensor; Corrupt where
-  // roles of a parameter disagree on its shape.
+  // Errors: InvalidArgument where the topology does not fit the model, naming sizes and tensor, and those of
+  // CheckPaths; Corrupt where roles of a parameter disagree on its shape.
   static Result<StepPlan> Make(const std::vector<TensorEntry>& tensors, const nlohmann::json& model,
                                const Topology& topology);
 

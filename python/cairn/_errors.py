@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Optional
 
 from cairn._command import CairnError
 
@@ -23,11 +24,12 @@ class HelperDied(CairnError):
     """The process ``cairn serve`` beside this one ended. ``status``: its exit status; negative: the signal that ended it."""
 
 
-def exception_of(kind: str, message: str) -> Exception:
-    """kind: as `cairn serve` names it. Built-in exceptions where they say the same: FileNotFoundError, FileExistsError, OSError, ValueError."""
+def exception_of(kind: str, message: str, failure: Optional[tuple[int, str, str]] = None) -> Exception:
+    """kind: as `cairn serve` names it. failure: errno, its text, and the path, if a system call failed. Built-in exceptions where they
+    say the same: OSError (FileNotFoundError, PermissionError, ...), ValueError."""
     numbers = {"not_found": errno.ENOENT, "already_exists": errno.EEXIST, "no_space": errno.ENOSPC, "io_error": errno.EIO}
     if kind in numbers:
-        return OSError(numbers[kind], message)  # Python makes it a FileNotFoundError or FileExistsError
+        return OSError(*(failure or (numbers[kind], message)))  # Python makes it a subclass, by its number
     if kind == "invalid_argument":
         return ValueError(message)
     own = {"corrupt": CorruptError, "aborted": SaveFailed, "not_supported": NotSupported}

@@ -147,7 +147,8 @@ class Helper:
             if on_event is not None:
                 on_event(message["event"])
         elif "error" in message:
-            future.set_exception(exception_of(message["kind"], message["error"]))
+            failure = (message["errno"], message["reason"], message["path"]) if "errno" in message else None
+            future.set_exception(exception_of(message["kind"], message["error"], failure))
         else:
             future.set_result(Reply(message["ok"], tail, fds))
 
@@ -170,7 +171,12 @@ def absolute(path: Union[str, os.PathLike]) -> str:
     text = os.fsdecode(path)
     if "\0" in text:
         raise ValueError(f"{text!r}: a path has no null byte")
-    return os.path.abspath(text)
+    whole = os.path.abspath(text)
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{whole!r}: a path that is not Unicode text; rename it, or choose another") from None
+    return whole
 
 
 def _encoded(message: dict) -> bytes:

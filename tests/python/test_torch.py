@@ -3,6 +3,7 @@
 import collections
 import copy
 import errno
+import fractions
 import gc
 import itertools
 import json
@@ -673,6 +674,13 @@ class RoundTripTest(ProcessTest):
                 cairn.torch.save({name: torch.ones(small)}, self.directory, 1)
         with self.assertRaisesRegex(ValueError, "not Unicode text"):
             cairn.torch.save({}, f"{self.directory}/\udcff", 1)
+        for names in (("a", "a/b"), ("w/exp_avg", "w")):
+            for small in (1, 3000):
+                with self.assertRaisesRegex(ValueError, "tensors (a and a/b|w and w/exp_avg) cannot be in one step"):
+                    cairn.torch.save({name: torch.ones(small) for name in names}, self.directory, 1)
+        for name in (".", "a/", "a//b", "a" * 70_000):
+            with self.assertRaisesRegex(ValueError, "name"):
+                cairn.torch.save({name: fractions.Fraction(1, 3)}, self.directory, 1)
         for key, value in itertools.product(("nul\0", "\ud800", ""), (torch.ones(3), torch.ones(3000))):
             with self.assertRaisesRegex(ValueError, "no name that a step can hold"):
                 cairn.torch.save({"model": {key: value, "w": torch.ones(3)}}, self.directory, 1)
@@ -680,6 +688,17 @@ class RoundTripTest(ProcessTest):
             cairn.torch.save({"step": 1, "replay": {"a": b"x" * 900}}, self.directory, 1)
         with self.assertRaises(FileNotFoundError):
             cairn.torch.load({}, self.directory)  # nothing was left of them
+
+    def test_a_system_call_that_failed_is_told_as_python_tells_it(self):
+        file = pathlib.Path(self.directory, "file")
+        file.touch()
+        with self.assertLogs("cairn.torch", "ERROR"), self.assertRaises(NotADirectoryError) as refused:
+            cairn.torch.save({"w": torch.ones(3)}, file / "run", 1)
+        self.assertEqual((refused.exception.errno, refused.exception.strerror), (errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+        self.assertTrue(refused.exception.filename.startswith(str(file)))
+        with self.assertRaises(FileNotFoundError) as missing:
+            cairn.torch.load({}, f"{self.directory}/nowhere")
+        self.assertEqual(missing.exception.filename, f"{self.directory}/nowhere")
 
     def test_tensors_without_memory_of_their_own_are_named(self):
         """Their elements are not where they say: a copy from there is of something else, or the end of the training."""
@@ -749,6 +768,8 @@ class RoundTripTest(ProcessTest):
             ({"state": {1: 2}}, "the key 1 is a int"),
             ({"state": "text"}, "state: a str"),
             ({"state": {"name": "a\udc80"}}, "'name'"),
+            ({"state": {"k" * 65_535: 1}}, "^state: the key 'k{40}' is empty, has a NUL"),
+            ({"model": {"": 1}}, "model: the key '' is empty"),
             ({"compress": "zstd"}, "compress='zstd'"),
             ({"keep_last": 2.5}, "keep_last=2.5"),
             ({"deadline": 0}, "deadline=0"),
@@ -757,7 +778,7 @@ class RoundTripTest(ProcessTest):
             ({"step": -1}, "step=-1"),
             ({"step": 2**63}, "step=9223372036854775808"),
             ({"dir": f"{self.directory}/a\0b"}, "null byte"),
-            ({"dir": f"{self.directory}/a\udc80"}, "not Unicode"),
+            ({"dir": f"{self.directory}/a\udc80"}, r"^'/[^{}]+/a\\udc80': a path that is not Unicode"),
         ]:
             with self.assertRaisesRegex((TypeError, ValueError), text):
                 cairn.torch.save(state, **{"dir": self.directory, "step": 1, **options})

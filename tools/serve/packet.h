@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ckpt/base/status.h"
 
@@ -31,6 +32,18 @@ struct PacketSize {
 Result<PacketSize> SizeOfPacket(std::string_view header);
 // Errors: Corrupt where the bytes are not one packet, whole.
 Result<Packet> DecodePacket(std::string_view bytes);
+
+// head[key]. Errors: Corrupt if it is not an integer that T holds.
+template <typename T>
+Result<T> IntegerAt(const nlohmann::json& head, const char* key) {
+  const auto found = head.find(key);
+  const bool fits =
+      found != head.end() && found->is_number_integer() &&
+      (found->is_number_unsigned() ? std::in_range<T>(found->template get<uint64_t>())
+                                   : std::in_range<T>(found->template get<int64_t>()));
+  if (!fits) return Corrupt("a request whose \"{}\" is not an integer of its range", key);
+  return found->template get<T>();
+}
 
 // The bytes of `tail` that [at, n] names. Errors: Corrupt.
 Result<std::string_view> TailPart(std::string_view tail, const nlohmann::json& where);

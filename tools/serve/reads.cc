@@ -71,20 +71,24 @@ Result<Packet> Reads::Open(const nlohmann::json& request) {
 
 Status Reads::AddWindow(const nlohmann::json& request, UniqueFd descriptor) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(std::move(descriptor)));
-  windows_.insert_or_assign(request.at("window").get<int64_t>(), std::move(memory));
+  CAIRN_ASSIGN_OR_RETURN(const auto window, IntegerAt<int64_t>(request, "window"));
+  windows_.insert_or_assign(window, std::move(memory));
   return OkStatus();
 }
 
 Status Reads::Read(const nlohmann::json& request) {
-  const auto opened = opened_.find(request.at("handle").get<int64_t>());
-  const auto window = windows_.find(request.at("window").get<int64_t>());
+  CAIRN_ASSIGN_OR_RETURN(const auto handle, IntegerAt<int64_t>(request, "handle"));
+  CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request, "window"));
+  const auto opened = opened_.find(handle);
+  const auto window = windows_.find(number);
   if (opened == opened_.end() || window == windows_.end())
     return Corrupt("a handle or a window that is not there");
   CheckpointSource& source = opened->second.source();
   const std::span<std::byte> memory = window->second.bytes();
   std::vector<ReadRequest> boxes;
   for (const nlohmann::json& said : request.at("boxes")) {
-    const auto tensor = said.at("tensor").get<uint64_t>(), at = said.at("at").get<uint64_t>();
+    CAIRN_ASSIGN_OR_RETURN(const auto tensor, IntegerAt<uint64_t>(said, "tensor"));
+    CAIRN_ASSIGN_OR_RETURN(const auto at, IntegerAt<uint64_t>(said, "at"));
     if (tensor >= source.catalog().tensors.size()) return Corrupt("a tensor that is not there");
     const TensorEntry& entry = source.catalog().tensors[tensor];
     CAIRN_ASSIGN_OR_RETURN(const Box box, BoxIn(entry.spec.shape, said));
@@ -98,7 +102,8 @@ Status Reads::Read(const nlohmann::json& request) {
 }
 
 Status Reads::Check(const nlohmann::json& request) {
-  const auto opened = opened_.find(request.at("handle").get<int64_t>());
+  CAIRN_ASSIGN_OR_RETURN(const auto handle, IntegerAt<int64_t>(request, "handle"));
+  const auto opened = opened_.find(handle);
   if (opened == opened_.end()) return Corrupt("a handle that is not there");
   return opened->second.source().CheckRead();
 }

@@ -1,6 +1,7 @@
 #include "tools/serve/save_plan.h"
 
 #include "ckpt/model/layout.h"
+#include "ckpt/model/path_check.h"
 
 namespace cairn {
 namespace {
@@ -32,11 +33,10 @@ Result<Box> BoxIn(const Dims& shape, const nlohmann::json& said) {
 Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) {
   CAIRN_ASSIGN_OR_RETURN(SharedMemory none, SharedMemory::Make(0));
   auto plan = std::make_unique<SavePlan>(SavePlan{.memory = std::move(none)});
-  plan->rank = request.at("rank").get<int>();
-  plan->world = request.at("world").get<int>();
+  CAIRN_ASSIGN_OR_RETURN(plan->rank, IntegerAt<int>(request, "rank"));
+  CAIRN_ASSIGN_OR_RETURN(plan->world, IntegerAt<int>(request, "world"));
   if (plan->rank < 0 || plan->rank >= plan->world || plan->world > kMaxWorld)
     return InvalidArgument("rank {} of {}", plan->rank, plan->world);
-  std::vector<TensorEntry> entries;
   std::vector<Piece> pieces;
   for (const nlohmann::json& said : request.at("tensors")) {
     CAIRN_ASSIGN_OR_RETURN(StateTensor tensor, DescribedTensor(said));
@@ -57,10 +57,12 @@ Result<std::unique_ptr<SavePlan>> SavePlan::Make(const nlohmann::json& request) 
     plan->tensors.push_back(std::move(tensor));
   }
   PlaceTensors(plan->tensors, request.value("names", std::vector<std::string>()));
+  std::vector<TensorEntry> entries;
+  for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);
+  CAIRN_RETURN_IF_ERROR(CheckPaths(entries));
   plan->tensors.erase(plan->tensors.begin() + static_cast<std::ptrdiff_t>(large), plan->tensors.end());
   plan->table = EncodeTable(plan->tensors);
   if (pieces.empty()) return plan;
-  for (const StateTensor& tensor : plan->tensors) entries.push_back(tensor.entry);
   CAIRN_ASSIGN_OR_RETURN(ShardPlan shard,
                          ShardPlan::Make(ShardName(plan->rank), StepIdentity{}, entries, std::move(pieces)));
   for (auto& places : plan->offsets)

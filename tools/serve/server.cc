@@ -5,9 +5,12 @@
 
 #include "tools/serve/server.h"
 
+#include <exception>
 #include <map>
 #include <memory>
+#include <new>
 
+#include "ckpt/base/posix_error.h"
 #include "ckpt/base/stopwatch.h"
 #include "ckpt/base/worker_pool.h"
 #include "tools/serve/filling.h"
@@ -85,7 +88,7 @@ class Server {
   explicit Server(UniqueFd socket) : socket_(std::move(socket)) {}
 
   Status Run() {
-    Status heard = Hear();
+    Status heard = Caught([this] { return Hear(); });
     const std::string why = "its training ended before its state was copied";
     for (auto& [nonce, save] : begun_) Abandon(save, why);
     for (auto& [nonce, save] : given_) save->filling.End(Aborted("{}", why));
@@ -99,13 +102,14 @@ class Server {
     while (true) {
       CAIRN_ASSIGN_OR_RETURN(std::optional<Message> message, socket_.Receive());
       if (!message) return OkStatus();
-      const int64_t id = message->packet.head.value("id", int64_t{0});
+      CAIRN_ASSIGN_OR_RETURN(const auto id, IntegerAt<int64_t>(message->packet.head, "id"));
       const Status taken = Guarded([&] { return Take(id, *message); });
       if (!taken.ok()) Fail(id, taken);
     }
   }
 
-  // What is not of the kind that it should be is the other side's error.
+  // A field of the wrong JSON type is the trainer's error, and the helper continues. Any other exception may
+  // have left a request half taken.
   template <typename Work>
   static Status Guarded(const Work& work) {
     try {
@@ -114,10 +118,21 @@ class Server {
       return Corrupt("{}", error.what());
     }
   }
+  // No exception leaves a thread.
+  template <typename Work>
+  static Status Caught(const Work& work) {
+    try {
+      return Guarded(work);
+    } catch (const std::bad_alloc&) {
+      return NoSpace("out of memory");
+    } catch (const std::exception& error) {
+      return IoError("{}", error.what());
+    }
+  }
   template <typename Work>
   static void Push(WorkerPool& pool, Work work) {
     (void)pool.Push([work](size_t) {
-      (void)Guarded(work);
+      (void)Caught(work);
       return OkStatus();
     });
   }
@@ -126,7 +141,10 @@ class Server {
     socket_.Send({{{"id", id}, {"ok", std::move(ok.head)}}, std::move(ok.tail)}, descriptor);
   }
   void Fail(int64_t id, const Status& status) {
-    socket_.Send({{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}});
+    Packet reply{{{"id", id}, {"error", status.message()}, {"kind", KindName(status.kind())}}, {}};
+    if (const auto failure = ParsePosixError(status))
+      reply.head.update({{"errno", failure->error}, {"path", failure->path}, {"reason", failure->reason}});
+    socket_.Send(reply);
   }
   void Answer(int64_t id, const Status& status) { status.ok() ? Reply(id) : Fail(id, status); }
 
@@ -146,14 +164,16 @@ class Server {
   }
 
   Status Plan(int64_t id, const nlohmann::json& head) {
+    CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(head, "plan"));
     CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<SavePlan> plan, SavePlan::Make(head));
     Reply(id, {{{"bytes", plan->memory.bytes().size()}, {"offsets", plan->offsets}}, {}},
           plan->memory.descriptor());
-    plans_[head.at("plan").get<int64_t>()] = std::move(plan);
+    plans_[number] = std::move(plan);
     return OkStatus();
   }
   Status Forget(int64_t id, const nlohmann::json& head) {
-    plans_.erase(head.at("plan").get<int64_t>());
+    CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(head, "plan"));
+    plans_.erase(number);
     Reply(id);
     return OkStatus();
   }
@@ -164,7 +184,7 @@ class Server {
     auto save = std::make_shared<RunningSave>(fs_, runs_, std::move(request));
     begun_[nonce] = save;
     Push(saves_, [this, id, save] {
-      save->begun = save->save.Begin();
+      save->begun = Caught([&] { return save->save.Begin(); });
       Answer(id, save->begun);
       return OkStatus();
     });
@@ -176,7 +196,8 @@ class Server {
     if (begun == begun_.end()) return Corrupt("a save that was not begun");
     const std::shared_ptr<RunningSave> save = begun->second;
     const auto given = std::make_shared<Given>();
-    const auto plan = plans_.find(request.head.at("plan").get<int64_t>());
+    CAIRN_ASSIGN_OR_RETURN(const auto number, IntegerAt<int64_t>(request.head, "plan"));
+    const auto plan = plans_.find(number);
     if (plan == plans_.end()) return Corrupt("a save of a plan that is not there");
     given->plan = plan->second;
     given->options = OptionsOf(request.head);
@@ -185,7 +206,7 @@ class Server {
     if (save->memory_bytes > 0) given_[begun->first] = save;
     begun_.erase(begun);
     Push(saves_, [this, id, save, given] {
-      const Status saved = Guarded([&] { return Flush(id, *save, *given); });
+      const Status saved = Caught([&] { return Flush(id, *save, *given); });
       if (saved.ok()) return OkStatus();
       // Who hears of the failure finds nothing of the save any more. A rank that has no room yet would wait
       // for it.
@@ -212,8 +233,8 @@ class Server {
   // A save that ended meanwhile, as with an error, is not there any more for what is still copied.
   Status Copied(int64_t id, const nlohmann::json& head) {
     const auto given = given_.find(head.at("nonce").get<std::string>());
+    CAIRN_ASSIGN_OR_RETURN(const auto bytes, IntegerAt<uint64_t>(head, "bytes"));
     if (given != given_.end()) {
-      const auto bytes = head.at("bytes").get<uint64_t>();
       given->second->filling.Reach(bytes);
       if (bytes >= given->second->memory_bytes) given_.erase(given);
     }
@@ -247,7 +268,7 @@ class Server {
   Status AddWindow(int64_t id, Message& message) {
     const auto descriptor = std::make_shared<UniqueFd>(std::move(message.descriptor));
     Push(reads_, [this, id, head = message.packet.head, descriptor] {
-      Answer(id, Guarded([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
+      Answer(id, Caught([&] { return served_.AddWindow(head, std::move(*descriptor)); }));
       return OkStatus();
     });
     return OkStatus();
@@ -255,7 +276,7 @@ class Server {
 
   Status Read(int64_t id, const std::string& what, const nlohmann::json& head) {
     Push(reads_, [this, id, what, head] {
-      const Status status = Guarded([&]() -> Status {
+      const Status status = Caught([&]() -> Status {
         if (what == "read") return served_.Read(head);
         if (what == "check") return served_.Check(head);
         if (what == "close") {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ckpt/io/strict_json.h"
+#include "ckpt/model/path_check.h"
 #include "convert/formats/dcp/dcp_param_groups.h"
 
 namespace cairn {
@@ -168,7 +169,7 @@ Status StateDict::Close() {
   std::string json = Json();
   CAIRN_RETURN_IF_ERROR(CheckSize("the state dict's values as JSON", json.size()));
   contents_.push_back({BytesEntry(kStateDictName, Role::kJson, json.size()), std::move(json)});
-  return OkStatus();
+  return CheckPaths(Tensors());
 }
 
 std::set<std::string> StateDict::Optimizers() const {

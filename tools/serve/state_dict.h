@@ -41,8 +41,8 @@ class StateDict {
   // that have one name in the step.
   Status Add(int rank, const std::vector<StateTensor>& table);
 
-  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add, and
-  // InvalidArgument naming what is larger than kMaxValueBytes.
+  // Gives small tensors their places. To be called once, when all ranks were added. Errors: those of Add and
+  // CheckPaths, and InvalidArgument naming what is larger than kMaxValueBytes.
   Status Close();
 
   // Of all: those in shards, then the small ones, the JSON and the pickles.

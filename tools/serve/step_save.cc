@@ -23,6 +23,7 @@ namespace cairn {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr double kMaxPatience = 1e9;  // seconds; clocks hold twice as many
 constexpr uint64_t kMaxTeamFileBytes = uint64_t{1} << 32;
 
 std::string ContentName(std::string_view kind, std::string_view bytes) {
@@ -44,11 +45,13 @@ Status UncoveredTensor(const Status& why) {
 
 Result<SaveRequest> SaveRequest::Parse(const nlohmann::json& said) {
   SaveRequest request{.run_dir = said.at("run").get<std::string>(),
-                      .step = said.at("step").get<int64_t>(),
-                      .nonce = said.at("nonce").get<std::string>(),
-                      .rank = said.at("rank").get<int>(),
-                      .world = said.at("world").get<int>()};
-  request.patience = std::chrono::seconds(static_cast<int64_t>(said.value("deadline", 600.0)));
+                      .nonce = said.at("nonce").get<std::string>()};
+  CAIRN_ASSIGN_OR_RETURN(request.step, IntegerAt<int64_t>(said, "step"));
+  CAIRN_ASSIGN_OR_RETURN(request.rank, IntegerAt<int>(said, "rank"));
+  CAIRN_ASSIGN_OR_RETURN(request.world, IntegerAt<int>(said, "world"));
+  const double patience = said.value("deadline", 600.0);
+  if (!(patience > 0 && patience <= kMaxPatience)) return Corrupt("a deadline of {} s", patience);
+  request.patience = std::chrono::seconds(static_cast<int64_t>(patience));
   if (request.run_dir.empty() || request.step < 0 ||
       !ParseMarkedDirName(PartialDirName(request.step, request.nonce)) || request.rank < 0 ||
       request.rank >= request.world || request.world > kMaxWorld)

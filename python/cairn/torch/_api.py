@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
+from cairn.torch import _collector
 from cairn.torch._optimizers import Optimizers
 from cairn.torch._ownership import Replicas
 from cairn.torch._planner import CairnLoadPlanner, CairnPlanner
@@ -98,8 +99,9 @@ def load(state_dict: dict, path: Path, *, allow_pickle: bool = False, strict: bo
     states = {key: _state_of(value) for key, value in state_dict.items()}
     with CairnReader(path, allow_pickle) as reader:  # as dcp.load does, without its collectives
         planner = CairnLoadPlanner(strict, cast)
-        planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
-        reader.read_data(planner.create_local_plan(), planner)
+        with _collector.paused():
+            planner.set_up_planner(states, reader.read_metadata(), is_coordinator=True)
+            reader.read_data(planner.create_local_plan(), planner)
         for key, value in list(state_dict.items()):
             if _is_stateful(value):
                 value.load_state_dict(states[key])

@@ -159,6 +159,7 @@ def _add_object(group: Group, fqn: str, path: list, entry: dict) -> None:
     if path != [fqn]:
         entry["path"] = path
     if "pickle" in entry:
+        _check_name(fqn, [fqn], True)  # it becomes a tensor of bytes
         entry["pickle"] = group.put(entry["pickle"])
     if "tensor" in entry:
         entry["tensor"]["data"] = group.put(entry["tensor"]["data"])

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 
-from cairn.torch import _job, _private
+from cairn.torch import _collector, _job, _private
 from cairn.torch._layout import Layout, Recipe, check, signature_of
 from cairn.torch._ownership import Ownership, Replicas
 from cairn.torch._saving import Staged
@@ -77,7 +77,8 @@ class CairnPlanner(DefaultSavePlanner):
 
     def layout(self, warn: bool = True) -> Layout:
         """What this rank holds and writes. warn: of values that become pickles. Raises TypeError or ValueError that names what cannot be saved."""
-        return _recipes.of(self).layout(self, warn)
+        with _collector.paused():
+            return _recipes.of(self).layout(self, warn)
 
 
 class _Recipes:

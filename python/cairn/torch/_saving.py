@@ -17,13 +17,14 @@ from torch.optim import Optimizer
 
 from cairn._errors import HelperDied
 from cairn._helper import Helper, absolute, helper
-from cairn.torch import _job, _optimizers
+from cairn.torch import _collector, _job, _optimizers
 from cairn.torch._device import Copying
 from cairn.torch._layout import Layout
 from cairn.torch._staging import Segment, Segments
 
 _MAX_SECONDS = 10**8  # three years: more overflows clocks
 _MAX_INT = 2**63 - 1
+_MAX_KEY = 65534  # bytes, of a name of an attribute of HDF5
 _MAX_DEPTH = 24  # of what a manifest says
 logger = logging.getLogger("cairn.torch")
 
@@ -95,6 +96,8 @@ def _check_json(name: str, value: Any, depth: int = 0) -> None:
             _check_json(f"{name}[{key!r}]", item, depth + 1)
             if not isinstance(key, str):
                 raise TypeError(f"{name}: the key {key!r} is a {type(key).__name__}; JSON has texts")
+            if depth == 0 and (not key or "\0" in key or len(key.encode(errors="replace")) > _MAX_KEY):
+                raise ValueError(f"{name}: the key {key[:40]!r} is empty, has a NUL, or has more than {_MAX_KEY} bytes; rename it")
     elif isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             _check_json(f"{name}[{at}]", item, depth + 1)
@@ -183,12 +186,13 @@ def stage(layout: Layout, optimizers: _optimizers.Optimizers = ()) -> Staged:
     """Finds the shared memory that what this rank writes is copied into. The Staged is given to one Save, or dropped."""
     waiting = _optimizers.listed(optimizers)
     current = helper()
-    segment, free = _segments_of(current).take(layout, *_job.rank_and_world())
-    try:
-        return Staged(layout, segment, free, current, waiting)
-    except BaseException:
-        free.set_result(None)
-        raise
+    with _collector.paused():
+        segment, free = _segments_of(current).take(layout, *_job.rank_and_world())
+        try:
+            return Staged(layout, segment, free, current, waiting)
+        except BaseException:
+            free.set_result(None)
+            raise
 
 
 class Save:

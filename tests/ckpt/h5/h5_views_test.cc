@@ -1,8 +1,13 @@
 #include "ckpt/h5/h5_views.h"
 
 #include <gtest/gtest.h>
+#include <hdf5.h>
 
+#include "ckpt/h5/h5_image.h"
 #include "ckpt/h5/h5_index.h"
+#include "ckpt/io/file_system.h"
+#include "ckpt/model/layout.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
@@ -63,6 +68,50 @@ TEST(H5ViewsTest, ViewsAreKeptWhileTheLayoutStays) {
   EXPECT_EQ(made(CatalogOf(2, 999, 8192), ""), 1);
   EXPECT_EQ(made(CatalogOf(3, 999, 8192), ""), 2);
   EXPECT_EQ(made(CatalogOf(3, 999, 8192), "shards"), 3);
+}
+
+// As a shard's file, all of whose data is zeros.
+std::string FileOf(const H5Layout& layout) {
+  std::string bytes(layout.file_bytes, '\0');
+  for (const H5Extent& extent : layout.metadata)
+    bytes.replace(extent.offset, extent.bytes.size(), extent.bytes);
+  return bytes;
+}
+
+// A program of HDF5 finds each tensor by its name, whether the index has a view of it or a link.
+TEST(H5ViewsTest, AmongVeryManyTensorsThoseOfOneDatasetAreLinks) {
+  constexpr uint32_t kTensors = 9000;
+  Catalog catalog;
+  catalog.files = {"shard-00000.h5"};
+  std::vector<H5DatasetSpec> datasets;
+  for (uint32_t i = 0; i < kTensors; ++i) {
+    catalog.tensors.push_back(Entry(fmt::format("t{}", i), Role::kWeight, Dtype::kF32, {4}));
+    const bool split = i == 1;
+    for (uint64_t row = 0; row < 4; row += split ? 2 : 4) {
+      const Box box = {{row}, {split ? 2U : 4U}};
+      catalog.pieces.push_back({.tensor = i, .box = box, .range = {0, box.Volume()}, .stored_bytes = 16});
+      datasets.push_back({PiecePath(catalog.tensors[i], box, {0, box.Volume()}), Dtype::kF32, box.extent});
+    }
+  }
+  const TempDir dir;
+  FileSystem& fs = FileSystem::Posix();
+  ASSERT_TRUE(WriteSmallFile(fs, dir / "index.h5", IndexOf(catalog, 1)).ok());
+  ASSERT_TRUE(WriteSmallFile(fs, dir / "shard-00000.h5", FileOf(LayOutH5(datasets).value())).ok());
+  const hid_t file = H5Fopen((dir / "index.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  for (const uint32_t i : {0U, 1U, 2U, kTensors - 1}) {
+    const std::string path = TensorPath(catalog.tensors[i]);
+    H5L_info_t link;
+    ASSERT_GE(H5Lget_info(file, path.c_str(), &link, H5P_DEFAULT), 0);
+    EXPECT_EQ(link.type, i == 1 ? H5L_TYPE_HARD : H5L_TYPE_EXTERNAL) << path;
+    const hid_t dataset = H5Dopen2(file, path.c_str(), H5P_DEFAULT);
+    ASSERT_GE(dataset, 0) << path;
+    std::vector<float> values(4, 7);
+    EXPECT_GE(H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    EXPECT_EQ(values, std::vector<float>(4));
+    H5Dclose(dataset);
+  }
+  H5Fclose(file);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -49,9 +50,14 @@ class Trainer {
   }
   int64_t Send(json request, std::string tail = {}, int descriptor = -1) {
     request["id"] = ++id_;
-    socket_->Send({std::move(request), std::move(tail)}, descriptor);
+    SendAsItIs(std::move(request), std::move(tail), descriptor);
     return id_;
   }
+  void SendAsItIs(json request, std::string tail = {}, int descriptor = -1) {
+    socket_->Send({std::move(request), std::move(tail)}, descriptor);
+  }
+  // The helper ends by itself.
+  bool Ended() { return Await(-1).packet.head.empty(); }
   // So are the replies to others.
   Message Await(int64_t id) {
     while (true) {
@@ -291,6 +297,103 @@ TEST(ServeTest, WhatIsNoRequestIsAnsweredAndNothingMore) {
         json{{"do", "open"}, {"path", dir / "nothing"}}, json{{"do", "window"}, {"window", 1}}})
     EXPECT_TRUE(trainer.Ask(request).packet.head.contains("error")) << request;
   EXPECT_TRUE(trainer.Ask({{"do", "close"}, {"handle", 9}}).packet.head.contains("ok"));
+}
+
+TEST(ServeTest, TensorsThatExcludeEachOtherAreRefusedBeforeTheCopy) {
+  Trainer trainer;
+  const auto tensor = [](const char* name) {
+    return json{{"fqn", name}, {"dtype", "fp32"}, {"shape", {2}}, {"pieces", json::array()}};
+  };
+  const json reply =
+      trainer
+          .Ask({{"do", "plan"}, {"plan", 1}, {"rank", 0}, {"world", 1}, {"tensors", {tensor("a"), tensor("a/b")}}})
+          .packet.head;
+  EXPECT_EQ(reply["kind"], "invalid_argument") << reply;
+  EXPECT_NE(reply["error"].get<std::string>().find("tensors a and a/b"), std::string::npos) << reply;
+}
+
+TEST(ServeTest, AFailedSystemCallIsToldWithItsErrnoAndPath) {
+  const TempDir dir;
+  const std::string file = dir / "file";
+  ASSERT_TRUE(WriteSmallFile(FileSystem::Posix(), file, "x").ok());
+  Trainer trainer;
+  const json reply = trainer.Begin(file + "/run", 0, 1);
+  EXPECT_EQ(reply["errno"], ENOTDIR) << reply;
+  EXPECT_EQ(reply["path"].get<std::string>().rfind(file, 0), 0U) << reply;
+  EXPECT_EQ(reply["reason"], std::strerror(ENOTDIR));
+}
+
+TEST(ServeTest, AMessageWithoutANumberEndsTheHelperAndFreesTheRun) {
+  for (const json& id : {json("seven"), json(), json(7.5)}) {
+    const TempDir dir;
+    Trainer trainer;
+    trainer.Plan(0, 1, 0, kRows, 1);
+    trainer.Begin(dir / "run", 0, 1);
+    trainer.HandOver();
+    trainer.SendAsItIs({{"id", id}, {"do", "copied"}});
+    EXPECT_TRUE(trainer.Ended());
+    EXPECT_TRUE(RunLock::Take(dir / "run").ok());
+    EXPECT_FALSE(FileSystem::Posix().Stat((dir / "run/") + StepDirName(7)).ok());
+  }
+}
+
+// Of a save and a load, request by request.
+std::vector<json> Requests(const std::string& run) {
+  const json box = {{"offset", {0, 0}}, {"extent", {kRows, kColumns}}};
+  json read = box;
+  read.update({{"tensor", 0}, {"at", 64}});
+  std::vector<json> requests = {
+      {{"do", "plan"},
+       {"plan", 1},
+       {"rank", 0},
+       {"world", 1},
+       {"names", {"x"}},
+       {"small", json::array()},
+       {"tensors", {{{"fqn", "a"}, {"dtype", "fp32"}, {"shape", {kRows, kColumns}}, {"pieces", {box}}}}}},
+      {{"do", "begin"},
+       {"run", run},
+       {"step", 7},
+       {"nonce", Trainer::kNonce},
+       {"rank", 0},
+       {"world", 1},
+       {"deadline", 2}},
+      {{"do", "write"},
+       {"nonce", Trainer::kNonce},
+       {"plan", 1},
+       {"options", {{"compress", false}, {"keep_last", 0}, {"model", {{"x", 1}}}, {"state", {{"x", 1}}}}},
+       {"objects", {{"x", {{"tail", {0, 0}}, {"values", {{"x", {{"json", "7"}, {"path", {"x"}}}}}}}}}}},
+      {{"do", "copied"}, {"nonce", Trainer::kNonce}, {"bytes", Trainer::kEverything}},
+      {{"do", "open"}, {"path", run}, {"options", json::object()}},
+      {{"do", "window"}, {"window", 1}},
+      {{"do", "read"}, {"handle", 1}, {"window", 1}, {"boxes", {read}}},
+      {{"do", "check"}, {"handle", 1}},
+      {{"do", "close"}, {"handle", 1}, {"window", 1}},
+      {{"do", "abort"}, {"nonce", Trainer::kNonce}, {"error", "x"}},
+      {{"do", "forget"}, {"plan", 1}}};
+  for (size_t i = 0; i < requests.size(); ++i) requests[i]["id"] = i + 1;
+  return requests;
+}
+
+// Each field of each request in turn has each of these values. The helper ends with its trainer, and the run
+// is free.
+TEST(ServeTest, AFieldOfAnotherTypeHoldsNeitherTheHelperNorTheRun) {
+  const size_t count = Requests("").size();
+  for (size_t changed = 0; changed < count; ++changed) {
+    const json fields = Requests("")[changed].flatten();
+    for (const auto& [path, value] : fields.items())
+      for (const json& wrong : {json(), json(""), json(-1), json(1e300), json::array({{}})}) {
+        SCOPED_TRACE(fmt::format("{} of request {} is {}", path, changed, wrong.dump()));
+        const TempDir dir(TempDir::Place::kMemory);
+        const auto window = SharedMemory::Make(1 << 20).value();
+        Trainer trainer;
+        std::vector<json> requests = Requests(dir / "run");
+        requests[changed][json::json_pointer(path)] = wrong;
+        for (json& request : requests)
+          trainer.SendAsItIs(request, {}, request["do"] == "window" ? window.descriptor() : -1);
+        trainer.Die();
+        if (FileSystem::Posix().Stat(dir / "run").ok()) EXPECT_TRUE(RunLock::Take(dir / "run").ok());
+      }
+  }
 }
 
 }  // namespace
