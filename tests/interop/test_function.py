@@ -88,6 +88,7 @@ FROM_CORE = {
     "interleaved": (dict(rotary_interleaved=True), {}, dict(rotary_interleaved=True), "rotary_interleaved is true"),
     "scale": (dict(softmax_scale=0.5), {}, dict(softmax_scale=0.5), "attention_scale is 0.5"),
     "layers without": (dict(no_rope_freq=[0, 1]), {}, dict(no_rope_freq=[0, 1]), "layers_without_rope is [0,1]"),
+    "Megatron-LM of 2024": ({}, {}, dict(use_mcore_models=True), "llama"),
     "a fork": ({}, {}, dict(cubed_logits=3), "args.cubed_logits is 3"),
 }
 

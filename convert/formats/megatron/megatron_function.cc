@@ -120,6 +120,7 @@ const std::set<std::string>& Mapped() {
                                                 "onnx_safe",
                                                 "squared_relu",
                                                 "use_te_activation_func",
+                                                "use_mcore_models",
                                                 "qk_layernorm",
                                                 "apply_residual_connection_post_layernorm",
                                                 "cairn_architecture"};
